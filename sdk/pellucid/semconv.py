@@ -1,0 +1,264 @@
+"""Every name that Pellucid emits: spans, attributes, metrics, buckets.
+
+Dashboards, alert rules, exporters and tests import from here; nothing else spells a name out.
+`gen_ai.*`, `mcp.*`, `error.*`, `server.*` are the OpenTelemetry conventions' own (GenAI and MCP,
+release 1.41, development status); what those lack lives under `pellucid.*`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+SCOPE: Final = "pellucid"
+SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.41.0"
+
+# --- phases, operations, outcomes -------------------------------------------------------------------------------------
+
+RUN: Final = "run"
+DISCOVERY: Final = "discovery"
+COMPOSE: Final = "compose"
+INFERENCE: Final = "inference"
+DISPATCH: Final = "dispatch"
+
+INVOKE_AGENT: Final = "invoke_agent"
+DISCOVER_TOOLS: Final = "discover_tools"
+COMPOSE_REQUEST: Final = "compose_request"
+CHAT: Final = "chat"
+EXECUTE_TOOL: Final = "execute_tool"
+
+COMPLETED: Final = "completed"
+FAILED: Final = "failed"
+CANCELLED: Final = "cancelled"
+TIMEOUT: Final = "timeout"
+
+OTHER: Final = "_OTHER"
+"""Label of a tool name that the model invented."""
+
+# --- attributes of the conventions ------------------------------------------------------------------------------------
+
+ERROR_TYPE: Final = "error.type"
+SERVER_ADDRESS: Final = "server.address"
+SERVER_PORT: Final = "server.port"
+NETWORK_TRANSPORT: Final = "network.transport"
+
+OPERATION_NAME: Final = "gen_ai.operation.name"
+PROVIDER_NAME: Final = "gen_ai.provider.name"
+AGENT_NAME: Final = "gen_ai.agent.name"
+AGENT_DESCRIPTION: Final = "gen_ai.agent.description"
+CONVERSATION_ID: Final = "gen_ai.conversation.id"
+REQUEST_MODEL: Final = "gen_ai.request.model"
+REQUEST_STREAM: Final = "gen_ai.request.stream"
+REQUEST_MAX_TOKENS: Final = "gen_ai.request.max_tokens"
+REQUEST_TEMPERATURE: Final = "gen_ai.request.temperature"
+REQUEST_TOP_P: Final = "gen_ai.request.top_p"
+REQUEST_TOP_K: Final = "gen_ai.request.top_k"
+REQUEST_SEED: Final = "gen_ai.request.seed"
+REQUEST_FREQUENCY_PENALTY: Final = "gen_ai.request.frequency_penalty"
+REQUEST_PRESENCE_PENALTY: Final = "gen_ai.request.presence_penalty"
+REQUEST_STOP_SEQUENCES: Final = "gen_ai.request.stop_sequences"
+RESPONSE_ID: Final = "gen_ai.response.id"
+RESPONSE_MODEL: Final = "gen_ai.response.model"
+RESPONSE_FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+RESPONSE_TIME_TO_FIRST_CHUNK: Final = "gen_ai.response.time_to_first_chunk"
+USAGE_INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+USAGE_OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+USAGE_CACHE_READ_INPUT_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
+USAGE_CACHE_WRITE_INPUT_TOKENS: Final = "gen_ai.usage.cache_write.input_tokens"
+USAGE_REASONING_OUTPUT_TOKENS: Final = "gen_ai.usage.reasoning.output_tokens"
+TOKEN_TYPE: Final = "gen_ai.token.type"  # noqa: S105  (an attribute name)
+TOOL_NAME: Final = "gen_ai.tool.name"
+TOOL_TYPE: Final = "gen_ai.tool.type"
+TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
+TOOL_DESCRIPTION: Final = "gen_ai.tool.description"
+
+SYSTEM_INSTRUCTIONS: Final = "gen_ai.system_instructions"
+INPUT_MESSAGES: Final = "gen_ai.input.messages"
+OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
+TOOL_DEFINITIONS: Final = "gen_ai.tool.definitions"
+TOOL_CALL_ARGUMENTS: Final = "gen_ai.tool.call.arguments"
+TOOL_CALL_RESULT: Final = "gen_ai.tool.call.result"
+
+MCP_METHOD_NAME: Final = "mcp.method.name"
+MCP_PROTOCOL_VERSION: Final = "mcp.protocol.version"
+MCP_SESSION_ID: Final = "mcp.session.id"
+RPC_RESPONSE_STATUS_CODE: Final = "rpc.response.status_code"
+
+# --- attributes of ours -----------------------------------------------------------------------------------------------
+
+RUN_ID: Final = "pellucid.run.id"
+ITERATION: Final = "pellucid.iteration"
+ITERATIONS: Final = "pellucid.iterations"
+PHASE: Final = "pellucid.phase"
+OUTCOME: Final = "pellucid.outcome"
+STOP_REASON: Final = "pellucid.stop_reason"
+ATTEMPT: Final = "pellucid.attempt"
+PROVIDER_ID: Final = "pellucid.provider.id"
+PROVIDER_KIND: Final = "pellucid.provider.kind"
+DISCOVERY_CACHE: Final = "pellucid.discovery.cache"
+DISCOVERY_TOOL_COUNT: Final = "pellucid.discovery.tool_count"
+DISCOVERY_ATTEMPTS: Final = "pellucid.discovery.attempts"
+CATALOG_DIGEST: Final = "pellucid.catalog.digest"
+CATALOG_CHANGED: Final = "pellucid.catalog.changed"
+COMPOSE_TOOLS: Final = "pellucid.compose.tools"
+COMPOSE_MESSAGES: Final = "pellucid.compose.messages"
+REQUEST_DIGEST: Final = "pellucid.request.digest"
+DISPATCH_MODE: Final = "pellucid.dispatch.mode"
+INPUT: Final = "pellucid.boundary.input"
+OUTPUT: Final = "pellucid.boundary.output"
+INPUT_DIGEST: Final = "pellucid.boundary.input.digest"
+INPUT_BYTES: Final = "pellucid.boundary.input.bytes"
+OUTPUT_DIGEST: Final = "pellucid.boundary.output.digest"
+OUTPUT_BYTES: Final = "pellucid.boundary.output.bytes"
+CONTENT_OMITTED: Final = "pellucid.content.omitted"
+TELEMETRY_PART: Final = "pellucid.telemetry.part"
+
+# --- metrics ----------------------------------------------------------------------------------------------------------
+
+CLIENT_BUCKETS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One instrument. Attributes: kind: `histogram`, `counter`, `updown` or `gauge`; buckets: upper bounds, inclusive."""
+
+    name: str
+    kind: str
+    unit: str
+    description: str
+    attributes: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+DISCOVERY_DURATION: Final = Metric(
+    name="pellucid.tool.discovery.duration",
+    kind="histogram",
+    unit="s",
+    description="Time a tool provider took to list its tools.",
+    attributes=(PROVIDER_ID, PROVIDER_KIND, DISCOVERY_CACHE, ERROR_TYPE),
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0),
+)
+DISCOVERY_OBJECTIVE: Final = Metric(
+    name="pellucid.tool.discovery.objective",
+    kind="gauge",
+    unit="s",
+    description="Latency objective that a tool provider declared.",
+    attributes=(PROVIDER_ID,),
+)
+DISCOVERY_INFLIGHT: Final = Metric(
+    name="pellucid.tool.discovery.inflight",
+    kind="updown",
+    unit="{fetch}",
+    description="Discovery fetches under way.",
+    attributes=(PROVIDER_ID,),
+)
+DISCOVERY_INFLIGHT_AGE: Final = Metric(
+    name="pellucid.tool.discovery.inflight.age",
+    kind="gauge",
+    unit="s",
+    description="Age of the oldest discovery fetch under way; 0 when there is none.",
+    attributes=(PROVIDER_ID,),
+)
+DISCOVERY_LAST_SUCCESS: Final = Metric(
+    name="pellucid.tool.discovery.last_success",
+    kind="gauge",
+    unit="s",
+    description="Unix time of the last successful round trip to a tool provider.",
+    attributes=(PROVIDER_ID,),
+)
+CATALOG_SIZE: Final = Metric(
+    name="pellucid.tool.catalog.size",
+    kind="gauge",
+    unit="{tool}",
+    description="Tools in a provider's latest catalogue.",
+    attributes=(PROVIDER_ID,),
+)
+CATALOG_CHANGES: Final = Metric(
+    name="pellucid.tool.catalog.changes",
+    kind="counter",
+    unit="{change}",
+    description="Times a provider's catalogue changed its content.",
+    attributes=(PROVIDER_ID,),
+)
+COMPOSE_DURATION: Final = Metric(
+    name="pellucid.compose.duration",
+    kind="histogram",
+    unit="s",
+    description="Time to compose a model request.",
+    attributes=(AGENT_NAME,),
+    buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0),
+)
+_CLIENT = (OPERATION_NAME, PROVIDER_NAME, REQUEST_MODEL, RESPONSE_MODEL, SERVER_ADDRESS, SERVER_PORT)
+OPERATION_DURATION: Final = Metric(
+    name="gen_ai.client.operation.duration",
+    kind="histogram",
+    unit="s",
+    description="Duration of a model call.",
+    attributes=(*_CLIENT, ERROR_TYPE),
+    buckets=CLIENT_BUCKETS,
+)
+TIME_TO_FIRST_CHUNK: Final = Metric(
+    name="gen_ai.client.operation.time_to_first_chunk",
+    kind="histogram",
+    unit="s",
+    description="Time until a streamed model call delivered its first chunk.",
+    attributes=_CLIENT,
+    buckets=CLIENT_BUCKETS,
+)
+TIME_PER_OUTPUT_CHUNK: Final = Metric(
+    name="gen_ai.client.operation.time_per_output_chunk",
+    kind="histogram",
+    unit="s",
+    description="Time between two chunks of a streamed model call.",
+    attributes=_CLIENT,
+    buckets=CLIENT_BUCKETS,
+)
+TOKEN_USAGE: Final = Metric(
+    name="gen_ai.client.token.usage",
+    kind="histogram",
+    unit="{token}",
+    description="Tokens of a model call; unknown usage is not recorded.",
+    attributes=(*_CLIENT, TOKEN_TYPE),
+    buckets=tuple(float(4**n) for n in range(14)),
+)
+TOOL_DURATION: Final = Metric(
+    name="gen_ai.execute_tool.duration",
+    kind="histogram",
+    unit="s",
+    description="Duration of a tool call.",
+    attributes=(TOOL_NAME, TOOL_TYPE, AGENT_NAME, PROVIDER_ID, ERROR_TYPE),
+    buckets=CLIENT_BUCKETS,
+)
+AGENT_DURATION: Final = Metric(
+    name="gen_ai.invoke_agent.duration",
+    kind="histogram",
+    unit="s",
+    description="Duration of a run.",
+    attributes=(AGENT_NAME, REQUEST_MODEL, ERROR_TYPE),
+    buckets=(0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8, 409.6),
+)
+RUN_ITERATIONS: Final = Metric(
+    name="pellucid.run.iterations",
+    kind="histogram",
+    unit="{iteration}",
+    description="Iterations of a run.",
+    attributes=(AGENT_NAME, STOP_REASON),
+    buckets=(1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0),
+)
+TELEMETRY_ERRORS: Final = Metric(
+    name="pellucid.telemetry.errors",
+    kind="counter",
+    unit="{error}",
+    description="Faults inside listeners, processors, serialisers and exporters; none of them reached a run.",
+    attributes=(TELEMETRY_PART,),
+)
+TELEMETRY_DROPPED: Final = Metric(
+    name="pellucid.telemetry.dropped",
+    kind="counter",
+    unit="{item}",
+    description="Telemetry items dropped because a queue was full.",
+    attributes=(TELEMETRY_PART,),
+)
+
+METRICS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
+"""All instruments, in the order of this file."""
