@@ -1,0 +1,1 @@
+"""Exporters for Pellucid."""

@@ -1,0 +1,182 @@
+"""What `configure` accepts, checked before anything is started, and what the `OTEL_*` variables say instead."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
+from urllib.parse import urlsplit
+
+from pellucid.errors import ConfigError
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.util.types import AttributeValue
+    from prometheus_client import CollectorRegistry
+
+    from pellucid.telemetry.capture import CapturePolicy
+    from pellucid_exporters.console import Console
+
+OtlpProtocol: TypeAlias = Literal["http/protobuf", "grpc"]
+Signal: TypeAlias = Literal["traces", "metrics", "logs"]
+
+MAX_PORT: Final = 65535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Otlp:
+    """Where and how to send OTLP. What is `None` is left to the `OTEL_EXPORTER_OTLP_*` variables and their defaults.
+
+    Attributes:
+        endpoint: Base URL of the collector, `http://collector:4318` for HTTP or `http://collector:4317` for gRPC.
+        protocol: `http/protobuf` (the default) or `grpc`.
+        headers: Sent with each request, such as the credentials of a backend.
+        traces: Send spans.
+        metrics: Send metrics, histograms as exponential ones.
+        logs: Send one log record per ended boundary.
+        timeout: Seconds for one export, with its retries.
+        metric_interval: Seconds between two exports of the metrics.
+    """
+
+    endpoint: str | None = None
+    protocol: OtlpProtocol | None = None
+    headers: Mapping[str, str] | None = field(default=None, repr=False)
+    traces: bool = True
+    metrics: bool = True
+    logs: bool = True
+    timeout: float | None = None
+    metric_interval: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.endpoint is not None:
+            _check_endpoint(self.endpoint)
+        if self.protocol is not None and self.protocol not in get_args(OtlpProtocol):
+            raise ConfigError(f"Otlp(protocol={self.protocol!r}): use one of {', '.join(get_args(OtlpProtocol))}")
+        for name, value in (("timeout", self.timeout), ("metric_interval", self.metric_interval)):
+            if value is not None and value <= 0:
+                raise ConfigError(f"Otlp({name}={value}): must be more than 0 seconds")
+
+    def protocol_of(self, signal: Signal) -> OtlpProtocol:
+        """Return the protocol of one signal, which the environment may set apart from the others."""
+        named = (
+            self.protocol
+            or os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL")
+            or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
+            or "http/protobuf"
+        )
+        if named == "grpc":
+            return "grpc"
+        if named == "http/protobuf":
+            return "http/protobuf"
+        raise ConfigError(f"OTLP protocol {named!r} is not supported; set it to http/protobuf or grpc")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prometheus:
+    """Where to serve `/metrics`.
+
+    Attributes:
+        host: Address to listen on; only this machine unless you say otherwise.
+        port: 0 takes any free one, see `Telemetry.prometheus_url`; `None` serves nothing, for applications that
+            expose `registry` themselves.
+        registry: Other collectors to serve along; a fresh one by default, never the global one.
+        exemplar_ttl: Seconds for which an exemplar is repeated in each scrape.
+    """
+
+    host: str = "127.0.0.1"
+    port: int | None = 9464
+    registry: CollectorRegistry | None = None
+    exemplar_ttl: float = 300.0
+
+    def __post_init__(self) -> None:
+        if self.port is not None and not 0 <= self.port <= MAX_PORT:
+            raise ConfigError(f"Prometheus(port={self.port}): must be between 0 and {MAX_PORT}")
+        if self.port is None and self.registry is None:
+            raise ConfigError("Prometheus(port=None): give a registry to expose, or a port to serve on")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The arguments of `configure`, each in its one full form; equal when they mean the same."""
+
+    service_name: str
+    otlp: Otlp | None = None
+    prometheus: Prometheus | None = None
+    console: Console | None = None
+    capture: CapturePolicy | None = None
+    resource: Resource | Mapping[str, AttributeValue] | None = None
+
+
+def is_disabled() -> bool:
+    """Whether `OTEL_SDK_DISABLED` turns everything off."""
+    return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+
+
+def resolve_otlp(given: Otlp | str | bool | None) -> Otlp | None:
+    """Return full options; with `None` the environment decides, with `False` nothing is sent."""
+    if isinstance(given, Otlp):
+        return given
+    if isinstance(given, str):
+        return Otlp(endpoint=given)
+    if given is not None:
+        return Otlp() if given else None
+    found = Otlp(
+        traces=_environment_sends("traces"), metrics=_environment_sends("metrics"), logs=_environment_sends("logs")
+    )
+    return found if found.traces or found.metrics or found.logs else None
+
+
+def resolve_prometheus(given: Prometheus | str | int | None) -> Prometheus | None:
+    """Return full options; with `None` the environment decides, with `False` nothing is served."""
+    if isinstance(given, Prometheus):
+        return given
+    if isinstance(given, bool):
+        return Prometheus() if given else None
+    if isinstance(given, int):
+        return Prometheus(port=given)
+    if given is not None:
+        return _parse_address(given)
+    if "prometheus" not in exporters_of("metrics"):
+        return None
+    host = os.environ.get("OTEL_EXPORTER_PROMETHEUS_HOST", "127.0.0.1")
+    return _parse_address(f"{host}:{os.environ.get('OTEL_EXPORTER_PROMETHEUS_PORT', '9464')}")
+
+
+def resolve_console(given: Console | bool) -> Console | None:
+    """Return full options; unless given, `OTEL_TRACES_EXPORTER=console` decides."""
+    if not isinstance(given, bool):
+        return given
+    if not given and "console" not in exporters_of("traces"):
+        return None
+    from pellucid_exporters.console import Console
+
+    return Console()
+
+
+def exporters_of(signal: Signal) -> frozenset[str]:
+    """Return the exporters that `OTEL_<SIGNAL>_EXPORTER` names."""
+    return frozenset(name.strip().lower() for name in os.environ.get(f"OTEL_{signal.upper()}_EXPORTER", "").split(","))
+
+
+def _environment_sends(signal: Signal) -> bool:
+    named = exporters_of(signal) - {""}
+    if named:
+        return "otlp" in named
+    endpoints = ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT")
+    return any(os.environ.get(name) for name in endpoints)
+
+
+def _check_endpoint(endpoint: str) -> None:
+    parts = urlsplit(endpoint)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"OTLP endpoint {endpoint!r} is not a URL; write it as http://host:port or https://host:port")
+    if parts.path.rstrip("/").endswith(("/v1/traces", "/v1/metrics", "/v1/logs")):
+        raise ConfigError(f"OTLP endpoint {endpoint!r} names one signal; give the base URL, without /v1/…")
+
+
+def _parse_address(text: str) -> Prometheus:
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit()):
+        raise ConfigError(f"prometheus={text!r} is not an address; write it as 'host:port' or as a port number")
+    return Prometheus(host=host.strip("[]"), port=int(port)) if host else Prometheus(port=int(port))

@@ -1,0 +1,99 @@
+"""Work that outlives its caller: tasks at the root of an event loop, and calls into a loop from elsewhere.
+
+anyio has no such thing on purpose: its tasks belong to a task group. Two of our parts cannot: a fetch that several
+runs wait for must survive the run that started it, and a connection that many runs share must be opened and closed by
+one task. Both bound their own lives. This is the only module that touches the event loop's native handle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import importlib
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, TypeVarTuple, Unpack
+
+import anyio
+from anyio.lowlevel import EventLoopToken, current_token
+
+_T = TypeVar("_T")
+_Args = TypeVarTuple("_Args")
+
+_running: set[Any] = set()
+"""Strong references: asyncio itself keeps only weak ones to its tasks."""
+
+
+def spawn(function: Callable[[Unpack[_Args]], Awaitable[object]], *args: Unpack[_Args]) -> None:
+    """Run an async function as a task of its own in the current event loop, in a copy of the caller's context.
+
+    The task is cancelled when the loop shuts down. `function` must deal with its own failures: what it raises can reach
+    nobody and is only logged.
+    """
+
+    async def contained() -> None:
+        try:
+            await function(*args)
+        except Exception:
+            logging.getLogger("pellucid").exception("a background task failed; this is a bug in Pellucid")
+
+    loop: Any = current_token().native_token
+    if hasattr(loop, "create_task"):
+        task = loop.create_task(contained())
+        _running.add(task)
+        task.add_done_callback(_running.discard)
+    else:
+        trio = importlib.import_module("trio")
+        trio.lowlevel.spawn_system_task(contained, context=contextvars.copy_context())
+
+
+def call_soon(token: EventLoopToken, callback: Callable[[], object]) -> None:
+    """Run `callback` in the event loop of `token`, from any thread, without waiting; not at all if the loop is gone."""
+    loop: Any = token.native_token
+    schedule = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
+    # A closed loop raises RuntimeError (trio: a subclass of it): nobody is left there to be told.
+    with contextlib.suppress(RuntimeError):
+        schedule(callback)
+
+
+async def race(function: Callable[[Unpack[_Args]], Awaitable[_T]], *args: Unpack[_Args], patience: float = 0.5) -> _T:
+    """Await `function(*args)` in a task of its own, so that it cannot hold its caller.
+
+    When the caller is cancelled the task is too; it gets `patience` seconds to clean up and is left behind if it does
+    not end. What it raises is raised here; a cancellation that it raises by itself becomes a `ForeignCancellation`.
+    """
+    done = anyio.Event()
+    scope = anyio.CancelScope()
+    result: list[_T] = []
+    failure: list[BaseException] = []
+
+    async def work() -> None:
+        try:
+            with scope:
+                result.append(await function(*args))
+        except Exception as error:  # noqa: BLE001  (handed over to the caller)
+            failure.append(error)
+        except BaseException as error:
+            failure.append(error)
+            raise
+        finally:
+            done.set()
+
+    spawn(work)
+    try:
+        await done.wait()
+    except BaseException:
+        scope.cancel()
+        with anyio.move_on_after(patience, shield=True):
+            await done.wait()
+        raise
+    if result:
+        return result[0]
+    error = failure[0]
+    if isinstance(error, anyio.get_cancelled_exc_class()):
+        raise ForeignCancellation(f"{type(error).__name__} was raised although nobody cancelled it") from error
+    raise error
+
+
+class ForeignCancellation(RuntimeError):
+    """Code was cancelled by itself or by something it awaited, not by its caller."""

@@ -1,0 +1,190 @@
+"""What a run tells providers, tools and models: who asks, how far it is, and when to stop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import anyio
+from anyio.lowlevel import current_token
+from opentelemetry.trace import SpanContext
+
+from pellucid.background import call_soon
+from pellucid.errors import ConfigError
+from pellucid.types import JSONValue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """On whose behalf a run happens."""
+
+    tenant: str | None = None
+    principal: str | None = None
+    conversation_id: str | None = None
+
+
+class CancelToken:
+    """A switch that stops runs; safe to use from any thread.
+
+    ```python
+    token = CancelToken()
+    signal.signal(signal.SIGINT, lambda *_: token.cancel("interrupted"))
+    await agent.run("...", signal=token)
+    ```
+    """
+
+    __slots__ = ("_callbacks", "_cancelled", "_lock", "_reason")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cancelled = False
+        self._reason: str | None = None
+        self._callbacks: dict[object, Callable[[], None]] = {}
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether `cancel()` was called."""
+        return self._cancelled
+
+    @property
+    def reason(self) -> str | None:
+        """What `cancel()` was given."""
+        return self._reason
+
+    def cancel(self, reason: str | None = None) -> None:
+        """Cancel every run that uses this token; only the first call counts."""
+        with self._lock:
+            if self._cancelled:
+                return
+            self._cancelled, self._reason = True, reason
+            callbacks = list(self._callbacks.values())
+            self._callbacks.clear()
+        for callback in callbacks:
+            callback()
+
+    async def wait(self) -> None:
+        """Wait until the token is cancelled."""
+        event = anyio.Event()
+        with self.calling(event.set):
+            await event.wait()
+
+    def calling(self, callback: Callable[[], None]) -> _Registration:
+        """Call `callback` in the current event loop once the token is cancelled, while the context lasts."""
+        return _Registration(self, callback)
+
+
+class _Registration:
+    """Keeps one callback registered; runs it at once if the token is cancelled already."""
+
+    __slots__ = ("_callback", "_token")
+
+    def __init__(self, token: CancelToken, callback: Callable[[], None]) -> None:
+        self._token = token
+        self._callback = callback
+
+    def __enter__(self) -> None:
+        token, callback, loop = self._token, self._callback, current_token()
+        with token._lock:  # noqa: SLF001  (one class in two halves)
+            if not token.cancelled:
+                token._callbacks[self] = lambda: call_soon(loop, callback)  # noqa: SLF001
+                return
+        callback()
+
+    def __exit__(self, *_: object) -> None:
+        with self._token._lock:  # noqa: SLF001
+            self._token._callbacks.pop(self, None)  # noqa: SLF001
+
+
+class DiscoveryReport(Protocol):
+    """Takes what a provider knows about a discovery; shown on its span and metric."""
+
+    def __call__(self, *, cache: str | None = None, link: SpanContext | None = None) -> None:
+        """Say that the list came from the cache (`hit`, `stale`), from a round trip (`miss`) or another's (`joined`)."""
+
+
+def _unreported(*, cache: str | None = None, link: SpanContext | None = None) -> None:
+    """Report to nobody: the provider was asked outside of a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscoveryContext:
+    """What a tool provider may base its list on.
+
+    Attributes:
+        iteration: 1-based iteration of the run.
+        active_skill_id: The skill activated last.
+        active_skill_ids: All active skills, in the order of their activation.
+        identity: On whose behalf the run happens.
+        signal: The run's cancel token, if the caller gave one.
+        deadline: When the run must be over, on the event loop's clock (`anyio.current_time()`).
+        report: Called by providers that cache; see `DiscoveryReport`. Wrappers pass it on with the context.
+    """
+
+    iteration: int = 1
+    active_skill_id: str | None = None
+    active_skill_ids: tuple[str, ...] = ()
+    identity: Identity | None = None
+    signal: CancelToken | None = None
+    deadline: float | None = None
+    report: DiscoveryReport = field(default=_unreported, repr=False, compare=False)
+
+
+def _unheard(value: JSONValue) -> None:
+    """Report progress to nobody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolContext:
+    """What a tool may know of the run that calls it.
+
+    Attributes:
+        deps: What the caller of the run passed as `deps`, untouched.
+        progress: Call it with any JSON-able value; it becomes a `tool.progress` event.
+        deadline: When the run must be over, on the event loop's clock (`anyio.current_time()`).
+    """
+
+    run_id: str = ""
+    iteration: int = 1
+    tool_call_id: str = ""
+    identity: Identity | None = None
+    signal: CancelToken | None = None
+    deadline: float | None = None
+    deps: Any = None
+    progress: Callable[[JSONValue], None] = field(default=_unheard, repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of one run. Times are in seconds; `None` means no bound.
+
+    Attributes:
+        max_iterations: Passes of the loop. When the last one still asks for tools, they are run and the model is
+            asked once more, without tools, for a closing answer.
+        max_tool_calls: Tool calls of the whole run; further ones are refused and a closing answer is asked for.
+        parallel_tools: Tool calls of one message that run at the same time.
+        deadline: Wall-clock time of the whole run.
+        discovery_timeout: Time for each provider to list its tools.
+        model_timeout: Time for each model call.
+        tool_timeout: Time for each tool call, unless the tool has its own.
+        max_result_bytes: Size at which a tool result is cut, with a notice to the model.
+    """
+
+    max_iterations: int = 10
+    max_tool_calls: int | None = None
+    parallel_tools: int = 8
+    deadline: float | None = None
+    discovery_timeout: float | None = 30.0
+    model_timeout: float | None = 600.0
+    tool_timeout: float | None = 120.0
+    max_result_bytes: int = 256 * 1024
+
+    def __post_init__(self) -> None:
+        for name in ("max_iterations", "parallel_tools", "max_result_bytes"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"Limits({name}={getattr(self, name)!r}): must be at least 1")
+        for name in ("max_tool_calls", "deadline", "discovery_timeout", "model_timeout", "tool_timeout"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ConfigError(f"Limits({name}={value!r}): must not be negative; use None for no bound")

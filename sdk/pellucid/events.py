@@ -1,0 +1,242 @@
+"""What happens in a run, as frozen records. The class is the name, the payload and the registration.
+
+Listen with `agent.on("tools.discovery_failed", listener)`, `agent.on("tools.*", listener)` or `agent.on("*", listener)`.
+Payloads obey the run's capture policy: texts of errors are redacted, and absent in the modes `metadata` and `off`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from pellucid.context import Identity
+from pellucid.messages import Usage
+from pellucid.types import JSONValue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """The envelope of every event.
+
+    Attributes:
+        run_id: The run it happened in; empty for background work.
+        agent: Name of the agent.
+        iteration: 1-based; 0 before the first.
+        trace_id: 32 hexadecimal digits of the span it belongs to.
+        span_id: 16 hexadecimal digits.
+        time: Seconds since the epoch.
+    """
+
+    name: ClassVar[str]
+    run_id: str
+    agent: str
+    iteration: int
+    identity: Identity | None
+    trace_id: str
+    span_id: str
+    time: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted(Event):
+    """A run began."""
+
+    name: ClassVar[str] = "run.started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCompleted(Event):
+    """A run came to a result."""
+
+    name: ClassVar[str] = "run.completed"
+    duration_ms: float
+    stop_reason: str
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFailed(Event):
+    """A run failed, was cancelled or passed its deadline; `outcome` says which."""
+
+    name: ClassVar[str] = "run.failed"
+    duration_ms: float
+    outcome: str
+    error: str | None
+    error_type: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsDiscoveryStarted(Event):
+    """A tool provider was asked for its tools."""
+
+    name: ClassVar[str] = "tools.discovery_started"
+    provider_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsDiscoveryCompleted(Event):
+    """A tool provider listed its tools. Attributes: cache: `none`, `hit`, `miss`, `joined` or `stale`."""
+
+    name: ClassVar[str] = "tools.discovery_completed"
+    provider_id: str
+    duration_ms: float
+    tool_count: int
+    cache: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsDiscoveryFailed(Event):
+    """A tool provider failed, was cancelled or timed out; `outcome` says which."""
+
+    name: ClassVar[str] = "tools.discovery_failed"
+    provider_id: str
+    duration_ms: float
+    cache: str
+    outcome: str
+    error: str | None
+    error_type: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsCatalogChanged(Event):
+    """A provider's catalogue has other content than the last time."""
+
+    name: ClassVar[str] = "tools.catalog_changed"
+    provider_id: str
+    tool_count: int
+    digest: str
+    previous_digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsCatalogStale(Event):
+    """An old catalogue was served: while it is fetched anew, or because that failed; `error` says which."""
+
+    name: ClassVar[str] = "tools.catalog_stale"
+    provider_id: str
+    seconds_over: float
+    error: str | None
+    error_type: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsQuarantined(Event):
+    """A provider with `on_invalid="quarantine"` listed a broken tool, which was left out."""
+
+    name: ClassVar[str] = "tools.quarantined"
+    provider_id: str
+    tool_name: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestComposed(Event):
+    """A model request is ready."""
+
+    name: ClassVar[str] = "request.composed"
+    duration_ms: float
+    tool_count: int
+    message_count: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferenceStarted(Event):
+    """A model was called."""
+
+    name: ClassVar[str] = "inference.started"
+    model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferenceDelta(Event):
+    """A piece of a streamed answer arrived. Attributes: type: `text`, `reasoning` or `tool_call`."""
+
+    name: ClassVar[str] = "inference.delta"
+    type: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferenceCompleted(Event):
+    """A model answered."""
+
+    name: ClassVar[str] = "inference.completed"
+    model: str
+    duration_ms: float
+    finish_reason: str
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferenceFailed(Event):
+    """A model call failed, was cancelled or timed out; `outcome` says which."""
+
+    name: ClassVar[str] = "inference.failed"
+    model: str
+    duration_ms: float
+    outcome: str
+    error: str | None
+    error_type: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolStarted(Event):
+    """A tool call began."""
+
+    name: ClassVar[str] = "tool.started"
+    tool_name: str
+    tool_call_id: str
+    provider_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolProgress(Event):
+    """A tool reported progress."""
+
+    name: ClassVar[str] = "tool.progress"
+    tool_name: str
+    tool_call_id: str
+    value: JSONValue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCompleted(Event):
+    """A tool call returned."""
+
+    name: ClassVar[str] = "tool.completed"
+    tool_name: str
+    tool_call_id: str
+    provider_id: str | None
+    duration_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolFailed(Event):
+    """A tool call failed, was cancelled or timed out; `outcome` says which."""
+
+    name: ClassVar[str] = "tool.failed"
+    tool_name: str
+    tool_call_id: str
+    provider_id: str | None
+    duration_ms: float
+    outcome: str
+    error: str | None
+    error_type: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TelemetryError(Event):
+    """Something that only observes failed; the run did not notice. Attributes: part: `listener`, `span`, `metric`, …."""
+
+    name: ClassVar[str] = "telemetry.error"
+    part: str
+    error: str | None
+
+
+EVENTS: Final[dict[str, type[Event]]] = {
+    value.name: value
+    for value in list(globals().values())
+    if isinstance(value, type) and issubclass(value, Event) and value is not Event
+}
+"""All events by their names."""

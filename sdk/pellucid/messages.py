@@ -1,0 +1,239 @@
+"""Messages in the shape of the OpenTelemetry GenAI conventions, so that recording them converts nothing.
+
+A message is `{"role", "parts": [...]}`; see "Recording content" in the GenAI conventions, release 1.41.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from pellucid.types import JSONObject, JSONValue
+
+Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
+FinishReason: TypeAlias = Literal["stop", "length", "content_filter", "tool_call", "error"]
+Modality: TypeAlias = Literal["image", "video", "audio", "document"]
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    """Text sent to or received from a model."""
+
+    type: ClassVar[str] = "text"
+    content: str
+
+    def to_dict(self) -> JSONObject:
+        """Return the conventions' JSON shape."""
+        return {"type": self.type, "content": self.content}
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningPart:
+    """What a model thought aloud before it answered."""
+
+    type: ClassVar[str] = "reasoning"
+    content: str
+
+    def to_dict(self) -> JSONObject:
+        """Return the conventions' JSON shape."""
+        return {"type": self.type, "content": self.content}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A model's request to run a tool.
+
+    Attributes:
+        name: Tool name, as the model wrote it.
+        arguments: The parsed JSON object, or the raw text if it was not one.
+        id: Unique within a conversation; the runtime gives one if it is missing.
+    """
+
+    type: ClassVar[str] = "tool_call"
+    name: str
+    arguments: JSONObject | str = ""
+    id: str | None = None
+
+    def to_dict(self) -> JSONObject:
+        """Return the conventions' JSON shape."""
+        return {"type": self.type, "id": self.id, "name": self.name, "arguments": self.arguments or {}}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a tool call came to.
+
+    Attributes:
+        id: The call's id.
+        response: Text, JSON-able data, or a tuple of parts for content that is not text.
+        is_error: The tool failed; `response` says how and what to do.
+        name: The tool's name (not part of the conventions' shape; some vendors ask for it).
+    """
+
+    type: ClassVar[str] = "tool_call_response"
+    id: str
+    response: JSONValue
+    is_error: bool = False
+    name: str = ""
+
+    def to_dict(self) -> JSONObject:
+        """Return the conventions' JSON shape."""
+        response = self.response
+        if isinstance(response, tuple):
+            response = [part.to_dict() for part in response]
+        return {"type": self.type, "id": self.id, "response": response}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RecordPart:
+    """A part whose fields are its JSON shape."""
+
+    type: ClassVar[str]
+
+    def to_dict(self) -> JSONObject:
+        """Return the conventions' JSON shape."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {"type": self.type, **{key: value for key, value in values.items() if value is not None}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerToolCall(_RecordPart):
+    """A tool call that the model provider runs itself; recorded, never dispatched."""
+
+    type: ClassVar[str] = "server_tool_call"
+    name: str
+    server_tool_call: Mapping[str, Any]
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerToolResult(_RecordPart):
+    """The result of a tool call that the model provider ran itself."""
+
+    type: ClassVar[str] = "server_tool_call_response"
+    server_tool_call_response: Mapping[str, Any]
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlobPart(_RecordPart):
+    """Binary content, as base64 text."""
+
+    type: ClassVar[str] = "blob"
+    content: str
+    modality: Modality
+    mime_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilePart(_RecordPart):
+    """A file that was uploaded to the model provider."""
+
+    type: ClassVar[str] = "file"
+    file_id: str
+    modality: Modality
+    mime_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UriPart(_RecordPart):
+    """Content that the model provider fetches by its address."""
+
+    type: ClassVar[str] = "uri"
+    uri: str
+    modality: Modality
+    mime_type: str | None = None
+
+
+Part: TypeAlias = (
+    TextPart
+    | ReasoningPart
+    | ToolCall
+    | ToolResult
+    | ServerToolCall
+    | ServerToolResult
+    | BlobPart
+    | FilePart
+    | UriPart
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation.
+
+    Attributes:
+        role: Who speaks.
+        parts: What is said; a plain string becomes one `TextPart`.
+        finish_reason: Why the model stopped (output messages only).
+    """
+
+    role: Role
+    parts: Sequence[Part]
+    finish_reason: FinishReason | None = None
+
+    def __post_init__(self) -> None:
+        parts = (TextPart(self.parts),) if isinstance(self.parts, str) else tuple(self.parts)
+        object.__setattr__(self, "parts", parts)
+
+    @property
+    def text(self) -> str:
+        """All text parts, joined."""
+        return "".join(part.content for part in self.parts if isinstance(part, TextPart))
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The tool calls to dispatch, in order."""
+        return tuple(part for part in self.parts if isinstance(part, ToolCall))
+
+    def to_dict(self) -> JSONObject:
+        """Return the conventions' JSON shape."""
+        shape: JSONObject = {"role": self.role, "parts": [part.to_dict() for part in self.parts]}
+        if self.finish_reason is not None:
+            shape["finish_reason"] = self.finish_reason
+        return shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens of one model call, or the sum of several. `None` means unknown, which is not 0.
+
+    Cached tokens are part of `input_tokens`, reasoning tokens part of `output_tokens`.
+    """
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_write_input_tokens: int | None = None
+    reasoning_output_tokens: int | None = None
+
+    def __add__(self, other: Usage) -> Usage:
+        def add(a: int | None, b: int | None) -> int | None:
+            return b if a is None else a if b is None else a + b
+
+        return Usage(
+            input_tokens=add(self.input_tokens, other.input_tokens),
+            output_tokens=add(self.output_tokens, other.output_tokens),
+            cache_read_input_tokens=add(self.cache_read_input_tokens, other.cache_read_input_tokens),
+            cache_write_input_tokens=add(self.cache_write_input_tokens, other.cache_write_input_tokens),
+            reasoning_output_tokens=add(self.reasoning_output_tokens, other.reasoning_output_tokens),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolDefinition:
+    """A tool as a model sees it. Attributes: parameters: a JSON Schema of type `object`."""
+
+    name: str
+    description: str
+    parameters: JSONObject
+
+    def to_dict(self) -> JSONObject:
+        """Return the conventions' JSON shape."""
+        return {
+            "type": "function",
+            "name": self.name,
+            "description": self.description,
+            "parameters": self.parameters,
+        }

@@ -1,0 +1,33 @@
+"""Spans, metrics, events and log lines of the phases; see README.md beside this file for what is guaranteed."""
+
+from pellucid.telemetry.boundary import Boundary, boundary
+from pellucid.telemetry.capture import DEFAULT_REDACTORS, CapturePolicy, Redactor
+from pellucid.telemetry.listeners import Listeners
+from pellucid.telemetry.phases import COMPOSE, DISCOVERY, DISPATCH, INFERENCE, RUN, Phase
+from pellucid.telemetry.pipeline import Listener, LogSink, Pipeline, Telemetry, current_default, set_default
+from pellucid.telemetry.scope import Scope, current_scope, enter_scope, leave_scope
+
+__all__ = [
+    "COMPOSE",
+    "DEFAULT_REDACTORS",
+    "DISCOVERY",
+    "DISPATCH",
+    "INFERENCE",
+    "RUN",
+    "Boundary",
+    "CapturePolicy",
+    "Listener",
+    "Listeners",
+    "LogSink",
+    "Phase",
+    "Pipeline",
+    "Redactor",
+    "Scope",
+    "Telemetry",
+    "boundary",
+    "current_default",
+    "current_scope",
+    "enter_scope",
+    "leave_scope",
+    "set_default",
+]

@@ -1,0 +1,253 @@
+"""The one primitive of telemetry: a phase, observed.
+
+```python
+with boundary(run, DISCOVERY, provider.id, provider_id=provider.id) as b:
+    tools = ...
+    b.note(tool_count=len(tools))
+    b.output(tools)
+```
+
+Time is read once at each end; span, metric, events and log line all come from these two readings, so they agree. What
+has started ends exactly once, whatever ends it. If a listener, processor, serialiser or exporter fails, the run does not.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from types import TracebackType
+from typing import Any, Final, Self
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, StatusCode, format_span_id, format_trace_id
+from opentelemetry.util.types import AttributeValue
+
+from pellucid import semconv
+from pellucid.errors import RunCancelled, error_type_of
+from pellucid.events import Event
+from pellucid.messages import Message
+from pellucid.telemetry.phases import Phase, payload_of
+from pellucid.telemetry.recording import Recorded, Recorder
+from pellucid.telemetry.scope import Scope
+from pellucid.types import JSONValue
+
+_LEVELS: Final = {
+    semconv.COMPLETED: "info",
+    semconv.CANCELLED: "info",
+    semconv.FAILED: "error",
+    semconv.TIMEOUT: "error",
+}
+
+
+class Boundary:
+    """One phase under way. Attributes: span: its span; context: OpenTelemetry's context with the span in it."""
+
+    __slots__ = ("_attached", "_content", "_error", "_labels", "_notes", "_phase", "_scope", "_start", "context", "span")
+
+    def __init__(self, scope: Scope, phase: Phase, target: str, notes: dict[str, Any]) -> None:
+        self._scope = scope
+        self._phase = phase
+        self._notes = notes
+        self._labels: Mapping[str, Any] = {}
+        self._content: dict[str, AttributeValue] = {}
+        self._error: BaseException | None = None
+        self._start = scope.now()
+        self.span = self._start_span(f"{phase.operation} {target}" if target else phase.operation)
+        self.context = trace.set_span_in_context(self.span)
+
+    def __enter__(self) -> Self:
+        self._attached = otel_context.attach(self.context)
+        if self._phase.started is not None:
+            self._emit(self._phase.started, self._notes)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        # A coroutine that is thrown away is closed in a foreign context, and its own is gone with it.
+        if kind is not GeneratorExit:
+            otel_context.detach(self._attached)
+        self._end(error or self._error)
+
+    def note(self, **notes: Any) -> None:
+        """Note facts under the names of the phase's `names`; `None` means unknown and is left out."""
+        self._notes.update(notes)
+
+    def label(self, **labels: Any) -> None:
+        """Give the metric another value than the span, where the span's has too many values for a label."""
+        self._labels = labels
+
+    def attributes(self, attributes: Mapping[str, AttributeValue]) -> None:
+        """Set attributes that the phase has no name for."""
+        self._content.update(attributes)
+
+    def fail(self, error: Exception) -> None:
+        """Say that the phase failed although it returns, as a tool whose failure is a result for the model."""
+        self._error = error
+
+    def link(self, other: SpanContext) -> None:
+        """Link to the span that did the work."""
+        self._guard("span", lambda: self.span.add_link(other))
+
+    def input(self, value: JSONValue) -> None:
+        """Record what goes in."""
+        self._record(self._phase.input, semconv.INPUT_DIGEST, semconv.INPUT_BYTES, lambda r: r.value(value))
+
+    def input_messages(self, messages: Sequence[Message]) -> None:
+        """Record the conversation that goes in."""
+        self._record(self._phase.input, semconv.INPUT_DIGEST, semconv.INPUT_BYTES, lambda r: r.messages(messages))
+
+    def output(self, value: JSONValue) -> None:
+        """Record what comes out."""
+        self._record(self._phase.output, semconv.OUTPUT_DIGEST, semconv.OUTPUT_BYTES, lambda r: r.value(value))
+
+    def output_messages(self, messages: Sequence[Message]) -> None:
+        """Record the messages that come out."""
+        self._record(self._phase.output, semconv.OUTPUT_DIGEST, semconv.OUTPUT_BYTES, lambda r: r.messages(messages))
+
+    def content(self, attribute: str, record: Callable[[Recorder], Recorded]) -> None:
+        """Record further content under an attribute of its own."""
+        self._record(attribute, None, None, record)
+
+    def _record(
+        self, attribute: str, digest: str | None, size: str | None, record: Callable[[Recorder], Recorded]
+    ) -> None:
+        recorder = self._scope.recorder
+        if recorder.policy.mode == "off" or not self.span.is_recording():
+            return
+        try:
+            recorded = record(recorder)
+        except Exception as error:  # noqa: BLE001  (redactors and content are the application's)
+            self._scope.fault("recording", error)
+            return
+        if recorded.json is not None:
+            self._content[attribute] = recorded.json
+        if digest is not None and size is not None:
+            self._content[digest] = recorded.digest
+            self._content[size] = recorded.size
+        if recorded.omitted:
+            self._content[semconv.CONTENT_OMITTED] = recorded.omitted
+
+    def _start_span(self, name: str) -> Span:
+        scope, phase = self._scope, self._phase
+        attributes = {**scope.common, **phase.attributes, **_attributes(phase, self._notes)}
+        if scope.iteration:
+            attributes[semconv.ITERATION] = scope.iteration
+        try:
+            return scope.tracer.start_span(name, kind=phase.kind, attributes=attributes, start_time=self._start)
+        except Exception as error:  # noqa: BLE001  (span processors are the application's)
+            scope.fault("span", error)
+            return NonRecordingSpan(trace.get_current_span().get_span_context())
+
+    def _end(self, error: BaseException | None) -> None:
+        end = self._scope.now()
+        outcome, error_type = self._judge(error)
+        text = self._scope.recorder.text(str(error)) if error is not None and error_type else None
+        self._guard("span", lambda: self._end_span(end, outcome, error_type, text, error))
+        self._guard("metric", lambda: self._measure(end, error_type))
+        ended = {**self._notes, "outcome": outcome, "duration_ms": (end - self._start) / 1e6}
+        if error_type:
+            ended |= {"error": text, "error_type": error_type}
+        event = self._phase.completed if outcome == semconv.COMPLETED else self._phase.failed
+        if event is not None:
+            self._emit(event, ended)
+        name = event.name if event is not None else f"{self._phase.operation}.{outcome}"
+        self._guard("log", lambda: self._log(name, outcome, ended, end))
+
+    def _judge(self, error: BaseException | None) -> tuple[str, str | None]:
+        """Return the outcome and `error.type`."""
+        if error is None:
+            return semconv.COMPLETED, None
+        if isinstance(error, RunCancelled):
+            return semconv.CANCELLED, None
+        if not isinstance(error, Exception):
+            if self._scope.interrupted_by_deadline():
+                return semconv.TIMEOUT, semconv.TIMEOUT
+            return semconv.CANCELLED, None
+        error_type = error_type_of(error)
+        return (semconv.TIMEOUT if error_type == semconv.TIMEOUT else semconv.FAILED), error_type
+
+    def _end_span(
+        self, end: int, outcome: str, error_type: str | None, text: str | None, error: BaseException | None
+    ) -> None:
+        span = self.span
+        try:
+            if span.is_recording():
+                attributes = {**_attributes(self._phase, self._notes), **self._content, semconv.OUTCOME: outcome}
+                if error_type:
+                    attributes[semconv.ERROR_TYPE] = error_type
+                    span.set_status(StatusCode.ERROR, text)
+                    if isinstance(error, Exception) and text is not None:
+                        span.add_event("exception", self._exception(error, text), timestamp=end)
+                span.set_attributes(attributes)
+        finally:
+            span.end(end_time=end)
+
+    def _exception(self, error: Exception, text: str) -> dict[str, AttributeValue]:
+        stack = self._scope.recorder.text("".join(traceback.format_exception(error)))
+        return {
+            "exception.type": f"{type(error).__module__}.{type(error).__qualname__}",
+            "exception.message": text,
+            "exception.stacktrace": stack or "",
+        }
+
+    def _measure(self, end: int, error_type: str | None) -> None:
+        phase = self._phase
+        notes = {**self._notes, **self._labels}
+        labels = {name: notes[note] for note, name in _labels(phase) if notes.get(note) is not None}
+        labels.update({name: value for name, value in phase.attributes.items() if name in phase.duration.attributes})
+        if error_type:
+            labels[semconv.ERROR_TYPE] = error_type
+        histogram = self._scope.instruments.by_name[phase.duration.name]
+        histogram.record((end - self._start) / 1e9, labels, context=self.context)
+
+    def _log(self, event: str, outcome: str, ended: Mapping[str, Any], end: int) -> None:
+        scope, level = self._scope, _LEVELS[outcome]
+        if not scope.lines.wanted(level):
+            return
+        span = self.span.get_span_context()
+        fields = {
+            "agent": scope.agent,
+            "run_id": scope.run_id,
+            "iteration": scope.iteration,
+            "trace_id": format_trace_id(span.trace_id),
+            "span_id": format_span_id(span.span_id),
+            **{name: value for name, value in ended.items() if isinstance(value, str | int | float)},
+        }
+        scope.lines.write(level, event, fields, end, scope.fault)
+
+    def _emit(self, event: type[Event], notes: Mapping[str, Any]) -> None:
+        if self._scope.listeners.heard(event.name):
+            payload = {name: notes.get(name) for name in _payload(event)}
+            self._scope.emit(event, self.span.get_span_context(), payload)
+
+    def _guard(self, part: str, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001  (telemetry never changes the run)
+            self._scope.fault(part, error)
+
+
+def boundary(scope: Scope, phase: Phase, target: str = "", /, **notes: Any) -> Boundary:
+    """Observe a phase: `with boundary(run, DISCOVERY, provider.id, provider_id=provider.id) as b: ...`.
+
+    Args:
+        scope: The run, or any other scope.
+        phase: One of `pellucid.telemetry.phases`.
+        target: What is acted on; the second word of the span's name.
+        notes: Facts known at the start, which a sampler may ask for.
+    """
+    return Boundary(scope, phase, target, notes)
+
+
+def _attributes(phase: Phase, notes: Mapping[str, Any]) -> dict[str, AttributeValue]:
+    names = phase.names
+    return {names[note]: value for note, value in notes.items() if value is not None and note in names}
+
+
+@cache
+def _labels(phase: Phase) -> tuple[tuple[str, str], ...]:
+    return tuple((note, name) for note, name in phase.names.items() if name in phase.duration.attributes)
+
+
+_payload = cache(payload_of)

@@ -1,0 +1,128 @@
+"""What of a run's content is recorded, and what is masked in it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias, get_args
+
+from pellucid.errors import ConfigError
+from pellucid.types import JSONValue
+
+CaptureMode: TypeAlias = Literal["full", "redacted", "metadata", "off"]
+
+Redactor: TypeAlias = Callable[[Sequence[str], JSONValue], JSONValue]
+"""Takes the keys that lead to a value and the value (text, number, boolean or null); returns what to record instead."""
+
+MASK: Final = "[redacted]"
+
+_SECRET_WORDS = r"pass(?:word|wd|phrase)|pwd|secret|authorization|credential|cookie|(?:api|access|private|signing)[_-]?key"
+_SECRET_KEY = re.compile(rf"(?:^|[_-])(?:(?:{_SECRET_WORDS})s?(?:[_-]|$)|token$|apikey$|bearer$)", re.IGNORECASE)
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+_SECRET_TEXT = re.compile(
+    r"""
+    -----BEGIN\ [A-Z ]*PRIVATE\ KEY-----.*?(?:-----END\ [A-Z ]*PRIVATE\ KEY-----|\Z)
+  | \b(?i:bearer|basic)\s+(?P<credentials>[A-Za-z0-9._~+/=-]{8,})
+  | \beyJ[A-Za-z0-9_-]{5,}\.[A-Za-z0-9_-]{5,}(?:\.[A-Za-z0-9_-]*)?
+  | \b(?:sk|rk|pk)[-_][A-Za-z0-9_-]{12,}
+  | \b(?:gh[pousr]_|github_pat_|glpat-|hf_|xox[abeprs]-|AKIA|ASIA|AIza)[A-Za-z0-9_-]{12,}
+  | ://[^\s/@:]*:(?P<password>[^\s/@]+)(?=@)
+  | (?i:pass(?:word|wd|phrase)|pwd|secret|authorization|cookie|(?:api|access|private)[_-]?key|\btoken|_token)
+    ["']?\s*[:=]\s*["']?(?P<value>(?!\[redacted\])[^\s"',;&]+)
+  | \b[3-6](?:[ -]?[0-9]){12,18}\b
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def mask_secret_keys(path: Sequence[str], value: JSONValue) -> JSONValue:
+    """Mask whatever lies under a key that names a secret: `password`, `api_key`, `Authorization`, `accessToken`, ...."""
+    for key in path:
+        if _is_secret(key):
+            return MASK
+    return value
+
+
+def mask_secret_shapes(path: Sequence[str], value: JSONValue) -> JSONValue:
+    """Mask text that looks like a secret: bearer tokens, JWTs, vendors' keys, private keys, card numbers, passwords."""
+    return _SECRET_TEXT.sub(_mask_match, value) if isinstance(value, str) else value
+
+
+def _mask_match(match: re.Match[str]) -> str:
+    for group in ("credentials", "password", "value"):
+        if match[group] is not None:
+            start, end = match.span(group)
+            return match[0][: start - match.start()] + MASK + match[0][end - match.start() :]
+    if match[0][0] in "3456" and not _is_card_number(match[0]):
+        return match[0]
+    return MASK
+
+
+def _is_card_number(text: str) -> bool:
+    """Apply the Luhn check (ISO/IEC 7812-1)."""
+    digits = [int(character) for character in reversed(text) if character.isdigit()]
+    return sum(digits[0::2]) % 10 == -sum(sum(divmod(2 * digit, 10)) for digit in digits[1::2]) % 10
+
+
+_known_keys: dict[str, bool] = {}
+
+
+def _is_secret(key: str) -> bool:
+    found = _known_keys.get(key)
+    if found is None:
+        if len(_known_keys) > 4096:  # noqa: PLR2004  (a bound against keys that models and hubs invent)
+            _known_keys.clear()
+        found = _known_keys[key] = _SECRET_KEY.search(_CAMEL.sub("_", key)) is not None
+    return found
+
+
+DEFAULT_REDACTORS: Final[tuple[Redactor, ...]] = (mask_secret_keys, mask_secret_shapes)
+
+
+@dataclass(frozen=True, slots=True)
+class CapturePolicy:
+    """What a run records of its content. It is read once, when the run starts.
+
+    Attributes:
+        mode: `full`: content as it is. `redacted`: content with secrets masked. `metadata`: digests, sizes, counts and
+            names, no content and no texts of errors. `off`: nothing of the input and output.
+        redactors: Applied in order to every value in mode `redacted`; extend with `(*DEFAULT_REDACTORS, mine)`.
+        max_bytes: Bound of one recorded value; what is recorded stays valid JSON.
+    """
+
+    mode: CaptureMode = "redacted"
+    redactors: tuple[Redactor, ...] = DEFAULT_REDACTORS
+    max_bytes: int = 32 * 1024
+
+    def __post_init__(self) -> None:
+        if self.mode not in get_args(CaptureMode):
+            raise ConfigError(f"capture mode {self.mode!r} is unknown; use one of {', '.join(get_args(CaptureMode))}")
+        if self.max_bytes < 256:  # noqa: PLR2004  (less than any message)
+            raise ConfigError(f"CapturePolicy(max_bytes={self.max_bytes}): must be at least 256")
+
+    @property
+    def content(self) -> bool:
+        """Whether content itself is recorded."""
+        return self.mode in ("full", "redacted")
+
+    @classmethod
+    def from_environment(cls) -> CapturePolicy:
+        """Read `PELLUCID_CAPTURE`, else `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`, else the default.
+
+        Raises:
+            ConfigError: a variable has a value that is not known.
+        """
+        if own := os.environ.get("PELLUCID_CAPTURE"):
+            return cls(own.strip().lower())  # type: ignore[arg-type]  # checked in __post_init__
+        name = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+        standard = os.environ.get(name, "").strip().lower()
+        if not standard:
+            return cls()
+        if standard in ("true", "span_only", "span_and_event"):
+            return cls("full")
+        if standard in ("false", "no_content", "event_only"):
+            return cls("metadata")
+        raise ConfigError(f"{name}={standard!r} is unknown; use NO_CONTENT, SPAN_ONLY or SPAN_AND_EVENT")

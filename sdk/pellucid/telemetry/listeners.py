@@ -1,0 +1,157 @@
+"""Delivering events to listeners without ever disturbing a run."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import anyio
+from anyio.lowlevel import current_token
+
+from pellucid.background import call_soon, spawn
+from pellucid.errors import ConfigError
+from pellucid.events import EVENTS, Event
+
+if TYPE_CHECKING:
+    from pellucid.telemetry.pipeline import Listener
+
+QUEUE_SIZE: Final = 1024
+"""Events waiting for one async listener; more are dropped and counted."""
+
+Fault: TypeAlias = Callable[[str, BaseException], None]
+"""Takes the part that failed and its error."""
+
+
+@dataclass(eq=False, slots=True)
+class Subscription:
+    """One listener.
+
+    Attributes:
+        queue: Events that wait for an async listener; None for a sync one.
+        pumping: A task is feeding the listener.
+        stuck: Somebody waited for the listener in vain; nobody does again until it moves.
+        waiting: Called when the queue is empty.
+    """
+
+    pattern: str
+    listener: Listener
+    once: bool
+    names: frozenset[str] = field(init=False)
+    queue: deque[Event] | None = field(init=False)
+    pumping: bool = field(init=False, default=False)
+    stuck: bool = field(init=False, default=False)
+    waiting: list[Callable[[], None]] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.names = _matching(self.pattern)
+        listener = self.listener
+        is_async = inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(type(listener).__call__)
+        self.queue = deque() if is_async else None
+
+
+class Listeners:
+    """The listeners of one agent; safe to change from any thread and while runs are under way."""
+
+    __slots__ = ("_by_name", "_lock", "_subscriptions")
+
+    def __init__(self, subscriptions: Sequence[tuple[str, Listener]] = ()) -> None:
+        self._lock = threading.Lock()
+        self._subscriptions: tuple[Subscription, ...] = ()
+        self._by_name: dict[str, tuple[Subscription, ...]] = {}
+        for pattern, listener in subscriptions:
+            self.add(pattern, listener)
+
+    def add(self, pattern: str, listener: Listener, *, once: bool = False) -> Callable[[], None]:
+        """Call `listener` for events that match `pattern`; return a function that ends this.
+
+        Raises:
+            ConfigError: no event matches the pattern.
+        """
+        subscription = Subscription(pattern, listener, once)
+        self._change(lambda present: (*present, subscription))
+        return lambda: self._remove(subscription)
+
+    def heard(self, name: str) -> bool:
+        """Whether anybody listens to events of this name; if not, the event need not be made."""
+        return name in self._by_name
+
+    def deliver(self, event: Event, fault: Fault, dropped: Callable[[], None]) -> None:
+        """Call sync listeners and queue for async ones; their failures go to `fault`."""
+        for subscription in self._by_name.get(event.name, ()):
+            if subscription.once:
+                if subscription not in self._subscriptions:
+                    continue
+                self._remove(subscription)
+            if subscription.queue is None:
+                try:
+                    subscription.listener(event)
+                except Exception as error:  # noqa: BLE001  (a listener may raise anything; the run goes on)
+                    fault("listener", error)
+            elif len(subscription.queue) >= QUEUE_SIZE:
+                dropped()
+            else:
+                subscription.queue.append(event)
+                if not subscription.pumping:
+                    subscription.pumping = True
+                    spawn(_pump, subscription, fault)
+
+    async def drain(self, patience: float) -> None:
+        """Wait until async listeners have heard what was queued, but no longer than `patience` seconds."""
+        busy = [subscription for subscription in self._subscriptions if subscription.pumping and not subscription.stuck]
+        if not busy:
+            return
+        with anyio.move_on_after(patience) as scope:
+            for subscription in busy:
+                idle = anyio.Event()
+                subscription.waiting.append(partial(call_soon, current_token(), idle.set))
+                if subscription.pumping:
+                    await idle.wait()
+        if scope.cancelled_caught:
+            for subscription in busy:
+                subscription.stuck = subscription.pumping
+
+    def _remove(self, subscription: Subscription) -> None:
+        self._change(lambda present: tuple(other for other in present if other is not subscription))
+
+    def _change(self, change: Callable[[tuple[Subscription, ...]], tuple[Subscription, ...]]) -> None:
+        with self._lock:
+            self._subscriptions = change(self._subscriptions)
+            by_name: dict[str, tuple[Subscription, ...]] = {}
+            for subscription in self._subscriptions:
+                for name in subscription.names:
+                    by_name[name] = (*by_name.get(name, ()), subscription)
+            self._by_name = by_name
+
+
+async def _pump(subscription: Subscription, fault: Fault) -> None:
+    """Feed one async listener until its queue is empty."""
+    queue = subscription.queue
+    assert queue is not None
+    try:
+        while queue:
+            try:
+                await subscription.listener(queue.popleft())
+            except Exception as error:  # noqa: BLE001  (a listener may raise anything; the run goes on)
+                fault("listener", error)
+            subscription.stuck = False
+    finally:
+        subscription.pumping = False
+        while subscription.waiting:
+            subscription.waiting.pop()()
+
+
+def _matching(pattern: str) -> frozenset[str]:
+    if pattern == "*":
+        return frozenset(EVENTS)
+    if pattern.endswith(".*"):
+        found = frozenset(name for name in EVENTS if name.startswith(pattern[:-1]))
+    else:
+        found = frozenset({pattern} & EVENTS.keys())
+    if not found:
+        raise ConfigError(f"no event matches {pattern!r}; the events are {', '.join(sorted(EVENTS))}")
+    return found

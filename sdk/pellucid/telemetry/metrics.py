@@ -1,0 +1,138 @@
+"""The instruments of `semconv`, made once per meter provider, and the state behind the observable ones."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
+
+from pellucid import semconv
+
+MAX_PROVIDERS: Final = 4096
+"""Providers whose gauges are kept; the oldest go first. Ids made up per request must not eat the memory."""
+
+
+class Hubs:
+    """What is known of each tool provider at this moment, read by the observable gauges when they are collected."""
+
+    __slots__ = ("_inflight", "_last_success", "_lock", "_objectives", "_sizes")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inflight: dict[str, dict[object, float]] = {}
+        self._objectives: dict[str, float] = {}
+        self._last_success: dict[str, float] = {}
+        self._sizes: dict[str, float] = {}
+
+    @contextmanager
+    def fetching(self, provider_id: str) -> Iterator[None]:
+        """Count a fetch as in flight while the context lasts, whatever ends it."""
+        key = object()
+        with self._lock:
+            _bounded(self._inflight).setdefault(provider_id, {})[key] = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inflight.get(provider_id, {}).pop(key, None)
+
+    def declare(self, provider_id: str, objective: float | None) -> None:
+        """Note the latency objective of a provider, in seconds."""
+        if objective is not None:
+            _bounded(self._objectives)[provider_id] = objective
+
+    def succeeded(self, provider_id: str) -> None:
+        """Note a successful round trip of now."""
+        _bounded(self._last_success)[provider_id] = time.time()
+
+    def sized(self, provider_id: str, tools: int) -> None:
+        """Note how many tools a provider lists."""
+        _bounded(self._sizes)[provider_id] = tools
+
+    def objectives(self) -> dict[str, float]:
+        """Objectives in seconds by provider."""
+        return dict(self._objectives)
+
+    def last_success(self) -> dict[str, float]:
+        """Times of the last successful round trips by provider, in seconds since the epoch."""
+        return dict(self._last_success)
+
+    def sizes(self) -> dict[str, float]:
+        """Sizes of the latest catalogues by provider."""
+        return dict(self._sizes)
+
+    def inflight(self) -> dict[str, int]:
+        """Fetches in flight by provider."""
+        with self._lock:
+            return {provider_id: len(starts) for provider_id, starts in self._inflight.items()}
+
+    def ages(self) -> dict[str, float]:
+        """Age in seconds of the oldest fetch in flight by provider; 0 when there is none."""
+        now = time.monotonic()
+        with self._lock:
+            return {
+                provider_id: now - min(starts.values()) if starts else 0.0
+                for provider_id, starts in self._inflight.items()
+            }
+
+
+def _bounded(table: dict[str, Any]) -> dict[str, Any]:
+    if len(table) > MAX_PROVIDERS:
+        table.pop(next(iter(table)))
+    return table
+
+
+class Instruments:
+    """Every instrument of `semconv.METRICS`; histograms and counters by their name in `by_name`."""
+
+    __slots__ = ("by_name", "hubs")
+
+    def __init__(self, provider: MeterProvider) -> None:
+        meter = provider.get_meter(semconv.SCOPE, schema_url=semconv.SCHEMA_URL)
+        self.hubs = hubs = Hubs()
+        self.by_name: dict[str, Any] = {}
+        observed: dict[str, Callable[[], dict[str, Any]]] = {
+            semconv.DISCOVERY_OBJECTIVE.name: hubs.objectives,
+            semconv.DISCOVERY_INFLIGHT.name: hubs.inflight,
+            semconv.DISCOVERY_INFLIGHT_AGE.name: hubs.ages,
+            semconv.DISCOVERY_LAST_SUCCESS.name: hubs.last_success,
+            semconv.CATALOG_SIZE.name: hubs.sizes,
+        }
+        for metric in semconv.METRICS:
+            words = {"name": metric.name, "unit": metric.unit, "description": metric.description}
+            if metric.kind == "histogram":
+                buckets = list(metric.buckets)
+                self.by_name[metric.name] = meter.create_histogram(**words, explicit_bucket_boundaries_advisory=buckets)
+            elif metric.kind == "counter":
+                self.by_name[metric.name] = meter.create_counter(**words)
+            elif metric.kind == "updown":
+                meter.create_observable_up_down_counter(**words, callbacks=[_observe(observed[metric.name])])
+            else:
+                meter.create_observable_gauge(**words, callbacks=[_observe(observed[metric.name])])
+
+
+def _observe(read: Callable[[], dict[str, float]]) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def callback(_options: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(value, {semconv.PROVIDER_ID: provider_id}) for provider_id, value in read().items()]
+
+    return callback
+
+
+_instruments: WeakKeyDictionary[MeterProvider, Instruments] = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def instruments_of(provider: MeterProvider) -> Instruments:
+    """Return the instruments of a meter provider, made at the first call."""
+    found = _instruments.get(provider)
+    if found is None:
+        with _lock:
+            found = _instruments.get(provider)
+            if found is None:
+                found = _instruments[provider] = Instruments(provider)
+    return found

@@ -1,0 +1,181 @@
+"""The five kinds of boundary, and how what a phase notes is called in spans and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Final
+
+from opentelemetry.trace import SpanKind
+from opentelemetry.util.types import AttributeValue
+
+from pellucid import semconv
+from pellucid.events import (
+    Event,
+    InferenceCompleted,
+    InferenceFailed,
+    InferenceStarted,
+    RequestComposed,
+    RunCompleted,
+    RunFailed,
+    RunStarted,
+    ToolCompleted,
+    ToolFailed,
+    ToolsDiscoveryCompleted,
+    ToolsDiscoveryFailed,
+    ToolsDiscoveryStarted,
+    ToolStarted,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Phase:
+    """One kind of boundary.
+
+    Attributes:
+        name: Value of `pellucid.phase`.
+        operation: First word of the span's name.
+        attributes: Attributes of every such span.
+        names: What a phase notes, and the attribute that says it.
+        duration: The histogram that gets its duration.
+        started, completed, failed: Its events; `failed` also tells of cancellation and timeout.
+    """
+
+    name: str
+    operation: str
+    kind: SpanKind = SpanKind.INTERNAL
+    attributes: Mapping[str, AttributeValue]
+    names: Mapping[str, str]
+    duration: semconv.Metric
+    started: type[Event] | None
+    completed: type[Event]
+    failed: type[Event] | None
+    input: str = semconv.INPUT
+    output: str = semconv.OUTPUT
+
+
+RUN: Final = Phase(
+    name=semconv.RUN,
+    operation=semconv.INVOKE_AGENT,
+    attributes={semconv.PHASE: semconv.RUN, semconv.OPERATION_NAME: semconv.INVOKE_AGENT},
+    names={
+        "agent": semconv.AGENT_NAME,
+        "description": semconv.AGENT_DESCRIPTION,
+        "conversation_id": semconv.CONVERSATION_ID,
+        "model": semconv.REQUEST_MODEL,
+        "finish_reasons": semconv.RESPONSE_FINISH_REASONS,
+        "iterations": semconv.ITERATIONS,
+        "stop_reason": semconv.STOP_REASON,
+        "input_tokens": semconv.USAGE_INPUT_TOKENS,
+        "output_tokens": semconv.USAGE_OUTPUT_TOKENS,
+    },
+    duration=semconv.AGENT_DURATION,
+    started=RunStarted,
+    completed=RunCompleted,
+    failed=RunFailed,
+    input=semconv.INPUT_MESSAGES,
+    output=semconv.OUTPUT_MESSAGES,
+)
+DISCOVERY: Final = Phase(
+    name=semconv.DISCOVERY,
+    operation=semconv.DISCOVER_TOOLS,
+    attributes={semconv.PHASE: semconv.DISCOVERY},
+    names={
+        "provider_id": semconv.PROVIDER_ID,
+        "provider_kind": semconv.PROVIDER_KIND,
+        "cache": semconv.DISCOVERY_CACHE,
+        "tool_count": semconv.DISCOVERY_TOOL_COUNT,
+        "attempts": semconv.DISCOVERY_ATTEMPTS,
+        "digest": semconv.CATALOG_DIGEST,
+        "changed": semconv.CATALOG_CHANGED,
+        "server_address": semconv.SERVER_ADDRESS,
+        "server_port": semconv.SERVER_PORT,
+    },
+    duration=semconv.DISCOVERY_DURATION,
+    started=ToolsDiscoveryStarted,
+    completed=ToolsDiscoveryCompleted,
+    failed=ToolsDiscoveryFailed,
+)
+COMPOSE: Final = Phase(
+    name=semconv.COMPOSE,
+    operation=semconv.COMPOSE_REQUEST,
+    attributes={semconv.PHASE: semconv.COMPOSE},
+    names={
+        "agent": semconv.AGENT_NAME,
+        "tool_count": semconv.COMPOSE_TOOLS,
+        "message_count": semconv.COMPOSE_MESSAGES,
+        "digest": semconv.REQUEST_DIGEST,
+        "catalog_digest": semconv.CATALOG_DIGEST,
+    },
+    duration=semconv.COMPOSE_DURATION,
+    started=None,
+    completed=RequestComposed,
+    failed=None,
+)
+INFERENCE: Final = Phase(
+    name=semconv.INFERENCE,
+    operation=semconv.CHAT,
+    kind=SpanKind.CLIENT,
+    attributes={semconv.PHASE: semconv.INFERENCE, semconv.OPERATION_NAME: semconv.CHAT},
+    names={
+        "model_provider": semconv.PROVIDER_NAME,
+        "model": semconv.REQUEST_MODEL,
+        "stream": semconv.REQUEST_STREAM,
+        "max_tokens": semconv.REQUEST_MAX_TOKENS,
+        "temperature": semconv.REQUEST_TEMPERATURE,
+        "top_p": semconv.REQUEST_TOP_P,
+        "top_k": semconv.REQUEST_TOP_K,
+        "seed": semconv.REQUEST_SEED,
+        "frequency_penalty": semconv.REQUEST_FREQUENCY_PENALTY,
+        "presence_penalty": semconv.REQUEST_PRESENCE_PENALTY,
+        "stop_sequences": semconv.REQUEST_STOP_SEQUENCES,
+        "conversation_id": semconv.CONVERSATION_ID,
+        "catalog_digest": semconv.CATALOG_DIGEST,
+        "attempt": semconv.ATTEMPT,
+        "server_address": semconv.SERVER_ADDRESS,
+        "server_port": semconv.SERVER_PORT,
+        "response_id": semconv.RESPONSE_ID,
+        "response_model": semconv.RESPONSE_MODEL,
+        "finish_reasons": semconv.RESPONSE_FINISH_REASONS,
+        "time_to_first_chunk": semconv.RESPONSE_TIME_TO_FIRST_CHUNK,
+        "input_tokens": semconv.USAGE_INPUT_TOKENS,
+        "output_tokens": semconv.USAGE_OUTPUT_TOKENS,
+        "cache_read_input_tokens": semconv.USAGE_CACHE_READ_INPUT_TOKENS,
+        "cache_write_input_tokens": semconv.USAGE_CACHE_WRITE_INPUT_TOKENS,
+        "reasoning_output_tokens": semconv.USAGE_REASONING_OUTPUT_TOKENS,
+    },
+    duration=semconv.OPERATION_DURATION,
+    started=InferenceStarted,
+    completed=InferenceCompleted,
+    failed=InferenceFailed,
+    input=semconv.INPUT_MESSAGES,
+    output=semconv.OUTPUT_MESSAGES,
+)
+DISPATCH: Final = Phase(
+    name=semconv.DISPATCH,
+    operation=semconv.EXECUTE_TOOL,
+    attributes={semconv.PHASE: semconv.DISPATCH, semconv.OPERATION_NAME: semconv.EXECUTE_TOOL},
+    names={
+        "agent": semconv.AGENT_NAME,
+        "provider_id": semconv.PROVIDER_ID,
+        "tool_name": semconv.TOOL_NAME,
+        "tool_type": semconv.TOOL_TYPE,
+        "tool_call_id": semconv.TOOL_CALL_ID,
+        "tool_description": semconv.TOOL_DESCRIPTION,
+        "dispatch_mode": semconv.DISPATCH_MODE,
+        "conversation_id": semconv.CONVERSATION_ID,
+    },
+    duration=semconv.TOOL_DURATION,
+    started=ToolStarted,
+    completed=ToolCompleted,
+    failed=ToolFailed,
+    input=semconv.TOOL_CALL_ARGUMENTS,
+    output=semconv.TOOL_CALL_RESULT,
+)
+
+_ENVELOPE = frozenset(field.name for field in fields(Event))
+
+
+def payload_of(event: type[Event]) -> tuple[str, ...]:
+    """Return the names of an event's own fields."""
+    return tuple(field.name for field in fields(event) if field.name not in _ENVELOPE)

@@ -1,0 +1,73 @@
+"""Where telemetry goes: what an agent accepts as `telemetry`, and the default for those that name none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from opentelemetry import metrics, trace
+
+from pellucid.events import Event
+from pellucid.telemetry.capture import CapturePolicy
+
+LogSink: TypeAlias = Callable[[Mapping[str, Any]], None]
+"""Takes one log line per ended boundary, already redacted: `event`, `level`, `timestamp` (nanoseconds since the epoch),
+`trace_id`, `span_id` (hexadecimal) and flat fields."""
+
+Listener: TypeAlias = Callable[[Event], Any]
+"""Hears events; sync (called at once, must not block) or async (called from a bounded queue)."""
+
+
+class Pipeline(Protocol):
+    """The way out of a process, as `pellucid_exporters.configure()` and `capture()` make it.
+
+    Attributes:
+        tracer_provider: `None` is OpenTelemetry's global one, looked up when a run starts.
+        meter_provider: The same.
+        log_sinks: Each gets every log line, whatever structlog and logging are set to.
+        capture: What is recorded; `None` asks the environment.
+        listeners: Patterns and listeners that hear the events of every run.
+    """
+
+    @property
+    def tracer_provider(self) -> trace.TracerProvider | None: ...
+    @property
+    def meter_provider(self) -> metrics.MeterProvider | None: ...
+    @property
+    def log_sinks(self) -> Sequence[LogSink]: ...
+    @property
+    def capture(self) -> CapturePolicy | None: ...
+    @property
+    def listeners(self) -> Sequence[tuple[str, Listener]]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telemetry:
+    """A pipeline put together by hand.
+
+    ```python
+    Agent("support", model=model, telemetry=Telemetry(capture=CapturePolicy("metadata")))
+    ```
+    """
+
+    tracer_provider: trace.TracerProvider | None = None
+    meter_provider: metrics.MeterProvider | None = None
+    log_sinks: Sequence[LogSink] = ()
+    capture: CapturePolicy | None = None
+    listeners: Sequence[tuple[str, Listener]] = ()
+
+
+_default: Pipeline | None = None
+
+
+def set_default(pipeline: Pipeline | None) -> Pipeline | None:
+    """Use `pipeline` in agents that are given none; `None` goes back to the global providers. Return the previous one."""
+    global _default  # noqa: PLW0603  (the one piece of state that an application sets once)
+    previous, _default = _default, pipeline
+    return previous
+
+
+def current_default() -> Pipeline:
+    """Return the default pipeline, or the global providers of this moment."""
+    return _default or Telemetry()

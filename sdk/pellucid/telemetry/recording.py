@@ -1,0 +1,223 @@
+"""Turning content into what is recorded of it: JSON that is redacted, bounded and valid, with a digest and a size.
+
+The cost is that of what is new: the JSON of a message is made once in a run and joined from then on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
+
+from pellucid.messages import Message, ToolDefinition
+from pellucid.telemetry.capture import CapturePolicy, Redactor, mask_secret_keys
+from pellucid.types import JSONValue
+
+MAX_DEPTH = 32
+MAX_ITEMS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What is recorded of one value.
+
+    Attributes:
+        json: Redacted and bounded JSON; None if the policy records no content.
+        digest: Hash of the redacted JSON.
+        size: Bytes of the redacted JSON, and characters that its bounds took away.
+        omitted: Messages or items left out.
+    """
+
+    json: str | None
+    digest: str
+    size: int
+    omitted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Fragment:
+    """One message: kept so that its identity stays taken while the fragment is."""
+
+    message: Message
+    json: str
+    size: int
+
+
+class Recorder:
+    """Records the content of one run under one policy."""
+
+    __slots__ = ("_fragments", "_policy", "_redactors")
+
+    def __init__(self, policy: CapturePolicy) -> None:
+        self._policy = policy
+        self._redactors = policy.redactors if policy.mode != "full" else ()
+        self._fragments: dict[int, _Fragment] = {}
+
+    @property
+    def policy(self) -> CapturePolicy:
+        """What is recorded."""
+        return self._policy
+
+    def value(self, value: JSONValue) -> Recorded:
+        """Record any value."""
+        text, removed = self._encode(value, self._redactors)
+        return self._recorded(text, removed)
+
+    def text(self, text: str) -> str | None:
+        """Return a short text such as an error's, redacted; None if the policy records no content."""
+        if not self._policy.content:
+            return None
+        for redact in self._redactors:
+            text = redact((), text)
+        return text[: self._policy.max_bytes]
+
+    def messages(self, messages: Sequence[Message]) -> Recorded:
+        """Record a conversation; if it is too big, its oldest messages are left out and counted."""
+        fragments = [self._fragments.get(id(message)) or self._fragment(message) for message in messages]
+        digest = blake2b(digest_size=16)
+        size = 1 + len(fragments)
+        for fragment in fragments:
+            digest.update(fragment.json.encode())
+            size += fragment.size
+        kept, left = [], self._policy.max_bytes - 2
+        for fragment in reversed(fragments):
+            left -= len(fragment.json) + 1
+            if left < 0 and kept:
+                break
+            kept.append(fragment.json)
+        return Recorded(
+            json=f"[{','.join(reversed(kept))}]" if self._policy.content else None,
+            digest=digest.hexdigest(),
+            size=size,
+            omitted=len(fragments) - len(kept),
+        )
+
+    def definitions(self, definitions: Iterable[ToolDefinition]) -> Recorded:
+        """Record tool definitions. Their keys are schema words, so only the shapes of values are redacted."""
+        redactors = tuple(redactor for redactor in self._redactors if redactor is not mask_secret_keys)
+        text, removed = self._encode([definition.to_dict() for definition in definitions], redactors)
+        return self._recorded(text, removed)
+
+    def _fragment(self, message: Message) -> _Fragment:
+        text, removed = self._encode(message.to_dict(), self._redactors)
+        fragment = _Fragment(message, _bounded(text, self._policy.max_bytes - 2)[0], len(text) + removed)
+        self._fragments[id(message)] = fragment
+        return fragment
+
+    def _recorded(self, text: str, removed: int) -> Recorded:
+        digest = blake2b(text.encode(), digest_size=16).hexdigest()
+        size = len(text) + removed
+        if not self._policy.content:
+            return Recorded(json=None, digest=digest, size=size)
+        bounded, omitted = _bounded(text, self._policy.max_bytes)
+        return Recorded(json=bounded, digest=digest, size=size, omitted=omitted)
+
+    def _encode(self, value: JSONValue, redactors: Sequence[Redactor]) -> tuple[str, int]:
+        cleaner = _Cleaner(redactors, self._policy.max_bytes)
+        return _dumps(cleaner.clean(value, (), 0)), cleaner.removed
+
+
+class _Cleaner:
+    """Walks a value once: redacts leaves, cuts long texts, and makes everything JSON-able."""
+
+    __slots__ = ("_max_text", "_redactors", "removed")
+
+    def __init__(self, redactors: Sequence[Redactor], max_bytes: int) -> None:
+        self._redactors = redactors
+        self._max_text = max_bytes // 2
+        self.removed = 0
+
+    def clean(self, value: Any, path: tuple[str, ...], depth: int) -> JSONValue:
+        if isinstance(value, str):
+            return self._leaf(self._cut(value), path)
+        if value is None or isinstance(value, bool | int | float):
+            return self._leaf(value, path)
+        if depth == MAX_DEPTH:
+            return "[nested too deeply]"
+        if isinstance(value, Mapping):
+            items = [(str(key), item) for key, item in value.items()]
+            return {
+                self._cut(key): self.clean(item, (*path, key), depth + 1) for key, item in self._first(items)
+            }
+        if isinstance(value, list | tuple | set | frozenset):
+            return [self.clean(item, path, depth + 1) for item in self._first(list(value))]
+        return self.clean(_jsonable(value), path, depth + 1)
+
+    def _leaf(self, value: JSONValue, path: tuple[str, ...]) -> JSONValue:
+        for redact in self._redactors:
+            value = redact(path, value)
+        return value
+
+    def _cut(self, text: str) -> str:
+        over = len(text) - self._max_text
+        if over <= 0:
+            return text
+        self.removed += over
+        return f"{text[: self._max_text]}… [{over} more characters]"
+
+    def _first(self, items: list[Any]) -> list[Any]:
+        if len(items) > MAX_ITEMS:
+            self.removed += len(items) - MAX_ITEMS
+        return items[:MAX_ITEMS]
+
+
+def _jsonable(value: Any) -> JSONValue:
+    """Turn an object into JSON-able data; one that cannot be turned is named by its type."""
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    try:
+        return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="strings")
+    except (PydanticSerializationError, ValueError, RecursionError):
+        return f"[{type(value).__module__}.{type(value).__qualname__}]"
+
+
+def _dumps(value: JSONValue) -> str:
+    try:
+        return to_json(value, inf_nan_mode="strings").decode()
+    except (PydanticSerializationError, ValueError):
+        # A lone surrogate has no UTF-8 form; written as a JSON escape it survives.
+        return json.dumps(value, separators=(",", ":"))
+
+
+def _bounded(text: str, limit: int) -> tuple[str, int]:
+    """Shorten JSON until it fits, staying valid; return it with the number of top-level items left out."""
+    if len(text) <= limit:
+        return text, 0
+    value = json.loads(text)
+    if isinstance(value, list):
+        return _first_items(value, limit)
+    return _dumps(_shrunk(value, limit)), 0
+
+
+def _first_items(items: list[JSONValue], limit: int) -> tuple[str, int]:
+    kept, left = [], limit - 2
+    for item in items:
+        encoded = _dumps(item)
+        left -= len(encoded) + 1
+        if left < 0:
+            break
+        kept.append(encoded)
+    return f"[{','.join(kept)}]", len(items) - len(kept)
+
+
+def _shrunk(value: JSONValue, limit: int) -> JSONValue:
+    """Cut the texts and lists inside `value`, harder each time, until it fits."""
+    for text_limit in (4096, 1024, 256, 64, 16):
+        shorter = _cut_inside(value, text_limit)
+        if len(_dumps(shorter)) <= limit:
+            return shorter
+    return {"omitted": f"{len(_dumps(value))} bytes"}
+
+
+def _cut_inside(value: JSONValue, text_limit: int) -> JSONValue:
+    if isinstance(value, str):
+        return value if len(value) <= text_limit else f"{value[:text_limit]}… [{len(value) - text_limit} more characters]"
+    if isinstance(value, list):
+        return [_cut_inside(item, text_limit) for item in value[:text_limit]]
+    if isinstance(value, dict):
+        return {key: _cut_inside(item, text_limit) for key, item in list(value.items())[:text_limit]}
+    return value

@@ -1,0 +1,163 @@
+"""What the boundaries of one run share: where their telemetry goes, and what all of it says."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any, Final
+
+import anyio
+from opentelemetry import metrics, trace
+from opentelemetry.trace import SpanContext, format_span_id, format_trace_id
+from opentelemetry.util.types import AttributeValue
+
+from pellucid import semconv
+from pellucid.context import Identity
+from pellucid.errors import describe
+from pellucid.events import Event, TelemetryError
+from pellucid.telemetry.capture import CapturePolicy
+from pellucid.telemetry.listeners import Listeners
+from pellucid.telemetry.logging import LogLines
+from pellucid.telemetry.metrics import instruments_of
+from pellucid.telemetry.pipeline import Pipeline, current_default
+from pellucid.telemetry.recording import Recorder
+
+_NOBODY: Final = Listeners()
+_faults_logged: set[str] = set()
+
+
+class Scope:
+    """The telemetry of one run.
+
+    Attributes:
+        run_id: Empty for work that belongs to no run.
+        iteration: 1-based; 0 before the first.
+        common: Attributes of every span.
+        deadline: When the run must be over, on the event loop's clock.
+        cancelled: Set when the run was cancelled on purpose, so that what ends then is not called a timeout.
+        degraded: Ids of providers that were left out because they failed.
+    """
+
+    __slots__ = (
+        "_anchor",
+        "agent",
+        "cancelled",
+        "common",
+        "deadline",
+        "degraded",
+        "identity",
+        "instruments",
+        "iteration",
+        "lines",
+        "listeners",
+        "pipeline",
+        "recorder",
+        "run_id",
+        "tracer",
+    )
+
+    def __init__(
+        self,
+        *,
+        agent: str = "",
+        run_id: str = "",
+        identity: Identity | None = None,
+        pipeline: Pipeline | None = None,
+        listeners: Listeners = _NOBODY,
+    ) -> None:
+        pipeline = pipeline or current_default()
+        self.pipeline = pipeline
+        self.agent = agent
+        self.run_id = run_id
+        self.identity = identity
+        self.iteration = 0
+        self.deadline: float | None = None
+        self.cancelled = False
+        self.degraded: list[str] = []
+        self.listeners = listeners
+        self.recorder = Recorder(pipeline.capture or CapturePolicy.from_environment())
+        self.lines = LogLines(pipeline.log_sinks)
+        self.instruments = instruments_of(pipeline.meter_provider or metrics.get_meter_provider())
+        tracers = pipeline.tracer_provider or trace.get_tracer_provider()
+        self.tracer = tracers.get_tracer(semconv.SCOPE, schema_url=semconv.SCHEMA_URL)
+        self.common: Mapping[str, AttributeValue] = {semconv.RUN_ID: run_id} if run_id else {}
+        self._anchor = time.time_ns() - time.perf_counter_ns()
+
+    def detached(self) -> Scope:
+        """Return a scope for work that outlives this run: the same telemetry, but no run."""
+        return Scope(agent=self.agent, pipeline=self.pipeline, listeners=self.listeners)
+
+    def now(self) -> int:
+        """Nanoseconds since the epoch that never go back within a run, whatever is done to the wall clock."""
+        return self._anchor + time.perf_counter_ns()
+
+    def interrupted_by_deadline(self) -> bool:
+        """Whether a cancellation that arrives now is the run's deadline."""
+        return not self.cancelled and self.deadline is not None and anyio.current_time() >= self.deadline
+
+    def count(self, metric: semconv.Metric, value: float, attributes: Mapping[str, AttributeValue]) -> None:
+        """Add to a counter, or record in a histogram."""
+        try:
+            instrument = self.instruments.by_name[metric.name]
+            (instrument.add if metric.kind == "counter" else instrument.record)(value, attributes)
+        except Exception as error:  # noqa: BLE001  (metric readers are the application's)
+            self.fault("metric", error)
+
+    def emit(self, event: type[Event], span: SpanContext, payload: Mapping[str, Any]) -> None:
+        """Make an event and deliver it, if anybody listens."""
+        if not self.listeners.heard(event.name):
+            return
+        try:
+            self.listeners.deliver(self._event(event, span, payload), self.fault, self._dropped)
+        except Exception as error:  # noqa: BLE001  (telemetry never changes the run)
+            self.fault("event", error)
+
+    def _event(self, event: type[Event], span: SpanContext, payload: Mapping[str, Any]) -> Event:
+        return event(
+            run_id=self.run_id,
+            agent=self.agent,
+            iteration=self.iteration,
+            identity=self.identity,
+            trace_id=format_trace_id(span.trace_id),
+            span_id=format_span_id(span.span_id),
+            time=self.now() / 1e9,
+            **payload,
+        )
+
+    def fault(self, part: str, error: BaseException) -> None:
+        """Note that something which only observes failed: counted always, logged once for each part, and told."""
+        text = self.recorder.text(describe(error))
+        self._count_fault(part, error)
+        if part not in _faults_logged:
+            _faults_logged.add(part)
+            logging.getLogger("pellucid").warning(
+                "telemetry part %r failed (%s); runs are not affected; further faults are only counted", part, text
+            )
+        if self.listeners.heard(TelemetryError.name):
+            span = trace.get_current_span().get_span_context()
+            event = self._event(TelemetryError, span, {"part": part, "error": text})
+            # Faults of those who hear this are counted and told to nobody, or it would never end.
+            self.listeners.deliver(event, self._count_fault, self._dropped)
+
+    def _count_fault(self, part: str, _error: BaseException) -> None:
+        if part != "metric":
+            self.count(semconv.TELEMETRY_ERRORS, 1, {semconv.TELEMETRY_PART: part})
+
+    def _dropped(self) -> None:
+        self.count(semconv.TELEMETRY_DROPPED, 1, {semconv.TELEMETRY_PART: "listener"})
+
+
+_current: ContextVar[Scope | None] = ContextVar("pellucid_scope", default=None)
+
+
+def current_scope() -> Scope:
+    """Return the scope of the run that this code runs in, or a new one that belongs to no run."""
+    return _current.get() or Scope()
+
+
+enter_scope: Final = _current.set
+"""Make a scope the current one; returns the token for `leave_scope`."""
+
+leave_scope: Final = _current.reset

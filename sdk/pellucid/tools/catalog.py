@@ -1,0 +1,85 @@
+"""What a provider answered, checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any, Final
+
+from pellucid.errors import InvalidCatalog
+from pellucid.tools.tool import Tool
+from pellucid.types import JSONValue
+
+NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ProviderCatalog:
+    """The valid tools of one provider, in its order. Attributes: quarantined: what was left out, and why."""
+
+    provider_id: str
+    tools: tuple[Tool, ...]
+    quarantined: tuple[tuple[str, str], ...] = ()
+
+    @cached_property
+    def digest(self) -> str:
+        """Hash of everything that a model sees of these tools, order included."""
+        return blake2b(b"".join(tool.digest for tool in self.tools), digest_size=16).hexdigest()
+
+    @cached_property
+    def summary(self) -> JSONValue:
+        """What is recorded as the output of a discovery."""
+        return [{"name": tool.name, "description": tool.description} for tool in self.tools]
+
+
+def as_sequence(provider_id: str, answer: object) -> Sequence[Any]:
+    """Return what a provider answered if it is a sequence.
+
+    Raises:
+        InvalidCatalog: it is something else.
+    """
+    if isinstance(answer, str | bytes) or not isinstance(answer, Sequence):
+        raise InvalidCatalog(
+            provider_id, f"it returned {_kind(answer)} instead of a list of tools; return [] if there are none"
+        )
+    return answer
+
+
+def check_catalog(provider_id: str, tools: Sequence[Any], *, quarantine: bool = False) -> ProviderCatalog:
+    """Check each tool and that names are distinct.
+
+    Raises:
+        InvalidCatalog: something is wrong, unless `quarantine`; then what is wrong is left out and listed.
+    """
+    good: dict[str, Tool] = {}
+    bad: list[tuple[str, str]] = []
+    for item in tools:
+        problem = _problem(item, good)
+        if problem is None:
+            good[item.name] = item
+        elif quarantine:
+            bad.append((str(getattr(item, "name", _kind(item)))[:64], problem))
+        else:
+            raise InvalidCatalog(provider_id, problem)
+    return ProviderCatalog(provider_id=provider_id, tools=tuple(good.values()), quarantined=tuple(bad))
+
+
+def _problem(item: Any, others: dict[str, Tool]) -> str | None:
+    if not isinstance(item, Tool):
+        return f"its list holds {_kind(item)} instead of a Tool"
+    if not isinstance(item.name, str) or NAME.fullmatch(item.name) is None:
+        return f"tool name {item.name!r} is not 1 to 64 characters of A-Z, a-z, 0-9, '_' and '-'"
+    if item.name in others:
+        return f"two tools are called {item.name!r}"
+    try:
+        item.validator  # noqa: B018  (made here so that a broken schema is found here)
+    except ValueError as error:
+        return f"the input schema of tool {item.name!r} is broken: {error}"
+    return None
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else f"an object of type {type(value).__name__}"

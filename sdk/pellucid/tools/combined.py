@@ -1,0 +1,57 @@
+"""One provider out of several, asked at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pellucid.context import DiscoveryContext
+from pellucid.errors import ConfigError
+from pellucid.telemetry import current_scope
+from pellucid.tools.listing import Lister, list_all
+from pellucid.tools.provider import ToolProvider
+from pellucid.tools.tool import Tool
+
+
+@dataclass(frozen=True, slots=True)
+class _Combined:
+    providers: tuple[ToolProvider, ...]
+    on_error: Literal["fail", "skip"]
+    kind: str = "combined"
+    detached: bool = True
+    _listers: tuple[Lister, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_listers", tuple(map(Lister, self.providers)))
+
+    @property
+    def id(self) -> str:
+        return f"combined({','.join(provider.id for provider in self.providers)})"
+
+    async def list_tools(self, ctx: DiscoveryContext) -> Sequence[Tool]:
+        catalogs = await list_all(self._listers, current_scope(), ctx, skip_failed=self.on_error == "skip")
+        return tuple(tool for catalog in catalogs for tool in catalog.tools)
+
+    async def aclose(self) -> None:
+        for provider in self.providers:
+            close = getattr(provider, "aclose", None)
+            if close is not None:
+                await close()
+
+
+def combined(*providers: ToolProvider, on_error: Literal["fail", "skip"] = "fail") -> ToolProvider:
+    """Return one provider that lists the tools of several, in their order, each within a boundary of its own.
+
+    With `on_error="skip"` a provider that fails is left out: its boundary fails with event, span and metric as always,
+    and its id is in `RunResult.degraded`.
+
+    Raises:
+        ConfigError: no provider is given, or two have one id.
+    """
+    ids = [provider.id for provider in providers]
+    if not providers or len(set(ids)) < len(ids):
+        raise ConfigError(f"combined: needs at least one provider, each with an id of its own; got {ids}")
+    if on_error not in ("fail", "skip"):
+        raise ConfigError(f"combined: on_error={on_error!r} is unknown; use 'fail' or 'skip'")
+    return _Combined(providers, on_error)

@@ -1,0 +1,270 @@
+"""A tool provider over a remote hub: caching, one fetch at a time, and honesty about both."""
+
+from __future__ import annotations
+
+import inspect
+import random
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias, TypeVar
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+
+from pellucid.context import DiscoveryContext
+from pellucid.errors import ConfigError, DiscoveryBackoff, DiscoveryError, DiscoveryTimeout, InvalidCatalog, describe, error_type_of
+from pellucid.events import ToolsCatalogStale
+from pellucid.telemetry import DISCOVERY, Scope, boundary, current_scope
+from pellucid.tools.catalog import as_sequence, check_catalog
+from pellucid.tools.flight import Flight
+from pellucid.tools.provider import OnInvalid, ToolHub
+from pellucid.tools.tool import Tool
+
+FIRST_BACKOFF: Final = 0.5
+LONGEST_BACKOFF: Final = 30.0
+JITTER: Final = 0.1
+"""Entries live up to this share shorter than their time to live, so that they do not all end at once."""
+
+V = TypeVar("V")
+Tools: TypeAlias = tuple[Tool, ...]
+Fetch: TypeAlias = Flight[Tools]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    tools: Tools
+    expires: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    error: BaseException
+    count: int
+    until: float
+
+
+class DiscoveryProvider:
+    """Lists the tools of a hub, with a cache.
+
+    One fetch per key is under way at a time, whatever number of runs, event loops and threads ask; each caller waits with
+    its own cancellation, and the fetch is cancelled when nobody waits for it. Failures are not cached, but a hub that
+    failed is left alone for a moment (0.5 s, doubling up to 30 s while it goes on failing).
+
+    Args:
+        hub: Where the catalogue comes from.
+        id: Value of `pellucid.provider.id`.
+        ttl: Seconds that a catalogue is good for, counted from when it arrived.
+        key: Says which callers may share a catalogue; the tenant unless given.
+        objective: Seconds that a round trip should take; exported for alerts.
+        timeout: Seconds that a fetch may take, by the wall clock.
+        stale_if_error: Seconds beyond `ttl` in which an old catalogue is served if a fetch fails.
+        stale_while_revalidate: Seconds beyond `ttl` in which an old catalogue is served at once while one fetch runs.
+        max_entries: Catalogues kept; the least recently used go first.
+        on_invalid: `quarantine` leaves broken tools out, with an event, instead of failing.
+        clock: Monotonic clock in seconds.
+
+    Raises:
+        ConfigError: an option makes no sense.
+    """
+
+    kind = "hub"
+    detached = True
+
+    def __init__(
+        self,
+        hub: ToolHub,
+        *,
+        id: str,  # noqa: A002  (named in the public contract)
+        ttl: float = 60.0,
+        key: Callable[[DiscoveryContext], Hashable] | None = None,
+        objective: float | None = None,
+        timeout: float | None = 30.0,
+        stale_if_error: float = 0.0,
+        stale_while_revalidate: float = 0.0,
+        max_entries: int = 1024,
+        on_invalid: OnInvalid = "fail",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not id:
+            raise ConfigError("DiscoveryProvider: id must not be empty; it names the hub in traces, metrics and alerts")
+        for name, value in (("ttl", ttl), ("stale_if_error", stale_if_error), ("timeout", timeout or 0.0)):
+            if value < 0:
+                raise ConfigError(f"DiscoveryProvider {id!r}: {name}={value!r} must not be negative")
+        if max_entries < 1:
+            raise ConfigError(f"DiscoveryProvider {id!r}: max_entries={max_entries!r} must be at least 1")
+        self.id = id
+        self.objective = objective
+        self.on_invalid = on_invalid
+        self.server_address: str | None = getattr(hub, "server_address", None)
+        self.server_port: int | None = getattr(hub, "server_port", None)
+        self._hub = hub
+        self._ttl = ttl
+        self._key = key or _tenant
+        self.timeout = timeout
+        self._stale_if_error = stale_if_error
+        self._stale_while_revalidate = stale_while_revalidate
+        self._max_entries = max_entries
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
+        self._failures: OrderedDict[Hashable, _Failure] = OrderedDict()
+        self._flights: dict[Hashable, Fetch] = {}
+
+    async def list_tools(self, ctx: DiscoveryContext) -> Sequence[Tool]:
+        """Return the cached catalogue, or wait for one.
+
+        Raises:
+            DiscoveryError: the hub failed; its own exception is the cause.
+        """
+        key = self._key(ctx)
+        with self._lock:
+            entry = self._entries.get(key)
+            over = float("inf") if entry is None else self._clock() - entry.expires
+            if entry is not None and over < 0:
+                self._entries.move_to_end(key)
+                ctx.report(cache="hit")
+                return entry.tools
+            failure = self._failures.get(key)
+            wait = failure.until - self._clock() if failure is not None else 0.0
+            flight = self._flights.get(key)
+            joined = flight is not None
+            revalidating = entry is not None and over < self._stale_while_revalidate
+            if flight is None and wait <= 0:
+                flight = self._begin(key, ctx, background=revalidating)
+        if entry is not None and revalidating:
+            return self._stale(entry, over, ctx, failure and failure.error)
+        if flight is None:
+            assert failure is not None
+            return self._rescue(entry, over, ctx, failure.error, DiscoveryBackoff(self.id, wait, failure.error))
+        ctx.report(cache="joined" if joined else "miss", link=flight.span if joined else None)
+        await flight.wait()
+        if flight.error is None:
+            return flight.result
+        return self._rescue(entry, over, ctx, flight.error, self._failed(flight.error))
+
+    def invalidate(self, key: Hashable | None = None) -> None:
+        """Forget the catalogue of one key, or all of them; a fetch under way is not used for later callers."""
+        with self._lock:
+            tables: tuple[dict[Hashable, object], ...] = (self._entries, self._failures, self._flights)  # type: ignore[assignment]
+            for table in tables:
+                if key is None:
+                    table.clear()
+                else:
+                    table.pop(key, None)
+
+    async def aclose(self) -> None:
+        """Cancel fetches under way, forget everything, and close the hub if it can be closed."""
+        with self._lock:
+            flights = list(self._flights.values())
+        for flight in flights:
+            flight.cancel()
+        self.invalidate()
+        close = getattr(self._hub, "aclose", None)
+        if close is not None:
+            await close()
+
+    def _begin(self, key: Hashable, ctx: DiscoveryContext, *, background: bool) -> Fetch:
+        """Start a fetch; called under the lock."""
+        scope = current_scope()
+        span = trace.get_current_span().get_span_context()
+
+        def settled(flight: Fetch) -> None:
+            self._settle(key, flight)
+
+        async def fetch() -> Tools:
+            with scope.instruments.hubs.fetching(self.id):
+                return await self._fetch(ctx)
+
+        async def refresh() -> Tools:
+            # It belongs to no run: a trace of its own, linked to the discovery that set it off.
+            token = otel_context.attach(otel_context.Context())
+            try:
+                own = scope.detached()
+                with boundary(own, DISCOVERY, self.id, provider_id=self.id, provider_kind=self.kind, cache="miss") as b:
+                    b.link(span)
+                    with own.instruments.hubs.fetching(self.id):
+                        tools = await self._fetch(ctx)
+                    b.note(tool_count=len(tools))
+                    return tools
+            finally:
+                otel_context.detach(token)
+
+        flight = Fetch(span=span, timeout=self.timeout, held=background, settled=settled)
+        self._flights[key] = flight
+        flight.start(refresh if background else fetch)
+        return flight
+
+    async def _fetch(self, ctx: DiscoveryContext) -> Tools:
+        answer: object = self._hub.fetch_catalog(ctx)
+        if inspect.isawaitable(answer):
+            answer = await answer
+        tools = tuple(as_sequence(self.id, answer))
+        check_catalog(self.id, tools, quarantine=self.on_invalid == "quarantine")
+        current_scope().instruments.hubs.succeeded(self.id)
+        return tools
+
+    def _settle(self, key: Hashable, flight: Fetch) -> None:
+        """Keep what a fetch came to, unless it was invalidated meanwhile."""
+        with self._lock:
+            if self._flights.get(key) is not flight:
+                return
+            del self._flights[key]
+            if flight.error is None:
+                self._failures.pop(key, None)
+                expires = self._clock() + self._ttl * (1 - JITTER * random.random())  # noqa: S311  (not for secrets)
+                _keep(self._entries, key, _Entry(flight.result, expires), self._max_entries)
+            elif not flight.abandoned:
+                before = self._failures.get(key)
+                count = before.count + 1 if before else 1
+                backoff = min(FIRST_BACKOFF * 2 ** (count - 1), LONGEST_BACKOFF)
+                _keep(self._failures, key, _Failure(flight.error, count, self._clock() + backoff), self._max_entries)
+
+    def _rescue(
+        self, entry: _Entry | None, over: float, ctx: DiscoveryContext, cause: BaseException, failure: DiscoveryError
+    ) -> Tools:
+        """Serve the old catalogue if `stale_if_error` allows it, or raise."""
+        if entry is not None and over < self._stale_if_error:
+            return self._stale(entry, over, ctx, cause)
+        raise failure from cause
+
+    def _stale(self, entry: _Entry, over: float, ctx: DiscoveryContext, error: BaseException | None) -> Tools:
+        """Serve an old catalogue, and say so."""
+        ctx.report(cache="stale")
+        scope = current_scope()
+        scope.emit(
+            ToolsCatalogStale,
+            trace.get_current_span().get_span_context(),
+            {
+                "provider_id": self.id,
+                "seconds_over": over,
+                "error": _text(scope, error),
+                "error_type": error_type_of(error) if error is not None else None,
+            },
+        )
+        return entry.tools
+
+    def _failed(self, error: BaseException) -> DiscoveryError:
+        """Return a new error for each caller: one exception raised in many tasks mixes up their tracebacks."""
+        if isinstance(error, TimeoutError) and not str(error):
+            return DiscoveryTimeout(self.id, f"the hub did not answer within {self.timeout:g} s")
+        if isinstance(error, InvalidCatalog):
+            return InvalidCatalog(self.id, error.problem)
+        return DiscoveryError(self.id, describe(error))
+
+
+def _text(scope: Scope, error: BaseException | None) -> str | None:
+    return scope.recorder.text(describe(error)) if error is not None else None
+
+
+def _tenant(ctx: DiscoveryContext) -> Hashable:
+    return ctx.identity.tenant if ctx.identity is not None else None
+
+
+def _keep(table: OrderedDict[Hashable, V], key: Hashable, value: V, most: int) -> None:
+    table[key] = value
+    table.move_to_end(key)
+    if len(table) > most:
+        table.popitem(last=False)

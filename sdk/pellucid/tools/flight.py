@@ -1,0 +1,116 @@
+"""One fetch under way, which any number of callers in any event loop wait for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Generic, TypeVar
+
+import anyio
+from anyio.lowlevel import EventLoopToken, current_token
+from opentelemetry.trace import SpanContext
+
+from pellucid.background import call_soon, spawn
+
+T = TypeVar("T")
+
+
+class Flight(Generic[T]):
+    """Runs a fetch in a task of its own and lets callers wait for it, each with its own cancellation.
+
+    Whoever is cancelled leaves at once and the others get the result. When the last one leaves, the fetch is cancelled,
+    unless it is `held`. After `timeout` seconds it is over for all, whatever the fetch does then.
+
+    Attributes:
+        span: Where the fetch is traced; those who join link to it.
+        error: What the fetch raised, once it is settled.
+        abandoned: Nobody waited any longer.
+    """
+
+    __slots__ = ("_deadline", "_done", "_held", "_lock", "_loop", "_result", "_settled", "_scope", "_waiters", "abandoned", "error", "span")
+
+    def __init__(
+        self, *, span: SpanContext, timeout: float | None, held: bool, settled: Callable[[Flight[T]], None]
+    ) -> None:
+        self.span = span
+        self.error: BaseException | None = None
+        self.abandoned = False
+        self._result: list[T] = []
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._held = held
+        self._settled = settled
+        self._lock = threading.Lock()
+        self._done = False
+        self._waiters: dict[object, Callable[[], None]] = {}
+        self._scope = anyio.CancelScope()
+        self._loop: EventLoopToken = current_token()
+
+    @property
+    def result(self) -> T:
+        """What the fetch returned. Only after it was settled without an error."""
+        return self._result[0]
+
+    def start(self, fetch: Callable[[], Awaitable[T]]) -> None:
+        """Begin the fetch."""
+        spawn(self._run, fetch)
+
+    async def wait(self) -> None:
+        """Wait until the fetch is settled."""
+        event, key, loop = anyio.Event(), object(), current_token()
+        with self._lock:
+            if self._done:
+                return
+            self._waiters[key] = partial(call_soon, loop, event.set)
+        try:
+            with anyio.move_on_after(self._left()):
+                await event.wait()
+                return
+        except BaseException:
+            self._leave(key)
+            raise
+        self._settle(error=TimeoutError())
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Cancel the fetch; whoever waits gets what it raises then."""
+        call_soon(self._loop, self._scope.cancel)
+
+    def _left(self) -> float | None:
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def _leave(self, key: object) -> None:
+        with self._lock:
+            self._waiters.pop(key, None)
+            nobody = not self._waiters and not self._held and not self._done
+        if nobody:
+            self.abandoned = True
+            self._settle(error=TimeoutError())
+            self.cancel()
+
+    async def _run(self, fetch: Callable[[], Awaitable[T]]) -> None:
+        try:
+            with self._scope, anyio.move_on_after(self._left()):
+                self._settle(result=await fetch())
+        except Exception as error:  # noqa: BLE001  (handed over to those who wait)
+            self._settle(error=error)
+        except BaseException as error:
+            self._settle(error=error)
+            raise
+        finally:
+            self._settle(error=TimeoutError())
+
+    def _settle(self, *, result: T | None = None, error: BaseException | None = None) -> None:
+        """Wake everybody; only the first call counts."""
+        with self._lock:
+            if self._done:
+                return
+            self._done = True
+            self.error = error
+            if error is None:
+                self._result.append(result)  # type: ignore[arg-type]  # None only with an error
+            waiters = list(self._waiters.values())
+        self._settled(self)
+        for wake in waiters:
+            wake()

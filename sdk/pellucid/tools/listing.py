@@ -1,0 +1,187 @@
+"""Asking one provider for its tools, as one boundary; and checking what it answers, once per catalogue."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections import OrderedDict
+from collections.abc import Awaitable, Hashable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import anyio
+from opentelemetry.trace import SpanContext
+
+from pellucid import semconv
+from pellucid.background import race
+from pellucid.context import DiscoveryContext
+from pellucid.errors import DiscoveryError, DiscoveryTimeout, describe, first_of
+from pellucid.events import ToolsCatalogChanged, ToolsQuarantined
+from pellucid.telemetry import DISCOVERY, Boundary, Scope, boundary
+from pellucid.tools.catalog import ProviderCatalog, as_sequence, check_catalog
+from pellucid.tools.provider import ProviderFacts, ToolProvider
+
+REMEMBERED: Final = 256
+"""Catalogues, and digests by identity, that are remembered of each provider."""
+
+
+class Lister:
+    """Asks one provider, and remembers what was checked already.
+
+    Attributes:
+        provider: The provider.
+        facts: Its optional attributes.
+    """
+
+    __slots__ = ("_checked", "_digests", "_lock", "facts", "provider")
+
+    def __init__(self, provider: ToolProvider) -> None:
+        self.provider = provider
+        self.facts = ProviderFacts.of(provider)
+        self._lock = threading.Lock()
+        self._checked: OrderedDict[Hashable, tuple[object, ProviderCatalog]] = OrderedDict()
+        self._digests: OrderedDict[Hashable, str] = OrderedDict()
+
+    async def list(self, scope: Scope, ctx: DiscoveryContext, timeout: float | None) -> ProviderCatalog:
+        """Ask the provider within a `discover_tools` boundary.
+
+        Raises:
+            DiscoveryError: it failed, did not answer within `timeout` seconds, or answered something else than tools.
+        """
+        provider_id, facts = self.provider.id, self.facts
+        with boundary(
+            scope,
+            DISCOVERY,
+            provider_id,
+            provider_id=provider_id,
+            provider_kind=facts.kind,
+            server_address=facts.server_address,
+            server_port=facts.server_port,
+            cache="none",
+        ) as b:
+            b.input({"iteration": ctx.iteration, "active_skill_ids": ctx.active_skill_ids, "identity": ctx.identity})
+            ctx = replace(ctx, report=_Report(b))
+            scope.instruments.hubs.declare(provider_id, facts.objective)
+            catalog = self.check(await self._ask(scope, ctx, timeout))
+            self._note(scope, b, ctx, catalog)
+            return catalog
+
+    async def _ask(self, scope: Scope, ctx: DiscoveryContext, timeout: float | None) -> object:
+        timeout = self.facts.timeout or timeout
+        try:
+            answer = self.provider.list_tools(ctx)
+            if not inspect.isawaitable(answer):
+                return answer
+            with anyio.move_on_after(timeout) as limit:
+                if self.facts.detached:
+                    return await answer
+                with scope.instruments.hubs.fetching(self.provider.id):
+                    answer = await race(_await, answer)
+                scope.instruments.hubs.succeeded(self.provider.id)
+                return answer
+        except DiscoveryError:
+            raise
+        except Exception as error:
+            raise DiscoveryError(self.provider.id, describe(error)) from error
+        assert limit.cancelled_caught
+        raise DiscoveryTimeout(self.provider.id, f"no answer within {timeout:g} s; raise Limits.discovery_timeout if that is normal")
+
+    def check(self, answer: object) -> ProviderCatalog:
+        """Return the catalogue in `answer`; the same answer a second time costs nothing.
+
+        Raises:
+            InvalidCatalog: it is not a list of tools with distinct names and good schemas.
+        """
+        listed = as_sequence(self.provider.id, answer)
+        key: Hashable = id(listed) if type(listed) is tuple else tuple(map(id, listed))
+        with self._lock:
+            if (found := self._checked.get(key)) is not None:
+                return found[1]
+        kept = tuple(listed)
+        catalog = check_catalog(self.provider.id, kept, quarantine=self.facts.on_invalid == "quarantine")
+        with self._lock:
+            # Keeping the answer keeps its identity, and its tools', from being given to something else.
+            _remember(self._checked, key, (kept, catalog))
+        return catalog
+
+    def _note(self, scope: Scope, b: Boundary, ctx: DiscoveryContext, catalog: ProviderCatalog) -> None:
+        provider_id, digest, count = catalog.provider_id, catalog.digest, len(catalog.tools)
+        identity = ctx.identity
+        key = (identity and (identity.tenant, identity.principal), ctx.active_skill_ids)
+        with self._lock:
+            previous = self._digests.get(key)
+            _remember(self._digests, key, digest)
+        changed = previous is not None and previous != digest
+        b.note(tool_count=count, digest=digest, changed=changed)
+        b.output(catalog.summary)
+        scope.instruments.hubs.sized(provider_id, count)
+        span = b.span.get_span_context()
+        if changed:
+            scope.count(semconv.CATALOG_CHANGES, 1, {semconv.PROVIDER_ID: provider_id})
+            scope.emit(
+                ToolsCatalogChanged,
+                span,
+                {"provider_id": provider_id, "tool_count": count, "digest": digest, "previous_digest": previous},
+            )
+        for name, problem in catalog.quarantined:
+            scope.emit(ToolsQuarantined, span, {"provider_id": provider_id, "tool_name": name, "problem": problem})
+
+
+class _Report:
+    """Takes a provider's report of where its list came from to the boundary."""
+
+    __slots__ = ("_boundary",)
+
+    def __init__(self, boundary: Boundary) -> None:
+        self._boundary = boundary
+
+    def __call__(self, *, cache: str | None = None, link: SpanContext | None = None) -> None:
+        if cache is not None:
+            self._boundary.note(cache=cache)
+        if link is not None:
+            self._boundary.link(link)
+
+
+async def _await(answer: Awaitable[Any]) -> Any:
+    return await answer
+
+
+async def list_all(
+    listers: Sequence[Lister],
+    scope: Scope,
+    ctx: DiscoveryContext,
+    *,
+    timeout: float | None = None,
+    skip_failed: bool = False,
+) -> list[ProviderCatalog]:
+    """Ask several providers at the same time and return their catalogues in order.
+
+    The first failure cancels the others and is raised, unless `skip_failed`; then the run is noted as degraded.
+    """
+    found: list[ProviderCatalog | None] = [None] * len(listers)
+
+    async def ask(index: int, lister: Lister) -> None:
+        try:
+            found[index] = await lister.list(scope, ctx, timeout)
+        except DiscoveryError as error:
+            if not skip_failed:
+                raise
+            scope.degraded.append(error.provider_id)
+
+    if len(listers) == 1:
+        await ask(0, listers[0])
+    else:
+        try:
+            async with anyio.create_task_group() as tasks:
+                for index, lister in enumerate(listers):
+                    tasks.start_soon(ask, index, lister)
+        except BaseExceptionGroup as group:
+            raise first_of(group) from None
+    return [catalog for catalog in found if catalog is not None]
+
+
+def _remember(table: OrderedDict[Hashable, Any], key: Hashable, value: object) -> None:
+    table[key] = value
+    table.move_to_end(key)
+    if len(table) > REMEMBERED:
+        table.popitem(last=False)

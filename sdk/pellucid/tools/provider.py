@@ -1,0 +1,80 @@
+"""What lists tools, and what may be said about it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+from pellucid.context import DiscoveryContext
+from pellucid.errors import ConfigError
+from pellucid.tools.tool import Tool
+
+Listing: TypeAlias = Sequence[Tool] | Awaitable[Sequence[Tool]]
+OnInvalid: TypeAlias = Literal["fail", "quarantine"]
+
+
+@runtime_checkable
+class ToolProvider(Protocol):
+    """Something that lists tools; asked once per iteration and never cached by the runtime.
+
+    It may be shared by many runs at the same time. It raises when it cannot tell what its tools are, and never answers
+    `[]` instead. These attributes are read if they are there: `kind` (a value of `pellucid.provider.kind`),
+    `objective` (seconds a round trip should take), `timeout` (seconds, instead of `Limits.discovery_timeout`), `server_address`, `server_port`, `on_invalid` (`"quarantine"` leaves
+    broken tools out, with an event, instead of failing), `detached` (true if it leaves at once when cancelled, whatever its
+    hub does, and counts its fetches in flight itself) and `aclose()`.
+    """
+
+    @property
+    def id(self) -> str: ...
+
+    def list_tools(self, ctx: DiscoveryContext) -> Listing:
+        """Return the tools of this moment, or an awaitable of them."""
+        ...
+
+
+class ToolHub(Protocol):
+    """A remote catalogue, as `DiscoveryProvider` asks it."""
+
+    async def fetch_catalog(self, ctx: DiscoveryContext) -> Sequence[Tool]:
+        """Make a round trip and return the tools."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderFacts:
+    """The optional attributes of a provider, read once."""
+
+    kind: str
+    objective: float | None
+    server_address: str | None
+    server_port: int | None
+    on_invalid: OnInvalid
+    detached: bool
+    timeout: float | None
+
+    @classmethod
+    def of(cls, provider: ToolProvider) -> ProviderFacts:
+        """Read a provider's attributes.
+
+        Raises:
+            ConfigError: it is not a provider, or an attribute makes no sense.
+        """
+        given: Any = provider
+        if not isinstance(getattr(given, "id", None), str) or not given.id or not callable(getattr(given, "list_tools", None)):
+            raise ConfigError(
+                f"{given!r} is not a tool provider: it needs a non-empty `id` and `list_tools(ctx)`; "
+                f"plain tools go to Agent(tools=...) or static_tools()"
+            )
+        objective = getattr(given, "objective", None)
+        if objective is not None and not objective > 0:
+            raise ConfigError(f"provider {given.id!r}: objective={objective!r} must be a positive number of seconds")
+        return cls(
+            kind=getattr(given, "kind", "custom"),
+            objective=objective,
+            server_address=getattr(given, "server_address", None),
+            server_port=getattr(given, "server_port", None),
+            on_invalid=getattr(given, "on_invalid", "fail"),
+            detached=getattr(given, "detached", False),
+            timeout=getattr(given, "timeout", None),
+        )

@@ -1,0 +1,183 @@
+"""What a tool is, and the decorator that makes one from a function."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from hashlib import blake2b
+from typing import Any, Literal, TypeAlias, overload
+
+from opentelemetry.util.types import AttributeValue
+from pydantic_core import to_json
+
+from pellucid.context import ToolContext
+from pellucid.messages import ToolDefinition
+from pellucid.schema import Signature, Validator, signature_of
+from pellucid.types import JSONObject
+
+DispatchMode: TypeAlias = Literal["inline", "thread", "mcp"]
+ToolFunction: TypeAlias = Callable[[JSONObject, ToolContext], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Builtin:
+    """A tool written in the application."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mcp:
+    """A tool of an MCP server."""
+
+    server: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hub:
+    """A tool of a hub behind a tool provider."""
+
+    provider_id: str
+
+
+ToolSource: TypeAlias = Builtin | Mcp | Hub
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tool:
+    """Something a model may ask for.
+
+    Attributes:
+        name: 1 to 64 characters of `[A-Za-z0-9_-]`.
+        description: What the model reads to decide.
+        input_schema: JSON Schema of the arguments, of type `object`.
+        run: `run(arguments, ctx)`; sync (run in a worker thread) or async. Returns text, JSON-able data or a tuple of
+            content parts; raises `ToolError` to choose what the model reads about a failure.
+        source: Where the tool comes from.
+        timeout: Seconds for one call; `Limits.tool_timeout` if not given.
+        serial: Never run at the same time as another serial tool of the run.
+        mode: How it is run; found out from `run` unless given.
+        attributes: Further attributes of its `execute_tool` spans.
+    """
+
+    name: str
+    run: ToolFunction = field(repr=False)
+    description: str = ""
+    input_schema: JSONObject = field(default_factory=lambda: {"type": "object", "properties": {}}, repr=False)
+    source: ToolSource = Builtin()
+    timeout: float | None = None
+    serial: bool = False
+    mode: DispatchMode | None = None
+    attributes: Mapping[str, AttributeValue] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.mode is None:
+            object.__setattr__(self, "mode", "inline" if _is_async(self.run) else "thread")
+
+    @cached_property
+    def definition(self) -> ToolDefinition:
+        """The tool as a model sees it."""
+        return ToolDefinition(name=self.name, description=self.description, parameters=self.input_schema)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Hash of everything a model sees of the tool."""
+        return blake2b(to_json(self.definition.to_dict(), serialize_unknown=True), digest_size=16).digest()
+
+    @cached_property
+    def validator(self) -> Validator:
+        """Checks arguments. Raises ValueError if `input_schema` is broken."""
+        return Validator(self.input_schema)
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout: float | None = None,
+    serial: bool = False,
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout: float | None = None,
+    serial: bool = False,
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a tool of a function; its schema comes from the type hints and its descriptions from the docstring.
+
+    ```python
+    @tool
+    async def weather(city: str, days: int = 1) -> str:
+        \"\"\"Return the forecast.
+
+        Args:
+            city: Name of the city, in English.
+        \"\"\"
+    ```
+
+    Sync functions run in a worker thread. A parameter annotated `ToolContext` receives the context.
+
+    Raises:
+        ConfigError: the function's parameters cannot be described in JSON Schema.
+    """
+    if function is None:
+        return partial(_from_function, name=name, description=description, timeout=timeout, serial=serial)
+    return _from_function(function)
+
+
+def _from_function(
+    function: Callable[..., Any],
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout: float | None = None,
+    serial: bool = False,
+) -> Tool:
+    signature = signature_of(function, context_type=ToolContext)
+    return Tool(
+        name=name or getattr(function, "__name__", type(function).__name__),
+        description=signature.description if description is None else description,
+        input_schema=signature.input_schema,
+        run=_Call(function, signature) if not _is_async(function) else _AsyncCall(function, signature),
+        timeout=timeout,
+        serial=serial,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """Calls a function with the keyword arguments that its signature asks for."""
+
+    function: Callable[..., Any]
+    signature: Signature
+
+    def keywords(self, arguments: JSONObject, ctx: ToolContext) -> dict[str, Any]:
+        keywords = self.signature.bind(arguments)
+        if self.signature.context_parameter is not None:
+            keywords[self.signature.context_parameter] = ctx
+        return keywords
+
+    def __call__(self, arguments: JSONObject, ctx: ToolContext) -> Any:
+        return self.function(**self.keywords(arguments, ctx))
+
+
+class _AsyncCall(_Call):
+    """The same for a function that is awaited."""
+
+    __slots__ = ()
+
+    async def __call__(self, arguments: JSONObject, ctx: ToolContext) -> Any:
+        return await self.function(**self.keywords(arguments, ctx))
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    """Say whether calling `function` gives a coroutine; looks through `partial` and at `__call__`."""
+    while isinstance(function, partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  (asks what the call is, not whether there is one)

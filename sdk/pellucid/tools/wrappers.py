@@ -1,0 +1,105 @@
+"""Providers made of tools, and providers made of other providers: each one behaviour, composed by wrapping."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from pellucid.context import DiscoveryContext
+from pellucid.errors import ConfigError
+from pellucid.tools.provider import Listing, ToolProvider
+from pellucid.tools.tool import Tool
+
+Predicate: TypeAlias = Callable[[Tool, DiscoveryContext], bool | Awaitable[bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class _StaticTools:
+    tools: tuple[Tool, ...]
+    id: str = "static"
+    kind: str = "static"
+
+    def list_tools(self, ctx: DiscoveryContext) -> Listing:
+        return self.tools
+
+
+def static_tools(tools: Iterable[Tool]) -> ToolProvider:
+    """Return a provider, called `static`, that always lists `tools`; they are copied now."""
+    return _StaticTools(tuple(tools))
+
+
+@dataclass(frozen=True, slots=True)
+class _SkillScopedTools:
+    skill_id: str
+    tools: tuple[Tool, ...]
+    kind: str = "skill"
+
+    @property
+    def id(self) -> str:
+        return f"skill-scoped:{self.skill_id}"
+
+    def list_tools(self, ctx: DiscoveryContext) -> Listing:
+        active = ctx.active_skill_id == self.skill_id or self.skill_id in ctx.active_skill_ids
+        return self.tools if active else ()
+
+
+def skill_scoped_tools(skill_id: str, tools: Iterable[Tool]) -> ToolProvider:
+    """Return a provider that lists `tools` while a skill is active, and nothing otherwise.
+
+    Raises:
+        ConfigError: `skill_id` is empty.
+    """
+    if not skill_id.strip():
+        raise ConfigError("skill_scoped_tools: skill_id must not be empty; give the id of the skill")
+    return _SkillScopedTools(skill_id, tuple(tools))
+
+
+@dataclass(frozen=True, slots=True)
+class _GatedTools:
+    inner: ToolProvider
+    predicate: Predicate
+    kind: str = "gated"
+    objective: float | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "objective", getattr(self.inner, "objective", None))
+
+    @property
+    def id(self) -> str:
+        return f"gated({self.inner.id})"
+
+    def list_tools(self, ctx: DiscoveryContext) -> Listing:
+        listed = self.inner.list_tools(ctx)
+        if inspect.isawaitable(listed):
+            return self._gate_later(listed, ctx)
+        verdicts = [self.predicate(tool, ctx) for tool in listed]
+        if any(map(inspect.isawaitable, verdicts)):
+            return self._judge_later(listed, verdicts)
+        return tuple(tool for tool, allowed in zip(listed, verdicts, strict=True) if allowed)
+
+    async def _gate_later(self, listed: Awaitable[Sequence[Tool]], ctx: DiscoveryContext) -> Sequence[Tool]:
+        tools = await listed
+        return await self._judge_later(tools, [self.predicate(tool, ctx) for tool in tools])
+
+    async def _judge_later(self, tools: Sequence[Tool], verdicts: list[bool | Awaitable[bool]]) -> Sequence[Tool]:
+        kept = []
+        for tool, verdict in zip(tools, verdicts, strict=True):
+            if await verdict if inspect.isawaitable(verdict) else verdict:
+                kept.append(tool)
+        return tuple(kept)
+
+    async def aclose(self) -> None:
+        close = getattr(self.inner, "aclose", None)
+        if close is not None:
+            await close()
+
+
+def gated_tools(inner: ToolProvider, predicate: Predicate) -> ToolProvider:
+    """Return a provider that lists those of `inner`'s tools for which `predicate(tool, ctx)` is true.
+
+    The predicate may be sync or async; nothing is awaited when both it and `inner` are sync. If it raises, the
+    discovery fails: a gate that cannot decide stays shut.
+    """
+    return _GatedTools(inner, predicate)
