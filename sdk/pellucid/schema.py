@@ -83,7 +83,7 @@ def signature_of(function: Callable[..., Any], *, context_type: type) -> Signatu
         raise ConfigError(f"tool {name!r}: a parameter's type has no JSON Schema: {error.message}") from error
     schema.pop("title", None)
     return Signature(
-        description=doc.description or "",
+        description=(doc.description or "").strip(),
         input_schema=schema,
         context_parameter=context_parameter,
         model=model,

@@ -5,6 +5,7 @@ from pellucid.telemetry.capture import DEFAULT_REDACTORS, CapturePolicy, Redacto
 from pellucid.telemetry.listeners import Listeners
 from pellucid.telemetry.phases import COMPOSE, DISCOVERY, DISPATCH, INFERENCE, RUN, Phase
 from pellucid.telemetry.pipeline import Listener, LogSink, Pipeline, Telemetry, current_default, set_default
+from pellucid.telemetry.recording import Recorded
 from pellucid.telemetry.scope import Scope, current_scope, enter_scope, leave_scope
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "LogSink",
     "Phase",
     "Pipeline",
+    "Recorded",
     "Redactor",
     "Scope",
     "Telemetry",

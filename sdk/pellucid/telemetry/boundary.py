@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -97,17 +97,20 @@ class Boundary:
         """Record the conversation that goes in."""
         self._record(self._phase.input, semconv.INPUT_DIGEST, semconv.INPUT_BYTES, lambda r: r.messages(messages))
 
-    def output(self, value: JSONValue) -> None:
-        """Record what comes out."""
-        self._record(self._phase.output, semconv.OUTPUT_DIGEST, semconv.OUTPUT_BYTES, lambda r: r.value(value))
+    def output(self, value: JSONValue, *, cache: dict[object, Recorded] | None = None) -> None:
+        """Record what comes out; with a `cache` that belongs to the value the work is done once for each policy."""
+        record = partial(_once, {} if cache is None else cache, lambda recorder: recorder.value(value))
+        self._record(self._phase.output, semconv.OUTPUT_DIGEST, semconv.OUTPUT_BYTES, record)
 
     def output_messages(self, messages: Sequence[Message]) -> None:
         """Record the messages that come out."""
         self._record(self._phase.output, semconv.OUTPUT_DIGEST, semconv.OUTPUT_BYTES, lambda r: r.messages(messages))
 
-    def content(self, attribute: str, record: Callable[[Recorder], Recorded]) -> None:
-        """Record further content under an attribute of its own."""
-        self._record(attribute, None, None, record)
+    def content(
+        self, attribute: str, record: Callable[[Recorder], Recorded], *, cache: dict[object, Recorded] | None = None
+    ) -> None:
+        """Record further content under an attribute of its own; `cache` as in `output`."""
+        self._record(attribute, None, None, partial(_once, {} if cache is None else cache, record))
 
     def _record(
         self, attribute: str, digest: str | None, size: str | None, record: Callable[[Recorder], Recorded]
@@ -217,7 +220,7 @@ class Boundary:
         scope.lines.write(level, event, fields, end, scope.fault)
 
     def _emit(self, event: type[Event], notes: Mapping[str, Any]) -> None:
-        if self._scope.listeners.heard(event.name):
+        if self._scope.heard(event.name):
             payload = {name: notes.get(name) for name in _payload(event)}
             self._scope.emit(event, self.span.get_span_context(), payload)
 
@@ -238,6 +241,13 @@ def boundary(scope: Scope, phase: Phase, target: str = "", /, **notes: Any) -> B
         notes: Facts known at the start, which a sampler may ask for.
     """
     return Boundary(scope, phase, target, notes)
+
+
+def _once(cache: dict[object, Recorded], record: Callable[[Recorder], Recorded], recorder: Recorder) -> Recorded:
+    found = cache.get(recorder.policy)
+    if found is None:
+        found = cache[recorder.policy] = record(recorder)
+    return found
 
 
 def _attributes(phase: Phase, notes: Mapping[str, Any]) -> dict[str, AttributeValue]:

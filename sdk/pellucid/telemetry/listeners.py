@@ -100,11 +100,14 @@ class Listeners:
                     subscription.pumping = True
                     spawn(_pump, subscription, fault)
 
+    @property
+    def busy(self) -> bool:
+        """Whether an async listener has not heard everything yet, and is worth waiting for."""
+        return any(subscription.pumping and not subscription.stuck for subscription in self._subscriptions)
+
     async def drain(self, patience: float) -> None:
         """Wait until async listeners have heard what was queued, but no longer than `patience` seconds."""
         busy = [subscription for subscription in self._subscriptions if subscription.pumping and not subscription.stuck]
-        if not busy:
-            return
         with anyio.move_on_after(patience) as scope:
             for subscription in busy:
                 idle = anyio.Event()

@@ -44,18 +44,32 @@ class _Fragment:
 
     message: Message
     json: str
+    digest: bytes
     size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """A conversation up to one message."""
+
+    message: Message | None
+    digest: bytes
+    size: int
+
+
+_START = _Link(None, b"", 1)
 
 
 class Recorder:
     """Records the content of one run under one policy."""
 
-    __slots__ = ("_fragments", "_policy", "_redactors")
+    __slots__ = ("_chain", "_fragments", "_policy", "_redactors")
 
     def __init__(self, policy: CapturePolicy) -> None:
         self._policy = policy
         self._redactors = policy.redactors if policy.mode != "full" else ()
         self._fragments: dict[int, _Fragment] = {}
+        self._chain: list[_Link] = []
 
     @property
     def policy(self) -> CapturePolicy:
@@ -67,6 +81,12 @@ class Recorder:
         text, removed = self._encode(value, self._redactors)
         return self._recorded(text, removed)
 
+    def clean(self, value: JSONValue) -> JSONValue:
+        """Return `value` redacted and bounded; None if the policy records no content."""
+        if not self._policy.content:
+            return None
+        return json.loads(_bounded(self._encode(value, self._redactors)[0], self._policy.max_bytes)[0])
+
     def text(self, text: str) -> str | None:
         """Return a short text such as an error's, redacted; None if the policy records no content."""
         if not self._policy.content:
@@ -76,25 +96,38 @@ class Recorder:
         return text[: self._policy.max_bytes]
 
     def messages(self, messages: Sequence[Message]) -> Recorded:
-        """Record a conversation; if it is too big, its oldest messages are left out and counted."""
-        fragments = [self._fragments.get(id(message)) or self._fragment(message) for message in messages]
-        digest = blake2b(digest_size=16)
-        size = 1 + len(fragments)
-        for fragment in fragments:
-            digest.update(fragment.json.encode())
-            size += fragment.size
-        kept, left = [], self._policy.max_bytes - 2
-        for fragment in reversed(fragments):
-            left -= len(fragment.json) + 1
+        """Record a conversation; if it is too big, its oldest messages are left out and counted.
+
+        A conversation that goes on from the one recorded before costs only its new messages.
+        """
+        kept: list[str] = []
+        left = self._policy.max_bytes - 2
+        for message in reversed(messages) if self._policy.content else ():
+            text = self._fragment(message).json
+            left -= len(text) + 1
             if left < 0 and kept:
                 break
-            kept.append(fragment.json)
+            kept.append(text)
+        last = self._link(messages)
         return Recorded(
             json=f"[{','.join(reversed(kept))}]" if self._policy.content else None,
-            digest=digest.hexdigest(),
-            size=size,
-            omitted=len(fragments) - len(kept),
+            digest=last.digest.hex(),
+            size=last.size + 1,
+            omitted=len(messages) - len(kept) if self._policy.content else 0,
         )
+
+    def _link(self, messages: Sequence[Message]) -> _Link:
+        """Return the digest and size of a whole conversation."""
+        chain = self._chain
+        known = len(chain)
+        goes_on = 0 < known <= len(messages) and messages[known - 1] is chain[-1].message
+        links = chain if goes_on or not chain else []
+        for message in messages[len(links) :]:
+            fragment = self._fragment(message)
+            before = links[-1] if links else _START
+            digest = blake2b(before.digest + fragment.digest, digest_size=16).digest()
+            links.append(_Link(message, digest, before.size + fragment.size + 1))
+        return links[-1] if links else _START
 
     def definitions(self, definitions: Iterable[ToolDefinition]) -> Recorded:
         """Record tool definitions. Their keys are schema words, so only the shapes of values are redacted."""
@@ -103,10 +136,13 @@ class Recorder:
         return self._recorded(text, removed)
 
     def _fragment(self, message: Message) -> _Fragment:
-        text, removed = self._encode(message.to_dict(), self._redactors)
-        fragment = _Fragment(message, _bounded(text, self._policy.max_bytes - 2)[0], len(text) + removed)
-        self._fragments[id(message)] = fragment
-        return fragment
+        found = self._fragments.get(id(message))
+        if found is None:
+            text, removed = self._encode(message.to_dict(), self._redactors)
+            digest = blake2b(text.encode(), digest_size=16).digest()
+            bounded, _ = _bounded(text, self._policy.max_bytes - 2)
+            found = self._fragments[id(message)] = _Fragment(message, bounded, digest, len(text) + removed)
+        return found
 
     def _recorded(self, text: str, removed: int) -> Recorded:
         digest = blake2b(text.encode(), digest_size=16).hexdigest()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
 
 import anyio
 from opentelemetry import metrics, trace
+from opentelemetry.context import Context
 from opentelemetry.trace import SpanContext, format_span_id, format_trace_id
 from opentelemetry.util.types import AttributeValue
 
@@ -24,7 +25,6 @@ from pellucid.telemetry.metrics import instruments_of
 from pellucid.telemetry.pipeline import Pipeline, current_default
 from pellucid.telemetry.recording import Recorder
 
-_NOBODY: Final = Listeners()
 _faults_logged: set[str] = set()
 
 
@@ -42,6 +42,7 @@ class Scope:
 
     __slots__ = (
         "_anchor",
+        "_given",
         "agent",
         "cancelled",
         "common",
@@ -65,7 +66,7 @@ class Scope:
         run_id: str = "",
         identity: Identity | None = None,
         pipeline: Pipeline | None = None,
-        listeners: Listeners = _NOBODY,
+        listeners: Sequence[Listeners] = (),
     ) -> None:
         pipeline = pipeline or current_default()
         self.pipeline = pipeline
@@ -76,7 +77,9 @@ class Scope:
         self.deadline: float | None = None
         self.cancelled = False
         self.degraded: list[str] = []
-        self.listeners = listeners
+        self._given = tuple(listeners)
+        own = Listeners(pipeline.listeners) if pipeline.listeners else None
+        self.listeners = (*self._given, own) if own else self._given
         self.recorder = Recorder(pipeline.capture or CapturePolicy.from_environment())
         self.lines = LogLines(pipeline.log_sinks)
         self.instruments = instruments_of(pipeline.meter_provider or metrics.get_meter_provider())
@@ -87,7 +90,7 @@ class Scope:
 
     def detached(self) -> Scope:
         """Return a scope for work that outlives this run: the same telemetry, but no run."""
-        return Scope(agent=self.agent, pipeline=self.pipeline, listeners=self.listeners)
+        return Scope(agent=self.agent, pipeline=self.pipeline, listeners=self._given)
 
     def now(self) -> int:
         """Nanoseconds since the epoch that never go back within a run, whatever is done to the wall clock."""
@@ -97,20 +100,32 @@ class Scope:
         """Whether a cancellation that arrives now is the run's deadline."""
         return not self.cancelled and self.deadline is not None and anyio.current_time() >= self.deadline
 
-    def count(self, metric: semconv.Metric, value: float, attributes: Mapping[str, AttributeValue]) -> None:
-        """Add to a counter, or record in a histogram."""
+    def count(
+        self,
+        metric: semconv.Metric,
+        value: float,
+        attributes: Mapping[str, AttributeValue],
+        context: Context | None = None,
+    ) -> None:
+        """Add to a counter, or record in a histogram; its exemplar points to the span of `context`."""
         try:
             instrument = self.instruments.by_name[metric.name]
-            (instrument.add if metric.kind == "counter" else instrument.record)(value, attributes)
+            (instrument.add if metric.kind == "counter" else instrument.record)(value, attributes, context=context)
         except Exception as error:  # noqa: BLE001  (metric readers are the application's)
             self.fault("metric", error)
 
+    def heard(self, name: str) -> bool:
+        """Whether anybody listens to events of this name; if not, the event need not be made."""
+        return any(listeners.heard(name) for listeners in self.listeners)
+
     def emit(self, event: type[Event], span: SpanContext, payload: Mapping[str, Any]) -> None:
         """Make an event and deliver it, if anybody listens."""
-        if not self.listeners.heard(event.name):
+        if not self.heard(event.name):
             return
         try:
-            self.listeners.deliver(self._event(event, span, payload), self.fault, self._dropped)
+            made = self._event(event, span, payload)
+            for listeners in self.listeners:
+                listeners.deliver(made, self.fault, self._dropped)
         except Exception as error:  # noqa: BLE001  (telemetry never changes the run)
             self.fault("event", error)
 
@@ -135,11 +150,12 @@ class Scope:
             logging.getLogger("pellucid").warning(
                 "telemetry part %r failed (%s); runs are not affected; further faults are only counted", part, text
             )
-        if self.listeners.heard(TelemetryError.name):
+        if self.heard(TelemetryError.name):
             span = trace.get_current_span().get_span_context()
             event = self._event(TelemetryError, span, {"part": part, "error": text})
             # Faults of those who hear this are counted and told to nobody, or it would never end.
-            self.listeners.deliver(event, self._count_fault, self._dropped)
+            for listeners in self.listeners:
+                listeners.deliver(event, self._count_fault, self._dropped)
 
     def _count_fault(self, part: str, _error: BaseException) -> None:
         if part != "metric":

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Final
 
-from pellucid.errors import InvalidCatalog
-from pellucid.tools.tool import Tool
+from pellucid.errors import InvalidCatalog, ToolNameCollision
+from pellucid.messages import ToolDefinition
+from pellucid.telemetry import Recorded
+from pellucid.tools.tool import Tool, ToolSource
 from pellucid.types import JSONValue
+
+REMEMBERED: Final = 256
+"""Catalogues that are remembered, of each provider and of each agent."""
 
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -23,6 +29,8 @@ class ProviderCatalog:
     provider_id: str
     tools: tuple[Tool, ...]
     quarantined: tuple[tuple[str, str], ...] = ()
+    recorded: dict[object, Recorded] = field(default_factory=dict, repr=False)
+    """What is recorded of the list, by capture policy."""
 
     @cached_property
     def digest(self) -> str:
@@ -83,3 +91,65 @@ def _problem(item: Any, others: dict[str, Tool]) -> str | None:
 
 def _kind(value: object) -> str:
     return "None" if value is None else f"an object of type {type(value).__name__}"
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A name in a catalogue, and what it stands for."""
+
+    tool: Tool
+    provider_id: str
+    source: ToolSource
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Catalog:
+    """The tools of one iteration: what is advertised, and what calls are resolved against. It never changes."""
+
+    parts: tuple[ProviderCatalog, ...]
+    recorded: dict[object, Recorded] = field(default_factory=dict, repr=False)
+    """What is recorded of the definitions, by capture policy."""
+
+    @cached_property
+    def digest(self) -> str:
+        """Hash of everything that a model sees of the tools; equal content gives an equal digest."""
+        return blake2b(b"".join(tool.digest for part in self.parts for tool in part.tools), digest_size=16).hexdigest()
+
+    @cached_property
+    def bindings(self) -> Mapping[str, Binding]:
+        """Tools by name.
+
+        Raises:
+            ToolNameCollision: two providers offer one name.
+        """
+        found: dict[str, Binding] = {}
+        for part in self.parts:
+            for tool in part.tools:
+                if (other := found.get(tool.name)) is not None:
+                    raise ToolNameCollision(tool.name, other.provider_id, part.provider_id)
+                found[tool.name] = Binding(tool, part.provider_id, tool.source)
+        return found
+
+    @cached_property
+    def definitions(self) -> tuple[ToolDefinition, ...]:
+        """The tools as a model sees them, in the order of the providers and of their lists."""
+        return tuple(binding.tool.definition for binding in self.bindings.values())
+
+
+class Catalogs:
+    """Catalogues put together of the same parts are one and the same, so that work on them is done once."""
+
+    __slots__ = ("_made",)
+
+    def __init__(self) -> None:
+        self._made: OrderedDict[tuple[int, ...], Catalog] = OrderedDict()
+
+    def of(self, parts: Sequence[ProviderCatalog]) -> Catalog:
+        """Return the catalogue of these parts."""
+        key = tuple(map(id, parts))
+        made = self._made.get(key)
+        if made is None:
+            made = self._made[key] = Catalog(parts=tuple(parts))
+            if len(self._made) > REMEMBERED:
+                self._made.popitem(last=False)
+        return made

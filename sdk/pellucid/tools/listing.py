@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Hashable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import anyio
 from opentelemetry.trace import SpanContext
@@ -18,11 +18,8 @@ from pellucid.context import DiscoveryContext
 from pellucid.errors import DiscoveryError, DiscoveryTimeout, describe, first_of
 from pellucid.events import ToolsCatalogChanged, ToolsQuarantined
 from pellucid.telemetry import DISCOVERY, Boundary, Scope, boundary
-from pellucid.tools.catalog import ProviderCatalog, as_sequence, check_catalog
+from pellucid.tools.catalog import REMEMBERED, ProviderCatalog, as_sequence, check_catalog
 from pellucid.tools.provider import ProviderFacts, ToolProvider
-
-REMEMBERED: Final = 256
-"""Catalogues, and digests by identity, that are remembered of each provider."""
 
 
 class Lister:
@@ -113,7 +110,7 @@ class Lister:
             _remember(self._digests, key, digest)
         changed = previous is not None and previous != digest
         b.note(tool_count=count, digest=digest, changed=changed)
-        b.output(catalog.summary)
+        b.output(catalog.summary, cache=catalog.recorded)
         scope.instruments.hubs.sized(provider_id, count)
         span = b.span.get_span_context()
         if changed:

@@ -1,0 +1,196 @@
+"""An agent: a configuration that can be run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits
+from pellucid.errors import ConfigError
+from pellucid.messages import Message
+from pellucid.models import Model
+from pellucid.portal import run_in_portal
+from pellucid.run import Run, RunResult, Setup
+from pellucid.runtime import execute
+from pellucid.stream import RunStream
+from pellucid.telemetry import Listener, Listeners, Pipeline
+from pellucid.tools import Lister, Tool, ToolProvider, static_tools, tool
+from pellucid.tools.catalog import Catalogs
+
+Input: TypeAlias = str | Message | Sequence[Message]
+
+
+class Agent:
+    """A configuration that can be run any number of times, also at the same time.
+
+    ```python
+    agent = Agent("weather", model=model, tools=[forecast], instructions="Answer in one sentence.")
+    result = await agent.run("Will it rain in Bergen?")
+    ```
+
+    Args:
+        name: Value of `gen_ai.agent.name`.
+        model: What answers.
+        instructions: System text.
+        tools: Tools, or functions to make tools of; they are listed by a provider called `static`.
+        providers: What else lists tools; asked once per iteration, in this order, all at the same time.
+        limits: Bounds of each run.
+        telemetry: Where telemetry goes; OpenTelemetry's global providers if not given.
+        description: Value of `gen_ai.agent.description`.
+
+    Raises:
+        ConfigError: something of this cannot work.
+        InvalidCatalog: a tool is broken, or two have one name.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        model: Model,
+        instructions: str | None = None,
+        tools: Sequence[Tool | Callable[..., Any]] = (),
+        providers: Sequence[ToolProvider] = (),
+        limits: Limits = Limits(),
+        telemetry: Pipeline | None = None,
+        description: str | None = None,
+    ) -> None:
+        if not name:
+            raise ConfigError("Agent: name must not be empty; it names the agent in traces and metrics")
+        if not isinstance(model, Model):
+            raise ConfigError(
+                f"Agent {name!r}: {model!r} is not a model; it needs `name`, `provider_name`, `generate()` and `stream()`"
+            )
+        own = static_tools([item if isinstance(item, Tool) else tool(item) for item in tools])
+        listers = tuple(Lister(each) for each in ([own, *providers] if tools or not providers else providers))
+        ids = [lister.provider.id for lister in listers]
+        if len(set(ids)) < len(ids):
+            raise ConfigError(f"Agent {name!r}: two providers have one id in {ids}; give each an id of its own")
+        if tools:
+            listers[0].check(own.list_tools(DiscoveryContext()))
+        self._telemetry = telemetry
+        self._setup = Setup(
+            name=name,
+            description=description,
+            model=model,
+            instructions=instructions,
+            listers=listers,
+            limits=limits,
+            catalogs=Catalogs(),
+            listeners=Listeners(),
+        )
+
+    def __repr__(self) -> str:
+        providers = ", ".join(lister.provider.id for lister in self._setup.listers)
+        return f"Agent({self.name!r}, model={self._setup.model.name!r}, providers=[{providers}])"
+
+    @property
+    def name(self) -> str:
+        """Value of `gen_ai.agent.name`."""
+        return self._setup.name
+
+    async def run(
+        self,
+        input: Input,  # noqa: A002  (named in the public contract)
+        *,
+        history: Sequence[Message] = (),
+        identity: Identity | None = None,
+        signal: CancelToken | None = None,
+        deps: Any = None,
+    ) -> RunResult:
+        """Run until the model is done or a limit is reached.
+
+        Args:
+            input: A text, a message, or several.
+            history: The conversation so far, such as `result.messages` of the run before.
+            identity: On whose behalf; providers, tools and events see it.
+            signal: Cancels the run, from any thread.
+            deps: Anything; tools find it as `ctx.deps`.
+
+        Raises:
+            RunCancelled: `signal` was cancelled. (A cancelled task or scope raises the event loop's own exception.)
+            RunTimeout: `Limits.deadline` passed.
+            DiscoveryError, ToolNameCollision, ModelError: a phase failed.
+        """
+        return await execute(self._begin(input, history, identity=identity, signal=signal, deps=deps))
+
+    def run_sync(
+        self,
+        input: Input,  # noqa: A002
+        *,
+        history: Sequence[Message] = (),
+        identity: Identity | None = None,
+        signal: CancelToken | None = None,
+        deps: Any = None,
+    ) -> RunResult:
+        """Do as `run` does, for sync callers: without an event loop, inside a running one, or after one was closed."""
+        return run_in_portal(lambda: self.run(input, history=history, identity=identity, signal=signal, deps=deps))
+
+    def stream(
+        self,
+        input: Input,  # noqa: A002
+        *,
+        history: Sequence[Message] = (),
+        identity: Identity | None = None,
+        signal: CancelToken | None = None,
+        deps: Any = None,
+    ) -> RunStream:
+        """Run, and read the events as they happen; arguments as for `run`.
+
+        ```python
+        async with agent.stream("Will it rain in Bergen?") as events:
+            async for event in events:
+                if isinstance(event, InferenceDelta):
+                    print(event.content, end="")
+        print(events.result.usage)
+        ```
+
+        Leaving the block cancels the run if it is not over.
+        """
+        readers = Listeners()
+        run = self._begin(input, history, identity=identity, signal=signal, deps=deps, stream=readers)
+        return RunStream(readers, run)
+
+    def on(self, pattern: str, listener: Listener, *, once: bool = False) -> Callable[[], None]:
+        """Call `listener` for every event that matches: `"run.completed"`, `"tools.*"` or `"*"`.
+
+        A sync listener is called at once and must not block; an async one is fed from a bounded queue. A listener that
+        fails is counted and never reaches the run.
+
+        Returns:
+            A function that ends the subscription.
+
+        Raises:
+            ConfigError: no event matches the pattern.
+        """
+        return self._setup.listeners.add(pattern, listener, once=once)
+
+    def _begin(
+        self,
+        input: Input,  # noqa: A002
+        history: Sequence[Message],
+        *,
+        identity: Identity | None,
+        signal: CancelToken | None,
+        deps: Any,
+        stream: Listeners | None = None,
+    ) -> Run:
+        messages = [*history, *_messages(input)]
+        return Run(
+            self._setup,
+            messages,
+            identity=identity,
+            signal=signal,
+            deps=deps,
+            pipeline=self._telemetry,
+            stream=stream,
+        )
+
+
+def _messages(given: Input) -> Sequence[Message]:
+    if isinstance(given, str):
+        return [Message("user", given)]
+    messages = [given] if isinstance(given, Message) else list(given)
+    if not messages or not all(isinstance(message, Message) for message in messages):
+        raise ConfigError("the input of a run must be a text, a Message, or a sequence with at least one Message")
+    return messages

@@ -1,0 +1,229 @@
+"""Phase 4: run the tools that the model asked for. Every call id gets exactly one result; failures are results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from difflib import get_close_matches
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from anyio.lowlevel import current_token
+from opentelemetry.trace import SpanContext
+
+from pellucid import semconv
+from pellucid.background import call_soon, race
+from pellucid.context import ToolContext
+from pellucid.errors import ToolError, describe
+from pellucid.events import ToolProgress
+from pellucid.messages import ToolCall, ToolResult
+from pellucid.results import to_response
+from pellucid.run import Run
+from pellucid.telemetry import DISPATCH, Boundary, boundary
+from pellucid.tools.catalog import Binding, Catalog
+from pellucid.tools.tool import Tool
+from pellucid.types import JSONObject, JSONValue
+
+_LONGEST_NAME = 64
+
+
+async def dispatch(run: Run, catalog: Catalog, calls: Sequence[ToolCall]) -> list[ToolResult]:
+    """Run the calls of one message at the same time, up to `Limits.parallel_tools`, and return results in call order.
+
+    Of several calls with one id the first is run; the others are refused, which its result says.
+    """
+    first: dict[str, ToolCall] = {}
+    repeated = []
+    for call in calls:
+        if first.setdefault(_id(call), call) is not call:
+            repeated.append(call)
+    results: dict[str, ToolResult] = {}
+    slots = anyio.CapacityLimiter(run.limits.parallel_tools)
+
+    async def work(call: ToolCall) -> None:
+        async with slots:
+            results[_id(call)] = await _execute(run, catalog, call)
+
+    if len(first) == 1:
+        await work(calls[0])
+    else:
+        async with anyio.create_task_group() as tasks:
+            for call in first.values():
+                tasks.start_soon(work, call)
+    for call in repeated:
+        results[_id(call)] = _refuse_repeated(run, catalog, call, results[_id(call)])
+    return [results[call_id] for call_id in first]
+
+
+async def _execute(run: Run, catalog: Catalog, call: ToolCall) -> ToolResult:
+    """Run one call within its boundary."""
+    binding = catalog.bindings.get(call.name)
+    with _observed(run, binding, call) as b:
+        b.input(call.arguments)
+        try:
+            value = await _perform(run, b, _resolve(run, catalog, binding, call), call)
+            response = to_response(value, run.limits.max_result_bytes)
+        except Exception as error:  # noqa: BLE001  (whatever a tool raises is a result for the model)
+            b.fail(error)
+            result = ToolResult(_id(call), _explain(error), is_error=True, name=call.name)
+        else:
+            result = ToolResult(_id(call), response, name=call.name)
+        b.output(result.to_dict()["response"])
+        return result
+
+
+def _observed(run: Run, binding: Binding | None, call: ToolCall) -> Boundary:
+    tool = binding.tool if binding is not None else None
+    name = call.name[:_LONGEST_NAME]
+    b = boundary(
+        run,
+        DISPATCH,
+        name,
+        agent=run.agent,
+        tool_name=name,
+        tool_type="function",
+        tool_call_id=call.id,
+        tool_description=tool.description if tool is not None and tool.description else None,
+        provider_id=binding.provider_id if binding is not None else None,
+        dispatch_mode=tool.mode if tool is not None else None,
+        conversation_id=run.conversation_id,
+    )
+    if tool is None:
+        b.label(tool_name=semconv.OTHER)
+    elif tool.attributes:
+        b.attributes(tool.attributes)
+    return b
+
+
+def _resolve(run: Run, catalog: Catalog, binding: Binding | None, call: ToolCall) -> Tool:
+    """Find the tool and check that the call may be made.
+
+    Raises:
+        ToolError: it may not; the text tells the model what to do.
+    """
+    run.tool_calls += 1
+    most = run.limits.max_tool_calls
+    if most is not None and run.tool_calls > most:
+        raise ToolError(
+            f"Not run: this run may make {most} tool calls and has made them. Answer with what you have.",
+            error_type="max_tool_calls",
+        )
+    if binding is not None:
+        return binding.tool
+    if call.name in run.offered:
+        raise ToolError(
+            f"Tool {call.name!r} was removed since it was offered. {_alternatives(catalog, call.name)}",
+            error_type="tool_removed",
+        )
+    raise ToolError(f"Unknown tool: {call.name!r}. {_alternatives(catalog, call.name)}", error_type="unknown_tool")
+
+
+def _alternatives(catalog: Catalog, name: str) -> str:
+    names = list(catalog.bindings)
+    if close := get_close_matches(name, names, n=3):
+        return f"Did you mean {' or '.join(map(repr, close))}?"
+    if not names:
+        return "No tools are available; answer without them."
+    return f"Available tools: {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}."  # noqa: PLR2004  (enough to choose from)
+
+
+async def _perform(run: Run, b: Boundary, tool: Tool, call: ToolCall) -> Any:
+    """Check the arguments and run the tool, within its timeout and, if it is serial, alone."""
+    arguments = _arguments(tool, call)
+    timeout = tool.timeout if tool.timeout is not None else run.limits.tool_timeout
+    ctx = ToolContext(
+        run_id=run.run_id,
+        iteration=run.iteration,
+        tool_call_id=_id(call),
+        identity=run.identity,
+        signal=run.signal,
+        deadline=run.deadline,
+        deps=run.deps,
+        progress=_progress(run, b.span.get_span_context(), call),
+    )
+    if tool.serial:
+        await run.serial.acquire()
+    try:
+        with anyio.move_on_after(timeout):
+            return await _call(run, tool, arguments, ctx)
+    finally:
+        if tool.serial:
+            run.serial.release()
+    raise ToolError(f"Tool {tool.name!r} did not finish within {timeout:g} s and was stopped.", error_type="timeout")
+
+
+async def _call(run: Run, tool: Tool, arguments: JSONObject, ctx: ToolContext) -> Any:
+    if tool.mode != "thread":
+        return await race(tool.run, arguments, ctx)
+    call = partial(tool.run, arguments, ctx)
+    value = await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=run.threads)
+    return await race(_await, value) if hasattr(value, "__await__") else value
+
+
+async def _await(value: Any) -> Any:
+    return await value
+
+
+def _arguments(tool: Tool, call: ToolCall) -> JSONObject:
+    """Return the arguments as an object that fits the schema.
+
+    Raises:
+        ToolError: they do not; values are not repeated, because they may be secret.
+    """
+    arguments: object = call.arguments or {}
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except ValueError as error:
+            raise ToolError(
+                f"The arguments of {tool.name!r} are not JSON: {error}. Send one JSON object.",
+                error_type="invalid_arguments",
+            ) from None
+    if not isinstance(arguments, dict):
+        raise ToolError(
+            f"The arguments of {tool.name!r} are not a JSON object. Send one JSON object.",
+            error_type="invalid_arguments",
+        )
+    if issues := tool.validator.issues(arguments):
+        raise ToolError(
+            f"The arguments of {tool.name!r} do not fit its schema: {'; '.join(issues)}. Correct them and call it again.",
+            error_type="invalid_arguments",
+        )
+    return arguments
+
+
+def _progress(run: Run, span: SpanContext, call: ToolCall) -> Any:
+    """Return a function that emits progress; it may be called from any thread."""
+    loop = current_token()
+
+    def progress(value: JSONValue) -> None:
+        if run.heard(ToolProgress.name):
+            payload = {"tool_name": call.name, "tool_call_id": _id(call), "value": run.recorder.clean(value)}
+            call_soon(loop, lambda: run.emit(ToolProgress, span, payload))
+
+    return progress
+
+
+def _explain(error: Exception) -> str:
+    return str(error) if isinstance(error, ToolError) else f"The tool failed. {describe(error)}"
+
+
+def _refuse_repeated(run: Run, catalog: Catalog, call: ToolCall, result: ToolResult) -> ToolResult:
+    """Record a call whose id was taken, and say so in the one result of that id."""
+    text = (
+        f"Note: you used the call id {call.id!r} for several calls of one message. Only the first was run; "
+        f"call {call.name!r} again with an id of its own."
+    )
+    with _observed(run, catalog.bindings.get(call.name), call) as b:
+        b.input(call.arguments)
+        b.fail(ToolError(text, error_type="repeated_call_id"))
+        b.output(text)
+    response = result.response if isinstance(result.response, str) else json.dumps(result.to_dict()["response"])
+    return ToolResult(result.id, f"{response}\n\n{text}", is_error=result.is_error, name=result.name)
+
+
+def _id(call: ToolCall) -> str:
+    assert call.id is not None  # inference gave one
+    return call.id

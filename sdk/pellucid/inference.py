@@ -1,0 +1,186 @@
+"""Phase 3: call the model, whole or streamed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, cast
+
+import anyio
+
+from pellucid import semconv
+from pellucid.background import race
+from pellucid.errors import ModelError, ModelTimeout, describe
+from pellucid.events import InferenceDelta
+from pellucid.messages import Message, ReasoningPart, TextPart, ToolCall, Usage
+from pellucid.models import Model, ModelDelta, ModelRequest, ModelResponse, StreamItem
+from pellucid.run import Run
+from pellucid.telemetry import INFERENCE, Boundary, boundary
+from pellucid.tools.catalog import Catalog
+
+
+async def infer(run: Run, request: ModelRequest, catalog: Catalog) -> ModelResponse:
+    """Return the model's answer, every tool call in it with an id of its own.
+
+    Raises:
+        ModelError: the model failed; its own exception is the cause.
+    """
+    model = run.setup.model
+    with boundary(
+        run,
+        INFERENCE,
+        model.name,
+        model=model.name,
+        model_provider=model.provider_name,
+        server_address=getattr(model, "server_address", None),
+        server_port=getattr(model, "server_port", None),
+        conversation_id=run.conversation_id,
+        stream=run.streaming or None,
+        attempt=1,
+        **request.settings,
+    ) as b:
+        _record_request(run, b, request, catalog)
+        partial: list[ModelDelta] = []
+        try:
+            response = await _answer(run, b, model, request, partial)
+        except BaseException:
+            b.note(finish_reasons=("error",))
+            if partial:
+                b.output_messages([_unfinished(partial)])
+            raise
+        run.usage += response.usage
+        _record_response(run, b, model, response)
+        return response
+
+
+async def _answer(
+    run: Run, b: Boundary, model: Model, request: ModelRequest, partial: list[ModelDelta]
+) -> ModelResponse:
+    timeout = run.limits.model_timeout
+    try:
+        with anyio.move_on_after(timeout):
+            if run.streaming:
+                return _checked(run, model, await race(_consume, run, b, model, request, partial))
+            return _checked(run, model, await race(model.generate, request))
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(model.name, describe(error)) from error
+    raise ModelTimeout(model.name, f"no answer within {timeout:g} s; raise Limits.model_timeout if that is normal")
+
+
+async def _consume(
+    run: Run, b: Boundary, model: Model, request: ModelRequest, partial: list[ModelDelta]
+) -> StreamItem | None:
+    """Read a stream to its end, telling of each piece as it comes; return the last item."""
+    began = previous = run.now()
+    last: StreamItem | None = None
+    labels = _labels(model)
+    # Model.stream is written as an async generator almost always; the protocol asks for no more than an iterator.
+    async with aclosing(cast("Any", _closable(model.stream(request)))) as items:
+        async for item in items:
+            now = run.now()
+            if last is None:
+                b.note(time_to_first_chunk=(now - began) / 1e9)
+                run.count(semconv.TIME_TO_FIRST_CHUNK, (now - began) / 1e9, labels, b.context)
+            else:
+                run.count(semconv.TIME_PER_OUTPUT_CHUNK, (now - previous) / 1e9, labels, b.context)
+            previous, last = now, item
+            if isinstance(item, ModelDelta):
+                partial.append(item)
+                run.emit(InferenceDelta, b.span.get_span_context(), {"type": item.type, "content": item.content})
+    return last
+
+
+def _closable(items: AsyncIterator[StreamItem]) -> AsyncIterator[StreamItem]:
+    if hasattr(items, "aclose"):
+        return items
+
+    async def wrapped() -> AsyncIterator[StreamItem]:
+        async for item in items:
+            yield item
+
+    return wrapped()
+
+
+def _checked(run: Run, model: Model, response: object) -> ModelResponse:
+    """Refuse what is not a response, and give an id to every tool call that has none."""
+    if not isinstance(response, ModelResponse):
+        raise ModelError(
+            model.name,
+            f"it returned an object of type {type(response).__name__} instead of a ModelResponse"
+            f"{'; a stream must end with one' if run.streaming else ''}",
+            error_type="invalid_response",
+        )
+    message = response.message
+    if all(call.id for call in message.tool_calls):
+        return response
+    parts = [
+        replace(part, id=f"call_{run.run_id[:8]}_{run.iteration}_{index}")
+        if isinstance(part, ToolCall) and not part.id
+        else part
+        for index, part in enumerate(message.parts)
+    ]
+    return replace(response, message=replace(message, parts=parts))
+
+
+def _record_request(run: Run, b: Boundary, request: ModelRequest, catalog: Catalog) -> None:
+    b.input_messages(request.messages)
+    if request.instructions:
+        parts = [TextPart(request.instructions).to_dict()]
+        b.content(semconv.SYSTEM_INSTRUCTIONS, lambda recorder: recorder.value(parts))
+    if request.tools:
+        b.note(catalog_digest=catalog.digest)
+        # Recorded when they are new in this run; until they change the digest says which they are.
+        if run.defined != catalog.digest:
+            run.defined = catalog.digest
+            b.content(
+                semconv.TOOL_DEFINITIONS,
+                lambda recorder: recorder.definitions(request.tools),
+                cache=catalog.recorded,
+            )
+
+
+def _record_response(run: Run, b: Boundary, model: Model, response: ModelResponse) -> None:
+    usage = response.usage
+    b.note(
+        response_id=response.id,
+        response_model=response.model,
+        finish_reasons=(response.finish_reason,),
+        finish_reason=response.finish_reason,
+        usage=usage,
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cache_read_input_tokens=usage.cache_read_input_tokens,
+        cache_write_input_tokens=usage.cache_write_input_tokens,
+        reasoning_output_tokens=usage.reasoning_output_tokens,
+    )
+    b.output_messages([replace(response.message, finish_reason=response.finish_reason)])
+    _count_tokens(run, b, {**_labels(model), semconv.RESPONSE_MODEL: response.model}, usage)
+
+
+def _count_tokens(run: Run, b: Boundary, labels: dict[str, Any], usage: Usage) -> None:
+    known = {name: value for name, value in labels.items() if value is not None}
+    for kind, tokens in (("input", usage.input_tokens), ("output", usage.output_tokens)):
+        if tokens is not None:
+            run.count(semconv.TOKEN_USAGE, tokens, {**known, semconv.TOKEN_TYPE: kind}, b.context)
+
+
+def _labels(model: Model) -> dict[str, Any]:
+    labels = {
+        semconv.OPERATION_NAME: semconv.CHAT,
+        semconv.PROVIDER_NAME: model.provider_name,
+        semconv.REQUEST_MODEL: model.name,
+        semconv.SERVER_ADDRESS: getattr(model, "server_address", None),
+        semconv.SERVER_PORT: getattr(model, "server_port", None),
+    }
+    return {name: value for name, value in labels.items() if value is not None}
+
+
+def _unfinished(partial: list[ModelDelta]) -> Message:
+    """Return what had arrived of an answer that did not come to its end."""
+    text = "".join(delta.content for delta in partial if delta.type == "text")
+    reasoning = "".join(delta.content for delta in partial if delta.type == "reasoning")
+    parts = [*([ReasoningPart(reasoning)] if reasoning else []), *([TextPart(text)] if text else [])]
+    return Message("assistant", parts, finish_reason="error")

@@ -1,0 +1,80 @@
+"""Running async code for sync callers, in one event loop that lives in a thread of its own.
+
+One long-lived loop, not one per call: connections and fetches under way belong to a loop, and sync callers want to keep
+theirs between two calls. It works the same without a loop, inside a running one, and after one was closed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextvars
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from typing import Final, TypeVar
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+T = TypeVar("T")
+
+
+class _Portal:
+    """The portal of this process, started at the first use."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._portal: BlockingPortal | None = None
+        self._thread: int | None = None
+        self._running: AbstractContextManager[BlockingPortal] | None = None
+
+    def get(self) -> BlockingPortal | None:
+        """Return the portal, or None if the caller is inside its loop and would wait for itself."""
+        with self._lock:
+            if self._portal is None:
+                self._running = start_blocking_portal(name="pellucid")
+                self._portal = self._running.__enter__()
+                self._thread = self._portal.call(threading.get_ident)
+            return None if self._thread == threading.get_ident() else self._portal
+
+    def close(self) -> None:
+        """Stop the loop; tasks that are still running are cancelled."""
+        with self._lock:
+            if self._portal is not None and self._running is not None:
+                self._portal.start_task_soon(self._portal.stop, True)
+                self._running.__exit__(None, None, None)
+            self._portal = self._running = None
+
+    def forget(self) -> None:
+        """Start anew in a forked child: the thread did not come along."""
+        self.__init__()  # type: ignore[misc]  # the very same fresh state
+
+
+_PORTAL: Final = _Portal()
+atexit.register(_PORTAL.close)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_PORTAL.forget)
+
+
+def run_in_portal(function: Callable[[], Awaitable[T]]) -> T:
+    """Run an async function and wait for it, in the caller's context variables.
+
+    An interruption of the caller (`KeyboardInterrupt`) cancels the function.
+    """
+    context = contextvars.copy_context()
+
+    async def call() -> T:
+        for variable, value in context.items():
+            variable.set(value)
+        return await function()
+
+    portal = _PORTAL.get()
+    if portal is None:
+        with start_blocking_portal(name="pellucid-nested") as nested:
+            return nested.call(call)
+    future = portal.start_task_soon(call)
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise

@@ -1,0 +1,128 @@
+"""The state of one run, and what it comes to."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import anyio
+
+from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits
+from pellucid.messages import Message, Usage
+from pellucid.models import Model
+from pellucid.telemetry import Listeners, Pipeline, Scope
+from pellucid.tools.catalog import Catalogs
+from pellucid.tools.listing import Lister
+
+Status: TypeAlias = Literal["completed", "limit_reached"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """What a run came to.
+
+    Attributes:
+        status: `completed`, or `limit_reached` if a limit made the model answer before it was done.
+        output: Text of the last answer.
+        messages: The whole conversation, ready to be the `history` of the next run.
+        usage: Sum over all model calls; `None` where no call said anything.
+        iterations: Passes of the loop.
+        stop_reason: The model's finish reason, or the name of the limit.
+        trace_id: 32 hexadecimal digits; all zero if nothing was traced.
+        degraded: Ids of providers that failed and were skipped.
+    """
+
+    status: Status
+    output: str
+    messages: tuple[Message, ...]
+    usage: Usage
+    iterations: int
+    stop_reason: str
+    trace_id: str
+    run_id: str
+    degraded: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What is the same in all runs of an agent."""
+
+    name: str
+    description: str | None
+    model: Model
+    instructions: str | None
+    listers: tuple[Lister, ...]
+    limits: Limits
+    catalogs: Catalogs
+    listeners: Listeners
+
+
+class Run(Scope):
+    """One run under way: its telemetry, and the state that the phases hand on.
+
+    Attributes:
+        messages: The conversation so far.
+        streaming: Ask the model for a stream, because somebody reads along.
+        tool_calls: Calls dispatched so far.
+        offered: Names of all tools that were ever offered, to tell a removed one from an invented one.
+        defined: Digest of the catalogue whose definitions were recorded last.
+    """
+
+    __slots__ = (
+        "defined",
+        "deps",
+        "limits",
+        "messages",
+        "offered",
+        "serial",
+        "setup",
+        "signal",
+        "streaming",
+        "threads",
+        "tool_calls",
+        "usage",
+    )
+
+    def __init__(
+        self,
+        setup: Setup,
+        messages: Sequence[Message],
+        *,
+        identity: Identity | None,
+        signal: CancelToken | None,
+        deps: Any,
+        pipeline: Pipeline | None,
+        stream: Listeners | None = None,
+    ) -> None:
+        super().__init__(
+            agent=setup.name,
+            run_id=uuid.uuid4().hex,
+            identity=identity,
+            pipeline=pipeline,
+            listeners=(setup.listeners, stream) if stream is not None else (setup.listeners,),
+        )
+        self.setup = setup
+        self.limits = setup.limits
+        self.messages = list(messages)
+        self.signal = signal
+        self.deps = deps
+        self.streaming = stream is not None
+        self.usage = Usage()
+        self.tool_calls = 0
+        self.offered: set[str] = set()
+        self.defined: str | None = None
+        self.serial = anyio.Lock()
+        self.threads = anyio.CapacityLimiter(setup.limits.parallel_tools)
+
+    def discovery_context(self) -> DiscoveryContext:
+        """Return what providers may know in this iteration."""
+        return DiscoveryContext(
+            iteration=self.iteration, identity=self.identity, signal=self.signal, deadline=self.deadline
+        )
+
+    @property
+    def conversation_id(self) -> str | None:
+        """Value of `gen_ai.conversation.id`: only if the caller gave one."""
+        return self.identity.conversation_id if self.identity is not None else None

@@ -1,0 +1,135 @@
+"""The loop: discover, compose, infer, dispatch, until the model is done or a limit is reached."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import anyio
+from opentelemetry.trace import format_trace_id
+
+from pellucid import semconv
+from pellucid.compose import compose
+from pellucid.discovery import discover
+from pellucid.dispatch import dispatch
+from pellucid.errors import RunCancelled, RunTimeout
+from pellucid.inference import infer
+from pellucid.messages import Message, ToolCall
+from pellucid.models import ModelResponse
+from pellucid.run import Run, RunResult, Status
+from pellucid.telemetry import RUN, Boundary, boundary, enter_scope, leave_scope
+from pellucid.tools.catalog import Catalog
+
+PATIENCE = 0.25
+"""Seconds that a finished run waits for async listeners to hear of it."""
+
+
+async def execute(run: Run) -> RunResult:
+    """Run the loop within its boundary.
+
+    Raises:
+        RunCancelled: the run's cancel token was cancelled.
+        RunTimeout: the run passed its deadline.
+        PellucidError: a phase failed.
+    """
+    setup = run.setup
+    try:
+        with boundary(
+            run,
+            RUN,
+            setup.name,
+            agent=setup.name,
+            description=setup.description,
+            model=setup.model.name,
+            conversation_id=run.conversation_id,
+        ) as b:
+            entered = enter_scope(run)
+            try:
+                b.input_messages(run.messages)
+                return _finish(run, b, *await _interruptible(run))
+            finally:
+                leave_scope(entered)
+    finally:
+        for listeners in run.listeners:
+            if listeners.busy:
+                with anyio.CancelScope(shield=True):
+                    await listeners.drain(PATIENCE)
+
+
+async def _interruptible(run: Run) -> tuple[Status, str, ModelResponse]:
+    """Run the loop until it ends, its token is cancelled or its deadline has passed."""
+    deadline = run.limits.deadline
+    with anyio.move_on_after(deadline) as scope:
+        run.deadline = scope.deadline if deadline is not None else None
+
+        def stop() -> None:
+            run.cancelled = True
+            scope.cancel()
+
+        with run.signal.calling(stop) if run.signal is not None else nullcontext():
+            return await _loop(run)
+    if run.cancelled:
+        raise RunCancelled(run.agent, run.signal.reason if run.signal is not None else None)
+    raise RunTimeout(f"run of agent {run.agent!r} did not finish within its deadline of {deadline:g} s")
+
+
+async def _loop(run: Run) -> tuple[Status, str, ModelResponse]:
+    limit = "max_iterations"
+    while run.iteration < run.limits.max_iterations:
+        run.iteration += 1
+        catalog = await discover(run)
+        response = await infer(run, compose(run, catalog), catalog)
+        run.messages.append(_without_repeated_ids(response.message))
+        calls = response.message.tool_calls
+        if not calls:
+            return "completed", response.finish_reason, response
+        run.messages.append(Message("tool", await dispatch(run, catalog, calls)))
+        if run.limits.max_tool_calls is not None and run.tool_calls >= run.limits.max_tool_calls:
+            limit = "max_tool_calls"
+            break
+    return "limit_reached", limit, await _closing_answer(run, catalog)
+
+
+async def _closing_answer(run: Run, catalog: Catalog) -> ModelResponse:
+    """Ask once more, without tools; it belongs to the last iteration, so that the limit is never exceeded."""
+    response = await infer(run, compose(run, catalog, closing=True), catalog)
+    parts = [part for part in response.message.parts if not isinstance(part, ToolCall)]
+    run.messages.append(Message("assistant", parts))
+    return response
+
+
+def _without_repeated_ids(message: Message) -> Message:
+    """Keep the first call of each id: a history with two calls and one result of an id is refused by vendors."""
+    seen: set[str | None] = set()
+    parts = []
+    for part in message.parts:
+        if isinstance(part, ToolCall):
+            if part.id in seen:
+                continue
+            seen.add(part.id)
+        parts.append(part)
+    return message if len(parts) == len(message.parts) else Message(message.role, parts)
+
+
+def _finish(run: Run, b: Boundary, status: Status, stop_reason: str, response: ModelResponse) -> RunResult:
+    usage = run.usage
+    b.note(
+        iterations=run.iteration,
+        stop_reason=stop_reason,
+        finish_reasons=(response.finish_reason,),
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+    )
+    b.output_messages(run.messages[-1:])
+    labels = {semconv.AGENT_NAME: run.agent, semconv.STOP_REASON: stop_reason}
+    run.count(semconv.RUN_ITERATIONS, run.iteration, labels, b.context)
+    return RunResult(
+        status=status,
+        output=run.messages[-1].text,
+        messages=tuple(run.messages),
+        usage=usage,
+        iterations=run.iteration,
+        stop_reason=stop_reason,
+        trace_id=format_trace_id(b.span.get_span_context().trace_id),
+        run_id=run.run_id,
+        degraded=tuple(run.degraded),
+    )
