@@ -8,6 +8,10 @@ from pellucid.models import ModelRequest
 from pellucid.run import Run
 from pellucid.telemetry import COMPOSE, boundary
 from pellucid.tools.catalog import Catalog
+from pellucid.types import JSONValue
+
+MOST_NAMES = 64
+"""Names of offered tools that are recorded on a `compose_request` span."""
 
 
 def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> ModelRequest:
@@ -17,7 +21,8 @@ def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> ModelReques
         ToolNameCollision: two providers offer one name.
     """
     with boundary(run, COMPOSE, agent=run.agent) as b:
-        b.input({"catalog": catalog.digest, "messages": len(run.messages), "closing": closing})
+        asked = {"catalog": catalog.digest, "messages": len(run.messages), "closing": closing}
+        b.record_input(lambda recorder: recorder.facts(asked))
         definitions = () if closing else catalog.definitions
         run.offered.update(() if closing or run.defined == catalog.digest else catalog.bindings)
         request = ModelRequest(
@@ -31,5 +36,10 @@ def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> ModelReques
             digest = blake2b(f"{run.setup.instructions}\0{tools}\0{history}".encode("utf-8", "replace"), digest_size=16)
             b.note(digest=digest.hexdigest(), catalog_digest=catalog.digest)
         b.note(tool_count=len(definitions), message_count=len(request.messages))
-        b.output({"tools": [definition.name for definition in definitions[:64]], "messages": len(request.messages)})
+        b.record_output(lambda recorder: recorder.facts(_summary(request)))
         return request
+
+
+def _summary(request: ModelRequest) -> JSONValue:
+    """Return what is recorded as the output: names and counts; the content is on the `chat` span."""
+    return {"tools": [tool.name for tool in request.tools[:MOST_NAMES]], "messages": len(request.messages)}

@@ -14,7 +14,7 @@ from anyio.lowlevel import current_token
 from opentelemetry.trace import SpanContext
 
 from pellucid import semconv
-from pellucid.background import call_soon, race
+from pellucid.background import call_soon
 from pellucid.context import ToolContext
 from pellucid.errors import ToolError, describe
 from pellucid.events import ToolProgress
@@ -40,15 +40,15 @@ async def dispatch(run: Run, catalog: Catalog, calls: Sequence[ToolCall]) -> lis
         if first.setdefault(_id(call), call) is not call:
             repeated.append(call)
     results: dict[str, ToolResult] = {}
-    slots = anyio.CapacityLimiter(run.limits.parallel_tools)
-
-    async def work(call: ToolCall) -> None:
-        async with slots:
-            results[_id(call)] = await _execute(run, catalog, call)
-
     if len(first) == 1:
-        await work(calls[0])
+        results[_id(calls[0])] = await _execute(run, catalog, calls[0])
     else:
+        slots = anyio.CapacityLimiter(run.limits.parallel_tools)
+
+        async def work(call: ToolCall) -> None:
+            async with slots:
+                results[_id(call)] = await _execute(run, catalog, call)
+
         async with anyio.create_task_group() as tasks:
             for call in first.values():
                 tasks.start_soon(work, call)
@@ -156,14 +156,10 @@ async def _perform(run: Run, b: Boundary, tool: Tool, call: ToolCall) -> Any:
 
 async def _call(run: Run, tool: Tool, arguments: JSONObject, ctx: ToolContext) -> Any:
     if tool.mode != "thread":
-        return await race(tool.run, arguments, ctx)
+        return await tool.run(arguments, ctx)
     call = partial(tool.run, arguments, ctx)
     value = await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=run.threads)
-    return await race(_await, value) if hasattr(value, "__await__") else value
-
-
-async def _await(value: Any) -> Any:
-    return await value
+    return await value if hasattr(value, "__await__") else value
 
 
 def _arguments(tool: Tool, call: ToolCall) -> JSONObject:

@@ -10,13 +10,12 @@ from typing import Any, cast
 import anyio
 
 from pellucid import semconv
-from pellucid.background import race
 from pellucid.errors import ModelError, ModelTimeout, describe
 from pellucid.events import InferenceDelta
-from pellucid.messages import Message, ReasoningPart, TextPart, ToolCall, Usage
+from pellucid.messages import Message, ReasoningPart, TextPart, ToolCall
 from pellucid.models import Model, ModelDelta, ModelRequest, ModelResponse, StreamItem
 from pellucid.run import Run
-from pellucid.telemetry import INFERENCE, Boundary, boundary
+from pellucid.telemetry import INFERENCE, Boundary, boundary, once
 from pellucid.tools.catalog import Catalog
 
 
@@ -47,7 +46,7 @@ async def infer(run: Run, request: ModelRequest, catalog: Catalog) -> ModelRespo
         except BaseException:
             b.note(finish_reasons=("error",))
             if partial:
-                b.output_messages([_unfinished(partial)])
+                b.record_output(lambda recorder: recorder.answer(_unfinished(partial), "error"))
             raise
         run.usage += response.usage
         _record_response(run, b, model, response)
@@ -61,8 +60,8 @@ async def _answer(
     try:
         with anyio.move_on_after(timeout):
             if run.streaming:
-                return _checked(run, model, await race(_consume, run, b, model, request, partial))
-            return _checked(run, model, await race(model.generate, request))
+                return _checked(run, model, await _consume(run, b, model, request, partial))
+            return _checked(run, model, await model.generate(request))
     except ModelError:
         raise
     except Exception as error:
@@ -126,7 +125,7 @@ def _checked(run: Run, model: Model, response: object) -> ModelResponse:
 
 
 def _record_request(run: Run, b: Boundary, request: ModelRequest, catalog: Catalog) -> None:
-    b.input_messages(request.messages)
+    b.record_input(lambda recorder: recorder.messages(request.messages))
     if request.instructions:
         parts = [TextPart(request.instructions).to_dict()]
         b.content(semconv.SYSTEM_INSTRUCTIONS, lambda recorder: recorder.value(parts))
@@ -135,11 +134,8 @@ def _record_request(run: Run, b: Boundary, request: ModelRequest, catalog: Catal
         # Recorded when they are new in this run; until they change the digest says which they are.
         if run.defined != catalog.digest:
             run.defined = catalog.digest
-            b.content(
-                semconv.TOOL_DEFINITIONS,
-                lambda recorder: recorder.definitions(request.tools),
-                cache=catalog.recorded,
-            )
+            record = once(catalog.recorded, lambda recorder: recorder.definitions(request.tools))
+            b.content(semconv.TOOL_DEFINITIONS, record)
 
 
 def _record_response(run: Run, b: Boundary, model: Model, response: ModelResponse) -> None:
@@ -156,22 +152,19 @@ def _record_response(run: Run, b: Boundary, model: Model, response: ModelRespons
         cache_write_input_tokens=usage.cache_write_input_tokens,
         reasoning_output_tokens=usage.reasoning_output_tokens,
     )
-    b.output_messages([replace(response.message, finish_reason=response.finish_reason)])
-    _count_tokens(run, b, {**_labels(model), semconv.RESPONSE_MODEL: response.model}, usage)
-
-
-def _count_tokens(run: Run, b: Boundary, labels: dict[str, Any], usage: Usage) -> None:
-    known = {name: value for name, value in labels.items() if value is not None}
+    b.record_output(lambda recorder: recorder.answer(response.message, response.finish_reason))
     for kind, tokens in (("input", usage.input_tokens), ("output", usage.output_tokens)):
         if tokens is not None:
-            run.count(semconv.TOKEN_USAGE, tokens, {**known, semconv.TOKEN_TYPE: kind}, b.context)
+            labels = {**_labels(model, response.model), semconv.TOKEN_TYPE: kind}
+            run.count(semconv.TOKEN_USAGE, tokens, labels, b.context)
 
 
-def _labels(model: Model) -> dict[str, Any]:
+def _labels(model: Model, answered: str | None = None) -> dict[str, Any]:
     labels = {
         semconv.OPERATION_NAME: semconv.CHAT,
         semconv.PROVIDER_NAME: model.provider_name,
         semconv.REQUEST_MODEL: model.name,
+        semconv.RESPONSE_MODEL: answered,
         semconv.SERVER_ADDRESS: getattr(model, "server_address", None),
         semconv.SERVER_PORT: getattr(model, "server_port", None),
     }
@@ -183,4 +176,4 @@ def _unfinished(partial: list[ModelDelta]) -> Message:
     text = "".join(delta.content for delta in partial if delta.type == "text")
     reasoning = "".join(delta.content for delta in partial if delta.type == "reasoning")
     parts = [*([ReasoningPart(reasoning)] if reasoning else []), *([TextPart(text)] if text else [])]
-    return Message("assistant", parts, finish_reason="error")
+    return Message("assistant", parts)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 import anyio
+from anyio.lowlevel import checkpoint
 from opentelemetry.trace import format_trace_id
 
 from pellucid import semconv
+from pellucid.background import race
 from pellucid.compose import compose
 from pellucid.discovery import discover
 from pellucid.dispatch import dispatch
@@ -24,58 +26,64 @@ PATIENCE = 0.25
 
 
 async def execute(run: Run) -> RunResult:
-    """Run the loop within its boundary.
+    """Run the loop until it ends, is cancelled, or its deadline has passed.
+
+    It runs in a task of its own. A tool, provider or model that does not let itself be cancelled is left behind, with
+    its spans ended: it cannot hold the caller.
 
     Raises:
         RunCancelled: the run's cancel token was cancelled.
         RunTimeout: the run passed its deadline.
         PellucidError: a phase failed.
     """
-    setup = run.setup
+    deadline = run.limits.deadline
     try:
-        with boundary(
-            run,
-            RUN,
-            setup.name,
-            agent=setup.name,
-            description=setup.description,
-            model=setup.model.name,
-            conversation_id=run.conversation_id,
-        ) as b:
-            entered = enter_scope(run)
-            try:
-                b.input_messages(run.messages)
-                return _finish(run, b, *await _interruptible(run))
-            finally:
-                leave_scope(entered)
+        with anyio.move_on_after(deadline) as scope:
+            run.deadline = scope.deadline if deadline is not None else None
+
+            def stop() -> None:
+                run.cancelled = True
+                scope.cancel()
+
+            with run.signal.calling(stop) if run.signal is not None else nullcontext():
+                return await race(_observed, run)
     finally:
+        run.close()
         for listeners in run.listeners:
             if listeners.busy:
                 with anyio.CancelScope(shield=True):
                     await listeners.drain(PATIENCE)
-
-
-async def _interruptible(run: Run) -> tuple[Status, str, ModelResponse]:
-    """Run the loop until it ends, its token is cancelled or its deadline has passed."""
-    deadline = run.limits.deadline
-    with anyio.move_on_after(deadline) as scope:
-        run.deadline = scope.deadline if deadline is not None else None
-
-        def stop() -> None:
-            run.cancelled = True
-            scope.cancel()
-
-        with run.signal.calling(stop) if run.signal is not None else nullcontext():
-            return await _loop(run)
     if run.cancelled:
         raise RunCancelled(run.agent, run.signal.reason if run.signal is not None else None)
     raise RunTimeout(f"run of agent {run.agent!r} did not finish within its deadline of {deadline:g} s")
+
+
+async def _observed(run: Run) -> RunResult:
+    """Run the loop within the boundary of the run."""
+    setup = run.setup
+    with boundary(
+        run,
+        RUN,
+        setup.name,
+        agent=setup.name,
+        description=setup.description,
+        model=setup.model.name,
+        conversation_id=run.conversation_id,
+    ) as b:
+        entered = enter_scope(run)
+        try:
+            b.record_input(lambda recorder: recorder.messages(tuple(run.messages)))
+            return _finish(run, b, *await _loop(run))
+        finally:
+            leave_scope(entered)
 
 
 async def _loop(run: Run) -> tuple[Status, str, ModelResponse]:
     limit = "max_iterations"
     while run.iteration < run.limits.max_iterations:
         run.iteration += 1
+        # A model and tools that never wait must not keep the loop from others, nor a cancellation from arriving.
+        await checkpoint()
         catalog = await discover(run)
         response = await infer(run, compose(run, catalog), catalog)
         run.messages.append(_without_repeated_ids(response.message))
@@ -119,7 +127,7 @@ def _finish(run: Run, b: Boundary, status: Status, stop_reason: str, response: M
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,
     )
-    b.output_messages(run.messages[-1:])
+    b.record_output(lambda recorder: recorder.answer(run.messages[-1], response.finish_reason))
     labels = {semconv.AGENT_NAME: run.agent, semconv.STOP_REASON: stop_reason}
     run.count(semconv.RUN_ITERATIONS, run.iteration, labels, b.context)
     return RunResult(

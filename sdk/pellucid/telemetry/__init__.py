@@ -1,6 +1,6 @@
 """Spans, metrics, events and log lines of the phases; see README.md beside this file for what is guaranteed."""
 
-from pellucid.telemetry.boundary import Boundary, boundary
+from pellucid.telemetry.boundary import Boundary, boundary, once
 from pellucid.telemetry.capture import DEFAULT_REDACTORS, CapturePolicy, Redactor
 from pellucid.telemetry.listeners import Listeners
 from pellucid.telemetry.phases import COMPOSE, DISCOVERY, DISPATCH, INFERENCE, RUN, Phase
@@ -31,5 +31,6 @@ __all__ = [
     "current_scope",
     "enter_scope",
     "leave_scope",
+    "once",
     "set_default",
 ]

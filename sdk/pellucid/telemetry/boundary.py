@@ -14,10 +14,10 @@ has started ends exactly once, whatever ends it. If a listener, processor, seria
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Mapping
+from functools import cache
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -27,12 +27,12 @@ from opentelemetry.util.types import AttributeValue
 from pellucid import semconv
 from pellucid.errors import RunCancelled, error_type_of
 from pellucid.events import Event
-from pellucid.messages import Message
 from pellucid.telemetry.phases import Phase, payload_of
 from pellucid.telemetry.recording import Recorded, Recorder
 from pellucid.telemetry.scope import Scope
 from pellucid.types import JSONValue
 
+_SCALARS: Final = frozenset({str, int, float, bool})
 _LEVELS: Final = {
     semconv.COMPLETED: "info",
     semconv.CANCELLED: "info",
@@ -41,15 +41,20 @@ _LEVELS: Final = {
 }
 
 
+Record: TypeAlias = Callable[[Recorder], Recorded]
+"""Makes what is recorded; called only if something is."""
+
+
 class Boundary:
     """One phase under way. Attributes: span: its span; context: OpenTelemetry's context with the span in it."""
 
-    __slots__ = ("_attached", "_content", "_error", "_labels", "_notes", "_phase", "_scope", "_start", "context", "span")
+    __slots__ = ("_attached", "_content", "_error", "_labels", "_later", "_notes", "_phase", "_scope", "_start", "context", "span")
 
     def __init__(self, scope: Scope, phase: Phase, target: str, notes: dict[str, Any]) -> None:
         self._scope = scope
         self._phase = phase
         self._notes = notes
+        self._later: dict[str, Any] = {}
         self._labels: Mapping[str, Any] = {}
         self._content: dict[str, AttributeValue] = {}
         self._error: BaseException | None = None
@@ -59,6 +64,7 @@ class Boundary:
 
     def __enter__(self) -> Self:
         self._attached = otel_context.attach(self.context)
+        self._scope.open[self] = self._abandon
         if self._phase.started is not None:
             self._emit(self._phase.started, self._notes)
         return self
@@ -67,11 +73,18 @@ class Boundary:
         # A coroutine that is thrown away is closed in a foreign context, and its own is gone with it.
         if kind is not GeneratorExit:
             otel_context.detach(self._attached)
-        self._end(error or self._error)
+        if self._scope.open.pop(self, None) is not None:
+            self._end(error or self._error)
+
+    def _abandon(self) -> None:
+        """End a boundary whose code was left behind; when that comes to its own end, nothing is left to do."""
+        if self._scope.open.pop(self, None) is not None:
+            self._end(_Abandoned())
 
     def note(self, **notes: Any) -> None:
         """Note facts under the names of the phase's `names`; `None` means unknown and is left out."""
         self._notes.update(notes)
+        self._later.update(notes)
 
     def label(self, **labels: Any) -> None:
         """Give the metric another value than the span, where the span's has too many values for a label."""
@@ -87,34 +100,32 @@ class Boundary:
 
     def link(self, other: SpanContext) -> None:
         """Link to the span that did the work."""
-        self._guard("span", lambda: self.span.add_link(other))
+        try:
+            self.span.add_link(other)
+        except Exception as error:  # noqa: BLE001  (spans are the application's)
+            self._scope.fault("span", error)
 
     def input(self, value: JSONValue) -> None:
         """Record what goes in."""
-        self._record(self._phase.input, semconv.INPUT_DIGEST, semconv.INPUT_BYTES, lambda r: r.value(value))
+        self.record_input(lambda recorder: recorder.value(value))
 
-    def input_messages(self, messages: Sequence[Message]) -> None:
-        """Record the conversation that goes in."""
-        self._record(self._phase.input, semconv.INPUT_DIGEST, semconv.INPUT_BYTES, lambda r: r.messages(messages))
+    def output(self, value: JSONValue) -> None:
+        """Record what comes out."""
+        self.record_output(lambda recorder: recorder.value(value))
 
-    def output(self, value: JSONValue, *, cache: dict[object, Recorded] | None = None) -> None:
-        """Record what comes out; with a `cache` that belongs to the value the work is done once for each policy."""
-        record = partial(_once, {} if cache is None else cache, lambda recorder: recorder.value(value))
+    def record_input(self, record: Record) -> None:
+        """Record what goes in, as `record` makes it of the recorder."""
+        self._record(self._phase.input, semconv.INPUT_DIGEST, semconv.INPUT_BYTES, record)
+
+    def record_output(self, record: Record) -> None:
+        """Record what comes out, as `record` makes it of the recorder."""
         self._record(self._phase.output, semconv.OUTPUT_DIGEST, semconv.OUTPUT_BYTES, record)
 
-    def output_messages(self, messages: Sequence[Message]) -> None:
-        """Record the messages that come out."""
-        self._record(self._phase.output, semconv.OUTPUT_DIGEST, semconv.OUTPUT_BYTES, lambda r: r.messages(messages))
+    def content(self, attribute: str, record: Record) -> None:
+        """Record further content under an attribute of its own."""
+        self._record(attribute, None, None, record)
 
-    def content(
-        self, attribute: str, record: Callable[[Recorder], Recorded], *, cache: dict[object, Recorded] | None = None
-    ) -> None:
-        """Record further content under an attribute of its own; `cache` as in `output`."""
-        self._record(attribute, None, None, partial(_once, {} if cache is None else cache, record))
-
-    def _record(
-        self, attribute: str, digest: str | None, size: str | None, record: Callable[[Recorder], Recorded]
-    ) -> None:
+    def _record(self, attribute: str, digest: str | None, size: str | None, record: Record) -> None:
         recorder = self._scope.recorder
         if recorder.policy.mode == "off" or not self.span.is_recording():
             return
@@ -146,8 +157,14 @@ class Boundary:
         end = self._scope.now()
         outcome, error_type = self._judge(error)
         text = self._scope.recorder.text(str(error)) if error is not None and error_type else None
-        self._guard("span", lambda: self._end_span(end, outcome, error_type, text, error))
-        self._guard("metric", lambda: self._measure(end, error_type))
+        try:
+            self._end_span(end, outcome, error_type, text, error)
+        except Exception as fault:  # noqa: BLE001  (span processors are the application's)
+            self._scope.fault("span", fault)
+        try:
+            self._measure(end, error_type)
+        except Exception as fault:  # noqa: BLE001  (metric readers are the application's)
+            self._scope.fault("metric", fault)
         ended = {**self._notes, "outcome": outcome, "duration_ms": (end - self._start) / 1e6}
         if error_type:
             ended |= {"error": text, "error_type": error_type}
@@ -155,7 +172,7 @@ class Boundary:
         if event is not None:
             self._emit(event, ended)
         name = event.name if event is not None else f"{self._phase.operation}.{outcome}"
-        self._guard("log", lambda: self._log(name, outcome, ended, end))
+        self._log(name, outcome, ended, end)
 
     def _judge(self, error: BaseException | None) -> tuple[str, str | None]:
         """Return the outcome and `error.type`."""
@@ -176,7 +193,7 @@ class Boundary:
         span = self.span
         try:
             if span.is_recording():
-                attributes = {**_attributes(self._phase, self._notes), **self._content, semconv.OUTCOME: outcome}
+                attributes = {**_attributes(self._phase, self._later), **self._content, semconv.OUTCOME: outcome}
                 if error_type:
                     attributes[semconv.ERROR_TYPE] = error_type
                     span.set_status(StatusCode.ERROR, text)
@@ -215,7 +232,7 @@ class Boundary:
             "iteration": scope.iteration,
             "trace_id": format_trace_id(span.trace_id),
             "span_id": format_span_id(span.span_id),
-            **{name: value for name, value in ended.items() if isinstance(value, str | int | float)},
+            **{name: value for name, value in ended.items() if type(value) in _SCALARS},
         }
         scope.lines.write(level, event, fields, end, scope.fault)
 
@@ -224,11 +241,9 @@ class Boundary:
             payload = {name: notes.get(name) for name in _payload(event)}
             self._scope.emit(event, self.span.get_span_context(), payload)
 
-    def _guard(self, part: str, action: Callable[[], object]) -> None:
-        try:
-            action()
-        except Exception as error:  # noqa: BLE001  (telemetry never changes the run)
-            self._scope.fault(part, error)
+
+class _Abandoned(BaseException):
+    """Stands for the cancellation that the code did not let through."""
 
 
 def boundary(scope: Scope, phase: Phase, target: str = "", /, **notes: Any) -> Boundary:
@@ -243,11 +258,16 @@ def boundary(scope: Scope, phase: Phase, target: str = "", /, **notes: Any) -> B
     return Boundary(scope, phase, target, notes)
 
 
-def _once(cache: dict[object, Recorded], record: Callable[[Recorder], Recorded], recorder: Recorder) -> Recorded:
-    found = cache.get(recorder.policy)
-    if found is None:
-        found = cache[recorder.policy] = record(recorder)
-    return found
+def once(cache: dict[object, Recorded], record: Record) -> Record:
+    """Return a `record` that does its work once for each policy; `cache` belongs to what is recorded."""
+
+    def cached(recorder: Recorder) -> Recorded:
+        found = cache.get(recorder.policy)
+        if found is None:
+            found = cache[recorder.policy] = record(recorder)
+        return found
+
+    return cached
 
 
 def _attributes(phase: Phase, notes: Mapping[str, Any]) -> dict[str, AttributeValue]:

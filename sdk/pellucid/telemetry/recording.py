@@ -6,10 +6,10 @@ The cost is that of what is new: the JSON of a message is made once in a run and
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
@@ -20,9 +20,10 @@ from pellucid.types import JSONValue
 MAX_DEPTH = 32
 MAX_ITEMS = 1024
 
+_LEAVES = (str, bool, int, float, type(None))
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+
+class Recorded(NamedTuple):
     """What is recorded of one value.
 
     Attributes:
@@ -38,8 +39,7 @@ class Recorded:
     omitted: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Fragment:
+class _Fragment(NamedTuple):
     """One message: kept so that its identity stays taken while the fragment is."""
 
     message: Message
@@ -48,28 +48,48 @@ class _Fragment:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Link:
-    """A conversation up to one message."""
+class _Chain:
+    """A conversation that grows: the JSON of each message, and a digest and size that cost only what is new."""
 
-    message: Message | None
-    digest: bytes
-    size: int
+    __slots__ = ("bytes", "digest", "fragments", "size")
 
+    def __init__(self) -> None:
+        self.fragments: list[_Fragment] = []
+        self.digest = b""
+        self.size = 2
+        self.bytes = 2
 
-_START = _Link(None, b"", 1)
+    def continues(self, messages: Sequence[Message]) -> bool:
+        """Whether `messages` begin with what is here; histories are only ever added to."""
+        known = len(self.fragments)
+        return known <= len(messages) and (not known or messages[known - 1] is self.fragments[-1].message)
+
+    def add(self, fragment: _Fragment) -> None:
+        self.fragments.append(fragment)
+        self.digest = blake2b(self.digest + fragment.digest, digest_size=16).digest()
+        self.size += fragment.size + 1
+        self.bytes += len(fragment.json) + 1
+
+    def recorded(self, limit: int) -> tuple[str, int]:
+        """Return the JSON of as many of the last messages as fit, and how many were left out."""
+        first, size = 0, self.bytes
+        while size > limit and first < len(self.fragments) - 1:
+            size -= len(self.fragments[first].json) + 1
+            first += 1
+        return f"[{','.join([fragment.json for fragment in self.fragments[first:]])}]", first
 
 
 class Recorder:
     """Records the content of one run under one policy."""
 
-    __slots__ = ("_chain", "_fragments", "_policy", "_redactors")
+    __slots__ = ("_chain", "_fragments", "_last", "_policy", "_redactors")
 
     def __init__(self, policy: CapturePolicy) -> None:
         self._policy = policy
         self._redactors = policy.redactors if policy.mode != "full" else ()
         self._fragments: dict[int, _Fragment] = {}
-        self._chain: list[_Link] = []
+        self._chain = _Chain()
+        self._last: tuple[object, Recorded] | None = None
 
     @property
     def policy(self) -> CapturePolicy:
@@ -80,6 +100,10 @@ class Recorder:
         """Record any value."""
         text, removed = self._encode(value, self._redactors)
         return self._recorded(text, removed)
+
+    def facts(self, value: JSONValue) -> Recorded:
+        """Record a value of Pellucid's own making, which holds no secrets and nothing that is not JSON."""
+        return self._recorded(_dumps(value), 0)
 
     def clean(self, value: JSONValue) -> JSONValue:
         """Return `value` redacted and bounded; None if the policy records no content."""
@@ -100,34 +124,26 @@ class Recorder:
 
         A conversation that goes on from the one recorded before costs only its new messages.
         """
-        kept: list[str] = []
-        left = self._policy.max_bytes - 2
-        for message in reversed(messages) if self._policy.content else ():
-            text = self._fragment(message).json
-            left -= len(text) + 1
-            if left < 0 and kept:
-                break
-            kept.append(text)
-        last = self._link(messages)
+        if self._last is not None and self._last[0] is messages:
+            return self._last[1]
+        chain = self._chain if self._chain.continues(messages) else _Chain()
+        for message in messages[len(chain.fragments) :]:
+            chain.add(self._fragment(message))
+        recorded = self._chained(chain)
+        self._last = (messages, recorded)
+        return recorded
+
+    def answer(self, message: Message, finish_reason: str) -> Recorded:
+        """Record a model's answer as the output messages, which carry their finish reason."""
+        fragment = self._fragment(message)
+        text = f'[{fragment.json[:-1]},"finish_reason":{json.dumps(finish_reason)}}}]'
         return Recorded(
-            json=f"[{','.join(reversed(kept))}]" if self._policy.content else None,
-            digest=last.digest.hex(),
-            size=last.size + 1,
-            omitted=len(messages) - len(kept) if self._policy.content else 0,
+            json=text if self._policy.content else None, digest=fragment.digest.hex(), size=fragment.size
         )
 
-    def _link(self, messages: Sequence[Message]) -> _Link:
-        """Return the digest and size of a whole conversation."""
-        chain = self._chain
-        known = len(chain)
-        goes_on = 0 < known <= len(messages) and messages[known - 1] is chain[-1].message
-        links = chain if goes_on or not chain else []
-        for message in messages[len(links) :]:
-            fragment = self._fragment(message)
-            before = links[-1] if links else _START
-            digest = blake2b(before.digest + fragment.digest, digest_size=16).digest()
-            links.append(_Link(message, digest, before.size + fragment.size + 1))
-        return links[-1] if links else _START
+    def _chained(self, chain: _Chain) -> Recorded:
+        text, omitted = chain.recorded(self._policy.max_bytes) if self._policy.content else (None, 0)
+        return Recorded(json=text, digest=chain.digest.hex(), size=chain.size, omitted=omitted)
 
     def definitions(self, definitions: Iterable[ToolDefinition]) -> Recorded:
         """Record tool definitions. Their keys are schema words, so only the shapes of values are redacted."""
@@ -168,37 +184,36 @@ class _Cleaner:
         self.removed = 0
 
     def clean(self, value: Any, path: tuple[str, ...], depth: int) -> JSONValue:
-        if isinstance(value, str):
-            return self._leaf(self._cut(value), path)
-        if value is None or isinstance(value, bool | int | float):
-            return self._leaf(value, path)
+        if isinstance(value, _LEAVES):
+            if isinstance(value, str) and len(value) > self._max_text:
+                value = self._cut(value)
+            for redact in self._redactors:
+                value = redact(path, value)
+            return value
         if depth == MAX_DEPTH:
             return "[nested too deeply]"
-        if isinstance(value, Mapping):
-            items = [(str(key), item) for key, item in value.items()]
+        if isinstance(value, dict):
             return {
-                self._cut(key): self.clean(item, (*path, key), depth + 1) for key, item in self._first(items)
+                self._key(key): self.clean(item, (*path, str(key)), depth + 1) for key, item in self._first(value.items())
             }
-        if isinstance(value, list | tuple | set | frozenset):
-            return [self.clean(item, path, depth + 1) for item in self._first(list(value))]
-        return self.clean(_jsonable(value), path, depth + 1)
+        if isinstance(value, (list, tuple, set, frozenset)):
+            return [self.clean(item, path, depth + 1) for item in self._first(value)]
+        return self.clean(dict(value) if isinstance(value, Mapping) else _jsonable(value), path, depth + 1)
 
-    def _leaf(self, value: JSONValue, path: tuple[str, ...]) -> JSONValue:
-        for redact in self._redactors:
-            value = redact(path, value)
-        return value
+    def _key(self, key: object) -> str:
+        text = str(key)
+        return text if len(text) <= self._max_text else self._cut(text)
 
     def _cut(self, text: str) -> str:
         over = len(text) - self._max_text
-        if over <= 0:
-            return text
         self.removed += over
         return f"{text[: self._max_text]}… [{over} more characters]"
 
-    def _first(self, items: list[Any]) -> list[Any]:
-        if len(items) > MAX_ITEMS:
-            self.removed += len(items) - MAX_ITEMS
-        return items[:MAX_ITEMS]
+    def _first(self, items: Collection[Any]) -> Collection[Any]:
+        if len(items) <= MAX_ITEMS:
+            return items
+        self.removed += len(items) - MAX_ITEMS
+        return list(islice(items, MAX_ITEMS))
 
 
 def _jsonable(value: Any) -> JSONValue:

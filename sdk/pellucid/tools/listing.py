@@ -17,9 +17,10 @@ from pellucid.background import race
 from pellucid.context import DiscoveryContext
 from pellucid.errors import DiscoveryError, DiscoveryTimeout, describe, first_of
 from pellucid.events import ToolsCatalogChanged, ToolsQuarantined
-from pellucid.telemetry import DISCOVERY, Boundary, Scope, boundary
+from pellucid.telemetry import DISCOVERY, Boundary, Scope, boundary, once
 from pellucid.tools.catalog import REMEMBERED, ProviderCatalog, as_sequence, check_catalog
 from pellucid.tools.provider import ProviderFacts, ToolProvider
+from pellucid.types import JSONValue
 
 
 class Lister:
@@ -56,7 +57,7 @@ class Lister:
             server_port=facts.server_port,
             cache="none",
         ) as b:
-            b.input({"iteration": ctx.iteration, "active_skill_ids": ctx.active_skill_ids, "identity": ctx.identity})
+            b.record_input(lambda recorder: recorder.facts(_asked(ctx)))
             ctx = replace(ctx, report=_Report(b))
             scope.instruments.hubs.declare(provider_id, facts.objective)
             catalog = self.check(await self._ask(scope, ctx, timeout))
@@ -110,7 +111,7 @@ class Lister:
             _remember(self._digests, key, digest)
         changed = previous is not None and previous != digest
         b.note(tool_count=count, digest=digest, changed=changed)
-        b.output(catalog.summary, cache=catalog.recorded)
+        b.record_output(once(catalog.recorded, lambda recorder: recorder.value(catalog.summary)))
         scope.instruments.hubs.sized(provider_id, count)
         span = b.span.get_span_context()
         if changed:
@@ -155,6 +156,8 @@ async def list_all(
 
     The first failure cancels the others and is raised, unless `skip_failed`; then the run is noted as degraded.
     """
+    if len(listers) == 1 and not skip_failed:
+        return [await listers[0].list(scope, ctx, timeout)]
     found: list[ProviderCatalog | None] = [None] * len(listers)
 
     async def ask(index: int, lister: Lister) -> None:
@@ -165,16 +168,18 @@ async def list_all(
                 raise
             scope.degraded.append(error.provider_id)
 
-    if len(listers) == 1:
-        await ask(0, listers[0])
-    else:
-        try:
-            async with anyio.create_task_group() as tasks:
-                for index, lister in enumerate(listers):
-                    tasks.start_soon(ask, index, lister)
-        except BaseExceptionGroup as group:
-            raise first_of(group) from None
+    try:
+        async with anyio.create_task_group() as tasks:
+            for index, lister in enumerate(listers):
+                tasks.start_soon(ask, index, lister)
+    except BaseExceptionGroup as group:
+        raise first_of(group) from None
     return [catalog for catalog in found if catalog is not None]
+
+
+def _asked(ctx: DiscoveryContext) -> JSONValue:
+    """Return what is recorded as the input of a discovery."""
+    return {"iteration": ctx.iteration, "active_skill_ids": ctx.active_skill_ids, "identity": ctx.identity}
 
 
 def _remember(table: OrderedDict[Hashable, Any], key: Hashable, value: object) -> None:

@@ -1,0 +1,263 @@
+"""One session with a server: opened and closed by one task, used by any number of others."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from importlib.metadata import version
+from typing import Final, TypeVar
+
+import anyio
+from anyio.lowlevel import EventLoopToken, current_token
+from mcp import Client, MCPError
+from mcp.client import IncomingMessage
+from mcp.client.subscriptions import Subscription, SubscriptionLost
+from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST, Implementation, ToolListChangedNotification
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from opentelemetry import context as otel_context
+from opentelemetry.trace import INVALID_SPAN_CONTEXT
+
+from pellucid.background import call_soon
+from pellucid.errors import describe, first_of
+from pellucid.mcp.transports import Link, Target
+from pellucid.tools.flight import Flight
+
+T = TypeVar("T")
+
+LISTEN_PATIENCE: Final = 5.0
+CLOSE_PATIENCE: Final = 10.0
+"""Seconds to close in; the MCP SDK asks a server process to end, then terminates it, then kills it."""
+
+
+class ServerGone(Exception):  # noqa: N818  (an internal signal, named for what happened)
+    """The connection ended before an answer arrived; whether the server did what was asked is not known."""
+
+
+class SessionUnknown(ServerGone):
+    """The server does not know the session any longer, and therefore did nothing."""
+
+
+class Connection:
+    """A session with a server.
+
+    Requests run in the task and context of whoever makes them, so that their spans and their trace context in `_meta`
+    are the caller's; only opening, closing and listening for changes belong to the owner task. The owner does not
+    inherit the context of the run that happened to connect first: it outlives it.
+
+    Attributes:
+        lost: Nothing can be sent any longer, or the server forgot the session.
+        notified: The server tells when its tools change.
+    """
+
+    __slots__ = (
+        "_changed",
+        "_client",
+        "_closing",
+        "_failure",
+        "_link",
+        "_loop",
+        "_over",
+        "_owner",
+        "_retired",
+        "_settled",
+        "_target",
+        "_uses",
+        "lost",
+        "notified",
+    )
+
+    def __init__(self, target: Target, *, changed: Callable[[], None], ended: Callable[[Connection], None]) -> None:
+        self.lost = False
+        self.notified = False
+        self._target = target
+        self._changed = changed
+        self._link = Link(ended=self._lose)
+        self._loop: EventLoopToken = current_token()
+        self._client: Client | None = None
+        self._failure: BaseException | None = None
+        self._uses = 0
+        self._retired = False
+        self._settled = anyio.Event()
+        self._over = anyio.Event()
+        self._closing = anyio.CancelScope()
+        self._owner = Flight[None](
+            span=INVALID_SPAN_CONTEXT, timeout=None, held=True, settled=lambda _owner: ended(self)
+        )
+
+    @property
+    def usable(self) -> bool:
+        """Whether new requests may be made."""
+        return self._client is not None and not self._retired
+
+    @property
+    def protocol_version(self) -> str:
+        """The negotiated version of the protocol."""
+        assert self._client is not None
+        return self._client.protocol_version
+
+    @property
+    def modern(self) -> bool:
+        """Whether listings say how long they are good for."""
+        return self.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+    async def open(self) -> None:
+        """Connect. Whatever went wrong is raised as it is."""
+        contextvars.Context().run(self._owner.start, partial(self._own, otel_context.get_current()))
+        try:
+            await self._settled.wait()
+        except BaseException:
+            self._closing.cancel()
+            raise
+        if self._client is None:
+            await self._owner.wait()
+            assert self._failure is not None
+            raise self._failure
+
+    async def request(self, send: Callable[[Client], Awaitable[T]]) -> T:
+        """Make a request in the caller's own task; cancelling it tells the server.
+
+        Raises:
+            SessionUnknown: the request was not accepted; connect again and repeat it.
+            ServerGone: the connection ended meanwhile.
+            MCPError: the server answered with an error.
+        """
+        client = self._client
+        if client is None:
+            raise ServerGone(self._last_words())
+        self._uses += 1
+        try:
+            return await send(client)
+        except MCPError as error:
+            if error.code == INVALID_REQUEST and self._link.session_unknown:
+                self._lose()
+                raise SessionUnknown("the server does not know the session any longer") from error
+            if error.code != CONNECTION_CLOSED:
+                raise
+            cause: Exception = error
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
+            cause = error
+        finally:
+            self._uses -= 1
+            self._rest()
+        self._lose()
+        if self._link.over:
+            with anyio.move_on_after(1):  # the owner learns why
+                await self._owner.wait()
+        raise ServerGone(self._last_words()) from self._failure or cause
+
+    def retire(self) -> None:
+        """Take no new requests, and close when those under way are done."""
+        if not self._retired:
+            self._retired = True
+            self._changed()
+            self._rest()
+
+    def close(self) -> None:
+        """Close now, from any thread; requests under way fail."""
+        call_soon(self._loop, self._close)
+
+    async def wait_closed(self) -> None:
+        """Wait until everything is released, in any event loop."""
+        await self._owner.wait()
+
+    def explain(self, error: BaseException) -> str:
+        """Return what is known of a failure to connect."""
+        text = describe(error)
+        if self._link.status is not None:
+            text += f" (HTTP status {self._link.status})"
+        return self._with_words(text)
+
+    def _close(self) -> None:
+        self.retire()
+        if self._settled.is_set():
+            self._over.set()
+        else:
+            self._closing.cancel()
+
+    def _lose(self) -> None:
+        self.lost = True
+        self.retire()
+
+    def _rest(self) -> None:
+        if self._retired and not self._uses:
+            self._over.set()
+
+    def _last_words(self) -> str:
+        return self._with_words(
+            describe(self._failure) if isinstance(self._failure, Exception) else "the server closed the connection"
+        )
+
+    def _with_words(self, text: str) -> str:
+        return f"{text}; it wrote: {' | '.join(self._link.words)}" if self._link.words else text
+
+    async def _own(self, parent: otel_context.Context) -> None:
+        """Open, stay, close: the life of the owner task."""
+        try:
+            with self._closing:
+                async with AsyncExitStack() as stack:
+                    client = await self._connect(stack, parent)
+                    subscription = await self._subscribe(stack, client)
+                    self._client = client
+                    self._settled.set()
+                    await self._stay(subscription)
+                    self._closing.deadline = anyio.current_time() + CLOSE_PATIENCE
+        except BaseException as error:
+            self._failure = first_of(error) if isinstance(error, BaseExceptionGroup) else error
+            raise
+        finally:
+            self._failure = self._failure or ServerGone("the connection was closed before it was opened")
+            self._client = None
+            self._lose()
+            self._settled.set()
+
+    async def _connect(self, stack: AsyncExitStack, parent: otel_context.Context) -> Client:
+        token = otel_context.attach(parent)
+        try:
+            client = Client(
+                self._target.reach(self._link),
+                cache=None,  # what is kept, and for how long, is the provider's business: it is on its spans
+                message_handler=self._hear,
+                client_info=Implementation(name="pellucid", version=version("pellucid")),
+            )
+            return await stack.enter_async_context(client)
+        finally:
+            otel_context.detach(token)
+
+    async def _subscribe(self, stack: AsyncExitStack, client: Client) -> Subscription | None:
+        """Ask to be told of changes, if the server offers it. Not being told only means to ask more often."""
+        tools = client.server_capabilities.tools
+        if tools is None or not tools.list_changed:
+            return None
+        if client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            self.notified = self._target.pushes
+            return None
+        try:
+            with anyio.move_on_after(LISTEN_PATIENCE):
+                subscription = await stack.enter_async_context(client.listen(tools_list_changed=True))
+                self.notified = bool(subscription.honored.tools_list_changed)
+                return subscription
+        except (MCPError, SubscriptionLost):
+            return None
+        return None
+
+    async def _stay(self, subscription: Subscription | None) -> None:
+        async with anyio.create_task_group() as tasks:
+            if subscription is not None:
+                tasks.start_soon(self._follow, subscription)
+            await self._over.wait()
+            tasks.cancel_scope.cancel()
+
+    async def _follow(self, subscription: Subscription) -> None:
+        try:
+            async for _event in subscription:
+                self._changed()
+        except SubscriptionLost:
+            pass  # lost or ended by the server, it is the same to us: changes are not told of any longer
+        self.notified = False
+        self.retire()
+
+    async def _hear(self, message: IncomingMessage) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            self._changed()

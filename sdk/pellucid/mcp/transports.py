@@ -1,0 +1,230 @@
+"""How the different kinds of servers are reached, and what a transport tells of itself meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Final, Self, TextIO, TypeAlias
+from urllib.parse import urlsplit
+
+import anyio
+import anyio.to_thread
+import httpx2
+from mcp import StdioServerParameters
+from mcp.client import Transport
+from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.server import Server
+from mcp.server.mcpserver import MCPServer
+
+from pellucid.errors import ConfigError
+
+CONNECT_PATIENCE: Final = 30.0
+READ_PATIENCE: Final = 300.0
+"""HTTP timeouts as the MCP SDK has them by default; a server may hold a response stream open."""
+
+_LAST_WORDS: Final = 10
+_log = logging.getLogger("pellucid.mcp")
+
+Reachable: TypeAlias = "Server[Any] | MCPServer | Transport"
+"""What `mcp.Client` connects to."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Link:
+    """What is noticed of one connection's transport.
+
+    Attributes:
+        ended: Called when nothing more can arrive.
+        over: It was.
+        status: The last HTTP status that meant an error.
+        session_unknown: The server answered that it does not know the session (any longer).
+        words: The last lines that the server process wrote to its standard error.
+    """
+
+    ended: Callable[[], None]
+    over: bool = False
+    status: int | None = None
+    session_unknown: bool = False
+    words: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_WORDS))
+
+    def end(self) -> None:
+        """Note that nothing more can arrive."""
+        if not self.over:
+            self.over = True
+            self.ended()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A server and the way to it.
+
+    Attributes:
+        kind: Value of `pellucid.provider.kind`.
+        reach: Makes what `mcp.Client` connects to; called for each connection.
+        transport: Value of `network.transport`.
+        address: Host, for HTTP.
+        port: Port, for HTTP.
+        pushes: Whether change notifications of servers before protocol 2026-07-28 are sure to arrive. Over HTTP they
+            need a stream that such servers may refuse and the MCP SDK gives up on silently.
+    """
+
+    kind: str
+    reach: Callable[[Link], Reachable]
+    transport: str | None = None
+    address: str | None = None
+    port: int | None = None
+    pushes: bool = True
+
+
+def in_process(server: Server[Any] | MCPServer) -> Target:
+    """Reach a server object without any transport."""
+    return Target(kind="mcp.memory", reach=lambda _link: server)
+
+
+def over_stdio(parameters: StdioServerParameters, errlog: TextIO | None) -> Target:
+    """Start a server process and talk over its standard input and output."""
+
+    def reach(link: Link) -> Transport:
+        return _watched(_process(parameters, errlog, link), link)
+
+    return Target(kind="mcp.stdio", reach=reach, transport="pipe")
+
+
+def over_http(url: str, headers: Mapping[str, str] | None) -> Target:
+    """Talk streamable HTTP.
+
+    Raises:
+        ConfigError: `url` is not an http or https address.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ConfigError(f"{url!r} is not the address of an MCP server: it must begin with http:// or https://")
+
+    def reach(link: Link) -> Transport:
+        return _watched(_http(url, headers, link), link)
+
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return Target(kind="mcp.http", reach=reach, transport="tcp", address=parts.hostname, port=port, pushes=False)
+
+
+def over_transport(make: Callable[[], Transport]) -> Target:
+    """Talk over transports of the application's own."""
+    return Target(kind="custom", reach=lambda link: _watched(make(), link))
+
+
+def once(transport: Transport) -> Callable[[], Transport]:
+    """Make a factory of a transport, which can be entered only once.
+
+    Raises (when called again):
+        ConfigError: the transport is used up.
+    """
+    left = [transport]
+
+    def make() -> Transport:
+        if not left:
+            raise ConfigError(
+                "the transport was used already and cannot be opened again; pass a function that makes one"
+            )
+        return left.pop()
+
+    return make
+
+
+@asynccontextmanager
+async def _watched(transport: Transport, link: Link) -> AsyncIterator[Any]:
+    async with transport as (read, write):
+        yield _Watched(read, link), write
+
+
+class _Watched:
+    """A read stream that notes its end."""
+
+    def __init__(self, stream: Any, link: Link) -> None:
+        self._stream = stream
+        self._link = link
+
+    @property
+    def last_context(self) -> Any:
+        """The context that the message was sent in, if the stream knows it; the MCP SDK asks."""
+        return getattr(self._stream, "last_context", None)
+
+    async def receive(self) -> Any:
+        try:
+            return await self._stream.receive()
+        except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            self._link.end()
+            raise
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+@asynccontextmanager
+async def _http(url: str, headers: Mapping[str, str] | None, link: Link) -> AsyncIterator[Any]:
+    async def note(response: httpx2.Response) -> None:
+        if response.status_code >= httpx2.codes.BAD_REQUEST:
+            link.status = response.status_code
+        if response.status_code == httpx2.codes.NOT_FOUND and "mcp-session-id" in response.request.headers:
+            link.session_unknown = True
+
+    timeout = httpx2.Timeout(CONNECT_PATIENCE, read=READ_PATIENCE)
+    hooks = {"response": [note]}
+    async with (
+        httpx2.AsyncClient(headers=dict(headers or {}), timeout=timeout, event_hooks=hooks) as client,
+        streamable_http_client(url, http_client=client) as streams,
+    ):
+        yield streams
+
+
+@asynccontextmanager
+async def _process(parameters: StdioServerParameters, errlog: TextIO | None, link: Link) -> AsyncIterator[Any]:
+    if errlog is not None:
+        async with stdio_client(parameters, errlog=errlog) as streams:
+            yield streams
+        return
+    source, sink = os.pipe()
+    listener = threading.Thread(target=_listen, args=(source, parameters.command, link), name="mcp-stderr", daemon=True)
+    listener.start()
+    # The process has its own copy of the sink; while ours is open, the listener would never see the end.
+    ours = os.fdopen(sink, "w")
+    try:
+        async with stdio_client(parameters, errlog=ours) as streams:
+            ours.close()
+            yield streams
+    finally:
+        ours.close()
+        # What a process says last is said when it dies. Its children may hold the pipe for longer than we care to wait.
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(listener.join, 0.5)
+
+
+def _listen(source: int, command: str, link: Link) -> None:
+    """Read a server's standard error to its end, in a thread."""
+    with os.fdopen(source, encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            link.words.append(line.rstrip())
+            _log.debug("%s: %s", command, line.rstrip())
