@@ -207,7 +207,8 @@ class Connection:
             self._failure = first_of(error) if isinstance(error, BaseExceptionGroup) else error
             raise
         finally:
-            self._failure = self._failure or ServerGone("the connection was closed before it was opened")
+            if not self._settled.is_set() and self._failure is None:
+                self._failure = ServerGone("the connection was closed before it was opened")
             self._client = None
             self._lose()
             self._settled.set()

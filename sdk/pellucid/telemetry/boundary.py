@@ -32,7 +32,7 @@ from pellucid.telemetry.recording import Recorded, Recorder
 from pellucid.telemetry.scope import Scope
 from pellucid.types import JSONValue
 
-_SCALARS: Final = frozenset({str, int, float, bool})
+_ALWAYS_LOGGED: Final = ("outcome", "duration_ms", "error", "error_type")
 _LEVELS: Final = {
     semconv.COMPLETED: "info",
     semconv.CANCELLED: "info",
@@ -226,14 +226,16 @@ class Boundary:
         if not scope.lines.wanted(level):
             return
         span = self.span.get_span_context()
-        fields = {
+        fields: dict[str, Any] = {
             "agent": scope.agent,
             "run_id": scope.run_id,
             "iteration": scope.iteration,
             "trace_id": format_trace_id(span.trace_id),
             "span_id": format_span_id(span.span_id),
-            **{name: value for name, value in ended.items() if type(value) in _SCALARS},
         }
+        for name in (*self._phase.logged, *_ALWAYS_LOGGED):
+            if (value := ended.get(name)) is not None:
+                fields[name] = value
         scope.lines.write(level, event, fields, end, scope.fault)
 
     def _emit(self, event: type[Event], notes: Mapping[str, Any]) -> None:

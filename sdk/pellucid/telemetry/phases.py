@@ -38,6 +38,7 @@ class Phase:
         attributes: Attributes of every such span.
         names: What a phase notes, and the attribute that says it.
         duration: The histogram that gets its duration.
+        logged: Notes that the log line has, beside those that every line has.
         started, completed, failed: Its events; `failed` also tells of cancellation and timeout.
     """
 
@@ -46,6 +47,7 @@ class Phase:
     kind: SpanKind = SpanKind.INTERNAL
     attributes: Mapping[str, AttributeValue]
     names: Mapping[str, str]
+    logged: tuple[str, ...]
     duration: semconv.Metric
     started: type[Event] | None
     completed: type[Event]
@@ -69,6 +71,7 @@ RUN: Final = Phase(
         "input_tokens": semconv.USAGE_INPUT_TOKENS,
         "output_tokens": semconv.USAGE_OUTPUT_TOKENS,
     },
+    logged=("stop_reason", "iterations", "input_tokens", "output_tokens"),
     duration=semconv.AGENT_DURATION,
     started=RunStarted,
     completed=RunCompleted,
@@ -91,6 +94,7 @@ DISCOVERY: Final = Phase(
         "server_address": semconv.SERVER_ADDRESS,
         "server_port": semconv.SERVER_PORT,
     },
+    logged=("provider_id", "cache", "tool_count"),
     duration=semconv.DISCOVERY_DURATION,
     started=ToolsDiscoveryStarted,
     completed=ToolsDiscoveryCompleted,
@@ -107,6 +111,7 @@ COMPOSE: Final = Phase(
         "digest": semconv.REQUEST_DIGEST,
         "catalog_digest": semconv.CATALOG_DIGEST,
     },
+    logged=("tool_count", "message_count"),
     duration=semconv.COMPOSE_DURATION,
     started=None,
     completed=RequestComposed,
@@ -144,6 +149,7 @@ INFERENCE: Final = Phase(
         "cache_write_input_tokens": semconv.USAGE_CACHE_WRITE_INPUT_TOKENS,
         "reasoning_output_tokens": semconv.USAGE_REASONING_OUTPUT_TOKENS,
     },
+    logged=("model", "finish_reason", "input_tokens", "output_tokens"),
     duration=semconv.OPERATION_DURATION,
     started=InferenceStarted,
     completed=InferenceCompleted,
@@ -165,6 +171,7 @@ DISPATCH: Final = Phase(
         "dispatch_mode": semconv.DISPATCH_MODE,
         "conversation_id": semconv.CONVERSATION_ID,
     },
+    logged=("tool_name", "tool_call_id", "provider_id"),
     duration=semconv.TOOL_DURATION,
     started=ToolStarted,
     completed=ToolCompleted,
