@@ -51,7 +51,7 @@ class Agent:
         instructions: str | None = None,
         tools: Sequence[Tool | Callable[..., Any]] = (),
         providers: Sequence[ToolProvider] = (),
-        limits: Limits = Limits(),
+        limits: Limits | None = None,
         telemetry: Pipeline | None = None,
         description: str | None = None,
     ) -> None:
@@ -59,7 +59,8 @@ class Agent:
             raise ConfigError("Agent: name must not be empty; it names the agent in traces and metrics")
         if not isinstance(model, Model):
             raise ConfigError(
-                f"Agent {name!r}: {model!r} is not a model; it needs `name`, `provider_name`, `generate()` and `stream()`"
+                f"Agent {name!r}: {model!r} is not a model; "
+                f"it needs `name`, `provider_name`, `generate()` and `stream()`"
             )
         own = static_tools([item if isinstance(item, Tool) else tool(item) for item in tools])
         listers = tuple(Lister(each) for each in ([own, *providers] if tools or not providers else providers))
@@ -75,7 +76,7 @@ class Agent:
             model=model,
             instructions=instructions,
             listers=listers,
-            limits=limits,
+            limits=limits or Limits(),
             catalogs=Catalogs(),
             listeners=Listeners(),
         )

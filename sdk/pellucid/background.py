@@ -12,7 +12,7 @@ import contextvars
 import importlib
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar, TypeVarTuple, Unpack
+from typing import Any, TypeVar, TypeVarTuple
 
 import anyio
 from anyio.lowlevel import EventLoopToken, current_token
@@ -24,7 +24,7 @@ _running: set[Any] = set()
 """Strong references: asyncio itself keeps only weak ones to its tasks."""
 
 
-def spawn(function: Callable[[Unpack[_Args]], Awaitable[object]], *args: Unpack[_Args]) -> None:
+def spawn(function: Callable[[*_Args], Awaitable[object]], *args: *_Args) -> None:
     """Run an async function as a task of its own in the current event loop, in a copy of the caller's context.
 
     The task is cancelled when the loop shuts down. `function` must deal with its own failures: what it raises can reach
@@ -56,7 +56,7 @@ def call_soon(token: EventLoopToken, callback: Callable[[], object]) -> None:
         schedule(callback)
 
 
-async def race(function: Callable[[Unpack[_Args]], Awaitable[_T]], *args: Unpack[_Args], patience: float = 0.5) -> _T:
+async def race(function: Callable[[*_Args], Awaitable[_T]], *args: *_Args, patience: float = 0.5) -> _T:
     """Await `function(*args)` in a task of its own, so that it cannot hold its caller.
 
     When the caller is cancelled the task is too; it gets `patience` seconds to clean up and is left behind if it does

@@ -101,7 +101,7 @@ class DiscoveryReport(Protocol):
     """Takes what a provider knows about a discovery; shown on its span and metric."""
 
     def __call__(self, *, cache: str | None = None, link: SpanContext | None = None) -> None:
-        """Say that the list came from the cache (`hit`, `stale`), from a round trip (`miss`) or another's (`joined`)."""
+        """Say whether the list came from the cache (`hit`, `stale`), a round trip (`miss`) or another's (`joined`)."""
 
 
 def _unreported(*, cache: str | None = None, link: SpanContext | None = None) -> None:

@@ -14,5 +14,5 @@ async def discover(run: Run) -> Catalog:
         DiscoveryError: a provider failed; its own exception is the cause.
     """
     setup = run.setup
-    parts = await list_all(setup.listers, run, run.discovery_context(), timeout=run.limits.discovery_timeout)
+    parts = await list_all(setup.listers, run, run.discovery_context(), within=run.limits.discovery_timeout)
     return setup.catalogs.of(parts)

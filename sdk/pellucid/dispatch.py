@@ -35,10 +35,7 @@ async def dispatch(run: Run, catalog: Catalog, calls: Sequence[ToolCall]) -> lis
     Of several calls with one id the first is run; the others are refused, which its result says.
     """
     first: dict[str, ToolCall] = {}
-    repeated = []
-    for call in calls:
-        if first.setdefault(_id(call), call) is not call:
-            repeated.append(call)
+    repeated = [call for call in calls if first.setdefault(_id(call), call) is not call]
     results: dict[str, ToolResult] = {}
     if len(first) == 1:
         results[_id(calls[0])] = await _execute(run, catalog, calls[0])
@@ -184,7 +181,8 @@ def _arguments(tool: Tool, call: ToolCall) -> JSONObject:
         )
     if issues := tool.validator.issues(arguments):
         raise ToolError(
-            f"The arguments of {tool.name!r} do not fit its schema: {'; '.join(issues)}. Correct them and call it again.",
+            f"The arguments of {tool.name!r} do not fit its schema: {'; '.join(issues)}. "
+            f"Correct them and call it again.",
             error_type="invalid_arguments",
         )
     return arguments

@@ -46,7 +46,7 @@ class ConfigError(PellucidError, ValueError):
     """An option has a value that cannot work."""
 
 
-class RunCancelled(PellucidError):  # noqa: N818  (named in the public contract)
+class RunCancelled(PellucidError):
     """The run was cancelled through its `CancelToken`. Attributes: reason: what `cancel()` was given."""
 
     def __init__(self, agent: str, reason: str | None = None) -> None:
@@ -54,7 +54,7 @@ class RunCancelled(PellucidError):  # noqa: N818  (named in the public contract)
         self.reason = reason
 
 
-class RunTimeout(PellucidError, TimeoutError):  # noqa: N818
+class RunTimeout(PellucidError, TimeoutError):
     """The run passed `Limits.deadline`."""
 
     error_type = "timeout"
@@ -76,7 +76,10 @@ class DiscoveryTimeout(DiscoveryError, TimeoutError):
 
 
 class DiscoveryBackoff(DiscoveryError):
-    """A tool provider failed a moment ago and is left alone. Attributes: retry_after: seconds until it is asked again."""
+    """A tool provider failed a moment ago and is left alone.
+
+    Attributes: retry_after: seconds until it is asked again.
+    """
 
     error_type = "backoff"
 
@@ -94,7 +97,7 @@ class InvalidCatalog(DiscoveryError):
     error_type = "invalid_catalog"
 
 
-class ToolNameCollision(PellucidError):  # noqa: N818  (named in the public contract)
+class ToolNameCollision(PellucidError):
     """Two providers offer a tool of one name. Attributes: tool_name, first, second: the providers' ids."""
 
     error_type = "tool_name_collision"

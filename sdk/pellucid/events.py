@@ -1,7 +1,7 @@
 """What happens in a run, as frozen records. The class is the name, the payload and the registration.
 
-Listen with `agent.on("tools.discovery_failed", listener)`, `agent.on("tools.*", listener)` or `agent.on("*", listener)`.
-Payloads obey the run's capture policy: texts of errors are redacted, and absent in the modes `metadata` and `off`.
+Listen with `agent.on("tools.discovery_failed", listener)`, or with the patterns `"tools.*"` and `"*"`. Payloads obey
+the run's capture policy: texts of errors are redacted, and absent in the modes `metadata` and `off`.
 """
 
 from __future__ import annotations
@@ -227,7 +227,10 @@ class ToolFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryError(Event):
-    """Something that only observes failed; the run did not notice. Attributes: part: `listener`, `span`, `metric`, …."""
+    """Something that only observes failed; the run did not notice.
+
+    Attributes: part: `listener`, `span`, `metric`, `log`, `recording` or `event`.
+    """
 
     name: ClassVar[str] = "telemetry.error"
     part: str

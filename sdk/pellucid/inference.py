@@ -12,7 +12,7 @@ import anyio
 from pellucid import semconv
 from pellucid.errors import ModelError, ModelTimeout, describe
 from pellucid.events import InferenceDelta
-from pellucid.messages import Message, ReasoningPart, TextPart, ToolCall
+from pellucid.messages import Message, Part, ReasoningPart, TextPart, ToolCall
 from pellucid.models import Model, ModelDelta, ModelRequest, ModelResponse, StreamItem
 from pellucid.run import Run
 from pellucid.telemetry import INFERENCE, Boundary, boundary, once
@@ -115,12 +115,12 @@ def _checked(run: Run, model: Model, response: object) -> ModelResponse:
     message = response.message
     if all(call.id for call in message.tool_calls):
         return response
-    parts = [
+    parts = tuple(
         replace(part, id=f"call_{run.run_id[:8]}_{run.iteration}_{index}")
         if isinstance(part, ToolCall) and not part.id
         else part
         for index, part in enumerate(message.parts)
-    ]
+    )
     return replace(response, message=replace(message, parts=parts))
 
 
@@ -175,5 +175,7 @@ def _unfinished(partial: list[ModelDelta]) -> Message:
     """Return what had arrived of an answer that did not come to its end."""
     text = "".join(delta.content for delta in partial if delta.type == "text")
     reasoning = "".join(delta.content for delta in partial if delta.type == "reasoning")
-    parts = [*([ReasoningPart(reasoning)] if reasoning else []), *([TextPart(text)] if text else [])]
+    parts: list[Part] = [ReasoningPart(reasoning)] if reasoning else []
+    if text:
+        parts.append(TextPart(text))
     return Message("assistant", parts)

@@ -147,19 +147,11 @@ class UriPart(_RecordPart):
 
 
 Part: TypeAlias = (
-    TextPart
-    | ReasoningPart
-    | ToolCall
-    | ToolResult
-    | ServerToolCall
-    | ServerToolResult
-    | BlobPart
-    | FilePart
-    | UriPart
+    TextPart | ReasoningPart | ToolCall | ToolResult | ServerToolCall | ServerToolResult | BlobPart | FilePart | UriPart
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Message:
     """One message of a conversation.
 
@@ -170,12 +162,13 @@ class Message:
     """
 
     role: Role
-    parts: Sequence[Part]
-    finish_reason: FinishReason | None = None
+    parts: tuple[Part, ...]
+    finish_reason: FinishReason | None
 
-    def __post_init__(self) -> None:
-        parts = (TextPart(self.parts),) if isinstance(self.parts, str) else tuple(self.parts)
-        object.__setattr__(self, "parts", parts)
+    def __init__(self, role: Role, parts: Sequence[Part] | str, finish_reason: FinishReason | None = None) -> None:
+        object.__setattr__(self, "role", role)
+        object.__setattr__(self, "parts", (TextPart(parts),) if isinstance(parts, str) else tuple(parts))
+        object.__setattr__(self, "finish_reason", finish_reason)
 
     @property
     def text(self) -> str:

@@ -7,7 +7,6 @@ theirs between two calls. It works the same without a loop, inside a running one
 from __future__ import annotations
 
 import atexit
-import contextvars
 import os
 import threading
 from collections.abc import Awaitable, Callable
@@ -57,22 +56,15 @@ if hasattr(os, "register_at_fork"):
 
 
 def run_in_portal(function: Callable[[], Awaitable[T]]) -> T:
-    """Run an async function and wait for it, in the caller's context variables.
+    """Run an async function and wait for it; it sees the caller's context variables, which a portal passes on.
 
     An interruption of the caller (`KeyboardInterrupt`) cancels the function.
     """
-    context = contextvars.copy_context()
-
-    async def call() -> T:
-        for variable, value in context.items():
-            variable.set(value)
-        return await function()
-
     portal = _PORTAL.get()
     if portal is None:
         with start_blocking_portal(name="pellucid-nested") as nested:
-            return nested.call(call)
-    future = portal.start_task_soon(call)
+            return nested.call(function)
+    future = portal.start_task_soon(function)
     try:
         return future.result()
     except BaseException:

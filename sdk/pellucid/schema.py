@@ -46,7 +46,8 @@ class Signature:
             bound = self.model.model_validate(arguments)
         except ValidationError as error:
             issues = error.errors(include_url=False, include_context=False, include_input=False)
-            raise ValueError("; ".join(f"{_path(issue['loc'])}: {issue['msg']}" for issue in issues[:MAX_ISSUES])) from None
+            text = "; ".join(f"{_path(issue['loc'])}: {issue['msg']}" for issue in issues[:MAX_ISSUES])
+            raise ValueError(text) from None
         return {name: getattr(bound, name) for name in type(bound).model_fields}
 
 
@@ -106,7 +107,7 @@ class Validator:
 
     __slots__ = ("_validator",)
 
-    def __init__(self, schema: JSONObject) -> None:
+    def __init__(self, schema: object) -> None:
         if not isinstance(schema, dict) or schema.get("type") != "object":
             raise ValueError('the schema must be a JSON object with "type": "object"')
         try:

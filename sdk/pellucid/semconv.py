@@ -120,7 +120,10 @@ CLIENT_BUCKETS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One instrument. Attributes: kind: `histogram`, `counter`, `updown` or `gauge`; buckets: upper bounds, inclusive."""
+    """One instrument.
+
+    Attributes: kind: `histogram`, `counter`, `updown` or `gauge`; buckets: upper bounds, inclusive.
+    """
 
     name: str
     kind: str

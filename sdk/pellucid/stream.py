@@ -53,7 +53,9 @@ class RunStream:
         spawn(production.produce)
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
         self._production.cancel()
         with anyio.CancelScope(shield=True):
             await self._production.over.wait()

@@ -30,7 +30,9 @@ class FunctionModel:
 
     provider_name = "pellucid.testing"
 
-    def __init__(self, function: Callable[[ModelRequest], Answer | Awaitable[Answer]], *, name: str = "function") -> None:
+    def __init__(
+        self, function: Callable[[ModelRequest], Answer | Awaitable[Answer]], *, name: str = "function"
+    ) -> None:
         self.name = name
         self.requests: list[ModelRequest] = []
         self._function = function
@@ -139,6 +141,4 @@ def _response(answer: Answer) -> ModelResponse:
         message = Message("assistant", answer)
     else:
         message = Message("assistant", (answer,) if isinstance(answer, ToolCall) else tuple(answer))
-    return ModelResponse(
-        message=message, usage=Usage(), finish_reason="tool_call" if message.tool_calls else "stop"
-    )
+    return ModelResponse(message=message, usage=Usage(), finish_reason="tool_call" if message.tool_calls else "stop")

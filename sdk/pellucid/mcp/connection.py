@@ -203,9 +203,12 @@ class Connection:
                     self._settled.set()
                     await self._stay(subscription)
                     self._closing.deadline = anyio.current_time() + CLOSE_PATIENCE
-        except BaseException as error:
-            self._failure = first_of(error) if isinstance(error, BaseExceptionGroup) else error
-            raise
+        except BaseExceptionGroup as group:
+            # A transport that breaks while the event loop shuts down gives a group of both, which would be the loop's
+            # crash if it left the task.
+            self._failure = first_of(group)
+        except Exception as error:  # noqa: BLE001  (told to those who wait for it)
+            self._failure = error
         finally:
             if not self._settled.is_set() and self._failure is None:
                 self._failure = ServerGone("the connection was closed before it was opened")

@@ -32,7 +32,7 @@ class ModelResponse:
     """What a model answered. Attributes: model: the one that answered, if it says so; id: the vendor's."""
 
     message: Message
-    usage: Usage = Usage()
+    usage: Usage = field(default_factory=Usage)
     finish_reason: FinishReason = "stop"
     model: str | None = None
     id: str | None = None
@@ -61,9 +61,14 @@ class Model(Protocol):
     """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The model's name."""
+        ...
+
     @property
-    def provider_name(self) -> str: ...
+    def provider_name(self) -> str:
+        """Its vendor's name."""
+        ...
 
     async def generate(self, request: ModelRequest) -> ModelResponse:
         """Return the whole answer. Raise on failure; the runtime names the model and keeps the cause."""

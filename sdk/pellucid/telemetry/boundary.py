@@ -8,7 +8,8 @@ with boundary(run, DISCOVERY, provider.id, provider_id=provider.id) as b:
 ```
 
 Time is read once at each end; span, metric, events and log line all come from these two readings, so they agree. What
-has started ends exactly once, whatever ends it. If a listener, processor, serialiser or exporter fails, the run does not.
+has started ends exactly once, whatever ends it. If a listener, processor, serialiser or exporter fails, the run does
+not.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from opentelemetry.util.types import AttributeValue
 from pellucid import semconv
 from pellucid.errors import RunCancelled, error_type_of
 from pellucid.events import Event
-from pellucid.telemetry.phases import Phase, payload_of
+from pellucid.telemetry.phases import PAYLOADS, Phase
 from pellucid.telemetry.recording import Recorded, Recorder
 from pellucid.telemetry.scope import Scope
 from pellucid.types import JSONValue
@@ -48,7 +49,19 @@ Record: TypeAlias = Callable[[Recorder], Recorded]
 class Boundary:
     """One phase under way. Attributes: span: its span; context: OpenTelemetry's context with the span in it."""
 
-    __slots__ = ("_attached", "_content", "_error", "_labels", "_later", "_notes", "_phase", "_scope", "_start", "context", "span")
+    __slots__ = (
+        "_attached",
+        "_content",
+        "_error",
+        "_labels",
+        "_later",
+        "_notes",
+        "_phase",
+        "_scope",
+        "_start",
+        "context",
+        "span",
+    )
 
     def __init__(self, scope: Scope, phase: Phase, target: str, notes: dict[str, Any]) -> None:
         self._scope = scope
@@ -240,7 +253,7 @@ class Boundary:
 
     def _emit(self, event: type[Event], notes: Mapping[str, Any]) -> None:
         if self._scope.heard(event.name):
-            payload = {name: notes.get(name) for name in _payload(event)}
+            payload = {name: notes.get(name) for name in PAYLOADS[event]}
             self._scope.emit(event, self.span.get_span_context(), payload)
 
 
@@ -249,7 +262,7 @@ class _Abandoned(BaseException):
 
 
 def boundary(scope: Scope, phase: Phase, target: str = "", /, **notes: Any) -> Boundary:
-    """Observe a phase: `with boundary(run, DISCOVERY, provider.id, provider_id=provider.id) as b: ...`.
+    """Observe a phase: it starts now, and ends with the context.
 
     Args:
         scope: The run, or any other scope.
@@ -280,6 +293,3 @@ def _attributes(phase: Phase, notes: Mapping[str, Any]) -> dict[str, AttributeVa
 @cache
 def _labels(phase: Phase) -> tuple[tuple[str, str], ...]:
     return tuple((note, name) for note, name in phase.names.items() if name in phase.duration.attributes)
-
-
-_payload = cache(payload_of)

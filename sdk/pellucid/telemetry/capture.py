@@ -18,8 +18,17 @@ Redactor: TypeAlias = Callable[[Sequence[str], JSONValue], JSONValue]
 
 MASK: Final = "[redacted]"
 
-_SECRET_WORDS = r"pass(?:word|wd|phrase)|pwd|secret|authorization|credential|cookie|(?:api|access|private|signing)[_-]?key"
-_SECRET_KEY = re.compile(rf"(?:^|[_-])(?:(?:{_SECRET_WORDS})s?(?:[_-]|$)|token$|apikey$|bearer$)", re.IGNORECASE)
+_SECRET_KEY = re.compile(
+    r"""
+    (?:^|[_-])
+    (?:
+        (?:pass(?:word|wd|phrase)|pwd|secret|authorization|credential|cookie|(?:api|access|private|signing)[_-]?key)s?
+        (?:[_-]|$)
+      | (?:token|bearer)$
+    )
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 _SECRET_TEXT = re.compile(
@@ -39,7 +48,7 @@ _SECRET_TEXT = re.compile(
 
 
 def mask_secret_keys(path: Sequence[str], value: JSONValue) -> JSONValue:
-    """Mask whatever lies under a key that names a secret: `password`, `api_key`, `Authorization`, `accessToken`, ...."""
+    """Mask whatever lies under a key that names a secret: `password`, `api_key`, `accessToken`, ...."""
     for key in path:
         if _is_secret(key):
             return MASK
@@ -47,7 +56,7 @@ def mask_secret_keys(path: Sequence[str], value: JSONValue) -> JSONValue:
 
 
 def mask_secret_shapes(path: Sequence[str], value: JSONValue) -> JSONValue:
-    """Mask text that looks like a secret: bearer tokens, JWTs, vendors' keys, private keys, card numbers, passwords."""
+    """Mask text that looks like a secret: bearer tokens, JWTs, keys, card numbers, passwords in addresses."""
     return _SECRET_TEXT.sub(_mask_match, value) if isinstance(value, str) else value
 
 

@@ -11,6 +11,7 @@ from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
 from pellucid.events import (
+    EVENTS,
     Event,
     InferenceCompleted,
     InferenceFailed,
@@ -183,6 +184,7 @@ DISPATCH: Final = Phase(
 _ENVELOPE = frozenset(field.name for field in fields(Event))
 
 
-def payload_of(event: type[Event]) -> tuple[str, ...]:
-    """Return the names of an event's own fields."""
-    return tuple(field.name for field in fields(event) if field.name not in _ENVELOPE)
+PAYLOADS: Final[Mapping[type[Event], tuple[str, ...]]] = {
+    event: tuple(field.name for field in fields(event) if field.name not in _ENVELOPE) for event in EVENTS.values()
+}
+"""The fields of each event beside the envelope's."""

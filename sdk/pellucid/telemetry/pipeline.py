@@ -31,15 +31,29 @@ class Pipeline(Protocol):
     """
 
     @property
-    def tracer_provider(self) -> trace.TracerProvider | None: ...
+    def tracer_provider(self) -> trace.TracerProvider | None:
+        """Where spans go."""
+        ...
+
     @property
-    def meter_provider(self) -> metrics.MeterProvider | None: ...
+    def meter_provider(self) -> metrics.MeterProvider | None:
+        """Where metrics go."""
+        ...
+
     @property
-    def log_sinks(self) -> Sequence[LogSink]: ...
+    def log_sinks(self) -> Sequence[LogSink]:
+        """Where log lines go."""
+        ...
+
     @property
-    def capture(self) -> CapturePolicy | None: ...
+    def capture(self) -> CapturePolicy | None:
+        """What is recorded."""
+        ...
+
     @property
-    def listeners(self) -> Sequence[tuple[str, Listener]]: ...
+    def listeners(self) -> Sequence[tuple[str, Listener]]:
+        """Who hears events."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +76,8 @@ _default: Pipeline | None = None
 
 
 def set_default(pipeline: Pipeline | None) -> Pipeline | None:
-    """Use `pipeline` in agents that are given none; `None` goes back to the global providers. Return the previous one."""
-    global _default  # noqa: PLW0603  (the one piece of state that an application sets once)
+    """Use `pipeline` in agents that are given none and return the one before; `None` is the global providers."""
+    global _default
     previous, _default = _default, pipeline
     return previous
 

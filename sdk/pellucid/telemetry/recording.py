@@ -137,9 +137,7 @@ class Recorder:
         """Record a model's answer as the output messages, which carry their finish reason."""
         fragment = self._fragment(message)
         text = f'[{fragment.json[:-1]},"finish_reason":{json.dumps(finish_reason)}}}]'
-        return Recorded(
-            json=text if self._policy.content else None, digest=fragment.digest.hex(), size=fragment.size
-        )
+        return Recorded(json=text if self._policy.content else None, digest=fragment.digest.hex(), size=fragment.size)
 
     def _chained(self, chain: _Chain) -> Recorded:
         text, omitted = chain.recorded(self._policy.max_bytes) if self._policy.content else (None, 0)
@@ -193,9 +191,8 @@ class _Cleaner:
         if depth == MAX_DEPTH:
             return "[nested too deeply]"
         if isinstance(value, dict):
-            return {
-                self._key(key): self.clean(item, (*path, str(key)), depth + 1) for key, item in self._first(value.items())
-            }
+            items = self._first(value.items())
+            return {self._key(key): self.clean(item, (*path, str(key)), depth + 1) for key, item in items}
         if isinstance(value, (list, tuple, set, frozenset)):
             return [self.clean(item, path, depth + 1) for item in self._first(value)]
         return self.clean(dict(value) if isinstance(value, Mapping) else _jsonable(value), path, depth + 1)
@@ -266,7 +263,8 @@ def _shrunk(value: JSONValue, limit: int) -> JSONValue:
 
 def _cut_inside(value: JSONValue, text_limit: int) -> JSONValue:
     if isinstance(value, str):
-        return value if len(value) <= text_limit else f"{value[:text_limit]}… [{len(value) - text_limit} more characters]"
+        over = len(value) - text_limit
+        return value if over <= 0 else f"{value[:text_limit]}… [{over} more characters]"
     if isinstance(value, list):
         return [_cut_inside(item, text_limit) for item in value[:text_limit]]
     if isinstance(value, dict):

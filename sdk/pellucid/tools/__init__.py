@@ -1,8 +1,9 @@
 """Tools and what lists them; see README.md beside this file for what is guaranteed."""
 
+from pellucid.tools.catalog import ProviderCatalog
 from pellucid.tools.combined import combined
 from pellucid.tools.discovery_cache import DiscoveryProvider
-from pellucid.tools.listing import Lister, ProviderCatalog
+from pellucid.tools.listing import Lister
 from pellucid.tools.provider import ToolHub, ToolProvider
 from pellucid.tools.tool import Builtin, Hub, Mcp, Tool, ToolSource, tool
 from pellucid.tools.wrappers import gated_tools, skill_scoped_tools, static_tools

@@ -78,7 +78,7 @@ def check_catalog(provider_id: str, tools: Sequence[Any], *, quarantine: bool = 
 def _problem(item: Any, others: dict[str, Tool]) -> str | None:
     if not isinstance(item, Tool):
         return f"its list holds {_kind(item)} instead of a Tool"
-    if not isinstance(item.name, str) or NAME.fullmatch(item.name) is None:
+    if NAME.fullmatch(str(item.name)) is None:
         return f"tool name {item.name!r} is not 1 to 64 characters of A-Z, a-z, 0-9, '_' and '-'"
     if item.name in others:
         return f"two tools are called {item.name!r}"

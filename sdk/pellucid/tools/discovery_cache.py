@@ -15,7 +15,15 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 
 from pellucid.context import DiscoveryContext
-from pellucid.errors import ConfigError, DiscoveryBackoff, DiscoveryError, DiscoveryTimeout, InvalidCatalog, describe, error_type_of
+from pellucid.errors import (
+    ConfigError,
+    DiscoveryBackoff,
+    DiscoveryError,
+    DiscoveryTimeout,
+    InvalidCatalog,
+    describe,
+    error_type_of,
+)
 from pellucid.events import ToolsCatalogStale
 from pellucid.telemetry import DISCOVERY, Scope, boundary, current_scope
 from pellucid.tools.catalog import as_sequence, check_catalog
@@ -49,9 +57,9 @@ class _Failure:
 class DiscoveryProvider:
     """Lists the tools of a hub, with a cache.
 
-    One fetch per key is under way at a time, whatever number of runs, event loops and threads ask; each caller waits with
-    its own cancellation, and the fetch is cancelled when nobody waits for it. Failures are not cached, but a hub that
-    failed is left alone for a moment (0.5 s, doubling up to 30 s while it goes on failing).
+    One fetch per key is under way at a time, whatever number of runs, event loops and threads ask; each caller waits
+    with its own cancellation, and the fetch is cancelled when nobody waits for it. Failures are not cached, but a hub
+    that failed is left alone for a moment (0.5 s, doubling up to 30 s while it goes on failing).
 
     Args:
         hub: Where the catalogue comes from.
@@ -135,7 +143,7 @@ class DiscoveryProvider:
             if flight is None and wait <= 0:
                 flight = self._begin(key, ctx, background=revalidating)
         if entry is not None and revalidating:
-            return self._stale(entry, over, ctx, failure and failure.error)
+            return self._stale(entry, over, ctx, failure.error if failure is not None else None)
         if flight is None:
             assert failure is not None
             return self._rescue(entry, over, ctx, failure.error, DiscoveryBackoff(self.id, wait, failure.error))

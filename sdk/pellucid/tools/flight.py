@@ -29,7 +29,20 @@ class Flight(Generic[T]):
         abandoned: Nobody waited any longer.
     """
 
-    __slots__ = ("_deadline", "_done", "_held", "_lock", "_loop", "_result", "_settled", "_scope", "_waiters", "abandoned", "error", "span")
+    __slots__ = (
+        "_deadline",
+        "_done",
+        "_held",
+        "_lock",
+        "_loop",
+        "_result",
+        "_scope",
+        "_settled",
+        "_waiters",
+        "abandoned",
+        "error",
+        "span",
+    )
 
     def __init__(
         self, *, span: SpanContext, timeout: float | None, held: bool, settled: Callable[[Flight[T]], None]

@@ -40,11 +40,11 @@ class Lister:
         self._checked: OrderedDict[Hashable, tuple[object, ProviderCatalog]] = OrderedDict()
         self._digests: OrderedDict[Hashable, str] = OrderedDict()
 
-    async def list(self, scope: Scope, ctx: DiscoveryContext, timeout: float | None) -> ProviderCatalog:
+    async def list(self, scope: Scope, ctx: DiscoveryContext, within: float | None) -> ProviderCatalog:
         """Ask the provider within a `discover_tools` boundary.
 
         Raises:
-            DiscoveryError: it failed, did not answer within `timeout` seconds, or answered something else than tools.
+            DiscoveryError: it failed, took longer than `within` seconds, or answered something else than tools.
         """
         provider_id, facts = self.provider.id, self.facts
         with boundary(
@@ -60,12 +60,12 @@ class Lister:
             b.record_input(lambda recorder: recorder.facts(_asked(ctx)))
             ctx = replace(ctx, report=_Report(b))
             scope.instruments.hubs.declare(provider_id, facts.objective)
-            catalog = self.check(await self._ask(scope, ctx, timeout))
+            catalog = self.check(await self._ask(scope, ctx, within))
             self._note(scope, b, ctx, catalog)
             return catalog
 
-    async def _ask(self, scope: Scope, ctx: DiscoveryContext, timeout: float | None) -> object:
-        timeout = self.facts.timeout or timeout
+    async def _ask(self, scope: Scope, ctx: DiscoveryContext, within: float | None) -> object:
+        timeout = self.facts.timeout or within
         try:
             answer = self.provider.list_tools(ctx)
             if not inspect.isawaitable(answer):
@@ -82,7 +82,9 @@ class Lister:
         except Exception as error:
             raise DiscoveryError(self.provider.id, describe(error)) from error
         assert limit.cancelled_caught
-        raise DiscoveryTimeout(self.provider.id, f"no answer within {timeout:g} s; raise Limits.discovery_timeout if that is normal")
+        raise DiscoveryTimeout(
+            self.provider.id, f"no answer within {timeout:g} s; raise Limits.discovery_timeout if that is normal"
+        )
 
     def check(self, answer: object) -> ProviderCatalog:
         """Return the catalogue in `answer`; the same answer a second time costs nothing.
@@ -149,7 +151,7 @@ async def list_all(
     scope: Scope,
     ctx: DiscoveryContext,
     *,
-    timeout: float | None = None,
+    within: float | None = None,
     skip_failed: bool = False,
 ) -> list[ProviderCatalog]:
     """Ask several providers at the same time and return their catalogues in order.
@@ -157,12 +159,12 @@ async def list_all(
     The first failure cancels the others and is raised, unless `skip_failed`; then the run is noted as degraded.
     """
     if len(listers) == 1 and not skip_failed:
-        return [await listers[0].list(scope, ctx, timeout)]
+        return [await listers[0].list(scope, ctx, within)]
     found: list[ProviderCatalog | None] = [None] * len(listers)
 
     async def ask(index: int, lister: Lister) -> None:
         try:
-            found[index] = await lister.list(scope, ctx, timeout)
+            found[index] = await lister.list(scope, ctx, within)
         except DiscoveryError as error:
             if not skip_failed:
                 raise

@@ -19,14 +19,21 @@ class ToolProvider(Protocol):
     """Something that lists tools; asked once per iteration and never cached by the runtime.
 
     It may be shared by many runs at the same time. It raises when it cannot tell what its tools are, and never answers
-    `[]` instead. These attributes are read if they are there: `kind` (a value of `pellucid.provider.kind`),
-    `objective` (seconds a round trip should take), `timeout` (seconds, instead of `Limits.discovery_timeout`), `server_address`, `server_port`, `on_invalid` (`"quarantine"` leaves
-    broken tools out, with an event, instead of failing), `detached` (true if it leaves at once when cancelled, whatever its
-    hub does, and counts its fetches in flight itself) and `aclose()`.
+    `[]` instead. These attributes are read if they are there:
+
+    - `kind`: a value of `pellucid.provider.kind`;
+    - `objective`: seconds that a round trip should take, exported for alerts;
+    - `timeout`: seconds, instead of `Limits.discovery_timeout`;
+    - `server_address`, `server_port`;
+    - `on_invalid`: `"quarantine"` leaves broken tools out, with an event, instead of failing;
+    - `detached`: true if it leaves at once when it is cancelled, whatever its hub does, and counts its fetches itself;
+    - `aclose()`.
     """
 
     @property
-    def id(self) -> str: ...
+    def id(self) -> str:
+        """Value of `pellucid.provider.id`."""
+        ...
 
     def list_tools(self, ctx: DiscoveryContext) -> Listing:
         """Return the tools of this moment, or an awaitable of them."""
@@ -61,7 +68,8 @@ class ProviderFacts:
             ConfigError: it is not a provider, or an attribute makes no sense.
         """
         given: Any = provider
-        if not isinstance(getattr(given, "id", None), str) or not given.id or not callable(getattr(given, "list_tools", None)):
+        named = isinstance(getattr(given, "id", None), str) and given.id
+        if not named or not callable(getattr(given, "list_tools", None)):
             raise ConfigError(
                 f"{given!r} is not a tool provider: it needs a non-empty `id` and `list_tools(ctx)`; "
                 f"plain tools go to Agent(tools=...) or static_tools()"

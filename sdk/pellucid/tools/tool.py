@@ -114,14 +114,17 @@ def tool(
     ```python
     @tool
     async def weather(city: str, days: int = 1) -> str:
-        \"\"\"Return the forecast.
-
-        Args:
-            city: Name of the city, in English.
-        \"\"\"
+        "Return the forecast."
     ```
 
     Sync functions run in a worker thread. A parameter annotated `ToolContext` receives the context.
+
+    Args:
+        function: What to make a tool of; Google, NumPy and Sphinx docstrings are understood.
+        name: Its name for the model; that of the function if not given.
+        description: Its description for the model; that of the docstring if not given.
+        timeout: Seconds for one call; `Limits.tool_timeout` if not given.
+        serial: Never run it at the same time as another serial tool of the run.
 
     Raises:
         ConfigError: the function's parameters cannot be described in JSON Schema.
@@ -141,7 +144,7 @@ def _from_function(
 ) -> Tool:
     signature = signature_of(function, context_type=ToolContext)
     return Tool(
-        name=name or getattr(function, "__name__", type(function).__name__),
+        name=name or str(getattr(function, "__name__", type(function).__name__)),
         description=signature.description if description is None else description,
         input_schema=signature.input_schema,
         run=_Call(function, signature) if not _is_async(function) else _AsyncCall(function, signature),

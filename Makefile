@@ -1,0 +1,52 @@
+# Every target works as the only command: the environment is made when it is missing, and left alone when it is there.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.PHONY: help demo test check format bench coverage clean
+.DEFAULT_GOAL := help
+
+help: ## Show this list.
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+demo: $(VENV)/demo ## See a real agent on real MCP servers, traced; arguments: make demo ARGS="--content".
+	@$(BIN)/pellucid demo $(ARGS)
+
+test: $(VENV)/dev ## Run the test suite; arguments: make test ARGS="-k stream".
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/dev ## Lint, check types, layers and format.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/dev ## Format the code.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/dev ## Compare the cost of telemetry with the same written by hand.
+	@$(BIN)/python tests/bench/iteration.py $(ARGS)
+
+coverage: $(VENV)/dev ## Run the test suite and report what it does not reach.
+	$(BIN)/coverage run -m pytest
+	$(BIN)/coverage report
+
+clean: ## Remove the environment and all caches.
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage build dist
+
+# The stamps say which set of packages the environment holds; the versions are those of constraints.txt.
+$(VENV)/base: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || { echo "Making $(VENV) ..."; $(PYTHON) -m venv $(VENV); }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	@touch $@
+
+$(VENV)/demo: $(VENV)/base
+	@echo "Installing Pellucid with the hubs of the demo ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[demo]"
+	@touch $@
+
+$(VENV)/dev: $(VENV)/base
+	@echo "Installing Pellucid with everything that tests and checks need ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[all]" --group dev
+	@touch $@ $(VENV)/demo

@@ -1,0 +1,31 @@
+"""Read a run while it happens: text as it arrives, tools as they start."""
+
+import anyio
+
+from pellucid import Agent, ToolCall, tool
+from pellucid.events import InferenceDelta, ToolStarted
+from pellucid.testing import ScriptedModel
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+agent = Agent("sums", model=ScriptedModel(ToolCall("add", {"a": 2, "b": 3}), "Two and three are five."), tools=[add])
+
+
+async def main() -> None:
+    """Print what the model says, word by word."""
+    async with agent.stream("What is 2 + 3?") as events:
+        async for event in events:
+            match event:
+                case ToolStarted():
+                    print(f"[{event.tool_name}]")
+                case InferenceDelta(type="text"):
+                    print(event.content, end="", flush=True)
+    print(f"\n{events.result.iterations} iterations")
+
+
+anyio.run(main)
