@@ -10,6 +10,7 @@ from typing import Any, cast
 import anyio
 
 from pellucid import semconv
+from pellucid.background import race
 from pellucid.errors import ModelError, ModelTimeout, describe
 from pellucid.events import InferenceDelta
 from pellucid.messages import Message, Part, ReasoningPart, TextPart, ToolCall
@@ -60,8 +61,8 @@ async def _answer(
     try:
         with anyio.move_on_after(timeout):
             if run.streaming:
-                return _checked(run, model, await _consume(run, b, model, request, partial))
-            return _checked(run, model, await model.generate(request))
+                return _checked(run, model, await race(_consume, run, b, model, request, partial))
+            return _checked(run, model, await race(model.generate, request))
     except ModelError:
         raise
     except Exception as error:

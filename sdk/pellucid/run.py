@@ -80,7 +80,6 @@ class Run(Scope):
         "setup",
         "signal",
         "streaming",
-        "threads",
         "tool_calls",
         "usage",
     )
@@ -114,7 +113,6 @@ class Run(Scope):
         self.offered: set[str] = set()
         self.defined: str | None = None
         self.serial = anyio.Lock()
-        self.threads = anyio.CapacityLimiter(setup.limits.parallel_tools)
 
     def discovery_context(self) -> DiscoveryContext:
         """Return what providers may know in this iteration."""

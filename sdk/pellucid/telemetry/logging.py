@@ -7,10 +7,10 @@ which is silent until the application gives it a handler and a level. Nothing he
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from functools import cache
 from typing import Any, Final
-
-import structlog
 
 from pellucid.telemetry.pipeline import LogSink
 
@@ -19,11 +19,6 @@ LOGGER.addHandler(logging.NullHandler())
 
 LEVELS: Final[Mapping[str, int]] = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
-_stdlib = structlog.wrap_logger(
-    LOGGER, processors=[structlog.stdlib.render_to_log_kwargs], wrapper_class=structlog.stdlib.BoundLogger
-)
-
-
 class LogLines:
     """Writes the lines of one run."""
 
@@ -31,7 +26,10 @@ class LogLines:
 
     def __init__(self, sinks: Sequence[LogSink]) -> None:
         self._sinks = sinks
-        self._logger: Any = structlog.get_logger("pellucid").bind() if structlog.is_configured() else None
+        # An application that never imported structlog did not configure it; importing it costs 0.1 s that it may not want.
+        structlog: Any = sys.modules.get("structlog")
+        configured = structlog is not None and structlog.is_configured()
+        self._logger: Any = structlog.get_logger("pellucid").bind() if configured else None
 
     def wanted(self, level: str) -> bool:
         """Whether a line of this level would reach anybody."""
@@ -45,7 +43,7 @@ class LogLines:
             if self._logger is not None:
                 self._logger.log(LEVELS[level], event, **fields)
             elif LOGGER.isEnabledFor(LEVELS[level]):
-                _stdlib.log(LEVELS[level], event, **fields)
+                _standard().log(LEVELS[level], event, **fields)
         except Exception as error:  # noqa: BLE001  (processors and handlers are the application's)
             fault("log", error)
         for sink in self._sinks:
@@ -53,3 +51,18 @@ class LogLines:
                 sink({"event": event, "level": level, "timestamp": time_ns, **fields})
             except Exception as error:  # noqa: BLE001  (sinks are the application's)
                 fault("log", error)
+
+
+@cache
+def _standard() -> Any:
+    """Return a structlog logger over the standard one, for applications that did not configure structlog."""
+    import structlog
+
+    return structlog.wrap_logger(LOGGER, processors=[_as_record], wrapper_class=structlog.stdlib.BoundLogger)
+
+
+def _as_record(_logger: object, _method: str, fields: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
+    """Write the fields into the message, for formatters that show nothing else, and keep them as attributes."""
+    event = fields.pop("event")
+    text = " ".join(f"{name}={value!r}" if " " in str(value) else f"{name}={value}" for name, value in fields.items())
+    return (f"{event} {text}",), {"extra": dict(fields)}

@@ -1,0 +1,43 @@
+"""What importing the SDK costs and promises."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pellucid
+import pytest
+from pellucid import semconv
+
+HEAVY = ("opentelemetry.sdk", "opentelemetry.exporter", "grpc", "prometheus_client", "mcp", "starlette", "rich", "trio", "structlog")
+
+
+def test_import_loads_nothing_that_is_optional_or_heavy() -> None:
+    """`import pellucid` loads no SDK of OpenTelemetry, no exporter and no extra."""
+    code = "import sys, pellucid, pellucid.testing; print('\\n'.join(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    found = [name for name in loaded if name.startswith(tuple(f"{heavy}." for heavy in HEAVY)) or name in HEAVY]
+    assert found == []
+
+
+def test_public_names_exist() -> None:
+    """`pellucid.__all__` has no repetition, and every name in it is there."""
+    assert len(pellucid.__all__) == len(set(pellucid.__all__))
+    assert [name for name in pellucid.__all__ if not hasattr(pellucid, name)] == []
+
+
+@pytest.mark.parametrize("metric", semconv.METRICS, ids=lambda metric: metric.name)
+def test_histograms_have_float_bounds_of_their_own(metric: semconv.Metric) -> None:
+    """Every histogram advises ascending float bounds; Prometheus names of buckets never depend on the type of a number."""
+    if metric.kind == "histogram":
+        assert metric.buckets
+        assert list(metric.buckets) == sorted(set(metric.buckets))
+        assert all(type(bound) is float for bound in metric.buckets)
+    else:
+        assert metric.buckets == ()
+
+
+def test_metric_labels_are_a_closed_list_without_ids() -> None:
+    """No instrument has the id of a run, call or conversation among its labels."""
+    forbidden = {semconv.RUN_ID, semconv.TOOL_CALL_ID, semconv.CONVERSATION_ID}
+    assert [metric.name for metric in semconv.METRICS if forbidden & set(metric.attributes)] == []
