@@ -12,8 +12,7 @@ from types import TracebackType
 from typing import Self
 
 import anyio
-from anyio.lowlevel import EventLoopToken, current_token
-from anyio.streams.memory import MemoryObjectSendStream
+from anyio.lowlevel import current_token
 
 from pellucid.background import call_soon, spawn
 from pellucid.errors import ConfigError
@@ -29,10 +28,10 @@ class RunStream:
     Leaving the block cancels the run if it is not over. If the run fails, its exception comes after its last event.
     """
 
-    def __init__(self, listeners: Listeners, make: Run) -> None:
-        self._send, self._receive = anyio.create_memory_object_stream[Event](math.inf)
-        listeners.add("*", self._send.send_nowait)
-        self._production = _Production(make, self._send)
+    def __init__(self, listeners: Listeners, run: Run) -> None:
+        self._listeners = listeners
+        self._run = run
+        self._production: _Production | None = None
 
     @property
     def result(self) -> RunResult:
@@ -41,54 +40,53 @@ class RunStream:
         Raises:
             ConfigError: the run is not over.
         """
-        if self._production.result is None:
+        if self._production is None or self._production.result is None:
             raise ConfigError("the run is not over; read its events to the end before you ask for the result")
         return self._production.result
 
     async def __aenter__(self) -> Self:
-        production = self._production
-        production.loop = current_token()
+        if self._production is not None:
+            raise ConfigError("a stream can be entered once; call agent.stream() again for another run")
+        self._production = production = _Production(self._run)
+        self._listeners.add("*", production.send.send_nowait)
         # A stream that is dropped without being left, as in a forgotten generator, cancels its run all the same.
-        weakref.finalize(self, production.cancel)
+        weakref.finalize(self, production.abandon)
         spawn(production.produce)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        self._production.cancel()
-        with anyio.CancelScope(shield=True):
-            await self._production.over.wait()
-        self._receive.close()
+        assert self._production is not None  # it was entered
+        await self._production.stop()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Event:
+        production = self._production
+        if production is None:
+            raise ConfigError("a stream is read inside of its block: async with agent.stream(...) as events: ...")
         try:
-            return await self._receive.receive()
+            return await production.receive.receive()
         except anyio.EndOfStream:
-            if self._production.error is not None:
-                raise self._production.error from None
+            if production.error is not None:
+                raise production.error from None
             raise StopAsyncIteration from None
 
 
 class _Production:
-    """The task that runs the run."""
+    """The task that runs the run. It knows nothing of its reader, which may be gone at any time."""
 
-    def __init__(self, run: Run, send: MemoryObjectSendStream[Event]) -> None:
+    def __init__(self, run: Run) -> None:
         self._run = run
-        self._send = send
+        self._loop = current_token()
         self._scope = anyio.CancelScope()
-        self.over = anyio.Event()
-        self.loop: EventLoopToken | None = None
+        self._over = anyio.Event()
+        self._abandoned = False
+        self.send, self.receive = anyio.create_memory_object_stream[Event](math.inf)
         self.result: RunResult | None = None
         self.error: Exception | None = None
-
-    def cancel(self) -> None:
-        """Cancel the run if it is under way; from any thread."""
-        if self.loop is not None:
-            call_soon(self.loop, self._scope.cancel)
 
     async def produce(self) -> None:
         """Run to the end, and close the stream whatever happens."""
@@ -98,5 +96,24 @@ class _Production:
         except Exception as error:  # noqa: BLE001  (raised again where the events are read)
             self.error = error
         finally:
-            self._send.close()
-            self.over.set()
+            self.send.close()
+            self._over.set()
+            if self._abandoned:
+                self.receive.close()
+
+    async def stop(self) -> None:
+        """Cancel the run if it is under way, and wait until it is over."""
+        self._scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await self._over.wait()
+        self.receive.close()
+
+    def abandon(self) -> None:
+        """Cancel the run because nobody reads any longer; garbage is collected in any thread."""
+        call_soon(self._loop, self._abandon)
+
+    def _abandon(self) -> None:
+        self._abandoned = True
+        self._scope.cancel()
+        if self._over.is_set():
+            self.receive.close()

@@ -31,7 +31,7 @@ CLOSE_PATIENCE: Final = 10.0
 """Seconds to close in; the MCP SDK asks a server process to end, then terminates it, then kills it."""
 
 
-class ServerGone(Exception):  # noqa: N818  (an internal signal, named for what happened)
+class ServerGone(Exception):
     """The connection ended before an answer arrived; whether the server did what was asked is not known."""
 
 
@@ -151,7 +151,8 @@ class Connection:
         """Take no new requests, and close when those under way are done."""
         if not self._retired:
             self._retired = True
-            self._changed()
+            if self._settled.is_set():
+                self._changed()
             self._rest()
 
     def close(self) -> None:

@@ -8,25 +8,24 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TextIO, TypedDict, Unpack
+from weakref import WeakKeyDictionary
 
 import anyio
-from anyio.lowlevel import RunVar
-from mcp import Client, MCPError, StdioServerParameters
+from anyio.lowlevel import current_token
+from mcp import StdioServerParameters
 from mcp.client import Transport
 from mcp.server import Server
 from mcp.server.mcpserver import MCPServer
-from mcp_types import CallToolResult
 from mcp_types import Tool as ServerTool
-from opentelemetry import trace
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
 from pellucid.context import DiscoveryContext, ToolContext
-from pellucid.errors import ConfigError, DiscoveryError, ToolError
-from pellucid.mcp.connection import CLOSE_PATIENCE, Connection, ServerGone, SessionUnknown
-from pellucid.mcp.content import to_value
+from pellucid.errors import ConfigError, DiscoveryError
+from pellucid.mcp.calls import call
+from pellucid.mcp.connection import CLOSE_PATIENCE, Connection
 from pellucid.mcp.names import exposed_names
-from pellucid.mcp.site import Plan, Site, Tools, trace_context
+from pellucid.mcp.site import Plan, Site, Tools
 from pellucid.mcp.transports import Target, in_process, once, over_http, over_stdio, over_transport
 from pellucid.tools import Mcp, Tool
 from pellucid.tools.catalog import check_catalog
@@ -113,7 +112,7 @@ class MCPProvider:
             opened=self._opened,
             ended=self._ended,
         )
-        self._sites: RunVar[Site] = RunVar(f"pellucid.mcp:{id}")
+        self._sites: WeakKeyDictionary[object, Site] = WeakKeyDictionary()
         self._connections: set[Connection] = set()
         self._server_names: Mapping[str, str] = {}
         self._closed = False
@@ -217,7 +216,7 @@ class MCPProvider:
                 await connection.wait_closed()
 
     async def __aenter__(self) -> Self:
-        await self._site().connection()
+        await self._connection()
         return self
 
     async def __aexit__(
@@ -228,10 +227,10 @@ class MCPProvider:
     def _site(self) -> Site:
         if self._closed:
             raise DiscoveryError(self.id, _CLOSED)
-        site = self._sites.get(None)
+        loop = current_token().native_token
+        site = self._sites.get(loop)
         if site is None:
-            site = Site(self._plan)
-            self._sites.set(site)
+            site = self._sites[loop] = Site(self._plan)
         return site
 
     def _opened(self, connection: Connection) -> None:
@@ -274,38 +273,7 @@ class MCPProvider:
         return {name: value for name, value in known.items() if value is not None}
 
     async def _call(self, name: str, arguments: JSONObject, ctx: ToolContext) -> JSONValue:
-        """Call a tool by the server's name for it."""
+        return await call(self.id, self._connection, name, arguments, ctx)
 
-        async def report(progress: float, total: float | None, message: str | None) -> None:
-            said = {"progress": progress, "total": total, "message": message}
-            ctx.progress({key: value for key, value in said.items() if value is not None})
-
-        async def send(client: Client) -> CallToolResult:
-            return await client.call_tool(name, arguments, progress_callback=report, meta=trace_context())
-
-        try:
-            try:
-                result = await self._request(send)
-            except SessionUnknown:
-                result = await self._request(send)
-        except ServerGone as error:
-            raise ToolError(
-                f"The connection to MCP server {self.id!r} was lost during the call ({error}). "
-                f"It is not known whether the tool ran. The connection is reopened at the next call.",
-                error_type="connection_lost",
-            ) from error
-        except DiscoveryError as error:
-            raise ToolError(
-                f"MCP server {self.id!r} is not available: {error.problem}", error_type="unavailable"
-            ) from error
-        except MCPError as error:
-            trace.get_current_span().set_attribute(semconv.RPC_RESPONSE_STATUS_CODE, str(error.code))
-            raise ToolError(
-                f"MCP server {self.id!r} answered error {error.code}: {error}", error_type=str(error.code)
-            ) from error
-        return to_value(result)
-
-    async def _request(self, send: Callable[[Client], Any]) -> CallToolResult:
-        connection = await self._site().connection()
-        result: CallToolResult = await connection.request(send)
-        return result
+    async def _connection(self) -> Connection:
+        return await self._site().connection()

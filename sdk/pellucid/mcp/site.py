@@ -84,14 +84,19 @@ class Site:
         """Return the connection, or wait for a new one.
 
         Raises:
-            DiscoveryError: the server cannot be reached.
+            DiscoveryError: the server cannot be reached, or could not be a moment ago.
         """
+        if self._connection is not None and self._connection.usable:
+            return self._connection
+        if self._connecting is None:
+            self._check_awake()
+        return await self._open()
+
+    async def _open(self) -> Connection:
         if self._connection is not None and self._connection.usable:
             return self._connection
         flight = self._connecting
         if flight is None:
-            if self._fetching is None:
-                self._check_awake()
             flight = self._flight(self._connected)
             self._connecting = flight
             flight.start(self._connect)
@@ -132,18 +137,18 @@ class Site:
         with hubs.fetching(self._plan.id):
             reused = self._connection is not None and self._connection.usable
             try:
-                listing = await self._list(await self.connection())
+                listing = await self._list(await self._open())
             except ServerGone:
                 if not reused:
                     raise
                 # It went away while nobody was looking: that says nothing of the server as it is now.
-                listing = await self._list(await self.connection())
+                listing = await self._list(await self._open())
         hubs.succeeded(self._plan.id)
         return listing
 
     def _listed(self, flight: Flight[_Listing]) -> None:
         """Keep what a fetch came to, unless the tools changed meanwhile."""
-        if flight.error is not None and isinstance(flight.error, TimeoutError) and self._connection is not None:
+        if isinstance(flight.error, TimeoutError) and not flight.abandoned and self._connection is not None:
             self._connection.retire()  # it may be half dead; requests under way are left alone
         if self._fetching is not flight:
             return

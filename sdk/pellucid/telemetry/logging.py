@@ -26,14 +26,14 @@ class LogLines:
 
     def __init__(self, sinks: Sequence[LogSink]) -> None:
         self._sinks = sinks
-        # An application that never imported structlog did not configure it; importing it costs 0.1 s that it may not want.
+        # An application that never imported structlog did not configure it, and importing it costs 0.1 s.
         structlog: Any = sys.modules.get("structlog")
         configured = structlog is not None and structlog.is_configured()
         self._logger: Any = structlog.get_logger("pellucid").bind() if configured else None
 
     def wanted(self, level: str) -> bool:
         """Whether a line of this level would reach anybody."""
-        return bool(self._sinks) or self._logger is not None or LOGGER.isEnabledFor(LEVELS[level])
+        return bool(self._sinks) or self._logger is not None or _is_heard(level)
 
     def write(
         self, level: str, event: str, fields: Mapping[str, Any], time_ns: int, fault: Callable[[str, Exception], None]
@@ -42,7 +42,7 @@ class LogLines:
         try:
             if self._logger is not None:
                 self._logger.log(LEVELS[level], event, **fields)
-            elif LOGGER.isEnabledFor(LEVELS[level]):
+            elif _is_heard(level):
                 _standard().log(LEVELS[level], event, **fields)
         except Exception as error:  # noqa: BLE001  (processors and handlers are the application's)
             fault("log", error)
@@ -51,6 +51,18 @@ class LogLines:
                 sink({"event": event, "level": level, "timestamp": time_ns, **fields})
             except Exception as error:  # noqa: BLE001  (sinks are the application's)
                 fault("log", error)
+
+
+def _is_heard(level: str) -> bool:
+    """Whether the standard logger would pass a line on to a handler that does anything."""
+    if not LOGGER.isEnabledFor(LEVELS[level]):
+        return False
+    logger: logging.Logger | None = LOGGER
+    while logger is not None:
+        if any(not isinstance(handler, logging.NullHandler) for handler in logger.handlers):
+            return True
+        logger = logger.parent if logger.propagate else None
+    return False
 
 
 @cache

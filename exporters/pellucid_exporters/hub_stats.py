@@ -1,0 +1,139 @@
+"""How each tool hub does, from the spans of its discoveries: for a terminal, without a Prometheus."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias
+
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+
+from pellucid import semconv
+from pellucid_exporters.tree import clean, duration, elapsed
+
+MOST_HUBS: Final = 1_000
+MOST_DURATIONS: Final = 1_000
+"""Round trips of each hub that percentiles are made of, the latest ones."""
+
+Verdict: TypeAlias = Literal["ok", "slow", "failing", "-"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubStats:
+    """What is known of one hub.
+
+    Attributes:
+        round_trips: Times that it was really asked.
+        hits: Times that a cache answered for it, or another caller's round trip.
+        failures: Round trips that failed.
+        p50, p95: Of the round trips that succeeded, in seconds; None if there were none.
+        objective: Seconds that a round trip should take.
+        verdict: `failing` if the last round trip failed, `slow` if p95 is over the objective, `ok`, or `-` if it was
+            never asked.
+    """
+
+    provider_id: str
+    round_trips: int
+    hits: int
+    failures: int
+    p50: float | None
+    p95: float | None
+    objective: float | None
+    verdict: Verdict
+
+
+@dataclass(slots=True)
+class _Hub:
+    durations: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_DURATIONS))
+    round_trips: int = 0
+    hits: int = 0
+    failures: int = 0
+    failing: bool = False
+
+
+class HubStatsProcessor(SpanProcessor):
+    """Collects `HubStats` from `discover_tools` spans."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._hubs: OrderedDict[str, _Hub] = OrderedDict()
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Take a discovery into account."""
+        attributes: Mapping[str, Any] = span.attributes or {}
+        if attributes.get(semconv.PHASE) != semconv.DISCOVERY or semconv.PROVIDER_ID not in attributes:
+            return
+        with self._lock:
+            hub = self._hubs.setdefault(str(attributes[semconv.PROVIDER_ID]), _Hub())
+            if len(self._hubs) > MOST_HUBS:
+                self._hubs.popitem(last=False)
+            if attributes.get(semconv.DISCOVERY_CACHE) not in ("none", "miss"):
+                hub.hits += 1
+                return
+            hub.round_trips += 1
+            hub.failing = attributes.get(semconv.OUTCOME) in (semconv.FAILED, semconv.TIMEOUT)
+            if hub.failing:
+                hub.failures += 1
+            elif attributes.get(semconv.OUTCOME) == semconv.COMPLETED:
+                hub.durations.append(elapsed(span))
+
+    def stats(self, objectives: Mapping[str, float | None] | None = None) -> list[HubStats]:
+        """Return what is known of each hub, in the order in which they were first asked."""
+        with self._lock:
+            return [_stats(name, hub, (objectives or {}).get(name)) for name, hub in self._hubs.items()]
+
+
+def _stats(provider_id: str, hub: _Hub, objective: float | None) -> HubStats:
+    ordered = sorted(hub.durations)
+    p95 = _percentile(ordered, 0.95)
+    verdict: Verdict = "ok"
+    if not hub.round_trips:
+        verdict = "-"
+    elif hub.failing:
+        verdict = "failing"
+    elif objective is not None and p95 is not None and p95 > objective:
+        verdict = "slow"
+    return HubStats(
+        provider_id=provider_id,
+        round_trips=hub.round_trips,
+        hits=hub.hits,
+        failures=hub.failures,
+        p50=_percentile(ordered, 0.5),
+        p95=p95,
+        objective=objective,
+        verdict=verdict,
+    )
+
+
+def _percentile(ordered: Sequence[float], share: float) -> float | None:
+    """Return the smallest value that at least `share` of the values do not exceed (nearest rank)."""
+    if not ordered:
+        return None
+    rank = -int(-share * len(ordered) // 1)
+    return ordered[max(0, rank - 1)]
+
+
+def hub_table(stats: Sequence[HubStats]) -> str:
+    """Return a table for people."""
+    head = ("hub", "round trips", "from cache", "failures", "p50", "p95", "objective", "verdict")
+    rows = [
+        (
+            clean(hub.provider_id),
+            f"{hub.round_trips:,}",
+            f"{hub.hits:,}",
+            f"{hub.failures:,}",
+            *("-" if value is None else duration(value) for value in (hub.p50, hub.p95, hub.objective)),
+            hub.verdict,
+        )
+        for hub in stats
+    ]
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if column in (0, len(head) - 1) else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in (head, *rows)
+    )

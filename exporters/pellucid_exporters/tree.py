@@ -1,0 +1,160 @@
+"""A run as a tree of lines; each line is a list of words with a style, so that terminal and plain text share it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import StatusCode
+
+from pellucid import semconv
+
+WIDEST_NAME: Final = 52
+LONGEST_CONTENT: Final = 400
+
+
+class Word(NamedTuple):
+    """A piece of a line. Attributes: style: one of `tree`, `name`, `number`, `fact`, `bad`, `content`, or empty."""
+
+    text: str
+    style: str = ""
+
+
+Line = list[Word]
+
+
+@dataclass(slots=True)
+class Node:
+    """A span and what happened inside of it, in the order in which it began."""
+
+    span: ReadableSpan
+    children: list[Node] = field(default_factory=list)
+
+
+def lines(root: Node, *, content: bool = False) -> list[Line]:
+    """Return the lines of a tree; with `content`, the recorded input and output too."""
+    placed = list(_placed(root))
+    width = min(WIDEST_NAME, max(len(prefix) + len(clean(node.span.name)) for prefix, _, node in placed)) + 2
+    result: list[Line] = []
+    for prefix, below, node in placed:
+        result.append(_line(prefix, node.span, width))
+        if content:
+            result += [[Word(below, "tree"), Word(text, "content")] for text in _content(node.span)]
+    return result
+
+
+def plain(tree: Sequence[Line]) -> str:
+    """Return lines as plain text."""
+    return "\n".join("".join(word.text for word in line).rstrip() for line in tree)
+
+
+def clean(text: object) -> str:
+    """Make text harmless for a terminal: names come from hubs and models."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in str(text))
+
+
+def duration(seconds: float) -> str:
+    """Return a duration for people."""
+    if seconds >= 60:  # noqa: PLR2004  (a minute)
+        return f"{int(seconds // 60)} min {seconds % 60:.0f} s"
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.1f} ms"  # noqa: PLR2004  (10 ms)
+
+
+def elapsed(span: ReadableSpan) -> float:
+    """Return how long a span took, or has been under way, in seconds."""
+    end = span.end_time if span.end_time is not None else time.time_ns()
+    return max(0, end - (span.start_time or end)) / 1e9
+
+
+def _placed(root: Node) -> Iterator[tuple[str, str, Node]]:
+    """Yield each node with what stands before it, and before what stands below it."""
+    yield "", "   " if not root.children else "│  ", root
+    yield from _below(root, "")
+
+
+def _below(node: Node, indent: str) -> Iterator[tuple[str, str, Node]]:
+    for index, child in enumerate(node.children):
+        last = index == len(node.children) - 1
+        inner = indent + ("   " if last else "│  ")
+        yield indent + ("└─ " if last else "├─ "), inner + ("│  " if child.children else "   "), child
+        yield from _below(child, inner)
+
+
+def _line(prefix: str, span: ReadableSpan, width: int) -> Line:
+    name = clean(span.name)
+    room = max(8, width - len(prefix) - 2)
+    if len(name) > room:
+        name = f"{name[: room - 1]}…"
+    attributes: Mapping[str, Any] = span.attributes or {}
+    iteration = attributes.get(semconv.ITERATION)
+    took = duration(elapsed(span)) if span.end_time is not None else f"{elapsed(span):.1f} s …"
+    return [
+        Word(prefix, "tree"),
+        Word(name.ljust(width - len(prefix)), "name"),
+        Word((f"[{iteration}]" if iteration is not None else "").ljust(5)),
+        Word(took.rjust(10), "number"),
+        *(Word(f"  {clean(fact)}", "fact") for fact in _facts(attributes)),
+        *([Word(f"  {clean(problem)}", "bad")] if (problem := _problem(span, attributes)) else []),
+    ]
+
+
+def _facts(attributes: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is worth knowing of a span, as far as it is known."""
+    phase = attributes.get(semconv.PHASE)
+    cache = attributes.get(semconv.DISCOVERY_CACHE)
+    if phase == semconv.DISCOVERY and cache not in (None, "none"):
+        yield str(cache)
+    if phase == semconv.DISPATCH and semconv.PROVIDER_ID in attributes:
+        yield f"from {attributes[semconv.PROVIDER_ID]}"
+    for name, unit in (
+        (semconv.DISCOVERY_TOOL_COUNT, "tool"),
+        (semconv.COMPOSE_TOOLS, "tool"),
+        (semconv.COMPOSE_MESSAGES, "message"),
+        (semconv.ITERATIONS, "iteration"),
+    ):
+        if (count := attributes.get(name)) is not None:
+            yield f"{count:,} {unit}{'' if count == 1 else 's'}"
+    into, out = attributes.get(semconv.USAGE_INPUT_TOKENS), attributes.get(semconv.USAGE_OUTPUT_TOKENS)
+    if into is not None or out is not None:
+        yield f"{'?' if into is None else f'{into:,}'}→{'?' if out is None else f'{out:,}'} tokens"
+    if attributes.get(semconv.CATALOG_CHANGED):
+        yield "changed"
+
+
+def _problem(span: ReadableSpan, attributes: Mapping[str, Any]) -> str:
+    outcome = attributes.get(semconv.OUTCOME, "")
+    error = attributes.get(semconv.ERROR_TYPE)
+    if error is None and outcome in ("", semconv.COMPLETED):
+        return "failed" if span.status.status_code is StatusCode.ERROR else ""
+    text = (span.status.description or "").split("\n", 1)[0]
+    if len(text) > LONGEST_CONTENT // 2:
+        text = f"{text[: LONGEST_CONTENT // 2]}…"
+    return f"{str(outcome or 'failed').upper()}{f' {error}' if error else ''}{f': {text}' if text else ''}"
+
+
+def _content(span: ReadableSpan) -> Iterator[str]:
+    attributes: Mapping[str, Any] = span.attributes or {}
+    for word, names in (
+        ("in ", (semconv.INPUT_MESSAGES, semconv.TOOL_CALL_ARGUMENTS, semconv.INPUT)),
+        ("out", (semconv.OUTPUT_MESSAGES, semconv.TOOL_CALL_RESULT, semconv.OUTPUT)),
+    ):
+        for name in names:
+            if (recorded := attributes.get(name)) is not None:
+                yield f"{word} {clean(_short(str(recorded)))}"
+
+
+def _short(recorded: str) -> str:
+    """Return recorded JSON, readable where it is one text, and not too long."""
+    try:
+        value = json.loads(recorded)
+    except ValueError:
+        value = recorded
+    text = value if isinstance(value, str) else recorded
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST_CONTENT else f"{text[:LONGEST_CONTENT]}… ({len(text):,} characters)"
