@@ -20,6 +20,9 @@ from pellucid_exporters.tree import Line, Node, Word, lines, plain
 
 MOST_RUNS: Final = 256
 MOST_SPANS: Final = 2_000
+PLAIN_WIDTH: Final = 100
+"""Columns where there is no terminal to ask."""
+
 STYLES: Final = {
     "tree": "dim",
     "name": "bold",
@@ -40,7 +43,7 @@ class Console:
         content: Show what was recorded of input and output.
         live: Show runs while they happen; found out from the stream unless given. Needs the extra `console`.
         color: Use colours; found out from the stream and `NO_COLOR` unless given.
-        width: Columns; those of the terminal unless given.
+        width: Columns; those of the terminal unless given, or 100.
         stream: Where to write; standard output unless given.
     """
 
@@ -147,7 +150,7 @@ class ConsoleProcessor(SpanProcessor):
             if self._screen is not None:
                 self._screen.show(finished, self._under_way if self._runs else None)
             elif finished:
-                self._stream.write(f"{plain(finished)}\n\n")
+                self._stream.write(f"{plain(finished, self._options.width or PLAIN_WIDTH)}\n\n")
                 self._stream.flush()
         except Exception:
             if not self._failed:

@@ -7,9 +7,8 @@ import math
 import re
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from opentelemetry.sdk.metrics.export import (
     ExponentialHistogram,
@@ -26,6 +25,9 @@ from prometheus_client.samples import Exemplar, Sample
 from prometheus_client.utils import floatToGoString
 
 from pellucid import semconv
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -53,7 +55,7 @@ _PER: Final[Mapping[str, str]] = {"s": "second", "min": "minute", "h": "hour", "
 
 @dataclass(frozen=True, slots=True)
 class NumberSeries:
-    """One counter or gauge with its labels. Attributes: adds: two of the same labels add up; else the later one wins."""
+    """One counter or gauge with its labels. Attributes: adds: two of the same labels add up, else the later wins."""
 
     value: float
     adds: bool
@@ -91,7 +93,7 @@ class HistogramSeries:
         seen = 0
         for bound, count in zip(self.bounds, self.counts, strict=True):
             seen += count
-            named = {**dict(labels), "le": floatToGoString(bound)}
+            named = {**dict(labels), "le": floatToGoString(bound)}  # type: ignore[no-untyped-call]  # a function without types
             yield Sample(f"{family.name}_bucket", named, seen, None, self.exemplars.get(bound))
         if self.bounds[0] >= 0:
             yield Sample(f"{family.name}_count", dict(labels), seen)
@@ -149,7 +151,7 @@ class Families:
         """
         kind = _kind_of(metric)
         name, unit = to_name(metric.name, metric.unit or "", kind)
-        family, known = self._family(name, metric.description or "", kind, unit)
+        _, known = self._family(name, _encodable(metric.description or ""), kind, unit)
         series = dict(known)
         for point in metric.data.data_points:
             labels = to_labels(point.attributes or {})
@@ -264,6 +266,9 @@ def _unit_words(unit: str, kind: str) -> str:
 
 
 def _label_value(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return json.dumps(value, default=str, ensure_ascii=False)
+    return _encodable(value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False))
+
+
+def _encodable(text: str) -> str:
+    """Replace lone surrogates, which would fail the encoding of the whole answer."""
+    return text.encode("utf-8", "replace").decode()

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from pellucid import semconv
+from pellucid.errors import DiscoveryBackoff
 from pellucid_exporters.tree import clean, duration, elapsed
 
 MOST_HUBS: Final = 1_000
@@ -72,6 +73,8 @@ class HubStatsProcessor(SpanProcessor):
             if attributes.get(semconv.DISCOVERY_CACHE) not in ("none", "miss"):
                 hub.hits += 1
                 return
+            if attributes.get(semconv.ERROR_TYPE) == DiscoveryBackoff.error_type:
+                return  # it was not asked
             hub.round_trips += 1
             hub.failing = attributes.get(semconv.OUTCOME) in (semconv.FAILED, semconv.TIMEOUT)
             if hub.failing:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 from pellucid.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.util.types import AttributeValue
     from prometheus_client import CollectorRegistry
@@ -107,10 +108,12 @@ class Settings:
     capture: CapturePolicy | None = None
     resource: Resource | Mapping[str, AttributeValue] | None = None
 
-
-def is_disabled() -> bool:
-    """Whether `OTEL_SDK_DISABLED` turns everything off."""
-    return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    @property
+    def effective(self) -> Settings:
+        """These, or nothing but the name when `OTEL_SDK_DISABLED` turns telemetry off."""
+        if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true":
+            return self
+        return replace(self, otlp=None, prometheus=None, console=None)
 
 
 def resolve_otlp(given: Otlp | str | bool | None) -> Otlp | None:

@@ -5,20 +5,23 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from enum import Enum
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from opentelemetry.sdk._logs import ReadableLogRecord
 from opentelemetry.sdk._logs.export import LogRecordExporter, LogRecordExportResult
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult, MetricsData
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from enum import Enum
+
+    from opentelemetry.sdk._logs import ReadableLogRecord
+    from opentelemetry.sdk.trace import ReadableSpan
 
 _log: Final = logging.getLogger(__name__)
 
 QUEUE_SIZE: Final = 16384
-"""Spans that wait for export unless `OTEL_BSP_MAX_QUEUE_SIZE` says otherwise; a burst of runs fits, and so does memory."""
+"""Spans that wait for export unless `OTEL_BSP_MAX_QUEUE_SIZE` says otherwise: a burst of runs fits into it."""
 
 MAX_BATCH_TEXT: Final = 1024 * 1024
 """Characters of attributes in one request. Receivers refuse gRPC messages of more than 4 MiB."""
@@ -34,7 +37,7 @@ class Outlet(Generic[ExporterT]):
     """
 
     def __init__(self, make: Callable[[], ExporterT], on_failure: Callable[[], None]) -> None:
-        self._make = make
+        self._make: Callable[[], ExporterT] = make
         self._on_failure = on_failure
         self._exporter: ExporterT | None = make()
         self._inherited: ExporterT | None = None
@@ -42,10 +45,10 @@ class Outlet(Generic[ExporterT]):
         self.failures = 0
 
     def shutdown(self, timeout_millis: float = 0, **_: Any) -> None:
-        """Close the exporter at once, which also ends its wait for the next retry; any thread may call it, repeatedly."""
+        """Close the exporter at once, which also ends its wait for the next retry; from any thread, repeatedly."""
         if not self._closed and self._exporter is not None:
             self._closed = True
-            self._exporter.shutdown()
+            self._exporter.shutdown()  # type: ignore[no-untyped-call]  # one of the three has no types
 
     def force_flush(self, timeout_millis: float = 0) -> bool:
         """Do nothing: exporters keep nothing back."""
@@ -60,7 +63,7 @@ class Outlet(Generic[ExporterT]):
             self._exporter = self._make()
         try:
             succeeded = export(self._exporter).name == "SUCCESS"
-        except Exception:
+        except Exception:  # noqa: BLE001  (counted; the SDK would only log it)
             _log.exception("exporting with %s failed", type(self._exporter).__name__)
             succeeded = False
         if not succeeded:

@@ -8,7 +8,7 @@ After `os.fork()` a child keeps recording through the same `Telemetry`: queues a
 parent's to send), connections are made anew, and `/metrics` is not served, since the port is the parent's; a child that
 should be scraped calls `shutdown()` and `configure(..., prometheus=0)`. Two limits are OpenTelemetry's own: counters go
 on from the parent's values, and gRPC, whose library does not survive a fork once it was used, needs
-`GRPC_ENABLE_FORK_SUPPORT=1`; prefer `http/protobuf` there. A fork taken in the very microseconds in which another thread
+`GRPC_ENABLE_FORK_SUPPORT=1`; prefer `http/protobuf` there. And a fork in the very microseconds in which another thread
 records a measurement copies the lock of that instrument locked.
 """
 
@@ -19,7 +19,6 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -32,13 +31,12 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from pellucid import semconv
 from pellucid.errors import ConfigError
-from pellucid.telemetry.metrics import instruments_of
 from pellucid.telemetry.pipeline import LogSink, current_default, set_default
+from pellucid_exporters.faults import Faults
 from pellucid_exporters.options import (
     Otlp,
     Prometheus,
     Settings,
-    is_disabled,
     resolve_console,
     resolve_otlp,
     resolve_prometheus,
@@ -50,6 +48,8 @@ from pellucid_exporters.resource import make_resource
 from pellucid_exporters.telemetry import Parts, Telemetry
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.util.types import AttributeValue
 
@@ -115,7 +115,7 @@ def configure(
                 f"configure({service_name!r}) with other arguments than the configuration that is active; "
                 f"call shutdown() on the Telemetry of the first one before"
             )
-        telemetry = build(settings)
+        telemetry = build(settings.effective)
         _state.settings, _state.telemetry = settings, telemetry
         _set_globals(telemetry)
         set_default(telemetry)
@@ -123,61 +123,119 @@ def configure(
 
 
 def build(settings: Settings) -> Telemetry:
-    """Make providers and exporters without touching anything global but the handler for the process's exit."""
-    resource = make_resource(settings.service_name, settings.resource)
-    faults = _Faults()
+    """Make providers and exporters, touching nothing global but the process's exit handlers."""
     parts = Parts()
-    readers: list[MetricReader] = []
-    otlp, prometheus = (None, None) if is_disabled() else (settings.otlp, settings.prometheus)
-    if prometheus is not None:  # first: a taken port is found before anything has been started
-        reader = PrometheusReader(
-            resource=resource, exemplar_ttl=prometheus.exemplar_ttl, on_failure=faults.count_failure
-        )
-        parts.endpoint = MetricsEndpoint(prometheus, reader)
-        parts.renewable.append(reader)
-        readers.append(reader)
-    if otlp is not None and otlp.metrics:
-        outlet = MetricOutlet(partial(metric_exporter, otlp), faults.count_failure)
-        interval = otlp.metric_interval and otlp.metric_interval * 1000
-        readers.append(PeriodicExportingMetricReader(outlet, export_interval_millis=interval))
-        parts.outlets.append(outlet)
-    meter_provider = MeterProvider(readers, resource=resource, shutdown_on_exit=False)
-    faults.bind(meter_provider)
-    telemetry = Telemetry(
-        tracer_provider=_tracer_provider(settings, otlp, resource, parts, faults),
-        meter_provider=meter_provider,
-        logger_provider=_logger_provider(otlp, resource, parts, faults),
-        capture=settings.capture,
-        parts=parts,
-        on_shutdown=_forget,
-    )
+    try:
+        telemetry = _connect(settings, parts)
+    except BaseException:
+        parts.close()
+        raise
     atexit.register(telemetry.shutdown)
     _state.alive.add(telemetry)
     return telemetry
 
 
-def _tracer_provider(
-    settings: Settings, otlp: Otlp | None, resource: Resource, parts: Parts, faults: _Faults
-) -> TracerProvider:
+def _connect(settings: Settings, parts: Parts) -> Telemetry:
+    faults = Faults()
+    resource = make_resource(settings.service_name, settings.resource)
+    meter_provider = _meter_provider(settings, resource, parts, faults)
+    faults.bind(meter_provider)
+    tracer_provider = _tracer_provider(settings, resource, parts, faults)
+    logger_provider = _logger_provider(settings, resource, parts, faults)
+    log_sinks: tuple[LogSink, ...] = ()
+    if logger_provider is not None:
+        log_sinks = (OtlpLogSink(logger_provider.get_logger(semconv.SCOPE, schema_url=semconv.SCHEMA_URL)),)
+    return Telemetry(
+        tracer_provider=tracer_provider,
+        meter_provider=meter_provider,
+        logger_provider=logger_provider,
+        log_sinks=log_sinks,
+        capture=settings.capture,
+        parts=parts,
+        on_shutdown=_forget,
+    )
+
+
+def _meter_provider(settings: Settings, resource: Resource, parts: Parts, faults: Faults) -> MeterProvider:
+    readers: list[MetricReader] = []
+    if settings.prometheus is not None:  # first, so that a taken port is found before anything has been started
+        ttl = settings.prometheus.exemplar_ttl
+        reader = PrometheusReader(resource=resource, exemplar_ttl=ttl, on_failure=faults.count_failure)
+        parts.endpoint = MetricsEndpoint(settings.prometheus, reader)
+        parts.renewable.append(reader)
+        readers.append(reader)
+    if settings.otlp is not None and settings.otlp.metrics:
+        outlet = MetricOutlet(partial(metric_exporter, settings.otlp), faults.count_failure)
+        parts.outlets.append(outlet)
+        interval = settings.otlp.metric_interval and settings.otlp.metric_interval * 1000
+        readers.append(PeriodicExportingMetricReader(outlet, export_interval_millis=interval))
+    return MeterProvider(readers, resource=resource, shutdown_on_exit=False)
+
+
+def _tracer_provider(settings: Settings, resource: Resource, parts: Parts, faults: Faults) -> TracerProvider:
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    if settings.console is not None and not is_disabled():
+    if settings.console is not None:
         from pellucid_exporters.console import ConsoleProcessor
 
         provider.add_span_processor(ConsoleProcessor(settings.console))
-    if otlp is not None and otlp.traces:
-        outlet = SpanOutlet(partial(span_exporter, otlp), faults.count_failure)
-        queue = SpanQueue(outlet, faults.count_drop)
-        provider.add_span_processor(queue)
+    if settings.otlp is not None and settings.otlp.traces:
+        outlet = SpanOutlet(partial(span_exporter, settings.otlp), faults.count_failure)
         parts.outlets.append(outlet)
+        queue = SpanQueue(outlet, faults.count_drop)
         parts.renewable.append(queue)
+        provider.add_span_processor(queue)
     return provider
 
 
-def _logger_provider(otlp: Otlp | None, resource: Resource, parts: Parts, faults: _Faults) -> LoggerProvider | None:
-    if otlp is None or not otlp.logs:
+def _logger_provider(settings: Settings, resource: Resource, parts: Parts, faults: Faults) -> LoggerProvider | None:
+    if settings.otlp is None or not settings.otlp.logs:
         return None
     provider = LoggerProvider(resource=resource, shutdown_on_exit=False)
-    outlet = LogOutlet(partial(log_exporter, otlp), faults.count_failure)
-    provider.add_log_record_processor(BatchLogRecordProcessor(outlet))
+    outlet = LogOutlet(partial(log_exporter, settings.otlp), faults.count_failure)
     parts.outlets.append(outlet)
+    provider.add_log_record_processor(BatchLogRecordProcessor(outlet))
     return provider
+
+
+def _set_globals(telemetry: Telemetry) -> None:
+    """Make the providers OpenTelemetry's global ones, which it allows once per process."""
+    trace.set_tracer_provider(telemetry.tracer_provider)
+    metrics.set_meter_provider(telemetry.meter_provider)
+    taken = [
+        name
+        for name, ours, present in (
+            ("tracer", telemetry.tracer_provider, trace.get_tracer_provider()),
+            ("meter", telemetry.meter_provider, metrics.get_meter_provider()),
+        )
+        if ours is not present
+    ]
+    if telemetry.logger_provider is not None:
+        _logs.set_logger_provider(telemetry.logger_provider)
+        if _logs.get_logger_provider() is not telemetry.logger_provider:
+            taken.append("logger")
+    if taken:
+        _log.warning(
+            "OpenTelemetry's global %s provider was set before configure() and cannot be replaced: agents, and whoever "
+            "is given the returned Telemetry, use this configuration; other instrumentation does not. "
+            "Call configure() once, and before anything else sets the global providers",
+            " and ".join(taken),
+        )
+
+
+def _forget(telemetry: Telemetry) -> None:
+    """Make room for another configuration."""
+    _state.alive.discard(telemetry)
+    if _state.telemetry is telemetry:
+        _state.settings = _state.telemetry = None
+    if current_default() is telemetry:
+        set_default(None)
+
+
+def _renew_in_child() -> None:
+    _state.lock = threading.Lock()
+    for telemetry in list(_state.alive):
+        telemetry.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_in_child)

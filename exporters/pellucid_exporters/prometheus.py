@@ -9,20 +9,21 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.sdk.metrics.export import Metric, MetricReader, MetricsData
-from opentelemetry.sdk.resources import Resource
 from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
 from pellucid.errors import ConfigError
 from pellucid_exporters.families import ExemplarMemory, Families
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from wsgiref.simple_server import WSGIServer
+
+    from opentelemetry.sdk.resources import Resource
+    from prometheus_client.core import Metric as Family
 
     from pellucid_exporters.options import Prometheus
 
@@ -49,7 +50,7 @@ class PrometheusReader(MetricReader):
         self._resource = resource
         self._on_failure = on_failure
         self._memory = ExemplarMemory(exemplar_ttl, clock)
-        self._received: MetricsData | None = None
+        self._received: list[MetricsData] = []
         self._lock = threading.Lock()
         self._complained: set[str] = set()
 
@@ -77,19 +78,16 @@ class PrometheusReader(MetricReader):
         """Do nothing: the server is closed by whoever started it."""
 
     def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **_: Any) -> None:
-        self._received = metrics_data
+        self._received.append(metrics_data)
 
     def _collected(self) -> Iterable[Metric]:
-        self._received = None
+        self._received.clear()
         try:
             self.collect()
         except Exception as error:  # noqa: BLE001  (an empty answer says more to a scraper than an error 500)
             self._complain("the collection itself", error)
-        received = self._received
-        if received is None:
-            return []
-        scopes = [scope for resource in received.resource_metrics for scope in resource.scope_metrics]
-        return [metric for scope in scopes for metric in scope.metrics]
+        resources = [resource for received in self._received for resource in received.resource_metrics]
+        return [metric for resource in resources for scope in resource.scope_metrics for metric in scope.metrics]
 
     def _complain(self, name: str, error: Exception) -> None:
         self._on_failure()

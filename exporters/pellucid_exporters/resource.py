@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from opentelemetry.sdk.resources import Resource
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from opentelemetry.util.types import AttributeValue
 
 

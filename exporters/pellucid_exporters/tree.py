@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,9 @@ from pellucid import semconv
 
 WIDEST_NAME: Final = 52
 LONGEST_CONTENT: Final = 400
+
+_OWN_WORDS: Final = re.compile(r"^(?:discovery of tools from provider|call of model) '.*?' failed: ")
+"""How Pellucid's errors begin; the line says as much already."""
 
 
 class Word(NamedTuple):
@@ -47,9 +51,10 @@ def lines(root: Node, *, content: bool = False) -> list[Line]:
     return result
 
 
-def plain(tree: Sequence[Line]) -> str:
-    """Return lines as plain text."""
-    return "\n".join("".join(word.text for word in line).rstrip() for line in tree)
+def plain(tree: Sequence[Line], width: int) -> str:
+    """Return lines as plain text of at most `width` columns."""
+    texts = ("".join(word.text for word in line).rstrip() for line in tree)
+    return "\n".join(text if len(text) <= width else f"{text[: width - 1]}…" for text in texts)
 
 
 def clean(text: object) -> str:
@@ -132,10 +137,11 @@ def _problem(span: ReadableSpan, attributes: Mapping[str, Any]) -> str:
     error = attributes.get(semconv.ERROR_TYPE)
     if error is None and outcome in ("", semconv.COMPLETED):
         return "failed" if span.status.status_code is StatusCode.ERROR else ""
-    text = (span.status.description or "").split("\n", 1)[0]
-    if len(text) > LONGEST_CONTENT // 2:
-        text = f"{text[: LONGEST_CONTENT // 2]}…"
-    return f"{str(outcome or 'failed').upper()}{f' {error}' if error else ''}{f': {text}' if text else ''}"
+    text = _OWN_WORDS.sub("", (span.status.description or "").split("\n", 1)[0])
+    words = [str(outcome or "failed").upper()]
+    if text and error is not None and text.startswith(f"{error}: "):
+        error = None
+    return " ".join([*words, *([f"{error}{':' if text else ''}"] if error else []), *([text] if text else [])])
 
 
 def _content(span: ReadableSpan) -> Iterator[str]:

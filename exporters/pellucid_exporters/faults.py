@@ -1,0 +1,40 @@
+"""Counting what goes wrong between a run and a collector. It never reaches the run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pellucid import semconv
+from pellucid.telemetry.metrics import instruments_of
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Counter, MeterProvider
+
+
+class Faults:
+    """Counts into `pellucid.telemetry.errors` and `pellucid.telemetry.dropped`.
+
+    Exporters are made before the meter provider that counts their failures, hence `bind`.
+    """
+
+    __slots__ = ("_dropped", "_errors")
+
+    def __init__(self) -> None:
+        self._errors: Counter | None = None
+        self._dropped: Counter | None = None
+
+    def bind(self, provider: MeterProvider) -> None:
+        """Count with the instruments of this provider from now on."""
+        instruments = instruments_of(provider).by_name
+        self._errors = instruments[semconv.TELEMETRY_ERRORS.name]
+        self._dropped = instruments[semconv.TELEMETRY_DROPPED.name]
+
+    def count_failure(self) -> None:
+        """Count a failed export, or an instrument that a scrape left out."""
+        if self._errors is not None:
+            self._errors.add(1, {semconv.TELEMETRY_PART: "exporter"})
+
+    def count_drop(self) -> None:
+        """Count a span for which the queue had no room."""
+        if self._dropped is not None:
+            self._dropped.add(1, {semconv.TELEMETRY_PART: "span"})

@@ -1,0 +1,22 @@
+"""The pytest fixture `telemetry`, there for everybody who has Pellucid installed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pellucid_exporters.testing import Captured
+
+
+@pytest.fixture
+def telemetry() -> Iterator[Captured]:
+    """Keep the telemetry of a test in memory, and be what agents without `telemetry=` use; see `capture()`."""
+    # Imported here: every pytest session of those who installed Pellucid imports this module.
+    from pellucid_exporters.testing import capture
+
+    with capture() as captured:
+        yield captured

@@ -1,0 +1,145 @@
+"""What `configure` returns: the providers of this process, and how to end them in time."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from pellucid_exporters.errands import Call, Errands
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from opentelemetry.sdk._logs import LoggerProvider
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.trace import TracerProvider
+
+    from pellucid.telemetry.capture import CapturePolicy
+    from pellucid.telemetry.pipeline import Listener, LogSink
+    from pellucid_exporters.outlets import Outlet
+    from pellucid_exporters.prometheus import MetricsEndpoint
+
+_log: Final = logging.getLogger(__name__)
+
+
+class Renewable(Protocol):
+    """Something that a forked child has to start afresh."""
+
+    def renew(self) -> None:
+        """Forget locks, threads and connections of the parent."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Parts:
+    """What hangs behind the providers. Attributes: renewable: in the order in which a forked child renews them."""
+
+    endpoint: MetricsEndpoint | None = None
+    outlets: list[Outlet[Any]] = field(default_factory=list)
+    renewable: list[Renewable] = field(default_factory=list)
+
+    def close(self) -> None:
+        """Stop serving, and make exports that are under way give up."""
+        if self.endpoint is not None:
+            self.endpoint.close()
+        for outlet in self.outlets:
+            outlet.shutdown()
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True, kw_only=True)
+class Telemetry:
+    """The telemetry of one process; agents take it as `telemetry=`, or find it as the default.
+
+    Attributes:
+        tracer_provider: Makes spans.
+        meter_provider: Makes instruments.
+        logger_provider: Makes OpenTelemetry log records; `None` unless logs go out by OTLP.
+        log_sinks: Where the log line of each boundary goes, beside structlog.
+        capture: What runs record of their content; `None` asks the environment.
+        listeners: Patterns and listeners that hear the events of every run.
+        parts: What hangs behind the providers.
+        on_shutdown: Called once, when this is shut down.
+    """
+
+    tracer_provider: TracerProvider
+    meter_provider: MeterProvider
+    logger_provider: LoggerProvider | None = None
+    log_sinks: Sequence[LogSink] = ()
+    capture: CapturePolicy | None = None
+    listeners: Sequence[tuple[str, Listener]] = ()
+    parts: Parts = field(default_factory=Parts, repr=False)
+    on_shutdown: Callable[[Telemetry], None] = field(default=lambda _: None, repr=False)
+    _errands: list[Errands] = field(init=False, repr=False)
+    _is_shut: bool = field(init=False, default=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._errands = [Errands(f"pellucid-{type(provider).__name__}") for provider in self._providers()]
+
+    @property
+    def prometheus_url(self) -> str | None:
+        """Where `/metrics` is served; `None` if nowhere, as after a shutdown or in a forked child."""
+        return self.parts.endpoint.url if self.parts.endpoint is not None else None
+
+    def flush(self, timeout: float = 5.0) -> bool:
+        """Send what is waiting; return whether all of it arrived within `timeout` seconds.
+
+        What did not arrive in time is still being sent when this returns.
+        """
+        if self._is_shut:
+            return False
+        failed = self._failures()
+        done = self._await([provider.force_flush for provider in self._providers()], timeout)
+        return done and self._failures() == failed
+
+    def shutdown(self, timeout: float = 5.0) -> None:
+        """Send what is waiting, for at most `timeout` seconds, and close everything; again does nothing.
+
+        It happens by itself when the process exits.
+        """
+        if self._is_shut:
+            return
+        self._is_shut = True
+        atexit.unregister(self.shutdown)
+        self.on_shutdown(self)
+        if self.parts.endpoint is not None:
+            self.parts.endpoint.close()
+        calls = [provider.shutdown for provider in self._providers()]
+        if not self._await(calls, timeout):
+            _log.warning("telemetry was not delivered within %g s of its shutdown; what was left is lost", timeout)
+        self.parts.close()
+        for errands in self._errands:
+            errands.stop()
+
+    def renew(self) -> None:
+        """Make this usable in a forked child; see the module `pipeline`."""
+        if self._is_shut:
+            return
+        if self.parts.endpoint is not None:
+            self.parts.endpoint.renew()
+        for part in [*self.parts.outlets, *self.parts.renewable, *self._errands]:
+            part.renew()
+
+    def _providers(self) -> list[Any]:
+        """Return the providers; `Any` since what the SDK's have in common has no name."""
+        found = [self.tracer_provider, self.meter_provider, self.logger_provider]
+        return [provider for provider in found if provider is not None]
+
+    def _failures(self) -> int:
+        return sum(outlet.failures for outlet in self.parts.outlets)
+
+    def _await(self, calls: Sequence[Call], timeout: float) -> bool:
+        """Make one call per provider, at the same time; return whether all have succeeded before the deadline."""
+        futures = [errands.run(call) for errands, call in zip(self._errands, calls, strict=True)]
+        done, late = wait(futures, timeout=timeout)
+        for future in late:
+            future.cancel()
+        return not late and all(_succeeded(future) for future in done)
+
+
+def _succeeded(future: Future[object]) -> bool:
+    error = future.exception()
+    if error is not None:
+        _log.warning("the OpenTelemetry SDK failed: %s", error)
+    return error is None and future.result() is not False
