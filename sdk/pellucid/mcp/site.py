@@ -129,7 +129,7 @@ class Site:
         if flight.error is None:
             self._connection = flight.result
             self._awake()
-        elif not flight.abandoned and self._fetching is None:
+        elif not flight.abandoned:
             self._sleep(flight.error)
 
     async def _fetch(self) -> _Listing:
@@ -148,17 +148,20 @@ class Site:
 
     def _listed(self, flight: Flight[_Listing]) -> None:
         """Keep what a fetch came to, unless the tools changed meanwhile."""
-        if isinstance(flight.error, TimeoutError) and not flight.abandoned and self._connection is not None:
-            self._connection.retire()  # it may be half dead; requests under way are left alone
-        if self._fetching is not flight:
-            return
-        self._fetching = None
-        if flight.error is None:
-            self._listing = flight.result
-            self._good_until = time.monotonic() + flight.result.lifetime
+        current = self._fetching is flight
+        if current:
+            self._fetching = None
+        error = flight.error
+        if error is None:
+            if current:
+                self._listing = flight.result
+                self._good_until = time.monotonic() + flight.result.lifetime
             self._awake()
         elif not flight.abandoned:
-            self._sleep(flight.error)
+            if isinstance(error, InvalidCatalog) or not isinstance(error, DiscoveryError):
+                self._sleep(error)  # else it could not connect, which was counted already
+            if isinstance(error, TimeoutError) and self._connection is not None:
+                self._connection.retire()  # it may be half dead; requests under way are left alone
 
     async def _list(self, connection: Connection) -> _Listing:
         listed, said = await connection.request(self._pages)

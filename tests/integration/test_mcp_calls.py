@@ -1,0 +1,315 @@
+"""Calling tools of MCP servers."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from base64 import b64encode
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from mcp.client._memory import InMemoryTransport
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    EmbeddedResource,
+    ListToolsResult,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
+
+from pellucid import (
+    Agent,
+    BlobPart,
+    DiscoveryContext,
+    Mcp,
+    Telemetry,
+    TextPart,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolError,
+    UriPart,
+    semconv,
+)
+from pellucid.mcp import MCPProvider
+from pellucid.mcp.content import to_value
+from pellucid.testing import ScriptedModel
+from support.mcp_servers import PIXEL, Desk, LegacyHttp, listing_server, modern_server, serving, tool_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.integration,
+    # The MCP SDK leaves the generators of HTTP event streams half read. trio mentions it, asyncio does not.
+    pytest.mark.filterwarnings("ignore:Async generator 'http:ResourceWarning"),
+]
+
+SCRIPT = str(Path(__file__).parents[1] / "support" / "mcp_servers.py")
+CTX = ToolContext()
+
+
+async def tools_of(provider: MCPProvider) -> dict[str, Tool]:
+    """Return a provider's tools by name."""
+    return {tool.name: tool for tool in await provider.list_tools(DiscoveryContext())}
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """Let what a test leaves behind be found in that test."""
+    yield
+    gc.collect()
+
+
+@pytest.fixture(params=["memory", "streams", "stdio", "http"])
+async def tools(request: pytest.FixtureRequest) -> AsyncIterator[dict[str, Tool]]:
+    """The tools of one and the same server, reached in different ways."""
+    match request.param:
+        case "memory":
+            provider = MCPProvider.connect(modern_server(), id="demo")
+        case "streams":
+            provider = MCPProvider.connect(InMemoryTransport(modern_server()), id="demo")
+        case "stdio":
+            provider = MCPProvider.stdio(sys.executable, SCRIPT, "modern", id="demo")
+        case _:
+            with serving(modern_server().streamable_http_app) as port:
+                provider = MCPProvider.http(f"http://127.0.0.1:{port}/mcp", id="demo")
+                with anyio.fail_after(20):
+                    yield await tools_of(provider)
+                    await provider.aclose()
+            return
+    with anyio.fail_after(20):
+        yield await tools_of(provider)
+        await provider.aclose()
+
+
+async def test_results_are_text_data_or_parts(tools: dict[str, Tool]) -> None:
+    """Text is joined, structured content stays data and is not sent twice, an image is a content part."""
+    with anyio.fail_after(10):
+        assert await tools["lines"].run({}, CTX) == "one\ntwo"
+        assert await tools["add"].run({"a": 1, "b": 2}, CTX) == {"result": 3}
+        assert await tools["weather"].run({}, CTX) == {"celsius": 21}
+        image = BlobPart(content=b64encode(PIXEL).decode(), modality="image", mime_type="image/png")
+        assert await tools["picture"].run({}, CTX) == (TextPart("a pixel"), image)
+
+
+async def test_what_fails_is_a_tool_error(tools: dict[str, Tool]) -> None:
+    """`isError` gives the tool's text and `tool_error`; an error of the protocol gives its code."""
+    with anyio.fail_after(10):
+        with pytest.raises(ToolError, match="no such city") as failed:
+            await tools["fail"].run({}, CTX)
+        with pytest.raises(ToolError, match="not today") as refused:
+            await tools["refuse"].run({}, CTX)
+    assert failed.value.error_type == "tool_error"
+    assert refused.value.error_type == "-32042"
+
+
+async def test_progress_is_passed_on(tools: dict[str, Tool]) -> None:
+    """What the server reports reaches the context of the call."""
+    heard = []
+    arrived = anyio.Event()
+
+    def progress(value: Any) -> None:
+        heard.append(value)
+        arrived.set()
+
+    with anyio.fail_after(10):
+        await tools["steps"].run({}, ToolContext(progress=progress))
+        await arrived.wait()
+    assert heard == [{"progress": 1, "total": 2, "message": "half"}]
+
+
+async def test_trace_context_is_the_callers(tools: dict[str, Tool]) -> None:
+    """Of concurrent calls on one connection, each carries the span of its caller, not of who connected."""
+    seen: dict[int, Any] = {}
+
+    async def call(number: int) -> None:
+        context = SpanContext(number, number, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+        with trace.use_span(NonRecordingSpan(context)):
+            seen[number] = await tools["trace"].run({}, CTX)
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            for number in range(1, 6):
+                tasks.start_soon(call, number)
+    assert seen == {number: {"result": f"00-{number:032x}-{number:016x}-01"} for number in range(1, 6)}
+
+
+@pytest.mark.parametrize("reach", [lambda server: server, InMemoryTransport], ids=["memory", "streams"])
+async def test_cancelling_a_call_cancels_it_at_the_server(reach: Callable[[Any], Any]) -> None:
+    """The server's handler is cancelled, and the connection goes on working, also for a call under way."""
+    desk = Desk()
+    outcome = []
+    with anyio.fail_after(10):
+        async with MCPProvider.connect(reach(modern_server(desk)), id="demo") as provider:
+            tools = await tools_of(provider)
+            async with anyio.create_task_group() as others:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(tools["slow"].run, {}, CTX)
+                    await desk.started.wait()
+                    desk.started = anyio.Event()
+
+                    async def patient() -> None:
+                        outcome.append(await tools["slow"].run({}, CTX))
+
+                    others.start_soon(patient)
+                    await desk.started.wait()
+                    tasks.cancel_scope.cancel()
+                await desk.cancelled.wait()
+                desk.release.set()
+            assert outcome == [{"result": "released"}]
+            assert await tools["add"].run({"a": 1, "b": 1}, CTX) == {"result": 2}
+
+
+async def test_cancelling_a_call_notifies_a_legacy_process(tmp_path: Path) -> None:
+    """`notifications/cancelled` names the request that nobody waits for any longer."""
+    log = tmp_path / "log"
+    env = {"PELLUCID_TEST_LOG": str(log)}
+    with anyio.fail_after(20):
+        async with MCPProvider.stdio(sys.executable, SCRIPT, "legacy", id="old", env=env) as provider:
+            tools = await tools_of(provider)
+            with anyio.move_on_after(0.2):
+                await tools["hang"].run({}, CTX)
+            await tools["echo"].run({}, CTX)  # answered after the notice was read
+    messages = [json.loads(line) for line in log.read_text().splitlines()]
+    hung = next(message["id"] for message in messages if message.get("params", {}).get("name") == "hang")
+    cancelled = [
+        message["params"]["requestId"] for message in messages if message["method"] == "notifications/cancelled"
+    ]
+    assert cancelled == [hung]
+
+
+async def test_a_call_whose_server_dies_says_so_and_the_next_one_works() -> None:
+    """The call fails as `connection_lost` with the server's last words; the next starts a new process."""
+    with anyio.fail_after(20):
+        async with MCPProvider.stdio(sys.executable, SCRIPT, "modern", id="demo") as provider:
+            tools = await tools_of(provider)
+            first = await tools["pid"].run({}, CTX)
+            with pytest.raises(ToolError, match="not known whether the tool ran") as lost:
+                await tools["die"].run({}, CTX)
+            assert lost.value.error_type == "connection_lost"
+            assert await tools["pid"].run({}, CTX) != first
+
+
+async def test_last_words_of_a_process_are_in_the_error(tmp_path: Path) -> None:
+    """What the server wrote to its standard error is told, and not written to the terminal."""
+    env = {"PELLUCID_TEST_LOG": str(tmp_path / "log")}
+    with anyio.fail_after(20):
+        async with MCPProvider.stdio(sys.executable, SCRIPT, "legacy", id="old", env=env) as provider:
+            tools = await tools_of(provider)
+            with pytest.raises(ToolError, match="out of memory"):
+                await tools["die"].run({}, CTX)
+
+
+async def test_a_forgotten_session_is_opened_again_and_the_call_repeated() -> None:
+    """A call refused with status 404 did nothing, so it is sent again in a new session."""
+    server = LegacyHttp()
+    with serving(lambda: server.app) as port, anyio.fail_after(20):
+        async with MCPProvider.http(f"http://127.0.0.1:{port}/mcp", id="old") as provider:
+            tools = await tools_of(provider)
+            assert await tools["count"].run({}, CTX) == "1"
+            server.sessions.clear()
+            assert await tools["count"].run({}, CTX) == "2"
+            assert server.opened == 2
+
+
+async def test_the_environment_of_a_process_is_added_to_a_safe_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables of this process are not passed on; given ones are, and `PATH` stays."""
+    monkeypatch.setenv("PELLUCID_TEST_SECRET", "mine")
+    with anyio.fail_after(20):
+        async with MCPProvider.stdio(sys.executable, SCRIPT, "modern", id="a") as provider:
+            assert await (await tools_of(provider))["secret"].run({}, CTX) == {"result": "unset"}
+        env = {"PELLUCID_TEST_SECRET": "given"}
+        async with MCPProvider.stdio(sys.executable, SCRIPT, "modern", id="b", env=env) as provider:
+            assert await (await tools_of(provider))["secret"].run({}, CTX) == {"result": "given"}
+
+
+async def test_names_are_made_to_fit_and_lead_back() -> None:
+    """Odd and long names get a hash, never two the same; the server is called by its own names."""
+    own = ["weather/today", "weather.today", "x" * 70, "x" * 71, "fine", ""]
+    server = listing_server(lambda _cursor: ListToolsResult(tools=[tool_of(name) for name in own]))
+    with anyio.fail_after(10):
+        async with MCPProvider.connect(server, id="hub") as provider:
+            tools = await provider.list_tools(DiscoveryContext())
+            again = await MCPProvider.connect(server, id="hub").list_tools(DiscoveryContext())
+            assert [tool.name for tool in tools] == [tool.name for tool in again]
+            assert len({tool.name for tool in tools}) == len(own)
+            assert tools[4].name == "fine"
+            assert [provider.server_name(tool.name) for tool in tools] == own
+            assert [await tool.run({}, CTX) for tool in tools] == own
+
+
+async def test_names_have_a_prefix_on_request() -> None:
+    """`prefix=True` puts the server's id before each name."""
+    with anyio.fail_after(10):
+        async with MCPProvider.connect(modern_server(), id="demo", prefix=True) as provider:
+            tools = await tools_of(provider)
+            assert await tools["mcp__demo__add"].run({"a": 1, "b": 2}, CTX) == {"result": 3}
+            assert tools["mcp__demo__add"].source == Mcp("demo")
+
+
+async def test_a_run_has_the_mcp_attributes_on_its_tool_spans() -> None:
+    """An agent calls the server's tool; `execute_tool` carries what the conventions want of MCP."""
+    exporter = InMemorySpanExporter()
+    tracers = TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(exporter))
+    model = ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "3")
+    with serving(modern_server().streamable_http_app) as port, anyio.fail_after(20):
+        async with MCPProvider.http(f"http://127.0.0.1:{port}/mcp", id="demo") as provider:
+            agent = Agent("a", model=model, providers=[provider], telemetry=Telemetry(tracer_provider=tracers))
+            await agent.run("1 + 2?")
+    spans = {span.name: dict(span.attributes or {}) for span in exporter.get_finished_spans()}
+    tool, discovery = spans["execute_tool add"], spans["discover_tools demo"]
+    assert tool[semconv.MCP_METHOD_NAME] == "tools/call"
+    assert tool[semconv.MCP_PROTOCOL_VERSION] == "2026-07-28"
+    assert tool[semconv.NETWORK_TRANSPORT] == "tcp"
+    assert tool[semconv.DISPATCH_MODE] == "mcp"
+    assert (tool[semconv.SERVER_ADDRESS], tool[semconv.SERVER_PORT]) == ("127.0.0.1", port)
+    assert (discovery[semconv.SERVER_ADDRESS], discovery[semconv.SERVER_PORT]) == ("127.0.0.1", port)
+    assert discovery[semconv.PROVIDER_KIND] == "mcp.http"
+
+
+@pytest.mark.parametrize(
+    ("result", "value"),
+    [
+        (CallToolResult(content=[]), ""),
+        (CallToolResult(content=[], structured_content=[1]), [1]),
+        (CallToolResult(content=[TextContent(text="21")], structured_content={"result": 21}), {"result": 21}),
+        (
+            CallToolResult(content=[TextContent(text="a"), TextContent(text="b")], structured_content=["a", "b"]),
+            ["a", "b"],
+        ),
+        (
+            CallToolResult(content=[TextContent(text="Mild.")], structured_content={"celsius": 21}),
+            (TextPart("Mild."), TextPart('{"celsius": 21}')),
+        ),
+        (
+            CallToolResult(content=[AudioContent(data="AA==", mime_type="audio/wav")]),
+            (BlobPart(content="AA==", modality="audio", mime_type="audio/wav"),),
+        ),
+        (
+            CallToolResult(content=[ResourceLink(name="film", uri="https://x.test/f", mime_type="video/mp4")]),
+            (UriPart(uri="https://x.test/f", modality="video", mime_type="video/mp4"),),
+        ),
+        (CallToolResult(content=[EmbeddedResource(resource=TextResourceContents(uri="a:b", text="hi"))]), "hi"),
+        (
+            CallToolResult(content=[EmbeddedResource(resource=BlobResourceContents(uri="a:b", blob="AA=="))]),
+            (BlobPart(content="AA==", modality="document"),),
+        ),
+    ],
+)
+def test_content_becomes_a_tool_result(result: CallToolResult, value: object) -> None:
+    """Every kind of content block has its place, and nothing is said twice."""
+    assert to_value(result) == value
