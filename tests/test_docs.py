@@ -30,7 +30,12 @@ def blocks(language: str) -> list[object]:
 def test_python_blocks_run(code: str, tmp_path: Path) -> None:
     """Each block of Python runs by itself, as a reader would paste it."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], check=False, capture_output=True, text=True, cwd=tmp_path, timeout=60
+        [sys.executable, "-W", "error", "-c", code],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
 
@@ -68,7 +73,12 @@ def test_links_between_pages_lead_somewhere() -> None:
 def test_examples_run(script: Path, tmp_path: Path) -> None:
     """Each example runs to its end and prints something."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(script)], check=False, capture_output=True, text=True, cwd=tmp_path, timeout=60
+        [sys.executable, "-W", "error", str(script)],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout

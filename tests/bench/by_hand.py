@@ -24,12 +24,21 @@ class ByHand:
     """
 
     def __init__(
-        self, tracers: TracerProvider, meters: MeterProvider, model: Model, tools: list[Any], tool: ToolFunction, *, content: bool
+        self,
+        tracers: TracerProvider,
+        meters: MeterProvider,
+        model: Model,
+        tools: list[Any],
+        tool: ToolFunction,
+        *,
+        content: bool,
     ) -> None:
         self.tracer: Tracer = tracers.get_tracer("by-hand")
         meter = meters.get_meter("by-hand")
         self.histograms: dict[str, Histogram] = {
-            metric.name: meter.create_histogram(metric.name, unit="s", explicit_bucket_boundaries_advisory=list(metric.buckets))
+            metric.name: meter.create_histogram(
+                metric.name, unit="s", explicit_bucket_boundaries_advisory=list(metric.buckets)
+            )
             for metric in (
                 semconv.DISCOVERY_DURATION,
                 semconv.COMPOSE_DURATION,
@@ -53,7 +62,11 @@ class ByHand:
             iteration = 0
             while True:
                 iteration += 1
-                common = {"pellucid.run.id": "0123456789abcdef", "pellucid.iteration": iteration, "pellucid.outcome": "completed"}
+                common = {
+                    "pellucid.run.id": "0123456789abcdef",
+                    "pellucid.iteration": iteration,
+                    "pellucid.outcome": "completed",
+                }
                 self.discover(common)
                 request = self.compose(common, messages)
                 response = await self.chat(common, request)
@@ -83,9 +96,15 @@ class ByHand:
                 }
             )
             if self.content:
-                span.set_attributes(_content("pellucid.boundary.input", json.dumps({"iteration": common["pellucid.iteration"]})))
+                span.set_attributes(
+                    _content("pellucid.boundary.input", json.dumps({"iteration": common["pellucid.iteration"]}))
+                )
                 span.set_attributes(_content("pellucid.boundary.output", self.listed[: 32 * 1024]))
-            labels = {"pellucid.provider.id": "static", "pellucid.provider.kind": "static", "pellucid.discovery.cache": "none"}
+            labels = {
+                "pellucid.provider.id": "static",
+                "pellucid.provider.kind": "static",
+                "pellucid.discovery.cache": "none",
+            }
             self.histograms[semconv.DISCOVERY_DURATION.name].record(time.perf_counter() - began, labels)
 
     def compose(self, common: dict[str, Any], messages: list[Message]) -> ModelRequest:
@@ -105,7 +124,9 @@ class ByHand:
             if self.content:
                 span.set_attributes(_content("pellucid.boundary.input", json.dumps({"messages": len(messages)})))
                 span.set_attributes(_content("pellucid.boundary.output", json.dumps({"messages": len(messages)})))
-            self.histograms[semconv.COMPOSE_DURATION.name].record(time.perf_counter() - began, {"gen_ai.agent.name": "bench"})
+            self.histograms[semconv.COMPOSE_DURATION.name].record(
+                time.perf_counter() - began, {"gen_ai.agent.name": "bench"}
+            )
         return request
 
     async def chat(self, common: dict[str, Any], request: ModelRequest) -> Any:
@@ -132,7 +153,11 @@ class ByHand:
                 span.set_attributes(_content("pellucid.boundary.output", answer, "gen_ai.output.messages"))
                 if common["pellucid.iteration"] == 1:
                     span.set_attribute("gen_ai.tool.definitions", self.defined)
-            labels = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "bench", "gen_ai.request.model": "scripted"}
+            labels = {
+                "gen_ai.operation.name": "chat",
+                "gen_ai.provider.name": "bench",
+                "gen_ai.request.model": "scripted",
+            }
             self.histograms[semconv.OPERATION_DURATION.name].record(time.perf_counter() - began, labels)
         return response
 
@@ -155,7 +180,9 @@ class ByHand:
         ) as span:
             value = await self.tool(call.arguments, None)
             if self.content:
-                span.set_attributes(_content("pellucid.boundary.input", json.dumps(call.arguments), "gen_ai.tool.call.arguments"))
+                span.set_attributes(
+                    _content("pellucid.boundary.input", json.dumps(call.arguments), "gen_ai.tool.call.arguments")
+                )
                 span.set_attributes(_content("pellucid.boundary.output", json.dumps(value), "gen_ai.tool.call.result"))
             labels = {
                 "gen_ai.tool.name": call.name,
