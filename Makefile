@@ -26,7 +26,7 @@ format: $(VENV)/dev ## Format the code.
 	$(BIN)/ruff format .
 
 bench: $(VENV)/dev ## Compare the cost of telemetry with the same written by hand.
-	@$(BIN)/python tests/bench/iteration.py $(ARGS)
+	@PYTHONPATH=tests $(BIN)/python -m bench.iteration $(ARGS)
 
 coverage: $(VENV)/dev ## Run the test suite and report what it does not reach.
 	$(BIN)/coverage run -m pytest

@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import importlib
+import inspect
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar, TypeVarTuple
 
 import anyio
@@ -62,6 +64,45 @@ async def race(function: Callable[[*_Args], Awaitable[_T]], *args: *_Args, patie
     When the caller is cancelled the task is too; it gets `patience` seconds to clean up and is left behind if it does
     not end. What it raises is raised here; a cancellation that it raises by itself becomes a `ForeignCancellation`.
     """
+    loop: Any = current_token().native_token
+    if not hasattr(loop, "create_task"):
+        return await _race_in_scope(lambda: function(*args), patience)
+    # With a task and a future: a third of what an anyio scope and event cost, and this is paid twice an iteration.
+    working = function(*args)
+    task = loop.create_task(working if inspect.iscoroutine(working) else _await(working))
+    done = loop.create_future()
+    task.add_done_callback(partial(_wake, done))
+    try:
+        await done
+    except BaseException:
+        task.cancel()
+        _running.add(task)
+        done = loop.create_future()
+        task.add_done_callback(partial(_wake, done))
+        with anyio.move_on_after(patience, shield=True):
+            await done
+        raise
+    if task.cancelled():
+        raise ForeignCancellation("it was cancelled although nobody asked for it")
+    result: _T = task.result()
+    return result
+
+
+def _wake(done: Any, task: Any) -> None:
+    """Wake who waits for a task, unless it left; look at the result, or asyncio complains of a failure left behind."""
+    _running.discard(task)
+    if not task.cancelled():
+        task.exception()
+    if not done.done():
+        done.set_result(None)
+
+
+async def _await(awaitable: Awaitable[_T]) -> _T:
+    return await awaitable
+
+
+async def _race_in_scope(function: Callable[[], Awaitable[_T]], patience: float) -> _T:
+    """Do as `race` does, with what anyio has."""
     done = anyio.Event()
     scope = anyio.CancelScope()
     result: list[_T] = []
@@ -70,7 +111,7 @@ async def race(function: Callable[[*_Args], Awaitable[_T]], *args: *_Args, patie
     async def work() -> None:
         try:
             with scope:
-                result.append(await function(*args))
+                result.append(await function())
         except Exception as error:  # noqa: BLE001  (handed over to the caller)
             failure.append(error)
         except BaseException as error:
@@ -90,9 +131,9 @@ async def race(function: Callable[[*_Args], Awaitable[_T]], *args: *_Args, patie
     if result:
         return result[0]
     error = failure[0]
-    if isinstance(error, anyio.get_cancelled_exc_class()):
-        raise ForeignCancellation(f"{type(error).__name__} was raised although nobody cancelled it") from error
-    raise error
+    if isinstance(error, Exception):
+        raise error
+    raise ForeignCancellation(f"{type(error).__name__} was raised although nobody cancelled it") from error
 
 
 class ForeignCancellation(RuntimeError):

@@ -6,7 +6,8 @@ from hashlib import blake2b
 
 from pellucid.models import ModelRequest
 from pellucid.run import Run
-from pellucid.telemetry import COMPOSE, boundary
+from pellucid.telemetry import COMPOSE, Recorded, boundary
+from pellucid.telemetry.recording import Recorder
 from pellucid.tools.catalog import Catalog
 from pellucid.types import JSONValue
 
@@ -30,14 +31,20 @@ def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> ModelReques
             messages=tuple(run.messages),
             tools=definitions,
         )
-        if b.span.is_recording():
-            tools = "" if closing else catalog.digest
-            history = run.recorder.messages(request.messages).digest
-            digest = blake2b(f"{run.setup.instructions}\0{tools}\0{history}".encode("utf-8", "replace"), digest_size=16)
-            b.note(digest=digest.hexdigest(), catalog_digest=catalog.digest)
-        b.note(tool_count=len(definitions), message_count=len(request.messages))
-        b.record_output(lambda recorder: recorder.facts(_summary(request)))
+        b.note(tool_count=len(definitions), message_count=len(request.messages), catalog_digest=catalog.digest)
+
+        def record(recorder: Recorder) -> Recorded:
+            b.note(digest=_digest(recorder, request, "" if closing else catalog.digest))
+            return recorder.facts(_summary(request))
+
+        b.record_output(record)
         return request
+
+
+def _digest(recorder: Recorder, request: ModelRequest, tools: str) -> str:
+    """Return a hash of the whole request, which costs only what is new in the conversation."""
+    content = f"{request.instructions}\0{tools}\0{recorder.messages(request.messages).digest}"
+    return blake2b(content.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
 def _summary(request: ModelRequest) -> JSONValue:

@@ -206,9 +206,15 @@ def _progress(run: Run, span: SpanContext, call: ToolCall) -> Any:
     loop = current_token()
 
     def progress(value: JSONValue) -> None:
-        if run.heard(ToolProgress.name):
-            payload = {"tool_name": call.name, "tool_call_id": _id(call), "value": run.recorder.clean(value)}
-            call_soon(loop, lambda: run.emit(ToolProgress, span, payload))
+        if not run.heard(ToolProgress.name):
+            return
+        try:
+            clean = run.recorder.clean(value)
+        except Exception as error:  # noqa: BLE001  (redactors and values are the application's)
+            run.fault("recording", error)
+            return
+        payload = {"tool_name": call.name, "tool_call_id": _id(call), "value": clean}
+        call_soon(loop, lambda: run.emit(ToolProgress, span, payload))
 
     return progress
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -67,12 +68,11 @@ class RunStream:
         production = self._production
         if production is None:
             raise ConfigError("a stream is read inside of its block: async with agent.stream(...) as events: ...")
-        try:
+        with suppress(anyio.EndOfStream):
             return await production.receive.receive()
-        except anyio.EndOfStream:
-            if production.error is not None:
-                raise production.error from None
-            raise StopAsyncIteration from None
+        if production.error is not None:
+            raise production.error
+        raise StopAsyncIteration
 
 
 class _Production:

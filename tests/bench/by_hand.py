@@ -1,4 +1,4 @@
-"""The same telemetry as Pellucid's, written by hand with the OpenTelemetry SDK, plainly: the yardstick of the benchmark."""
+"""The same telemetry as Pellucid's, written plainly by hand with the OpenTelemetry SDK: the yardstick."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ByHand:
                 if not response.message.tool_calls:
                     return
                 for call in response.message.tool_calls:
-                    messages.append(await self.execute(common, call))
+                    messages.append(await self.execute(common, call))  # noqa: PERF401  (awaits)
 
     def discover(self, common: dict[str, Any]) -> None:
         began = time.perf_counter()

@@ -5,11 +5,22 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pellucid
 import pytest
+
+import pellucid
 from pellucid import semconv
 
-HEAVY = ("opentelemetry.sdk", "opentelemetry.exporter", "grpc", "prometheus_client", "mcp", "starlette", "rich", "trio", "structlog")
+HEAVY = (
+    "opentelemetry.sdk",
+    "opentelemetry.exporter",
+    "grpc",
+    "prometheus_client",
+    "mcp",
+    "starlette",
+    "rich",
+    "trio",
+    "structlog",
+)
 
 
 def test_import_loads_nothing_that_is_optional_or_heavy() -> None:
@@ -28,7 +39,7 @@ def test_public_names_exist() -> None:
 
 @pytest.mark.parametrize("metric", semconv.METRICS, ids=lambda metric: metric.name)
 def test_histograms_have_float_bounds_of_their_own(metric: semconv.Metric) -> None:
-    """Every histogram advises ascending float bounds; Prometheus names of buckets never depend on the type of a number."""
+    """Every histogram advises ascending float bounds, so that `le` never depends on the type of a number."""
     if metric.kind == "histogram":
         assert metric.buckets
         assert list(metric.buckets) == sorted(set(metric.buckets))

@@ -175,7 +175,8 @@ async def list_all(
             for index, lister in enumerate(listers):
                 tasks.start_soon(ask, index, lister)
     except BaseExceptionGroup as group:
-        raise first_of(group) from None
+        first = first_of(group)
+        raise first from first.__cause__  # not from the group: it only says that several were asked
     return [catalog for catalog in found if catalog is not None]
 
 
