@@ -1,0 +1,1 @@
+"""`pellucid demo`: a real run on real hubs, one of them slow and, once, down."""

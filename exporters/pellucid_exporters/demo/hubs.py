@@ -1,0 +1,95 @@
+"""The three hubs of the demo: two MCP servers of their own process, and an HTTP catalogue."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+from http.client import HTTPConnection
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio.to_thread
+
+from pellucid import DiscoveryProvider, Hub, Tool, ToolError
+from pellucid.mcp import MCPProvider
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from pellucid import DiscoveryContext, ToolContext
+
+OBJECTIVE: Final = 0.2
+"""Seconds that each hub should need at most to list its tools."""
+
+
+def git_hub(repository: Path) -> MCPProvider:
+    """Return the tools of `mcp-server-git`, confined to one repository."""
+    return MCPProvider.stdio(
+        sys.executable, "-m", "mcp_server_git", "--repository", str(repository), id="git", objective=OBJECTIVE
+    )
+
+
+def time_hub() -> MCPProvider:
+    """Return the tools of `mcp-server-time`."""
+    return MCPProvider.stdio(
+        sys.executable, "-m", "mcp_server_time", "--local-timezone", "UTC", id="time", objective=OBJECTIVE
+    )
+
+
+def catalogue_hub(port: int) -> DiscoveryProvider:
+    """Return the tools of the HTTP catalogue on a port of this machine."""
+    return DiscoveryProvider(HttpCatalogue("127.0.0.1", port), id="catalogue", ttl=60.0, objective=OBJECTIVE)
+
+
+class HttpCatalogue:
+    """A `ToolHub` that speaks HTTP.
+
+    Attributes:
+        server_address: Shown on the spans of its discoveries.
+        server_port: The same.
+    """
+
+    def __init__(self, address: str, port: int) -> None:
+        self.server_address = address
+        self.server_port = port
+
+    async def fetch_catalog(self, ctx: DiscoveryContext) -> Sequence[Tool]:
+        """Make a round trip and return the tools."""
+        answer = await self._ask("GET", "/tools")
+        return [
+            Tool(
+                name=entry["name"],
+                description=entry["description"],
+                input_schema=entry["inputSchema"],
+                run=partial(self._call, entry["name"]),
+                source=Hub("catalogue"),
+            )
+            for entry in answer["tools"]
+        ]
+
+    async def _call(self, name: str, arguments: dict[str, Any], ctx: ToolContext) -> Any:
+        try:
+            return (await self._ask("POST", f"/tools/{name}", arguments))["result"]
+        except OSError as error:
+            raise ToolError(f"{name} is not available: {error}") from error
+
+    async def _ask(self, method: str, path: str, content: object = None) -> Any:
+        return await anyio.to_thread.run_sync(self._ask_blocking, method, path, content, abandon_on_cancel=True)
+
+    def _ask_blocking(self, method: str, path: str, content: object) -> Any:
+        """Make one HTTP request.
+
+        Raises:
+            OSError: the server cannot be reached, or answers that it cannot.
+        """
+        connection = HTTPConnection(self.server_address, self.server_port, timeout=5)
+        try:
+            connection.request(method, path, None if content is None else json.dumps(content))
+            answer = connection.getresponse()
+            found = json.loads(answer.read())
+        finally:
+            connection.close()
+        if answer.status >= 400:  # noqa: PLR2004  (where HTTP's errors begin)
+            raise OSError(f"HTTP {answer.status} from {method} {path}: {found['error']}")
+        return found

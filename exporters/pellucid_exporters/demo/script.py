@@ -1,0 +1,112 @@
+"""A model without a vendor: it decides by a script, and says only what the tools really returned."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from pellucid import ToolCall, ToolResult
+from pellucid.testing import FunctionModel
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from pellucid import ModelRequest
+
+QUESTION: Final = "What was done last in this repository, how long ago, and what are its latest commits about?"
+
+MOST_COMMITS: Final = 20
+
+_COMMIT = re.compile(
+    r"^Commit: (?P<hash>[0-9a-f]{40,64})\nAuthor: (?P<author>.*)\nDate: (?P<date>.*)\nMessage: (?P<subject>.*)$",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """One entry of what `git_log` returned."""
+
+    hash: str
+    author: str
+    date: datetime
+    subject: str
+
+
+def scripted_model(repository: Path) -> FunctionModel:
+    """Return a model that asks git and the clock, then has the commit subjects counted, then answers."""
+
+    def decide(request: ModelRequest) -> str | Sequence[ToolCall]:
+        results = {
+            part.name: part for message in request.messages for part in message.parts if isinstance(part, ToolResult)
+        }
+        for result in results.values():
+            if result.is_error:
+                return f"I cannot tell, because {result.name} failed: {result.response}"
+        if not results:
+            return [
+                ToolCall("git_log", {"repo_path": str(repository), "max_count": MOST_COMMITS}, "call_1"),
+                ToolCall("get_current_time", {"timezone": "UTC"}, "call_2"),
+            ]
+        commits = read_log(_data(results["git_log"]))
+        if not commits:
+            return f"I cannot tell, because git_log returned no commit: {results['git_log'].response}"
+        if "count_words" not in results:
+            subjects = "\n".join(commit.subject for commit in commits)
+            return [
+                ToolCall("count_words", {"text": subjects}, "call_3"),
+                ToolCall("top_words", {"text": subjects, "count": 3}, "call_4"),
+            ]
+        return _answer(commits, results)
+
+    return FunctionModel(decide, name="scripted")
+
+
+def read_log(text: str) -> list[Commit]:
+    """Return the commits in the answer of `git_log`, the latest first."""
+    return [
+        Commit(
+            hash=found["hash"],
+            author=found["author"],
+            date=datetime.fromisoformat(found["date"]),
+            subject=found["subject"].strip() or "(no message)",
+        )
+        for found in _COMMIT.finditer(text)
+    ]
+
+
+def _answer(commits: Sequence[Commit], results: Mapping[str, ToolResult]) -> str:
+    latest = commits[0]
+    now = datetime.fromisoformat(_data(results["get_current_time"])["datetime"])
+    words = f"Words in their subjects: {_data(results['count_words'])}"
+    if often := [f"{top['word']} ({top['count']}x)" for top in _data(results["top_words"]) if top["count"] > 1]:
+        words += f", most often {', '.join(often)}"
+    return (
+        f'The latest commit is {latest.hash[:10]} by {latest.author}, {_age(latest.date, now)}: "{latest.subject}".\n'
+        f"Commits read: {len(commits)}, back to {commits[-1].date:%Y-%m-%d}. {words}.\n"
+        f"It is {now:%A, %Y-%m-%d %H:%M:%S} UTC."
+    )
+
+
+def _data(result: ToolResult) -> Any:
+    """Return what a tool returned; MCP servers send JSON as text."""
+    response = result.response
+    return json.loads(response) if isinstance(response, str) and response[:1] in ("{", "[") else response
+
+
+def _age(then: datetime, now: datetime) -> str:
+    minutes = int((now - then).total_seconds() // 60)
+    if minutes < 1:
+        return "just now"
+    for unit, length in (("day", 24 * 60), ("hour", 60)):
+        if minutes >= length:
+            return f"{_counted(minutes // length, unit)} ago"
+    return f"{_counted(minutes, 'minute')} ago"
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"

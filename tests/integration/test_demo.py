@@ -1,0 +1,246 @@
+"""`pellucid demo`, run as its users run it: as a process, in a repository."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from pellucid_exporters.demo.script import read_log
+from support.otlp_receiver import attributes_of, otlp_receiver
+
+pytestmark = pytest.mark.integration
+
+SUBJECTS = ("Plant the orchard", "Water the orchard twice", "Harvest apples")
+WAIT = 60
+
+COMMAND = (sys.executable, "-c", "import sys; from pellucid.cli import main; sys.exit(main())", "demo")
+
+
+def run_demo(*options: str, cwd: Path, timeout: float = WAIT) -> subprocess.CompletedProcess[str]:
+    """Run the demo to its end."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "PELLUCID_"))}
+    return subprocess.run(
+        [*COMMAND, *options], cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+    )
+
+
+def git(repository: Path, *arguments: str) -> str:
+    """Run git in a repository, as somebody known."""
+    who = ("-c", "user.name=Ada Gardener", "-c", "user.email=ada@example.org", "-c", "commit.gpgsign=false")
+    command = ["git", "-C", str(repository), *who, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a repository with three commits."""
+    path = tmp_path_factory.mktemp("orchard")
+    git(path, "init", "--quiet")
+    for subject in SUBJECTS:
+        git(path, "commit", "--quiet", "--allow-empty", "--message", subject)
+    return path
+
+
+@pytest.fixture(scope="module")
+def shown(repository: Path) -> str:
+    """Return what the demo prints into a pipe."""
+    ran = run_demo("--no-color", "--port", "0", cwd=repository)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == ""
+    return ran.stdout
+
+
+def test_answers_with_what_git_confirms(shown: str, repository: Path) -> None:
+    """The answer names hash, author and subject of the latest commit, and facts that the other hubs computed."""
+    head = git(repository, "rev-parse", "HEAD")
+    assert f'{head[:10]} by Ada Gardener, just now: "Harvest apples"' in shown
+    assert "Commits read: 3" in shown
+    assert "Words in their subjects: 9, most often orchard (2x)" in shown
+    assert f"{datetime.now(UTC):%Y-%m-%d}" in shown
+
+
+def test_shows_the_failure_by_name_and_that_the_hub_is_left_alone(shown: str) -> None:
+    """The first run fails with the hub's name and own words, the second is refused, the third answers."""
+    failure = "DiscoveryError: discovery of tools from provider 'catalogue' failed: OSError: HTTP 503"
+    refusal = "DiscoveryBackoff: discovery of tools from provider 'catalogue' failed: it failed a moment ago"
+    text = " ".join(shown.split())
+    assert 0 < text.index(failure) < text.index(refusal) < text.index("Harvest apples")
+
+
+def test_shows_every_boundary_as_a_span(shown: str) -> None:
+    """The tree of the answering run has each phase of each iteration, and each provider is asked once in each."""
+    tree = shown[shown.rindex("invoke_agent") : shown.index("The latest commit is")]
+    for provider in ("git", "time", "catalogue"):
+        assert tree.count(f"discover_tools {provider}") == 3
+    assert tree.count("compose_request") == 3
+    assert tree.count("chat scripted") == 3
+    for tool in ("git_log", "get_current_time", "count_words", "top_words"):
+        assert tree.count(f"execute_tool {tool}") == 1
+
+
+def test_shows_which_hub_is_slow(shown: str) -> None:
+    """The table gives the catalogue, and no other hub, the verdict `slow`."""
+    verdicts = dict(re.findall(r"^\W*(git|time|catalogue)\b.*\b(ok|slow|failing)\b\W*$", shown, re.MULTILINE))
+    assert verdicts == {"git": "ok", "time": "ok", "catalogue": "slow"}
+
+
+def test_names_the_metrics_and_a_sample_with_its_trace(shown: str) -> None:
+    """The names of series are those of Prometheus, and the exemplar's trace is the one that is named."""
+    assert re.search(r"http://127\.0\.0\.1:\d+/metrics", shown)
+    assert 'pellucid_tool_discovery_duration_seconds_bucket{pellucid_provider_id="catalogue"}' in shown
+    assert 'pellucid_tool_discovery_objective_seconds{pellucid_provider_id="catalogue"}' in shown
+    assert 'pellucid_tool_discovery_inflight_age_seconds{pellucid_provider_id="catalogue"}' in shown
+    exemplar = re.search(r'# \{.*trace_id="([0-9a-f]{32})"', shown)
+    assert exemplar is not None
+    assert shown.count(exemplar[1]) > 1
+
+
+def test_fits_a_page_and_has_no_control_codes(shown: str) -> None:
+    """What goes into a pipe is plain text of at most 100 columns."""
+    assert "\x1b" not in shown
+    assert [line for line in shown.splitlines() if len(line) > 100] == []
+
+
+def test_sends_the_trace_that_it_names(repository: Path) -> None:
+    """`--otlp` delivers traces, metrics and logs; the trace id shown last is that of a run among them."""
+    with otlp_receiver("http/protobuf") as receiver:
+        ran = run_demo("--no-color", "--port", "0", "--otlp", receiver.endpoint, cwd=repository)
+    assert ran.returncode == 0, ran.stderr
+    assert f"was sent to {receiver.endpoint}" in ran.stdout
+    runs = {span.trace_id.hex(): span for span in receiver.spans if span.name == "invoke_agent demo"}
+    assert len(runs) == 3
+    shown = re.findall(r"[0-9a-f]{32}", ran.stdout)[-1]
+    assert attributes_of(runs[shown])["pellucid.outcome"] == "completed"
+    assert {signal for signal, _ in receiver.requests} == {"traces", "metrics", "logs"}
+
+
+def test_says_that_no_collector_listens(repository: Path) -> None:
+    """A collector that is down costs the demo a line, and no noise."""
+    ran = run_demo("--no-color", "--port", "0", "--otlp", "http://127.0.0.1:9", cwd=repository)
+    assert ran.returncode == 0
+    assert "could not be sent to http://127.0.0.1:9" in ran.stdout
+    assert ran.stderr == ""
+
+
+def test_asks_about_the_repository_around_a_folder(tmp_path: Path) -> None:
+    """A single commit is enough, a folder inside the work tree will do, and what commits say cannot harm a terminal."""
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "commit", "--quiet", "--allow-empty", "--message", "\x1b[31m" + "long " * 60)
+    inside = tmp_path / "docs"
+    inside.mkdir()
+    ran = run_demo("--no-color", "--content", "--port", "0", "--repository", str(inside), cwd=tmp_path.parent)
+    assert ran.returncode == 0, ran.stderr
+    assert git(tmp_path, "rev-parse", "--short=10", "HEAD") in ran.stdout
+    assert "Commits read: 1" in ran.stdout
+    assert "\x1b" not in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("prepare", "problem"),
+    [
+        ((), "is not a git repository (not a git repository"),
+        (("init", "--quiet"), "has no commit to ask about"),
+    ],
+)
+def test_refuses_what_has_no_commits(tmp_path: Path, prepare: tuple[str, ...], problem: str) -> None:
+    """Outside of a repository, and in an empty one, it says what to do instead."""
+    if prepare:
+        git(tmp_path, *prepare)
+    ran = run_demo(cwd=tmp_path)
+    assert ran.returncode == 2
+    assert problem in ran.stderr
+    assert "pellucid demo --repository PATH" in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert ran.stdout == ""
+
+
+def test_names_the_missing_extra(repository: Path) -> None:
+    """Without the packages of the extra it says what to install."""
+    script = (
+        "import sys, importlib.util as u; find = u.find_spec;"
+        "u.find_spec = lambda name, *rest: None if name.startswith('mcp') else find(name, *rest);"
+        "from pellucid.cli import main; sys.exit(main(['demo']))"
+    )
+    command = [sys.executable, "-c", script]
+    ran = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=WAIT, check=False)
+    assert ran.returncode == 2
+    assert "pip install 'pellucid[demo]'" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+def test_an_interrupt_ends_it_with_its_servers(repository: Path) -> None:
+    """Ctrl-C during a run ends the process with 130, no traceback, and no server left."""
+    with subprocess.Popen(
+        [*COMMAND, "--no-color", "--port", "0"],
+        cwd=repository,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        while "invoke_agent" not in process.stdout.readline():
+            pass  # until the first run was shown: the servers are up
+        servers = children_of(process.pid)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=WAIT) == 130
+        assert process.stderr.read() == ""
+    assert len(servers) == 2
+    assert not [pid for pid in servers if is_alive(pid)]
+
+
+def test_serve_keeps_the_metrics_up(repository: Path) -> None:
+    """`--serve` answers scrapes after the demo is over, until Ctrl-C, which is then no failure."""
+    with subprocess.Popen(
+        [*COMMAND, "--no-color", "--port", "0", "--serve"],
+        cwd=repository,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        shown = ""
+        while "Ctrl-C" not in shown.rpartition("Serving")[2]:
+            line = process.stdout.readline()
+            assert line, process.stderr.read()
+            shown += line
+        url = re.findall(r"http://127\.0\.0\.1:\d+/metrics", shown)[-1]
+        with urlopen(url, timeout=5) as answer:
+            assert b"pellucid_tool_discovery_duration_seconds_bucket" in answer.read()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=WAIT) == 0
+        assert process.stderr.read() == ""
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the processes that another one started."""
+    stats = {int(stat.parent.name): stat.read_text().rpartition(")")[2] for stat in Path("/proc").glob("[0-9]*/stat")}
+    return [child for child, stat in stats.items() if int(stat.split()[1]) == pid]
+
+
+def is_alive(pid: int) -> bool:
+    """Say whether a process exists."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_reads_messages_that_look_like_the_log_itself() -> None:
+    """A commit message that quotes a log line is not taken for another commit."""
+    text = (
+        f"Commit history:\nCommit: {'a' * 40}\nAuthor: Ada\nDate: 2026-01-02 03:04:05+01:00\n"
+        f"Message: Revert\n\nThis reverts\nCommit: {'b' * 40}\nas it was wrong\n\n"
+    )
+    assert [commit.subject for commit in read_log(text)] == ["Revert"]

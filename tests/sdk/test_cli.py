@@ -1,0 +1,156 @@
+"""The command line tool, with commands of the tests' own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import EntryPoint, EntryPoints
+from typing import TYPE_CHECKING
+
+import pytest
+
+import pellucid
+from pellucid import ConfigError, PellucidError
+from pellucid.cli import GROUP, Command, main
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Callable
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare one option."""
+    parser.add_argument("--times", type=int, default=1)
+
+
+def greet(options: Namespace) -> int:
+    """Work."""
+    sys.stdout.write("hello " * options.times)
+    return 7
+
+
+def misconfigured(options: Namespace) -> int:
+    """Refuse an option."""
+    raise ConfigError("--times: must be a prime")
+
+
+def failing(options: Namespace) -> int:
+    """Fail at the work."""
+    raise PellucidError("the hub has gone")
+
+
+def interrupted(options: Namespace) -> int:
+    """Be interrupted."""
+    raise KeyboardInterrupt
+
+
+GREET = Command(name="greet", help="Say hello.", add_arguments=add_arguments, run=greet)
+MISCONFIGURED = Command(name="misconfigured", help="Refuse.", add_arguments=add_arguments, run=misconfigured)
+FAILING = Command(name="failing", help="Fail.", add_arguments=add_arguments, run=failing)
+INTERRUPTED = Command(name="interrupted", help="Stop.", add_arguments=add_arguments, run=interrupted)
+NO_COMMAND = "not a command"
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that makes objects of this module, or of one that is not there, the installed commands."""
+
+    def install(*names: str, module: str = __name__) -> None:
+        points = EntryPoints(EntryPoint(name.lower(), f"{module}:{name}", GROUP) for name in names)
+        monkeypatch.setattr("pellucid.cli.entry_points", lambda group: points.select(group=group))
+
+    return install
+
+
+def test_runs_the_command_with_its_options_and_returns_its_exit_code(
+    install: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`pellucid greet --times 2` runs the command that an entry point names, and its exit code is the process's."""
+    install("GREET")
+    assert main(["greet", "--times", "2"]) == 7
+    assert capsys.readouterr().out == "hello hello "
+
+
+def test_help_lists_the_installed_commands(install: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    """`pellucid --help` shows each command with its line of help."""
+    install("GREET", "FAILING")
+    with pytest.raises(SystemExit) as exit_:
+        main(["--help"])
+    out = capsys.readouterr().out
+    assert exit_.value.code == 0
+    assert "greet" in out
+    assert "Say hello." in out
+    assert out.index("failing") < out.index("greet")
+
+
+def test_without_a_command_help_goes_to_stderr(
+    install: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`pellucid` alone is a mistake, and shows what could have been meant."""
+    install("GREET")
+    assert main([]) == 2
+    assert "greet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "message"),
+    [
+        ("MISCONFIGURED", 2, "pellucid: misconfigured: --times: must be a prime\n"),
+        ("FAILING", 1, "pellucid: failing: the hub has gone\n"),
+        ("INTERRUPTED", 130, ""),
+    ],
+)
+def test_failures_are_messages_and_exit_codes(
+    install: Callable[..., None], capsys: pytest.CaptureFixture[str], name: str, code: int, message: str
+) -> None:
+    """What a command raises ends as one line on stderr and an exit code, never as a traceback."""
+    install(name)
+    assert main([name.lower()]) == code
+    assert capsys.readouterr().err == message
+
+
+def test_a_broken_command_does_not_break_the_others(
+    install: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A command that is none is named on stderr, and the others work."""
+    install("GREET", "NO_COMMAND")
+    assert main(["greet"]) == 7
+    assert "'no_command'" in capsys.readouterr().err
+
+
+def test_a_command_that_cannot_be_imported_is_named(
+    install: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An entry point into a module that is not there is reported with the reason."""
+    install("GREET", module="no_such_module_of_pellucid")
+    assert main([]) == 2
+    assert "No module named 'no_such_module_of_pellucid'" in capsys.readouterr().err
+
+
+def test_version_of_the_installed_command() -> None:
+    """The installed command prints the version, in a process of its own."""
+    ran = subprocess.run(
+        [sys.executable, "-c", "import sys; from pellucid.cli import main; sys.exit(main(['--version']))"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert ran.stdout == f"pellucid {pellucid.__version__}\n"
+
+
+def test_a_reader_that_leaves_is_not_a_traceback() -> None:
+    """`pellucid ... | head` ends without noise when the reader has gone."""
+    script = (
+        "import sys; from pellucid import cli;"
+        "many = cli.Command(name='x', help='', add_arguments=lambda p: None, run=lambda o: print('x\\n' * 10**6) or 0);"
+        "cli.entry_points = lambda group: [type('P', (), {'name': 'x', 'value': '', 'load': lambda self: many})()];"
+        "sys.exit(cli.main(['x']))"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(2)
+        process.stdout.close()
+        assert process.wait(timeout=60) == 141
+        assert process.stderr.read() == b""
