@@ -1,7 +1,32 @@
-"""Exporters for Pellucid."""
+"""Where the telemetry of Pellucid goes.
 
-from pellucid_exporters.options import Otlp, Prometheus
-from pellucid_exporters.pipeline import configure
-from pellucid_exporters.telemetry import Telemetry
+Names are imported when they are first used: the pytest plugin of this package is loaded in every session of whoever
+installed it, and must not drag in exporters that the session never asks for.
+"""
 
-__all__ = ["Otlp", "Prometheus", "Telemetry", "configure"]
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pellucid_exporters.console import Console
+    from pellucid_exporters.options import Otlp, Prometheus
+    from pellucid_exporters.pipeline import configure
+    from pellucid_exporters.telemetry import Telemetry
+
+__all__ = ["Console", "Otlp", "Prometheus", "Telemetry", "configure"]
+
+_HOMES = {
+    "Console": "console",
+    "Otlp": "options",
+    "Prometheus": "options",
+    "Telemetry": "telemetry",
+    "configure": "pipeline",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -161,10 +161,17 @@ def describe(error: BaseException) -> str:
         if isinstance(seen, BaseExceptionGroup):
             seen = seen.exceptions[0]
             continue
-        if text := str(seen).strip():
+        if text := _text(seen):
             return f"{type(seen).__name__}: {text}"
         seen = seen.__cause__ or seen.__context__
     return type(error).__name__
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error).strip()
+    except Exception:  # noqa: BLE001  (an error that cannot say what it is has only its type)
+        return ""
 
 
 def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:

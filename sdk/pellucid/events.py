@@ -131,13 +131,13 @@ class ToolsQuarantined(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestComposed(Event):
-    """A model request is ready."""
+    """A model request is ready. Attributes: digest: hash of it; None if nothing is recorded."""
 
     name: ClassVar[str] = "request.composed"
     duration_ms: float
     tool_count: int
     message_count: int
-    digest: str
+    digest: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +150,13 @@ class InferenceStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferenceDelta(Event):
-    """A piece of a streamed answer arrived. Attributes: type: `text`, `reasoning` or `tool_call`."""
+    """A piece of a streamed answer arrived.
+
+    Attributes:
+        type: `text`, `reasoning` or `tool_call`.
+        content: The piece as it is for the reader of the stream. Other listeners get it redacted, or empty if no
+            content is recorded; a secret that is split over several pieces cannot be recognised.
+    """
 
     name: ClassVar[str] = "inference.delta"
     type: str

@@ -36,7 +36,7 @@ async def infer(run: Run, request: ModelRequest, catalog: Catalog) -> ModelRespo
         server_address=getattr(model, "server_address", None),
         server_port=getattr(model, "server_port", None),
         conversation_id=run.conversation_id,
-        stream=run.streaming or None,
+        stream=run.reader is not None or None,
         attempt=1,
         **request.settings,
     ) as b:
@@ -60,7 +60,7 @@ async def _answer(
     timeout = run.limits.model_timeout
     try:
         with anyio.move_on_after(timeout):
-            if run.streaming:
+            if run.reader is not None:
                 return _checked(run, model, await race(_consume, run, b, model, request, partial))
             return _checked(run, model, await race(model.generate, request))
     except ModelError:
@@ -89,8 +89,18 @@ async def _consume(
             previous, last = now, item
             if isinstance(item, ModelDelta):
                 partial.append(item)
-                run.emit(InferenceDelta, b.span.get_span_context(), {"type": item.type, "content": item.content})
+                _tell(run, b, item)
     return last
+
+
+def _tell(run: Run, b: Boundary, delta: ModelDelta) -> None:
+    """Tell the reader of the stream what arrived, as it is, and listeners what the capture policy lets them see."""
+    span = b.span.get_span_context()
+    if run.reader is not None:
+        run.emit(InferenceDelta, span, {"type": delta.type, "content": delta.content}, to=[run.reader])
+    others = [listeners for listeners in run.listeners if listeners is not run.reader]
+    if any(listeners.heard(InferenceDelta.name) for listeners in others):
+        run.emit(InferenceDelta, span, {"type": delta.type, "content": run.text(delta.content) or ""}, to=others)
 
 
 def _closable(items: AsyncIterator[StreamItem]) -> AsyncIterator[StreamItem]:
@@ -110,7 +120,7 @@ def _checked(run: Run, model: Model, response: object) -> ModelResponse:
         raise ModelError(
             model.name,
             f"it returned an object of type {type(response).__name__} instead of a ModelResponse"
-            f"{'; a stream must end with one' if run.streaming else ''}",
+            f"{'; a stream must end with one' if run.reader is not None else ''}",
             error_type="invalid_response",
         )
     message = response.message

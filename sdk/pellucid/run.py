@@ -64,7 +64,7 @@ class Run(Scope):
 
     Attributes:
         messages: The conversation so far.
-        streaming: Ask the model for a stream, because somebody reads along.
+        reader: Who reads the run as a stream, if anybody does; the model is asked for a stream then.
         tool_calls: Calls dispatched so far.
         offered: Names of all tools that were ever offered, to tell a removed one from an invented one.
         defined: Digest of the catalogue whose definitions were recorded last.
@@ -76,10 +76,10 @@ class Run(Scope):
         "limits",
         "messages",
         "offered",
+        "reader",
         "serial",
         "setup",
         "signal",
-        "streaming",
         "tool_calls",
         "usage",
     )
@@ -107,7 +107,7 @@ class Run(Scope):
         self.messages = list(messages)
         self.signal = signal
         self.deps = deps
-        self.streaming = stream is not None
+        self.reader = stream
         self.usage = Usage()
         self.tool_calls = 0
         self.offered: set[str] = set()

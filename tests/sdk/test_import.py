@@ -52,3 +52,13 @@ def test_metric_labels_are_a_closed_list_without_ids() -> None:
     """No instrument has the id of a run, call or conversation among its labels."""
     forbidden = {semconv.RUN_ID, semconv.TOOL_CALL_ID, semconv.CONVERSATION_ID}
     assert [metric.name for metric in semconv.METRICS if forbidden & set(metric.attributes)] == []
+
+
+def test_exporters_load_only_what_is_used() -> None:
+    """Importing the package and its pytest plugin loads no exporter; each name of the package is there all the same."""
+    code = (
+        "import sys, pellucid_exporters, pellucid_exporters.pytest_plugin\n"
+        "assert not {'opentelemetry.sdk', 'grpc', 'prometheus_client', 'rich'} & set(sys.modules)\n"
+        "print([getattr(pellucid_exporters, name) for name in pellucid_exporters.__all__])"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)

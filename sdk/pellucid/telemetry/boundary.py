@@ -169,7 +169,7 @@ class Boundary:
     def _end(self, error: BaseException | None) -> None:
         end = self._scope.now()
         outcome, error_type = self._judge(error)
-        text = self._scope.recorder.text(str(error)) if error is not None and error_type else None
+        text = self._scope.text_of(error) if error is not None and error_type else None
         try:
             self._end_span(end, outcome, error_type, text, error)
         except Exception as fault:  # noqa: BLE001  (span processors are the application's)
@@ -210,9 +210,9 @@ class Boundary:
                 if error_type:
                     attributes[semconv.ERROR_TYPE] = error_type
                     span.set_status(StatusCode.ERROR, text)
-                    if isinstance(error, Exception) and text is not None:
-                        span.add_event("exception", self._exception(error, text), timestamp=end)
                 span.set_attributes(attributes)
+                if error_type and isinstance(error, Exception) and text is not None:
+                    span.add_event("exception", self._exception(error, text), timestamp=end)
         finally:
             span.end(end_time=end)
 

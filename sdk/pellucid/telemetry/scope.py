@@ -133,13 +133,21 @@ class Scope:
                 return True
         return False
 
-    def emit(self, event: type[Event], span: SpanContext, payload: Mapping[str, Any]) -> None:
-        """Make an event and deliver it, if anybody listens."""
-        if not self.heard(event.name):
+    def emit(
+        self,
+        event: type[Event],
+        span: SpanContext,
+        payload: Mapping[str, Any],
+        *,
+        to: Sequence[Listeners] | None = None,
+    ) -> None:
+        """Make an event and deliver it to all listeners or to some, if any of them listens."""
+        heard = [listeners for listeners in (self.listeners if to is None else to) if listeners.heard(event.name)]
+        if not heard:
             return
         try:
             made = self._event(event, span, payload)
-            for listeners in self.listeners:
+            for listeners in heard:
                 listeners.deliver(made, self.fault, self._dropped)
         except Exception as error:  # noqa: BLE001  (telemetry never changes the run)
             self.fault("event", error)
@@ -156,9 +164,29 @@ class Scope:
             **payload,
         )
 
+    def text_of(self, error: BaseException) -> str | None:
+        """Return what an error says, redacted; None if no content is recorded, or its text fails, which is counted."""
+        try:
+            text = str(error)
+        except Exception as failure:  # noqa: BLE001  (errors are the application's)
+            self.fault("recording", failure)
+            return None
+        return self.text(text)
+
+    def text(self, text: str) -> str | None:
+        """Return a short text, redacted; None if no content is recorded, or a redactor fails, which is counted."""
+        try:
+            return self.recorder.text(text)
+        except Exception as failure:  # noqa: BLE001  (redactors are the application's)
+            self.fault("recording", failure)
+            return None
+
     def fault(self, part: str, error: BaseException) -> None:
         """Note that something which only observes failed: counted always, logged once for each part, and told."""
-        text = self.recorder.text(describe(error))
+        try:
+            text = self.recorder.text(describe(error))
+        except Exception:  # noqa: BLE001  (the redactor may be what failed, and it is being counted)
+            text = None
         self._count_fault(part, error)
         if part not in _faults_logged:
             _faults_logged.add(part)

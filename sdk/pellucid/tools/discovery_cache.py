@@ -25,7 +25,7 @@ from pellucid.errors import (
     error_type_of,
 )
 from pellucid.events import ToolsCatalogStale
-from pellucid.telemetry import DISCOVERY, Scope, boundary, current_scope
+from pellucid.telemetry import DISCOVERY, boundary, current_scope
 from pellucid.tools.catalog import as_sequence, check_catalog
 from pellucid.tools.flight import Flight
 from pellucid.tools.provider import OnInvalid, ToolHub
@@ -248,7 +248,7 @@ class DiscoveryProvider:
             {
                 "provider_id": self.id,
                 "seconds_over": over,
-                "error": _text(scope, error),
+                "error": scope.text_of(error) if error is not None else None,
                 "error_type": error_type_of(error) if error is not None else None,
             },
         )
@@ -261,10 +261,6 @@ class DiscoveryProvider:
         if isinstance(error, InvalidCatalog):
             return InvalidCatalog(self.id, error.problem)
         return DiscoveryError(self.id, describe(error))
-
-
-def _text(scope: Scope, error: BaseException | None) -> str | None:
-    return scope.recorder.text(describe(error)) if error is not None else None
 
 
 def _tenant(ctx: DiscoveryContext) -> Hashable:

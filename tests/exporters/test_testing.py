@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pellucid import Agent, CapturePolicy, ToolCall, semconv, tool
+from pellucid.telemetry import current_default
+from pellucid.testing import ScriptedModel
+from pellucid_exporters.testing import FIRST_READING, TICK, Captured, capture
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+def run(telemetry: Captured | None = None) -> None:
+    """Run an agent that calls one tool."""
+    model = ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "3")
+    Agent("a", model=model, tools=[add], telemetry=telemetry).run_sync("Add.")
+
+
+def test_it_is_the_default_while_it_is_entered() -> None:
+    """What was the default before is again afterwards, also when they are nested."""
+    before = current_default()
+    with capture() as outer:
+        with capture() as inner:
+            run()
+        assert current_default() is outer
+        run()
+    assert current_default() == before
+    assert len(inner.find("invoke_agent")) == len(outer.find("invoke_agent")) == 1
+
+
+def test_it_can_be_given_to_an_agent() -> None:
+    """Then it need not be entered."""
+    telemetry = capture(capture=CapturePolicy("off"))
+    run(telemetry)
+    assert telemetry.tree()[0][0] == "invoke_agent a"
+    assert semconv.INPUT_DIGEST not in (telemetry.span("invoke_agent").attributes or {})
+
+
+def test_ids_and_clock_are_fixed() -> None:
+    """The first trace has the id 1, and the clock moves on by a millisecond whenever it is read."""
+    with capture() as telemetry:
+        run()
+    root = telemetry.span("invoke_agent")
+    assert root.context is not None
+    assert (root.context.trace_id, root.context.span_id, root.start_time) == (1, 1, FIRST_READING)
+    durations = {(span.end_time or 0) - (span.start_time or 0) for span in telemetry.spans}
+    assert all(duration % TICK == 0 for duration in durations)
+
+
+def test_ids_and_clock_are_real_on_request() -> None:
+    """With `fixed=False` they are those of production."""
+    with capture(fixed=False) as telemetry:
+        run()
+    root = telemetry.span("invoke_agent")
+    assert root.context is not None
+    assert root.context.trace_id > 2**64
+    assert root.start_time is not None
+    assert root.start_time > FIRST_READING
+
+
+def test_metrics_can_be_read_twice() -> None:
+    """Exemplars are still there the second time."""
+    with capture() as telemetry:
+        run()
+    first, second = (telemetry.histogram(semconv.TOOL_DURATION) for _ in range(2))
+    assert first == second
+    assert first.exemplars[0].trace_id == f"{1:032x}"
+    assert first.unit == "s"
+    assert sum(first.buckets) == first.count == 1
+
+
+def test_points_are_found_by_some_of_their_attributes() -> None:
+    """Names may be written with underscores, and `None` is the absence of an attribute."""
+    with capture() as telemetry:
+        run()
+    found = telemetry.histogram(semconv.DISCOVERY_DURATION, pellucid_provider_id="static", error_type=None)
+    assert found == telemetry.histogram(semconv.DISCOVERY_DURATION.name, **{semconv.PROVIDER_ID: "static"})
+    assert telemetry.value(semconv.CATALOG_SIZE) == 1
+    with pytest.raises(LookupError, match=r"0 points of 'pellucid\.tool\.discovery\.duration'"):
+        telemetry.histogram(semconv.DISCOVERY_DURATION, pellucid_provider_id="other")
+
+
+def test_spans_are_found_by_name_or_predicate() -> None:
+    """One must match; what there is, is in the message."""
+    with capture() as telemetry:
+        run()
+
+    def is_tool(span: ReadableSpan) -> bool:
+        return span.name == "execute_tool add"
+
+    assert telemetry.span(is_tool) is telemetry.span("execute_tool")
+    with pytest.raises(LookupError, match=r"2 spans match 'chat'; those that ended: .*'invoke_agent a'"):
+        telemetry.span("chat")
+
+
+def test_spans_that_have_not_ended_are_named() -> None:
+    """They are in no tree."""
+    telemetry = capture()
+    span = telemetry.tracer_provider.get_tracer("test").start_span("open")
+    assert (telemetry.unended, telemetry.tree()) == (["open"], [])
+    span.end()
+    assert (telemetry.unended, telemetry.tree()) == ([], [("open", [])])
+
+
+def test_the_fixture_captures(telemetry: Captured) -> None:
+    """With pytest it is enough to ask for `telemetry`."""
+    run()
+    assert telemetry.span("invoke_agent").name == "invoke_agent a"
+    assert telemetry.logs[-1]["event"] == "run.completed"
+    assert telemetry.events[0].name == "run.started"
+
+
+def test_testing_does_not_import_pytest() -> None:
+    """`capture()` works with any test runner."""
+    code = "import sys, pellucid_exporters.testing; sys.exit('pytest' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,410 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from pellucid import (
+    Agent,
+    CancelToken,
+    ConfigError,
+    DiscoveryProvider,
+    Identity,
+    InvalidCatalog,
+    Limits,
+    Message,
+    ModelError,
+    ModelResponse,
+    TextPart,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolNameCollision,
+    ToolResult,
+    Usage,
+    combined,
+    semconv,
+    static_tools,
+    tool,
+)
+from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
+from pellucid_exporters.testing import capture
+from support.runs import COMPLETED, assert_sound, attributes, ending, iteration, span_id, within
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pellucid import DiscoveryContext, ModelRequest
+    from pellucid_exporters.testing import Captured, Tree
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
+
+
+@tool
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+ADD = ToolCall("add", {"a": 1, "b": 2})
+
+
+def answer(text: str | ToolCall, **usage: int | None) -> ModelResponse:
+    """Return a response with usage."""
+    message = Message("assistant", text if isinstance(text, str) else [text])
+    return ModelResponse(
+        message=message, usage=Usage(**usage), finish_reason="stop" if isinstance(text, str) else "tool_call"
+    )
+
+
+# --- one run ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_run_without_tools_is_one_iteration(telemetry: Captured) -> None:
+    """A model that answers at once gives a completed result and the same shape of trace as any other run."""
+    result = await within(Agent("a", model=ScriptedModel("Rain.")).run("Will it rain?"))
+    assert (result.status, result.output, result.stop_reason, result.iterations) == ("completed", "Rain.", "stop", 1)
+    assert result.messages == (Message("user", "Will it rain?"), Message("assistant", "Rain."))
+    assert result.degraded == ()
+    assert telemetry.tree() == [("invoke_agent a", iteration())]
+    assert_sound(telemetry)
+
+
+async def test_each_phase_of_each_iteration_is_one_span(telemetry: Captured) -> None:
+    """The spans of an iteration are siblings below the run's, carry its number, and have ended well."""
+    model = ScriptedModel(ADD, [ToolCall("add", {"a": 3, "b": 4})], "7")
+    await within(Agent("a", model=model, tools=[add]).run("Add."))
+    assert telemetry.tree() == [("invoke_agent a", [*iteration("add"), *iteration("add"), *iteration()])]
+    phases = [span for span in telemetry.spans if span.parent is not None]
+    assert [attributes(span)[semconv.ITERATION] for span in phases] == [1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3]
+    assert {ending(span) for span in telemetry.spans} == {COMPLETED}
+    assert_sound(telemetry)
+
+
+async def test_the_result_names_its_trace_and_run(telemetry: Captured) -> None:
+    """`trace_id` and `run_id` are those of the spans and events."""
+    result = await within(Agent("a", model=ScriptedModel("x")).run("y"))
+    assert {event.trace_id for event in telemetry.events} == {result.trace_id}
+    assert {attributes(span)[semconv.RUN_ID] for span in telemetry.spans} == {result.run_id}
+    assert {line["run_id"] for line in telemetry.logs} == {result.run_id}
+
+
+async def test_the_run_span_says_what_the_run_came_to(telemetry: Captured) -> None:
+    """Usage, iterations, stop reason and conversation are on the run's span."""
+    model = ScriptedModel(answer(ADD, input_tokens=10, output_tokens=2), answer("3", input_tokens=20, output_tokens=3))
+    agent = Agent("a", model=model, tools=[add], description="Adds.")
+    await within(agent.run("Add.", identity=Identity(conversation_id="c1")))
+    found = attributes(telemetry.span("invoke_agent"))
+    assert found[semconv.AGENT_NAME] == "a"
+    assert found[semconv.AGENT_DESCRIPTION] == "Adds."
+    assert found[semconv.CONVERSATION_ID] == "c1"
+    assert found[semconv.REQUEST_MODEL] == "scripted"
+    assert found[semconv.ITERATIONS] == 2
+    assert found[semconv.STOP_REASON] == "stop"
+    assert found[semconv.RESPONSE_FINISH_REASONS] == ("stop",)
+    assert (found[semconv.USAGE_INPUT_TOKENS], found[semconv.USAGE_OUTPUT_TOKENS]) == (30, 5)
+
+
+async def test_the_value_of_each_duration_is_that_of_its_span(telemetry: Captured) -> None:
+    """Each duration histogram has an exemplar that points to the very span whose duration it is."""
+    await within(Agent("a", model=ScriptedModel(ADD, "3"), tools=[add]).run("Add."))
+    spans = {span_id(span): span for span in telemetry.spans}
+    metrics = (
+        semconv.DISCOVERY_DURATION,
+        semconv.COMPOSE_DURATION,
+        semconv.OPERATION_DURATION,
+        semconv.TOOL_DURATION,
+        semconv.AGENT_DURATION,
+    )
+    for metric in metrics:
+        point = telemetry.histogram(metric)
+        assert point.bounds == metric.buckets
+        assert point.exemplars
+        for exemplar in point.exemplars:
+            span = spans[exemplar.span_id]
+            assert span.end_time is not None
+            assert span.start_time is not None
+            assert exemplar.value == pytest.approx((span.end_time - span.start_time) / 1e9)
+
+
+async def test_captured_telemetry_is_the_same_every_time(telemetry: Captured) -> None:
+    """Ids and times depend on nothing but the run."""
+    seen = []
+    for _ in range(2):
+        with capture() as captured:
+            await within(Agent("a", model=ScriptedModel(ADD, "3"), tools=[add]).run("Add."))
+        seen.append([(span.name, span.context, span.start_time, span.end_time) for span in captured.spans])
+    assert seen[0] == seen[1]
+    assert telemetry.spans == []
+
+
+async def test_a_run_continues_the_ambient_trace(telemetry: Captured) -> None:
+    """A `traceparent` of the caller's context is the parent of the run, and is in place again afterwards."""
+    carrier = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    token = otel_context.attach(TraceContextTextMapPropagator().extract(carrier))
+    try:
+        result = await within(Agent("a", model=ScriptedModel("x")).run("y"))
+        assert trace.get_current_span().get_span_context().span_id == 0xB7AD6B7169203331
+    finally:
+        otel_context.detach(token)
+    assert result.trace_id == "0af7651916cd43dd8448eb211c80319c"
+    root = telemetry.span("invoke_agent")
+    assert root.parent is not None
+    assert root.parent.span_id == 0xB7AD6B7169203331
+
+
+async def test_spans_of_tools_and_models_are_below_their_phase(telemetry: Captured) -> None:
+    """What a tool, sync or async, a provider and a model trace themselves hangs below the phase's span."""
+    tracer = telemetry.tracer_provider.get_tracer("application")
+
+    def traced(name: str) -> str:
+        with tracer.start_as_current_span(name):
+            return "done"
+
+    class Provider:
+        id = "mine"
+
+        async def list_tools(self, ctx: DiscoveryContext) -> Sequence[Tool]:
+            traced("list")
+            return [Tool(name="t", run=lambda arguments, ctx: traced("in thread"))]
+
+    model = ScriptedModel(lambda request: traced("think") and ToolCall("t"), "done")
+    await within(Agent("a", model=model, providers=[Provider()]).run("x"))
+    [(_, phases)] = telemetry.tree()
+    assert phases[:4] == [
+        ("discover_tools mine", [("list", [])]),
+        ("compose_request", []),
+        ("chat scripted", [("think", [])]),
+        ("execute_tool t", [("in thread", [])]),
+    ]
+
+
+# --- what goes in -----------------------------------------------------------------------------------------------------
+
+
+async def test_history_and_instructions_reach_the_model() -> None:
+    """The model is sent the history before the input, and the instructions apart from both."""
+    first = await within(Agent("a", model=ScriptedModel("Hi.")).run("I am Ann."))
+    model = ScriptedModel("Ann.")
+    agent = Agent("a", model=model, instructions="Be brief.")
+    second = await within(agent.run("Who am I?", history=first.messages))
+    assert [message.text for message in model.requests[0].messages] == ["I am Ann.", "Hi.", "Who am I?"]
+    assert model.requests[0].instructions == "Be brief."
+    assert [message.text for message in second.messages] == ["I am Ann.", "Hi.", "Who am I?", "Ann."]
+
+
+@pytest.mark.parametrize("given", ["x", Message("user", "x"), [Message("user", [TextPart("x")])]])
+async def test_input_is_a_text_a_message_or_several(given: Any) -> None:
+    """All three say the same."""
+    model = ScriptedModel("y")
+    await within(Agent("a", model=model).run(given))
+    assert model.requests[0].messages == (Message("user", "x"),)
+
+
+@pytest.mark.parametrize("given", [[], ["x"], None])
+async def test_other_input_is_refused(given: Any) -> None:
+    """What is no message is refused before anything starts."""
+    with pytest.raises((ConfigError, TypeError)):
+        await within(Agent("a", model=ScriptedModel("y")).run(given))
+
+
+async def test_context_reaches_providers_and_tools() -> None:
+    """Identity, deps, signal and iteration are what the caller gave."""
+    seen: list[ToolContext] = []
+    asked: list[DiscoveryContext] = []
+
+    async def look(arguments: Any, ctx: ToolContext) -> str:
+        seen.append(ctx)
+        return "ok"
+
+    class Provider:
+        id = "mine"
+
+        def list_tools(self, ctx: DiscoveryContext) -> Sequence[Tool]:
+            asked.append(ctx)
+            return [Tool(name="look", run=look)]
+
+    who, signal = Identity(tenant="t1", principal="p1"), CancelToken()
+    agent = Agent("a", model=ScriptedModel(ToolCall("look", id="c1"), "done"), providers=[Provider()])
+    result = await within(agent.run("x", identity=who, signal=signal, deps={"db": 1}))
+    [ctx] = seen
+    assert (ctx.run_id, ctx.iteration, ctx.tool_call_id) == (result.run_id, 1, "c1")
+    assert (ctx.identity, ctx.signal, ctx.deps, ctx.deadline) == (who, signal, {"db": 1}, None)
+    assert [(each.iteration, each.identity, each.signal) for each in asked] == [(1, who, signal), (2, who, signal)]
+
+
+async def test_tool_results_are_the_next_request() -> None:
+    """The model reads the result of each call under the call's id; an id is made up where it gave none."""
+    model = ScriptedModel([ADD, ToolCall("add", {"a": 5, "b": 5}, id="mine")], "done")
+    await within(Agent("a", model=model, tools=[add]).run("Add."))
+    asked, answered = model.requests[1].messages[-2:]
+    first, second = asked.tool_calls
+    assert first.id
+    assert second.id == "mine"
+    assert [(part.id, part.response) for part in answered.parts if isinstance(part, ToolResult)] == [
+        (first.id, 3),
+        ("mine", 10),
+    ]
+
+
+# --- limits and usage -------------------------------------------------------------------------------------------------
+
+
+async def test_a_run_out_of_iterations_asks_for_a_closing_answer(telemetry: Captured) -> None:
+    """After the last iteration's tools the model is asked once more, without tools, within that iteration."""
+    model = FunctionModel(lambda request: ADD if request.tools else "Not done.")
+    result = await within(Agent("a", model=model, tools=[add], limits=Limits(max_iterations=2)).run("Add."))
+    assert (result.status, result.stop_reason, result.iterations) == ("limit_reached", "max_iterations", 2)
+    assert result.output == "Not done."
+    assert [len(request.tools) for request in model.requests] == [1, 1, 0]
+    closing: list[Tree] = [("compose_request", []), ("chat function", [])]
+    two = iteration("add", model="function") * 2
+    assert telemetry.tree() == [("invoke_agent a", [*two, *closing])]
+    assert telemetry.histogram(semconv.RUN_ITERATIONS, pellucid_stop_reason="max_iterations").value == 2
+    assert_sound(telemetry)
+
+
+async def test_a_closing_answer_that_calls_tools_anyway_is_stripped_of_them() -> None:
+    """No call without a result is left in the history."""
+    model = FunctionModel(lambda request: Message("assistant", [TextPart("Well."), ADD]))
+    result = await within(Agent("a", model=model, tools=[add], limits=Limits(max_iterations=1)).run("Add."))
+    assert result.messages[-1] == Message("assistant", "Well.")
+
+
+async def test_calls_beyond_max_tool_calls_are_refused() -> None:
+    """The calls that fit are run, the others get a result that says why not, and a closing answer is asked for."""
+    model = FunctionModel(lambda request: [ADD, ADD] if request.tools else "One was enough.")
+    limits = Limits(max_tool_calls=1, parallel_tools=1)
+    result = await within(Agent("a", model=model, tools=[add], limits=limits).run("Add."))
+    assert (result.status, result.stop_reason, result.output) == ("limit_reached", "max_tool_calls", "One was enough.")
+    results = [part for part in model.requests[1].messages[-1].parts if isinstance(part, ToolResult)]
+    assert sorted(part.is_error for part in results) == [False, True]
+    assert "this run may make 1 tool calls" in str(results)
+
+
+async def test_usage_is_summed_where_it_is_known() -> None:
+    """Unknown is not zero: the sum is over those that said something."""
+    model = ScriptedModel(
+        answer(ADD, input_tokens=10, output_tokens=2), answer(ADD, output_tokens=4), answer("x", input_tokens=5)
+    )
+    result = await within(Agent("a", model=model, tools=[add]).run("x"))
+    assert result.usage == Usage(input_tokens=15, output_tokens=6)
+
+
+async def test_unknown_usage_leaves_no_trace(telemetry: Captured) -> None:
+    """No attribute and no measurement stands for a usage that nobody told."""
+    await within(Agent("a", model=ScriptedModel("x")).run("y"))
+    assert all(semconv.USAGE_INPUT_TOKENS not in attributes(span) for span in telemetry.spans)
+    assert all(point.name != semconv.TOKEN_USAGE.name for point in telemetry.metrics)
+
+
+async def test_known_usage_is_measured(telemetry: Captured) -> None:
+    """The token histogram gets input and output apart."""
+    await within(Agent("a", model=ScriptedModel(answer("x", input_tokens=7, output_tokens=3))).run("y"))
+    assert telemetry.histogram(semconv.TOKEN_USAGE, gen_ai_token_type="input").value == 7
+    assert telemetry.histogram(semconv.TOKEN_USAGE, gen_ai_token_type="output").value == 3
+
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_failing_model_fails_the_run(telemetry: Captured) -> None:
+    """The error names the model, its cause is the model's own, and both spans say what it was."""
+    cause = ConnectionError("refused")
+    with pytest.raises(ModelError, match="model 'scripted' failed: ConnectionError: refused") as caught:
+        await within(Agent("a", model=ScriptedModel(cause)).run("x"))
+    assert caught.value.__cause__ is cause
+    expected = ("failed", "ERROR", "ConnectionError")
+    assert ending(telemetry.span("chat")) == ending(telemetry.span("invoke_agent")) == expected
+    assert telemetry.histogram(semconv.OPERATION_DURATION, error_type="ConnectionError").count == 1
+    assert_sound(telemetry)
+
+
+async def test_a_model_that_takes_too_long_is_a_timeout(telemetry: Captured) -> None:
+    """`Limits.model_timeout` bounds each call."""
+    model = FunctionModel(lambda request: anyio.sleep_forever())  # type: ignore[arg-type,return-value]  # never returns
+    with pytest.raises(ModelError, match=r"no answer within 0\.01 s"):
+        await within(Agent("a", model=model, limits=Limits(model_timeout=0.01)).run("x"))
+    assert ending(telemetry.span("chat")) == ("timeout", "ERROR", "timeout")
+    assert_sound(telemetry)
+
+
+async def test_a_model_that_returns_something_else_is_an_error(telemetry: Captured) -> None:
+    """What is no `ModelResponse` is named by its type."""
+
+    class Odd:
+        name = "odd"
+        provider_name = "test"
+
+        async def generate(self, request: ModelRequest) -> Any:
+            return {"text": "hi"}
+
+        def stream(self, request: ModelRequest) -> Any:
+            raise NotImplementedError
+
+    with pytest.raises(ModelError, match="an object of type dict instead of a ModelResponse"):
+        await within(Agent("a", model=Odd()).run("x"))
+    assert ending(telemetry.span("chat")) == ("failed", "ERROR", "invalid_response")
+
+
+async def test_a_name_that_two_providers_offer_is_a_collision(telemetry: Captured) -> None:
+    """Both providers are named, and the compose span says that it failed."""
+
+    class Other:
+        id = "other"
+
+        def list_tools(self, ctx: DiscoveryContext) -> Sequence[Tool]:
+            return [add]
+
+    with pytest.raises(ToolNameCollision, match="'add' is offered by both 'static' and 'other'"):
+        await within(Agent("a", model=ScriptedModel(), tools=[add], providers=[Other()]).run("x"))
+    assert ending(telemetry.span("compose_request")) == ("failed", "ERROR", "tool_name_collision")
+    assert_sound(telemetry)
+
+
+async def test_a_provider_that_is_skipped_degrades_the_result(telemetry: Captured) -> None:
+    """The run goes on without it, and says so in result, span and event."""
+    bad = DiscoveryProvider(FakeHub(faults=[OSError("down")]), id="bad")
+    agent = Agent("a", model=ScriptedModel("done"), providers=[combined(bad, static_tools([add]), on_error="skip")])
+    result = await within(agent.run("x"))
+    assert result.degraded == ("bad",)
+    assert ending(telemetry.span("discover_tools bad")) == ("failed", "ERROR", "OSError")
+    assert_sound(telemetry)
+
+
+def test_options_that_cannot_work_are_refused() -> None:
+    """Each is refused when the agent is made, with what to do."""
+    with pytest.raises(ConfigError, match="name must not be empty"):
+        Agent("", model=ScriptedModel())
+    with pytest.raises(ConfigError, match="is not a model"):
+        Agent("a", model="gpt-4")  # type: ignore[arg-type]  # the mistake under test
+    with pytest.raises(ConfigError, match="two providers have one id"):
+        Agent("a", model=ScriptedModel(), providers=[static_tools([]), static_tools([add])])
+    with pytest.raises(ConfigError, match="is not a tool provider"):
+        Agent("a", model=ScriptedModel(), providers=[add])  # type: ignore[list-item]  # the mistake under test
+    with pytest.raises(InvalidCatalog, match="two tools are called 'add'"):
+        Agent("a", model=ScriptedModel(), tools=[add, add])
+
+
+# --- many runs --------------------------------------------------------------------------------------------------------
+
+
+async def test_runs_at_the_same_time_do_not_mix(telemetry: Captured) -> None:
+    """Each has its own trace of its own spans."""
+    agent = Agent("a", model=FunctionModel(lambda request: ADD if len(request.messages) == 1 else "3"), tools=[add])
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(20):
+                tasks.start_soon(agent.run, "Add.")
+    whole = ("invoke_agent a", [*iteration("add", model="function"), *iteration(model="function")])
+    assert telemetry.tree() == [whole] * 20
+    runs: dict[int, set[Any]] = {}
+    for span in telemetry.spans:
+        assert span.context is not None
+        runs.setdefault(span.context.trace_id, set()).add(attributes(span)[semconv.RUN_ID])
+    assert [len(ids) for ids in runs.values()] == [1] * 20
+    assert_sound(telemetry)

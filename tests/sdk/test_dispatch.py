@@ -1,0 +1,323 @@
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from pellucid import (
+    Agent,
+    BlobPart,
+    Limits,
+    TextPart,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolError,
+    ToolResult,
+    semconv,
+    tool,
+)
+from pellucid.testing import ScriptedModel
+from support.runs import COMPLETED, TIMEOUT, assert_sound, attributes, ending, within
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pellucid import DiscoveryContext, RunResult
+    from pellucid_exporters.testing import Captured
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
+
+
+async def call(*calls: ToolCall, tools: Sequence[Any] = (), limits: Limits | None = None) -> list[ToolResult]:
+    """Return the results of calls that a model makes in one message."""
+    agent = Agent("a", model=ScriptedModel(list(calls), "done"), tools=tools, limits=limits or Limits())
+    return results(await within(agent.run("x")))
+
+
+def results(run: RunResult) -> list[ToolResult]:
+    """Return all tool results of a run."""
+    return [part for message in run.messages for part in message.parts if isinstance(part, ToolResult)]
+
+
+def named(name: str, run: Callable[[Any, ToolContext], Any], **options: Any) -> Tool:
+    """Return a tool without parameters."""
+    return Tool(name=name, run=run, **options)
+
+
+@tool
+async def echo(text: str) -> str:
+    """Repeat a text."""
+    return text
+
+
+@tool
+async def measure(length: int) -> str:
+    """Take a number."""
+    return "x" * length
+
+
+# --- calls that cannot be made ----------------------------------------------------------------------------------------
+
+
+async def test_an_unknown_tool_is_a_result_that_suggests_others(telemetry: Captured) -> None:
+    """The model reads what it may have meant; the label of the metric is not its invention."""
+    [result] = await call(ToolCall("ecko", {"text": "x"}), tools=[echo])
+    assert result.is_error
+    assert result.response == "Unknown tool: 'ecko'. Did you mean 'echo'?"
+    assert ending(telemetry.span("execute_tool ecko")) == ("failed", "ERROR", "unknown_tool")
+    point = telemetry.histogram(semconv.TOOL_DURATION)
+    assert (point.attributes[semconv.TOOL_NAME], point.attributes[semconv.ERROR_TYPE]) == ("_OTHER", "unknown_tool")
+    assert_sound(telemetry)
+
+
+async def test_an_unknown_tool_without_alternatives_says_so() -> None:
+    """Nothing is offered where there is nothing."""
+    [result] = await call(ToolCall("x"))
+    assert result.response == "Unknown tool: 'x'. No tools are available; answer without them."
+
+
+async def test_a_tool_that_was_removed_is_told_from_an_invented_one() -> None:
+    """A call to a tool that vanished between two iterations gets a result that says so."""
+
+    class Changing:
+        id = "changing"
+
+        def list_tools(self, ctx: DiscoveryContext) -> Sequence[Tool]:
+            return [echo, measure] if ctx.iteration == 1 else [echo]
+
+    model = ScriptedModel(ToolCall("measure", {"length": 1}), ToolCall("measure", {"length": 1}), "done")
+    first, second = results(await within(Agent("a", model=model, providers=[Changing()]).run("x")))
+    assert not first.is_error
+    assert second.is_error
+    assert str(second.response).startswith("Tool 'measure' was removed since it was offered. Available tools: echo.")
+
+
+@pytest.mark.parametrize("arguments", ["{not json", '"text"', "[1]"])
+async def test_arguments_that_are_no_json_object_are_refused(telemetry: Captured, arguments: str) -> None:
+    """The tool is not run, and the model reads what to send."""
+    [result] = await call(ToolCall("echo", arguments), tools=[echo])
+    assert result.is_error
+    assert "Send one JSON object." in str(result.response)
+    assert ending(telemetry.span("execute_tool")) == ("failed", "ERROR", "invalid_arguments")
+    assert_sound(telemetry)
+
+
+async def test_arguments_as_json_text_are_read() -> None:
+    """Raw text of a model is parsed."""
+    [result] = await call(ToolCall("echo", '{"text": "hi"}'), tools=[echo])
+    assert result.response == "hi"
+
+
+async def test_arguments_that_violate_the_schema_are_refused_without_their_values(telemetry: Captured) -> None:
+    """The model reads which argument is wrong, and the value is repeated nowhere."""
+    [result] = await call(ToolCall("measure", {"length": "hunter2"}), tools=[measure])
+    assert result.is_error
+    assert "The arguments of 'measure' do not fit its schema: length" in str(result.response)
+    assert "hunter2" not in str(result.response)
+    assert ending(telemetry.span("execute_tool")) == ("failed", "ERROR", "invalid_arguments")
+
+
+async def test_a_call_id_used_twice_is_run_once(telemetry: Captured) -> None:
+    """The id gets one result, which says that the second call was not run; both calls are spans."""
+    first, second = ToolCall("echo", {"text": "one"}, id="c"), ToolCall("echo", {"text": "two"}, id="c")
+    [result] = await call(first, second, tools=[echo])
+    assert str(result.response).startswith("one\n\nNote: you used the call id 'c' for several calls")
+    spans = telemetry.find("execute_tool echo")
+    assert sorted(ending(span)[0] for span in spans) == ["completed", "failed"]
+    assert_sound(telemetry)
+
+
+async def test_a_history_never_has_two_calls_of_one_id() -> None:
+    """What is sent next has one call and one result."""
+    model = ScriptedModel([ToolCall("echo", {"text": "1"}, id="c"), ToolCall("echo", {"text": "2"}, id="c")], "done")
+    await within(Agent("a", model=model, tools=[echo]).run("x"))
+    asked, answered = model.requests[1].messages[-2:]
+    assert [part.id for part in asked.tool_calls] == ["c"]
+    assert len(answered.parts) == 1
+
+
+# --- tools that misbehave ---------------------------------------------------------------------------------------------
+
+
+async def test_a_tool_that_raises_is_a_result(telemetry: Captured) -> None:
+    """The run goes on; the span failed with the type of what was raised, and says where."""
+
+    @tool
+    async def explode() -> None:
+        """Fail."""
+        raise KeyError("no such row")
+
+    [result] = await call(ToolCall("explode"), tools=[explode])
+    assert result.is_error
+    assert result.response == "The tool failed. KeyError: 'no such row'"
+    span = telemetry.span("execute_tool")
+    assert ending(span) == ("failed", "ERROR", "KeyError")
+    [event] = span.events
+    assert event.name == "exception"
+    assert "in explode" in str(dict(event.attributes or {})["exception.stacktrace"])
+    assert ending(telemetry.span("invoke_agent")) == COMPLETED
+    assert_sound(telemetry)
+
+
+async def test_a_tool_error_chooses_what_the_model_reads(telemetry: Captured) -> None:
+    """Its text is passed on as it is, its type is `error.type`."""
+
+    @tool
+    def book() -> None:
+        """Fail."""
+        raise ToolError("Sold out. Try Tuesday.", error_type="sold_out")
+
+    [result] = await call(ToolCall("book"), tools=[book])
+    assert (result.response, result.is_error) == ("Sold out. Try Tuesday.", True)
+    assert ending(telemetry.span("execute_tool")) == ("failed", "ERROR", "sold_out")
+
+
+@pytest.mark.parametrize("error", [TimeoutError("read timed out"), ExceptionGroup("several", [OSError("one")])])
+async def test_errors_of_any_kind_are_results(telemetry: Captured, error: Exception) -> None:
+    """Timeouts of the tool's own and groups are failures like others."""
+
+    async def fail(arguments: Any, ctx: ToolContext) -> str:
+        raise error
+
+    [result] = await call(ToolCall("t"), tools=[named("t", fail)])
+    assert result.is_error
+    assert_sound(telemetry)
+
+
+async def test_a_tool_that_hangs_is_stopped(telemetry: Captured) -> None:
+    """Its timeout is a result for the model, and the run goes on."""
+
+    async def hang(arguments: Any, ctx: ToolContext) -> str:
+        await anyio.sleep_forever()
+        return "never"
+
+    [result] = await call(ToolCall("t"), tools=[named("t", hang, timeout=0.01)])
+    assert result.response == "Tool 't' did not finish within 0.01 s and was stopped."
+    assert ending(telemetry.span("execute_tool")) == TIMEOUT
+    assert ending(telemetry.span("invoke_agent")) == COMPLETED
+    assert_sound(telemetry)
+
+
+async def test_a_thread_that_blocks_is_left_behind(telemetry: Captured) -> None:
+    """A sync tool cannot be stopped; the run does not wait for it."""
+    release = threading.Event()
+    try:
+        [result] = await call(
+            ToolCall("t"),
+            tools=[named("t", lambda arguments, ctx: release.wait(30))],
+            limits=Limits(tool_timeout=0.05),
+        )
+    finally:
+        release.set()
+    assert "did not finish within 0.05 s" in str(result.response)
+    assert ending(telemetry.span("execute_tool")) == TIMEOUT
+    assert_sound(telemetry)
+
+
+async def test_threads_that_were_left_behind_do_not_use_up_the_run_s_threads(telemetry: Captured) -> None:
+    """After as many blocked calls as there are slots, further sync tools still run."""
+    release = threading.Event()
+    blocked = named("blocked", lambda arguments, ctx: release.wait(30), timeout=0.05)
+    quick = named("quick", lambda arguments, ctx: "ok")
+    model = ScriptedModel([ToolCall("blocked"), ToolCall("blocked")], ToolCall("quick"), "done")
+    agent = Agent("a", model=model, tools=[blocked, quick], limits=Limits(parallel_tools=2, tool_timeout=1.0))
+    try:
+        *_, result = results(await within(agent.run("x")))
+    finally:
+        release.set()
+    assert result.response == "ok"
+    assert_sound(telemetry)
+
+
+async def test_a_tool_that_does_not_let_itself_be_stopped_cannot_hold_the_run(telemetry: Captured) -> None:
+    """A tool that shields itself from its timeout is left behind like a thread."""
+    release = anyio.Event()
+
+    async def stubborn(arguments: Any, ctx: ToolContext) -> str:
+        with anyio.CancelScope(shield=True):
+            await release.wait()
+        return "late"
+
+    try:
+        [result] = await call(ToolCall("t"), tools=[named("t", stubborn, timeout=0.01)])
+    finally:
+        release.set()
+    assert "did not finish within 0.01 s" in str(result.response)
+    assert ending(telemetry.span("execute_tool")) == TIMEOUT
+    assert_sound(telemetry)
+
+
+@pytest.mark.parametrize("value", [object(), {1: {object()}}, lambda: None])
+async def test_a_result_that_cannot_be_json_is_an_error(telemetry: Captured, value: object) -> None:
+    """It is named by its type; nothing breaks."""
+
+    async def odd(arguments: Any, ctx: ToolContext) -> object:
+        return value
+
+    [result] = await call(ToolCall("t"), tools=[named("t", odd)])
+    assert result.is_error
+    assert f"an object of type {type(value).__name__} that cannot be turned into JSON" in str(result.response)
+    assert ending(telemetry.span("execute_tool")) == ("failed", "ERROR", "invalid_result")
+    assert_sound(telemetry)
+
+
+async def test_a_circular_result_is_an_error() -> None:
+    """A list that holds itself ends nobody's run."""
+
+    async def odd(arguments: Any, ctx: ToolContext) -> object:
+        loop: list[Any] = []
+        loop.append(loop)
+        return loop
+
+    [result] = await call(ToolCall("t"), tools=[named("t", odd)])
+    assert result.is_error
+
+
+@pytest.mark.parametrize("value", ["x" * 50_000_000, ["x" * 50_000_000]])
+async def test_a_result_of_50_megabytes_is_cut(telemetry: Captured, value: object) -> None:
+    """The model reads the beginning and how much is missing; what is recorded is small, too."""
+
+    async def big(arguments: Any, ctx: ToolContext) -> object:
+        return value
+
+    [result] = await call(ToolCall("t"), tools=[named("t", big)])
+    assert not result.is_error
+    assert len(str(result.response)) < 300_000
+    assert "[cut: 50,000,0" in str(result.response)
+    assert len(attributes(telemetry.span("execute_tool"))[semconv.TOOL_CALL_RESULT]) <= 32 * 1024
+    assert ending(telemetry.span("execute_tool")) == COMPLETED
+
+
+@pytest.mark.parametrize(
+    ("value", "response"),
+    [
+        ({"a": [1, 2.5, None, True]}, {"a": [1, 2.5, None, True]}),
+        (None, None),
+        ((1, 2), [1, 2]),
+        (b"\x00", "AA=="),
+        (TextPart("hi"), (TextPart("hi"),)),
+        ([BlobPart(content="AA==", modality="image")], (BlobPart(content="AA==", modality="image"),)),
+    ],
+)
+async def test_a_result_is_json_data_or_parts(value: object, response: object) -> None:
+    """Data stays data, and content that is not text is kept."""
+
+    async def give(arguments: Any, ctx: ToolContext) -> object:
+        return value
+
+    [result] = await call(ToolCall("t"), tools=[named("t", give)])
+    assert (result.response, result.is_error) == (response, False)
+
+
+async def test_a_sync_function_that_returns_an_awaitable_is_awaited() -> None:
+    """What only looks sync works all the same."""
+
+    async def later() -> str:
+        return "later"
+
+    [result] = await call(ToolCall("t"), tools=[named("t", lambda arguments, ctx: later())])
+    assert result.response == "later"

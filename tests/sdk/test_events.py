@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from pellucid import (
+    Agent,
+    ConfigError,
+    DiscoveryError,
+    DiscoveryProvider,
+    Identity,
+    ModelError,
+    Tool,
+    ToolCall,
+    ToolContext,
+    tool,
+)
+from pellucid.events import EVENTS
+from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
+from support.runs import span_id, within
+
+if TYPE_CHECKING:
+    from pellucid.events import Event
+    from pellucid_exporters.testing import Captured
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
+
+
+@tool
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+ADD = ToolCall("add", {"a": 1, "b": 2})
+
+
+async def test_listeners_hear_what_they_asked_for() -> None:
+    """By name, by group and once; no longer after they left."""
+    heard: list[str] = []
+    agent = Agent("a", model=FunctionModel(lambda request: "x"))
+    agent.on("run.started", lambda event: heard.append("once"), once=True)
+    leave = agent.on("tools.*", lambda event: heard.append(event.name))
+    await within(agent.run("y"))
+    await within(agent.run("y"))
+    leave()
+    await within(agent.run("y"))
+    discovery = ["tools.discovery_started", "tools.discovery_completed"]
+    assert heard == ["once", *discovery, *discovery]
+    with pytest.raises(ConfigError, match=re.escape("no event matches 'tool.disco*'")):
+        agent.on("tool.disco*", print)
+
+
+async def test_async_listeners_have_heard_everything_when_a_run_is_over() -> None:
+    """The result comes after they heard of it."""
+    heard: list[str] = []
+
+    async def listen(event: Event) -> None:
+        await anyio.lowlevel.checkpoint()
+        heard.append(event.name)
+
+    agent = Agent("a", model=ScriptedModel("x"))
+    agent.on("*", listen)
+    await within(agent.run("y"))
+    assert heard[0] == "run.started"
+    assert heard[-1] == "run.completed"
+
+
+async def test_an_event_is_an_envelope_and_a_payload(telemetry: Captured) -> None:
+    """Discovery events say who, when, how long and how many, as plain attributes."""
+    who = Identity(tenant="t1")
+    result = await within(Agent("a", model=ScriptedModel("x"), tools=[add]).run("y", identity=who))
+    [event] = [event for event in telemetry.events if event.name == "tools.discovery_completed"]
+    given: Any = event
+    assert (given.provider_id, given.iteration, given.tool_count, given.cache) == ("static", 1, 1, "none")
+    assert (given.run_id, given.agent, given.identity) == (result.run_id, "a", who)
+    assert given.span_id == span_id(telemetry.span("discover_tools"))
+    assert given.duration_ms > 0
+
+
+async def test_every_event_is_emitted_by_some_run(telemetry: Captured) -> None:
+    """No event is declared that nothing tells."""
+
+    async def step(arguments: Any, ctx: ToolContext) -> str:
+        ctx.progress("half")
+        await anyio.lowlevel.checkpoint()
+        return "ok"
+
+    good, broken = Tool(name="step", run=step), Tool(name="broken", run=step, input_schema={"type": "array"})
+    now = 0.0
+    hub = FakeHub(lambda number: [good, broken] if number == 1 else [good, add], faults=[None, None, OSError("down")])
+    provider = DiscoveryProvider(
+        hub, id="hub", ttl=1.0, stale_if_error=100.0, on_invalid="quarantine", clock=lambda: now
+    )
+    agent = Agent(
+        "a", model=ScriptedModel(ToolCall("step"), ToolCall("gone"), "x", "y", OSError("down")), providers=[provider]
+    )
+    agent.on("run.started", lambda event: 1 / 0)
+
+    def expire(event: Event) -> None:
+        nonlocal now
+        now += 2.0
+
+    agent.on("tool.completed", expire)
+    agent.on("run.completed", expire, once=True)
+    with anyio.fail_after(10):
+        async with agent.stream("x") as events:
+            assert [event async for event in events]
+    await within(agent.run("x"))
+    with pytest.raises(ModelError):
+        await within(agent.run("x"))
+    hub.tools, now = [], now + 1000.0
+    hub.faults = [OSError("down")] * 10
+    with pytest.raises(DiscoveryError):
+        await within(agent.run("x"))
+    assert {event.name for event in telemetry.events} == set(EVENTS)

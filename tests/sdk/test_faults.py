@@ -1,0 +1,322 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+import structlog
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.sampling import Sampler
+
+from pellucid import (
+    DEFAULT_REDACTORS,
+    Agent,
+    CapturePolicy,
+    Message,
+    ModelError,
+    RunResult,
+    Telemetry,
+    Tool,
+    ToolCall,
+    semconv,
+    tool,
+)
+from pellucid.testing import FunctionModel, ScriptedModel
+from pellucid_exporters.testing import Captured, capture
+from support.runs import assert_sound, ending, iteration, within
+
+if TYPE_CHECKING:
+    from pellucid.events import Event
+
+pytestmark = pytest.mark.anyio
+
+ADD = ToolCall("add", {"a": 1, "b": 2})
+WHOLE = [("invoke_agent a", [*iteration("add"), *iteration()])]
+
+
+@tool
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+class Broken(Exception):
+    """A fault of an observer."""
+
+
+def fail(*args: Any, **kwargs: Any) -> Any:
+    """Fail whatever is asked."""
+    raise Broken("observer is broken")
+
+
+def make(**options: Any) -> Agent:
+    """Return an agent that calls one tool."""
+    return Agent("a", model=ScriptedModel(ADD, "3"), tools=[add], **options)
+
+
+async def ran(agent: Agent) -> RunResult:
+    """Return the result of a run that must not notice anything."""
+    result = await within(agent.run("Add."))
+    assert (result.status, result.output, result.iterations) == ("completed", "3", 2)
+    return result
+
+
+def errors(telemetry: Captured, part: str) -> float:
+    """Return how many faults of a part were counted."""
+    return telemetry.value(semconv.TELEMETRY_ERRORS, pellucid_telemetry_part=part)
+
+
+async def test_a_raising_listener_is_counted(telemetry: Captured) -> None:
+    """Every event of the run is delivered to the others, and each fault is counted and told."""
+    agent = make()
+    agent.on("*", fail)
+    await ran(agent)
+    assert telemetry.tree() == WHOLE
+    told = [event for event in telemetry.events if event.name == "telemetry.error"]
+    assert {(event.part, event.error) for event in told} == {("listener", "Broken: observer is broken")}  # type: ignore[attr-defined]  # by name
+    # The listener hears of its own faults, too, and fails at that: counted, and told to nobody.
+    assert errors(telemetry, "listener") == 2 * len(told)
+    assert_sound(telemetry)
+
+
+async def test_a_raising_async_listener_is_counted(telemetry: Captured) -> None:
+    """It goes on hearing."""
+    heard = []
+
+    async def listen(event: Event) -> None:
+        heard.append(event.name)
+        raise Broken
+
+    agent = make()
+    agent.on("tool.*", listen)
+    await ran(agent)
+    assert heard == ["tool.started", "tool.completed"]
+    assert errors(telemetry, "listener") == 2
+
+
+async def test_an_async_listener_that_hangs_does_not_hold_the_run(telemetry: Captured) -> None:
+    """The run waits for it a moment, and the next run not at all."""
+
+    async def hang(event: Event) -> None:
+        await anyio.sleep_forever()
+
+    agent = Agent("a", model=FunctionModel(lambda request: "x"))
+    agent.on("*", hang)
+    await within(agent.run("y"), 5)
+    with anyio.fail_after(5):
+        for _ in range(20):
+            await agent.run("y")
+    assert_sound(telemetry)
+
+
+async def test_events_for_a_listener_that_hangs_are_dropped_and_counted(telemetry: Captured) -> None:
+    """Its queue is bounded."""
+
+    async def hang(event: Event) -> None:
+        await anyio.sleep_forever()
+
+    async def work(arguments: Any, ctx: Any) -> str:
+        for number in range(2000):
+            ctx.progress(number)
+        await anyio.lowlevel.checkpoint()
+        return "ok"
+
+    agent = Agent("a", model=ScriptedModel(ToolCall("work"), "done"), tools=[Tool(name="work", run=work)])
+    agent.on("*", hang)
+    await within(agent.run("x"))
+    assert telemetry.value(semconv.TELEMETRY_DROPPED, pellucid_telemetry_part="listener") > 900
+
+
+@pytest.mark.parametrize("method", ["on_start", "on_end"])
+async def test_a_raising_span_processor_is_counted(telemetry: Captured, method: str) -> None:
+    """Spans start and end all the same, and the other processors see them."""
+    broken = SpanProcessor()
+    setattr(broken, method, fail)
+    telemetry.tracer_provider.add_span_processor(broken)
+    await ran(make())
+    assert errors(telemetry, "span") == 8
+    assert telemetry.histogram(semconv.TOOL_DURATION).count == 1
+    assert [event.name for event in telemetry.events if event.name.startswith("run.")] == [
+        "run.started",
+        "run.completed",
+    ]
+
+
+async def test_a_raising_sampler_is_counted(telemetry: Captured) -> None:
+    """Without spans there are still events and metrics."""
+
+    class Sampling(Sampler):
+        def should_sample(self, *args: Any, **kwargs: Any) -> Any:
+            return fail()
+
+        def get_description(self) -> str:
+            return "broken"
+
+    pipeline = Telemetry(
+        tracer_provider=TracerProvider(sampler=Sampling(), shutdown_on_exit=False),
+        meter_provider=telemetry.meter_provider,
+        listeners=telemetry.listeners,
+    )
+    result = await ran(make(telemetry=pipeline))
+    assert result.trace_id == "0" * 32
+    assert errors(telemetry, "span") == 8
+
+
+async def test_a_raising_log_sink_is_counted(telemetry: Captured) -> None:
+    """Other sinks get every line."""
+    pipeline = Telemetry(meter_provider=telemetry.meter_provider, log_sinks=(fail, *telemetry.log_sinks))
+    await ran(make(telemetry=pipeline))
+    assert len(telemetry.logs) == 8
+    assert errors(telemetry, "log") == 8
+
+
+async def test_a_raising_structlog_processor_is_counted(telemetry: Captured) -> None:
+    """What the application configured for its logs may fail."""
+    structlog.configure(processors=[fail])
+    try:
+        await ran(make())
+    finally:
+        structlog.reset_defaults()
+    assert errors(telemetry, "log") == 8
+    assert len(telemetry.logs) == 8
+
+
+async def test_a_raising_redactor_is_counted_and_leaks_nothing() -> None:
+    """What could not be redacted is not recorded."""
+    policy = CapturePolicy(redactors=(*DEFAULT_REDACTORS, fail))
+    with capture(capture=policy) as telemetry:
+        await ran(make(instructions="be secretive"))
+    assert errors(telemetry, "recording") > 0
+    assert telemetry.tree() == WHOLE
+    assert "be secretive" not in repr([dict(span.attributes or {}) for span in telemetry.spans])
+    assert_sound(telemetry)
+
+
+async def test_a_raising_redactor_does_not_hide_a_failure() -> None:
+    """A run that fails ends its spans and says what failed, without the text."""
+    policy = CapturePolicy(redactors=(fail,))
+    with capture(capture=policy) as telemetry:
+        agent = Agent("a", model=ScriptedModel(OSError("s3cret")))
+        with pytest.raises(Exception, match="s3cret"):
+            await within(agent.run("x"))
+    assert_sound(telemetry)
+    assert "s3cret" not in repr((telemetry.logs, telemetry.events))
+
+
+async def test_a_value_that_cannot_be_recorded_is_counted(telemetry: Captured) -> None:
+    """Content that breaks its own serialising does not break the run."""
+
+    class Treacherous(dict[str, Any]):
+        def items(self) -> Any:
+            return fail()
+
+    async def receive(arguments: Any, ctx: Any) -> str:
+        return "ok"
+
+    call = ToolCall("receive", Treacherous(a=1))
+    agent = Agent("a", model=ScriptedModel(call, "done"), tools=[Tool(name="receive", run=receive)])
+    assert (await within(agent.run("x"))).output == "done"
+    assert errors(telemetry, "recording") > 0
+    assert_sound(telemetry)
+
+
+async def test_an_error_that_cannot_be_printed_is_an_error_like_others(telemetry: Captured) -> None:
+    """An exception whose own text raises is named by its type, to the model and in telemetry."""
+
+    class Mute(Exception):
+        def __str__(self) -> str:
+            return str(fail())
+
+    async def work(arguments: Any, ctx: Any) -> str:
+        raise Mute
+
+    agent = Agent("a", model=ScriptedModel(ToolCall("work"), Mute()), tools=[Tool(name="work", run=work)])
+    with pytest.raises(ModelError, match="Mute") as caught:
+        await within(agent.run("x"))
+    assert isinstance(caught.value.__cause__, Mute)
+    assert ending(telemetry.span("execute_tool"))[:2] == ("failed", "ERROR")
+    assert_sound(telemetry)
+
+
+async def test_progress_that_cannot_be_redacted_is_counted() -> None:
+    """The tool that tells it does not notice."""
+
+    async def work(arguments: Any, ctx: Any) -> str:
+        ctx.progress("half")
+        return "ok"
+
+    with capture(capture=CapturePolicy(redactors=(fail,))) as telemetry:
+        agent = Agent("a", model=ScriptedModel(ToolCall("work"), "done"), tools=[Tool(name="work", run=work)])
+        result = await within(agent.run("x"))
+    assert not result.messages[2].parts[0].is_error  # type: ignore[union-attr]  # it is a tool result
+    assert errors(telemetry, "recording") > 0
+
+
+async def test_a_raising_metric_reader_does_not_matter(telemetry: Captured) -> None:
+    """Collecting fails where it is collected; the run has long gone on."""
+
+    class Reader(InMemoryMetricReader):
+        def _receive_metrics(self, *args: Any, **kwargs: Any) -> None:
+            fail()
+
+    reader = Reader()
+    pipeline = Telemetry(meter_provider=MeterProvider([reader], shutdown_on_exit=False), listeners=telemetry.listeners)
+    await ran(make(telemetry=pipeline))
+    with pytest.raises(Broken):
+        reader.collect()
+    await ran(make(telemetry=pipeline))
+
+
+async def test_raising_instruments_do_not_matter(telemetry: Captured) -> None:
+    """A meter whose instruments fail costs the metrics, and nothing else."""
+
+    class Instrument:
+        record = add = staticmethod(fail)
+
+    class Meters:
+        def get_meter(self, *args: Any, **kwargs: Any) -> Any:
+            return self
+
+        def __getattr__(self, name: str) -> Callable[..., Any]:
+            return lambda *args, **kwargs: Instrument()
+
+    pipeline: Any = Telemetry(meter_provider=Meters(), tracer_provider=telemetry.tracer_provider)  # type: ignore[arg-type]  # broken on purpose
+    await ran(make(telemetry=pipeline))
+    assert telemetry.tree() == WHOLE
+
+
+async def test_a_collection_that_takes_long_does_not_hold_a_run(telemetry: Captured) -> None:
+    """A reader that hangs in another thread keeps no run from recording."""
+    inside, release = threading.Event(), threading.Event()
+
+    class Reader(InMemoryMetricReader):
+        def _receive_metrics(self, *args: Any, **kwargs: Any) -> None:
+            inside.set()
+            assert release.wait(30)
+
+    reader = Reader()
+    pipeline = Telemetry(meter_provider=MeterProvider([reader], shutdown_on_exit=False))
+    await ran(make(telemetry=pipeline))
+    collecting = threading.Thread(target=reader.collect)
+    collecting.start()
+    try:
+        assert inside.wait(10)
+        await ran(make(telemetry=pipeline))
+    finally:
+        release.set()
+        collecting.join(10)
+
+
+async def test_faults_are_logged_once(telemetry: Captured, caplog: pytest.LogCaptureFixture) -> None:
+    """A broken part does not fill the logs, whatever number of runs it sees."""
+    agent = Agent("a", model=FunctionModel(lambda request: Message("assistant", [])))
+    agent.on("*", fail)
+    for _ in range(3):
+        await within(agent.run("x"))
+    said = [record for record in caplog.records if "telemetry part 'listener' failed" in record.getMessage()]
+    assert len(said) <= 1
+    assert errors(telemetry, "listener") > 3

@@ -1,0 +1,377 @@
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from pellucid import (
+    Agent,
+    CancelToken,
+    ConfigError,
+    Limits,
+    Message,
+    ModelDelta,
+    ModelError,
+    ModelResponse,
+    RunCancelled,
+    RunTimeout,
+    ToolCall,
+    semconv,
+    tool,
+)
+from pellucid.events import InferenceDelta
+from pellucid.testing import FunctionModel, ScriptedModel
+from support.runs import CANCELLED, COMPLETED, assert_sound, attributes, ending, iteration, within
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from pellucid import ModelRequest, RunStream
+    from pellucid.events import Event
+    from pellucid_exporters.testing import Captured
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
+
+
+@tool
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+ADD = ToolCall("add", {"a": 1, "b": 2})
+
+
+class Endless:
+    """A model that never comes to its end."""
+
+    name = "endless"
+    provider_name = "test"
+
+    def __init__(self) -> None:
+        self.closed = anyio.Event()
+
+    async def generate(self, request: ModelRequest) -> ModelResponse:
+        """Wait."""
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
+        """Go on and on."""
+        try:
+            while True:
+                yield ModelDelta("text", "more ")
+                await anyio.lowlevel.checkpoint()
+        finally:
+            self.closed.set()
+
+
+def endless() -> Agent:
+    """Return an agent that never comes to its end."""
+    return Agent("a", model=Endless(), tools=[add])
+
+
+async def settle(telemetry: Captured) -> None:
+    """Wait until every span has ended."""
+    with anyio.fail_after(5):
+        while telemetry.unended or not telemetry.spans:
+            gc.collect()
+            await anyio.lowlevel.checkpoint()
+
+
+async def read(stream: RunStream) -> list[Event]:
+    """Read a stream to its end."""
+    with anyio.fail_after(10):
+        return [event async for event in stream]
+
+
+async def hear(stream: RunStream, listen: Callable[[Event], object]) -> None:
+    """Enter a stream, read it and tell of each event."""
+    with anyio.fail_after(10):
+        async with stream as events:
+            async for event in events:
+                listen(event)
+
+
+# --- to the end -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_stream_read_to_its_end_is_the_run(telemetry: Captured) -> None:
+    """It gives every event in order, the answer piece by piece, and then the result."""
+    agent = Agent("a", model=ScriptedModel(ADD, "It is three."), tools=[add])
+    async with agent.stream("Add.") as events:
+        heard = await read(events)
+    assert [event.name for event in heard] == [event.name for event in telemetry.events]
+    assert (heard[0].name, heard[-1].name) == ("run.started", "run.completed")
+    pieces = [event.content for event in heard if isinstance(event, InferenceDelta) and event.type == "text"]
+    assert pieces == ["It", " is", " three."]
+    assert events.result.output == "It is three."
+    assert telemetry.tree() == [("invoke_agent a", [*iteration("add"), *iteration()])]
+    assert {ending(span) for span in telemetry.spans} == {COMPLETED}
+    assert_sound(telemetry)
+
+
+async def test_a_streamed_answer_is_measured(telemetry: Captured) -> None:
+    """The time to the first chunk is on the span and in its histogram, that between chunks in another."""
+    async with Agent("a", model=ScriptedModel("one two three")).stream("x") as events:
+        await read(events)
+    found = attributes(telemetry.span("chat"))
+    assert found[semconv.REQUEST_STREAM] is True
+    first = telemetry.histogram(semconv.TIME_TO_FIRST_CHUNK)
+    assert (first.count, first.value) == (1, found[semconv.RESPONSE_TIME_TO_FIRST_CHUNK])
+    assert telemetry.histogram(semconv.TIME_PER_OUTPUT_CHUNK).count == 3
+
+
+async def test_the_result_of_a_run_that_is_not_over_is_refused() -> None:
+    """It says what to do."""
+    async with endless().stream("x") as events:
+        with pytest.raises(ConfigError, match="read its events to the end"):
+            _ = events.result
+
+
+async def test_a_failing_run_raises_after_its_last_event(telemetry: Captured) -> None:
+    """The reader hears that it failed, and then gets the error."""
+    heard: list[Event] = []
+    cause = OSError("down")
+    with pytest.raises(ModelError, match="down") as caught:
+        await hear(Agent("a", model=ScriptedModel(cause)).stream("x"), heard.append)
+    assert heard[-1].name == "run.failed"
+    assert caught.value.__cause__ is cause
+    assert_sound(telemetry)
+
+
+async def test_a_stream_that_ends_without_a_response_is_an_error(telemetry: Captured) -> None:
+    """The last item must be the whole answer; what had come is recorded."""
+
+    class Cut(Endless):
+        async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
+            yield ModelDelta("text", "half an ans")
+
+    with pytest.raises(ModelError, match="a stream must end with one"):
+        await hear(Agent("a", model=Cut()).stream("x"), lambda event: None)
+    span = telemetry.span("chat")
+    assert ending(span) == ("failed", "ERROR", "invalid_response")
+    assert "half an ans" in attributes(span)[semconv.OUTPUT_MESSAGES]
+    assert attributes(span)[semconv.RESPONSE_FINISH_REASONS] == ("error",)
+
+
+async def test_a_model_stream_that_is_no_generator_is_read() -> None:
+    """The protocol asks for an async iterator and no more."""
+
+    class Items:
+        def __init__(self) -> None:
+            self.items: list[Any] = [ModelDelta("text", "hi"), ModelResponse(message=Message("assistant", "hi"))]
+
+        def __aiter__(self) -> Items:
+            return self
+
+        async def __anext__(self) -> Any:
+            if not self.items:
+                raise StopAsyncIteration
+            return self.items.pop(0)
+
+    class Plain(Endless):
+        def stream(self, request: ModelRequest) -> Any:
+            return Items()
+
+    async with Agent("a", model=Plain()).stream("x") as events:
+        await read(events)
+    assert events.result.output == "hi"
+
+
+async def test_a_reader_that_is_late_misses_nothing() -> None:
+    """Events wait for it, however many."""
+    words = " ".join(["word"] * 3000)
+    async with Agent("a", model=ScriptedModel(words)).stream("x") as events:
+        for _ in range(100):
+            await anyio.lowlevel.checkpoint()
+        heard = await read(events)
+    assert sum(isinstance(event, InferenceDelta) for event in heard) == 3000
+
+
+# --- leaving early ----------------------------------------------------------------------------------------------------
+
+
+async def test_leaving_early_cancels_the_run(telemetry: Captured) -> None:
+    """When the block is left, the run is over, its model's stream closed and every span ended."""
+    model = Endless()
+    with anyio.fail_after(5):
+        async with Agent("a", model=model).stream("x") as events:
+            async for event in events:
+                if isinstance(event, InferenceDelta):
+                    break
+    assert model.closed.is_set()
+    assert ending(telemetry.span("chat")) == ending(telemetry.span("invoke_agent")) == CANCELLED
+    assert_sound(telemetry)
+
+
+async def test_an_exception_in_the_block_is_the_caller_s(telemetry: Captured) -> None:
+    """It comes out as it is, and the run is cancelled."""
+
+    def listen(event: Event) -> None:
+        if isinstance(event, InferenceDelta):
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        await hear(endless().stream("x"), listen)
+    assert ending(telemetry.span("invoke_agent")) == CANCELLED
+    assert_sound(telemetry)
+
+
+async def test_a_cancelled_reader_cancels_the_run(telemetry: Captured) -> None:
+    """Cancelling the task that reads ends the run, too."""
+    reading = anyio.Event()
+
+    async def consume() -> None:
+        async with endless().stream("x") as events:
+            async for event in events:
+                if isinstance(event, InferenceDelta):
+                    reading.set()
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(consume)
+            await reading.wait()
+            tasks.cancel_scope.cancel()
+    assert ending(telemetry.span("invoke_agent")) == CANCELLED
+    assert_sound(telemetry)
+
+
+async def words_of(agent: Agent) -> AsyncIterator[str]:
+    """Yield from inside the block, as web frameworks have their users do."""
+    async with agent.stream("x") as events:
+        async for event in events:
+            if isinstance(event, InferenceDelta):
+                yield event.content
+
+
+async def test_a_generator_over_a_stream_can_be_closed(telemetry: Captured) -> None:
+    """`aclose()` of a generator that yields inside the block ends the run."""
+    with anyio.fail_after(5):
+        words = words_of(endless())
+        assert await anext(aiter(words)) == "more "
+        await words.aclose()  # type: ignore[attr-defined]  # it is a generator
+    assert ending(telemetry.span("invoke_agent")) == CANCELLED
+    assert_sound(telemetry)
+
+
+async def test_a_generator_closed_in_another_task_ends_the_run(telemetry: Captured) -> None:
+    """Nothing of the run belongs to the task that reads."""
+    words = words_of(endless())
+
+    async def begin() -> None:
+        assert await anext(aiter(words)) == "more "
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(begin)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(words.aclose)  # type: ignore[attr-defined]  # it is a generator
+    assert ending(telemetry.span("invoke_agent")) == CANCELLED
+    assert_sound(telemetry)
+
+
+async def test_an_abandoned_stream_ends_its_run(telemetry: Captured) -> None:
+    """A stream that is entered, dropped and collected as garbage cancels its run."""
+    stream = endless().stream("x")
+    await stream.__aenter__()
+    with anyio.fail_after(5):
+        assert (await anext(stream)).name == "run.started"
+    del stream
+    await settle(telemetry)
+    assert ending(telemetry.span("invoke_agent")) == CANCELLED
+    assert_sound(telemetry)
+
+
+async def test_a_stream_that_is_never_entered_starts_nothing(telemetry: Captured) -> None:
+    """Neither a span nor an event."""
+    endless().stream("x")
+    gc.collect()
+    await anyio.lowlevel.checkpoint()
+    assert telemetry.tree() == []
+    assert telemetry.events == []
+
+
+async def test_a_stream_is_entered_before_it_is_read_and_once() -> None:
+    """Other uses are refused with what to do."""
+    stream = Agent("a", model=ScriptedModel("x")).stream("y")
+    with pytest.raises(ConfigError, match=r"async with agent\.stream"):
+        await anext(stream)
+    async with stream:
+        await read(stream)
+    with pytest.raises(ConfigError, match="can be entered once"):
+        await within(stream.__aenter__())
+
+
+async def test_a_stream_that_is_left_in_another_task_ends_its_run(telemetry: Captured) -> None:
+    """Entering and leaving need not happen in one task."""
+    stream = endless().stream("x")
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stream.__aenter__)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stream.__aexit__, None, None, None)
+    assert ending(telemetry.span("invoke_agent")) == CANCELLED
+    assert_sound(telemetry)
+
+
+async def test_a_token_ends_a_stream(telemetry: Captured) -> None:
+    """The reader gets `RunCancelled`."""
+    token = CancelToken()
+    with pytest.raises(RunCancelled, match="enough"):
+        await hear(endless().stream("x", signal=token), lambda event: token.cancel("enough"))
+    assert ending(telemetry.span("invoke_agent")) == CANCELLED
+    assert_sound(telemetry)
+
+
+async def test_a_deadline_ends_a_stream(telemetry: Captured) -> None:
+    """The reader gets `RunTimeout`."""
+    agent = Agent("a", model=Endless(), limits=Limits(deadline=0.05))
+    with pytest.raises(RunTimeout):
+        await hear(agent.stream("x"), lambda event: None)
+    assert ending(telemetry.span("invoke_agent"))[0] == "timeout"
+    assert_sound(telemetry)
+
+
+async def test_streams_of_one_agent_do_not_mix() -> None:
+    """Each reader hears its own run."""
+    agent = Agent("a", model=FunctionModel(lambda request: request.messages[0].text))
+
+    async def consume(text: str) -> None:
+        async with agent.stream(text) as events:
+            heard = [event async for event in events]
+        assert events.result.output == text
+        assert {event.run_id for event in heard} == {events.result.run_id}
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            for number in range(10):
+                tasks.start_soon(consume, f"run {number}")
+
+
+async def test_the_context_of_the_reader_is_left_alone(telemetry: Captured) -> None:
+    """Spans that the reader makes inside the block are not the run's, and the run's parent is the reader's span."""
+    tracer = telemetry.tracer_provider.get_tracer("application")
+    with tracer.start_as_current_span("request"):
+        async with Agent("a", model=ScriptedModel("one two")).stream("x") as events:
+            async for event in events:
+                with tracer.start_as_current_span(f"heard {event.name}"):
+                    pass
+    [(name, children)] = telemetry.tree()
+    assert name == "request"
+    assert ("invoke_agent a", iteration()) in children
+    assert ("heard run.started", []) in children
+    assert telemetry.unended == []
+
+
+async def test_run_and_stream_agree() -> None:
+    """Both lead to the same result."""
+    ran = await within(Agent("a", model=ScriptedModel(ADD, "3"), tools=[add]).run("x"))
+    async with Agent("a", model=ScriptedModel(ADD, "3"), tools=[add]).stream("x") as events:
+        await read(events)
+    streamed = events.result
+    assert (streamed.status, streamed.output, streamed.iterations) == (ran.status, ran.output, ran.iterations)
+    assert [message.role for message in streamed.messages] == [message.role for message in ran.messages]

@@ -1,0 +1,95 @@
+"""What tests of runs have in common."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+from opentelemetry.trace import format_span_id
+
+from pellucid import semconv
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from opentelemetry.sdk.trace import ReadableSpan
+
+    from pellucid_exporters.testing import Captured, Tree
+
+T = TypeVar("T")
+
+ENDINGS = ("completed", "failed")
+
+
+async def within(awaitable: Awaitable[T], seconds: float = 10.0) -> T:
+    """Await something that must not take longer."""
+    with anyio.fail_after(seconds):
+        return await awaitable
+
+
+def iteration(*tools: str, model: str = "scripted", provider: str = "static") -> list[Tree]:
+    """Return the spans of one iteration that calls these tools."""
+    phases = [
+        f"discover_tools {provider}",
+        "compose_request",
+        f"chat {model}",
+        *(f"execute_tool {tool}" for tool in tools),
+    ]
+    return [(name, []) for name in phases]
+
+
+def attributes(span: ReadableSpan) -> dict[str, Any]:
+    """Return the attributes of a span."""
+    return dict(span.attributes or {})
+
+
+def ending(span: ReadableSpan) -> tuple[str, str, str | None]:
+    """Return how a span ended: outcome, status and `error.type`."""
+    found = attributes(span)
+    return found[semconv.OUTCOME], span.status.status_code.name, found.get(semconv.ERROR_TYPE)
+
+
+COMPLETED = ("completed", "UNSET", None)
+CANCELLED = ("cancelled", "UNSET", None)
+TIMEOUT = ("timeout", "ERROR", "timeout")
+
+
+def assert_sound(telemetry: Captured) -> None:
+    """Every span has ended, with an outcome, and every started event has one that says how it ended."""
+    assert telemetry.unended == []
+    assert all(semconv.OUTCOME in attributes(span) for span in telemetry.spans)
+    started: Counter[tuple[str, str]] = Counter()
+    ended: Counter[tuple[str, str]] = Counter()
+    for event in telemetry.events:
+        subject, _, what = event.name.replace("discovery_", "discovery.").rpartition(".")
+        if what == "started":
+            started[subject, event.span_id] += 1
+        elif what in ENDINGS:
+            ended[subject, event.span_id] += 1
+    assert started == ended
+    assert set(started.values()) <= {1}
+    observed = [span for span in telemetry.spans if not span.name.startswith("compose_request")]
+    assert {span_id(span) for span in observed} == {key for _, key in started}
+
+
+def span_id(span: ReadableSpan) -> str:
+    """Return the id of a span in hexadecimal."""
+    context = span.get_span_context()
+    assert context is not None
+    return format_span_id(context.span_id)
+
+
+def everything(telemetry: Captured) -> str:
+    """Return all that left the process, as text to search for what must not be in it."""
+    spans = [
+        (
+            span.name,
+            attributes(span),
+            span.status.description,
+            [(event.name, dict(event.attributes or {})) for event in span.events],
+            [dict(link.attributes or {}) for link in span.links],
+        )
+        for span in telemetry.spans
+    ]
+    return repr((spans, telemetry.logs, telemetry.events, telemetry.metrics))
