@@ -1,5 +1,7 @@
 """A tool hub behind a cache, with an objective: what a slow hub looks like, and who waits for it."""
 
+from functools import partial
+
 import anyio
 
 from pellucid import Agent, DiscoveryProvider, Identity, Tool, ToolCall
@@ -22,7 +24,7 @@ async def main() -> None:
         for name in ("triage", "support"):
             model = ScriptedModel(ToolCall("search_tickets", {"query": "login"}), "There are 3.")
             agent = Agent(name, model=model, providers=[tickets])
-            runs.start_soon(lambda agent=agent: agent.run("How many?", identity=Identity(tenant="acme")))
+            runs.start_soon(partial(agent.run, "How many?", identity=Identity(tenant="acme")))
     print(f"the hub was asked {len(hub.calls)} time(s)")
 
 

@@ -73,8 +73,10 @@ def duration(seconds: float) -> str:
 
 def elapsed(span: ReadableSpan) -> float:
     """Return how long a span took, or has been under way, in seconds."""
+    if span.start_time is None:
+        return 0.0
     end = span.end_time if span.end_time is not None else time.time_ns()
-    return max(0, end - (span.start_time or end)) / 1e9
+    return max(0, end - span.start_time) / 1e9
 
 
 def _placed(root: Node) -> Iterator[tuple[str, str, Node]]:

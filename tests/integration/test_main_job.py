@@ -56,7 +56,7 @@ async def run_agent(telemetry: Telemetry) -> RunResult:
     async with MCPProvider.stdio(sys.executable, "-m", "mcp_server_time", id="time", objective=5.0) as clock:
         model = ScriptedModel(
             [ToolCall("get_current_time", {"timezone": "UTC"}), ToolCall("search", {"password": "hunter2"})],
-            lambda request: f"It is {request.messages[-1].parts[0].response}.",
+            lambda request: f"It is {request.messages[-1].to_dict()}.",
         )
         agent = Agent("main", model=model, providers=[clock, tickets], telemetry=telemetry)
         return await agent.run("What time is it?")

@@ -26,7 +26,7 @@ def fetch(url: str | None, accept: str = OPENMETRICS) -> tuple[str, str]:
 
 def scrape(source: str | CollectorRegistry | None) -> Mapping[str, Metric]:
     """Scrape a URL or a registry; return the families by name."""
-    if source is None or isinstance(source, str):
+    if source is None or isinstance(source, str):  # noqa: SIM108  (two lines with comments read better)
         text = fetch(source)[1]
     else:
         text = generate_latest(source).decode()  # type: ignore[no-untyped-call]  # a function without types

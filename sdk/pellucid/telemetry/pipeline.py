@@ -8,15 +8,16 @@ from typing import Any, Protocol, TypeAlias
 
 from opentelemetry import metrics, trace
 
-from pellucid.events import Event
 from pellucid.telemetry.capture import CapturePolicy
 
 LogSink: TypeAlias = Callable[[Mapping[str, Any]], None]
 """Takes one log line per ended boundary, already redacted: `event`, `level`, `timestamp` (nanoseconds since the epoch),
 `trace_id`, `span_id` (hexadecimal) and flat fields."""
 
-Listener: TypeAlias = Callable[[Event], Any]
-"""Hears events; sync (called at once, must not block) or async (called from a bounded queue)."""
+Listener: TypeAlias = Callable[[Any], Any]
+"""Hears events; sync (called at once, must not block) or async (called from a bounded queue).
+
+It takes `Any` so that a listener of one kind of event can say so in its own signature."""
 
 
 class Pipeline(Protocol):

@@ -1,0 +1,77 @@
+"""How each hub does, without a Prometheus."""
+
+from __future__ import annotations
+
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.trace import StatusCode
+
+from pellucid import semconv
+from pellucid_exporters.hub_stats import HubStatsProcessor, hub_table
+
+MILLISECOND = 1_000_000
+SECOND = 1_000 * MILLISECOND
+
+
+class Hubs:
+    """Statistics fed with discoveries of chosen durations."""
+
+    def __init__(self) -> None:
+        self.processor = HubStatsProcessor()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(self.processor)
+
+    def discovery(self, hub: str, ms: int, *, cache: str = "miss", error: str | None = None) -> None:
+        """Feed one discovery."""
+        attributes = {
+            semconv.PHASE: semconv.DISCOVERY,
+            semconv.PROVIDER_ID: hub,
+            semconv.DISCOVERY_CACHE: cache,
+            semconv.OUTCOME: semconv.FAILED if error else semconv.COMPLETED,
+            **({semconv.ERROR_TYPE: error} if error else {}),
+        }
+        tracer = self.provider.get_tracer(semconv.SCOPE)
+        span = tracer.start_span(f"discover_tools {hub}", attributes=attributes, start_time=SECOND)
+        if error:
+            span.set_status(StatusCode.ERROR)
+        span.end(end_time=SECOND + ms * MILLISECOND)
+
+
+def test_percentiles_are_of_round_trips_that_succeeded() -> None:
+    """Cache hits, failures and refusals do not make a hub look fast."""
+    hubs = Hubs()
+    for ms in range(1, 101):
+        hubs.discovery("a", ms)
+    hubs.discovery("a", 0, cache="hit")
+    hubs.discovery("a", 0, cache="joined")
+    hubs.discovery("a", 0, cache="none", error="backoff")
+    hubs.discovery("a", 0, error="OSError")
+    hubs.discovery("a", 1)
+    (stats,) = hubs.processor.stats({"a": 0.2})
+    assert (stats.round_trips, stats.hits, stats.failures) == (102, 2, 1)
+    assert (stats.p50, stats.p95) == (0.05, 0.095)
+    assert stats.verdict == "ok"
+
+
+def test_verdicts() -> None:
+    """A hub over its objective is slow, one whose last round trip failed is failing, one never asked has none."""
+    hubs = Hubs()
+    hubs.discovery("slow", 300)
+    hubs.discovery("failing", 1)
+    hubs.discovery("failing", 1, error="OSError")
+    hubs.discovery("idle", 0, cache="hit")
+    hubs.discovery("free", 900)
+    objectives = {"slow": 0.2, "failing": 0.2, "idle": 0.2}
+    verdicts = {stats.provider_id: stats.verdict for stats in hubs.processor.stats(objectives)}
+    assert verdicts == {"slow": "slow", "failing": "failing", "idle": "-", "free": "ok"}
+
+
+def test_the_table_is_aligned_and_harmless() -> None:
+    """Columns line up, and a hub's name cannot write to the terminal."""
+    hubs = Hubs()
+    hubs.discovery("catalogue", 408)
+    hubs.discovery("x\x1b[2J", 1, error="OSError")
+    assert hub_table(hubs.processor.stats({"catalogue": 0.2})).splitlines() == [
+        "hub        round trips  from cache  failures     p50     p95  objective  verdict",
+        "catalogue            1           0         0  408 ms  408 ms     200 ms  slow",
+        "x\N{REPLACEMENT CHARACTER}[2J                1           0         1       -       -          -  failing",
+    ]

@@ -1,0 +1,191 @@
+"""OTLP as an official receiver reads it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.trace import Link, SpanKind, Status, StatusCode
+
+from pellucid import semconv
+from pellucid_exporters.options import Otlp, Settings
+from pellucid_exporters.outlets import MAX_BATCH_TEXT
+from pellucid_exporters.pipeline import build
+from support.otlp_receiver import Received, Receiver, attributes_of, otlp_receiver
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pellucid_exporters.options import OtlpProtocol
+    from pellucid_exporters.telemetry import Telemetry
+
+
+@pytest.fixture(params=["http/protobuf", "grpc"])
+def protocol(request: pytest.FixtureRequest) -> OtlpProtocol:
+    """Both protocols."""
+    found: OtlpProtocol = request.param
+    return found
+
+
+@pytest.fixture
+def receiver(protocol: OtlpProtocol) -> Iterator[Receiver]:
+    """A strict collector."""
+    with otlp_receiver(protocol) as started:
+        yield started
+
+
+@pytest.fixture
+def telemetry(receiver: Receiver, protocol: OtlpProtocol) -> Iterator[Telemetry]:
+    """A pipeline to that collector, with no global state."""
+    otlp = Otlp(endpoint=receiver.endpoint, protocol=protocol, headers={"X-Tenant": "acme"}, timeout=2.0)
+    built = build(Settings(service_name="shop", otlp=otlp, resource={"deployment.environment.name": "test"}))
+    yield built
+    built.shutdown()
+
+
+def test_the_receiver_is_strict() -> None:
+    """The collector of these tests finds fault with unknown fields, bad ids, kinds and times, and orphans."""
+    span = Span(name="bad", trace_id=b"\0" * 16, span_id=b"short", parent_span_id=b"12345678", end_time_unix_nano=1)
+    span.MergeFromString(b"\xa0\x1f\x01")  # field 500
+    request = ExportTraceServiceRequest()
+    request.resource_spans.add().scope_spans.add().spans.append(span)
+    received = Received()
+    received.take("traces", request.SerializeToString(), {})
+    assert received.faults == [
+        "traces.resource_spans.scope_spans.spans: unknown fields",
+        "resource without service.name",
+        *(f"span 'bad': {rule}" for rule in ("trace id", "span id", "kind", "times")),
+    ]
+    assert received.unresolved_parents() == ["bad"]
+
+
+def test_spans(telemetry: Telemetry, receiver: Receiver) -> None:
+    """Spans arrive complete: ids, parents, kinds, attributes, events, links, status."""
+    tracer = telemetry.tracer_provider.get_tracer(semconv.SCOPE)
+    with tracer.start_as_current_span("invoke_agent shop", attributes={semconv.RUN_ID: "r1"}) as run:
+        link = Link(run.get_span_context(), {"why": "joined"})
+        with tracer.start_as_current_span("chat m", kind=SpanKind.CLIENT, links=[link]) as chat:
+            chat.set_attribute(semconv.RESPONSE_FINISH_REASONS, ["stop"])
+            chat.add_event("retried", {semconv.ATTEMPT: 1})
+            chat.set_status(Status(StatusCode.ERROR, "no answer"))
+    assert telemetry.flush()
+    assert receiver.faults == []
+    assert receiver.unresolved_parents() == []
+    by_name = {span.name: span for span in receiver.spans}
+    run_sent, chat_sent = by_name["invoke_agent shop"], by_name["chat m"]
+    assert not run_sent.parent_span_id
+    assert chat_sent.parent_span_id == run_sent.span_id
+    assert (run_sent.kind, chat_sent.kind) == (1, 3)
+    assert attributes_of(run_sent) == {semconv.RUN_ID: "r1"}
+    assert attributes_of(chat_sent) == {semconv.RESPONSE_FINISH_REASONS: ["stop"]}
+    assert [event.name for event in chat_sent.events] == ["retried"]
+    assert chat_sent.links[0].span_id == run_sent.span_id
+    assert (chat_sent.status.code, chat_sent.status.message) == (2, "no answer")
+
+
+def test_resource_and_headers(telemetry: Telemetry, receiver: Receiver) -> None:
+    """Each request says who sends it and carries the headers that were asked for."""
+    telemetry.tracer_provider.get_tracer(semconv.SCOPE).start_span("run").end()
+    assert telemetry.flush()
+    assert receiver.headers["x-tenant"] == "acme"
+    assert receiver.resources[0]["service.name"] == "shop"
+    assert receiver.resources[0]["deployment.environment.name"] == "test"
+
+
+def test_exponential_histograms_with_exemplars(telemetry: Telemetry, receiver: Receiver) -> None:
+    """A histogram leaves as an exponential one, and its exemplar points to the span that was measured."""
+    metric = semconv.DISCOVERY_DURATION
+    meter = telemetry.meter_provider.get_meter(semconv.SCOPE, schema_url=semconv.SCHEMA_URL)
+    histogram = meter.create_histogram(
+        metric.name, metric.unit, metric.description, explicit_bucket_boundaries_advisory=metric.buckets
+    )
+    with telemetry.tracer_provider.get_tracer(semconv.SCOPE).start_as_current_span("discover_tools hub") as span:
+        histogram.record(0.25, {semconv.PROVIDER_ID: "hub"})
+    histogram.record(4.0, {semconv.PROVIDER_ID: "hub"})
+    assert telemetry.flush()
+    assert receiver.faults == []
+    (sent,) = [found for found in receiver.metrics if found.name == metric.name]
+    assert (sent.unit, sent.WhichOneof("data")) == ("s", "exponential_histogram")
+    (point,) = sent.exponential_histogram.data_points
+    assert (point.count, point.sum) == (2, 4.25)
+    (exemplar,) = point.exemplars
+    assert exemplar.as_double == 0.25
+    assert int.from_bytes(exemplar.trace_id) == span.get_span_context().trace_id
+    assert int.from_bytes(exemplar.span_id) == span.get_span_context().span_id
+
+
+def test_logs(telemetry: Telemetry, receiver: Receiver) -> None:
+    """A log line becomes a record of its span, with severity, body and the other fields as attributes."""
+    now = time.time_ns()
+    line = {
+        "event": "tools.discovery_failed",
+        "level": "error",
+        "timestamp": now,
+        "trace_id": f"{0xABC:032x}",
+        "span_id": f"{0xDEF:016x}",
+        "provider_id": "hub",
+        "tool_count": 3,
+        "nothing": None,
+        "tools": ["a", "b"],
+    }
+    (sink,) = telemetry.log_sinks
+    sink(line)
+    sink({"event": "bare", "level": "odd", "error": ValueError("x")})
+    assert telemetry.flush()
+    assert receiver.faults == []
+    record, bare = sorted(receiver.logs, key=lambda found: found.body.string_value, reverse=True)
+    assert record.body.string_value == "tools.discovery_failed"
+    assert (record.severity_text, record.severity_number) == ("error", 17)
+    assert record.time_unix_nano == now
+    assert (int.from_bytes(record.trace_id), int.from_bytes(record.span_id)) == (0xABC, 0xDEF)
+    assert attributes_of(record) == {"provider_id": "hub", "tool_count": 3, "tools": ["a", "b"]}
+    assert (bare.trace_id, bare.severity_number, attributes_of(bare)) == (b"", 0, {"error": "x"})
+
+
+def test_big_spans_leave_in_bounded_requests(telemetry: Telemetry, receiver: Receiver) -> None:
+    """Spans with much content are split over requests that receivers accept, and all of them arrive."""
+    tracer = telemetry.tracer_provider.get_tracer(semconv.SCOPE)
+    for number in range(40):
+        tracer.start_span(f"chat {number}", attributes={semconv.INPUT: "x" * 200_000}).end()
+    assert telemetry.flush(20.0)
+    assert receiver.faults == []
+    assert len({span.name for span in receiver.spans}) == 40
+    assert max(receiver.sizes) < 1.2 * MAX_BATCH_TEXT
+
+
+def test_a_refusing_collector_is_counted(
+    telemetry: Telemetry, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A failed export makes flush() say so and is counted in `pellucid.telemetry.errors`."""
+    receiver.refusing = True
+    telemetry.tracer_provider.get_tracer(semconv.SCOPE).start_span("lost").end()
+    with caplog.at_level(logging.CRITICAL):
+        assert not telemetry.flush()
+    receiver.refusing = False
+    assert telemetry.flush()
+    sent = [found for found in receiver.metrics if found.name == semconv.TELEMETRY_ERRORS.name]
+    (point,) = sent[-1].sum.data_points
+    assert attributes_of(point) == {semconv.TELEMETRY_PART: "exporter"}
+    assert point.as_int >= 1
+
+
+@pytest.mark.parametrize("signal", ["traces", "metrics", "logs"])
+def test_signals_can_be_left_out(receiver: Receiver, protocol: OtlpProtocol, signal: str) -> None:
+    """Each signal is sent only if it is wanted."""
+    wanted = {name: name == signal for name in ("traces", "metrics", "logs")}
+    telemetry = build(
+        Settings(service_name="shop", otlp=Otlp(endpoint=receiver.endpoint, protocol=protocol, **wanted))  # type: ignore[arg-type]  # mypy cannot match ** to names
+    )
+    try:
+        telemetry.tracer_provider.get_tracer(semconv.SCOPE).start_span("run").end()
+        telemetry.meter_provider.get_meter(semconv.SCOPE).create_counter("test.count").add(1)
+        for sink in telemetry.log_sinks:
+            sink({"event": "line", "level": "info"})
+        assert telemetry.flush()
+        assert {found for found, _ in receiver.requests} == {signal}
+    finally:
+        telemetry.shutdown()

@@ -1,0 +1,421 @@
+"""Putting the pipeline together, and ending it in time whatever the collector does."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from textwrap import dedent
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opentelemetry.sdk.resources import Resource
+
+from pellucid import semconv
+from pellucid.errors import ConfigError
+from pellucid_exporters.options import (
+    Otlp,
+    Prometheus,
+    Settings,
+    resolve_console,
+    resolve_otlp,
+    resolve_prometheus,
+)
+from pellucid_exporters.pipeline import build
+from pellucid_exporters.resource import make_resource
+from support.openmetrics import scrape
+from support.otlp_receiver import otlp_receiver
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pellucid_exporters.options import OtlpProtocol
+    from pellucid_exporters.telemetry import Telemetry
+
+PROTOCOLS = ["http/protobuf", "grpc"]
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No `OTEL_*` variable of the machine reaches a test."""
+    for name in list(os.environ):
+        if name.startswith("OTEL_"):
+            monkeypatch.delenv(name)
+
+
+@contextmanager
+def silent_collector() -> Iterator[str]:
+    """Listen without ever answering."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+@contextmanager
+def absent_collector() -> Iterator[str]:
+    """Refuse connections: the port is taken, but nobody listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+
+
+def emit(telemetry: Telemetry, name: str = "run") -> None:
+    """End one span, count once and write one log line."""
+    telemetry.tracer_provider.get_tracer(semconv.SCOPE).start_span(name).end()
+    telemetry.meter_provider.get_meter(semconv.SCOPE).create_counter("test.count").add(1)
+    for sink in telemetry.log_sinks:
+        sink({"event": name, "level": "info"})
+
+
+def run_python(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a script in a process of its own, where it may set the global providers; it must succeed."""
+    finished = subprocess.run(
+        [sys.executable, "-W", "error", "-c", dedent(script)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("collector", [absent_collector, silent_collector])
+def test_a_dead_collector_holds_nobody_up(
+    collector: Any, protocol: OtlpProtocol, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Recording goes on, flush() says no at its deadline, and so does shutdown(), which then does nothing again."""
+    with collector() as endpoint, caplog.at_level(logging.CRITICAL):
+        telemetry = build(
+            Settings(
+                service_name="shop", otlp=Otlp(endpoint=endpoint, protocol=protocol), prometheus=Prometheus(port=0)
+            )
+        )
+        emit(telemetry)
+        started = time.monotonic()
+        assert not telemetry.flush(0.3)
+        assert not telemetry.flush(0.3)
+        emit(telemetry)
+        assert time.monotonic() - started < 2
+        telemetry.shutdown(0.3)
+        telemetry.shutdown(60)
+        assert time.monotonic() - started < 5
+        assert telemetry.prometheus_url is None
+        assert not telemetry.flush(60)
+        emit(telemetry)
+
+
+def test_spans_for_which_there_is_no_room_are_counted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The queue is as long as `OTEL_BSP_MAX_QUEUE_SIZE` says; what does not fit is dropped and counted."""
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "100")
+    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "100")
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "60000")
+    with silent_collector() as endpoint, caplog.at_level(logging.CRITICAL):
+        otlp = Otlp(endpoint=endpoint, metrics=False, logs=False, timeout=60.0)
+        telemetry = build(Settings(service_name="shop", otlp=otlp, prometheus=Prometheus(port=0)))
+        tracer = telemetry.tracer_provider.get_tracer(semconv.SCOPE)
+        for _ in range(99):
+            tracer.start_span("fits").end()
+        assert dropped(telemetry) == 0
+        for _ in range(301):  # one batch may be under way to the collector
+            tracer.start_span("may not fit").end()
+        assert 200 <= dropped(telemetry) <= 300
+        telemetry.shutdown(0.1)
+
+
+def dropped(telemetry: Telemetry) -> float:
+    """Read `pellucid.telemetry.dropped` from `/metrics`."""
+    families = scrape(telemetry.prometheus_url)
+    if "pellucid_telemetry_dropped" not in families:
+        return 0
+    (sample,) = families["pellucid_telemetry_dropped"].samples
+    assert sample.labels == {"pellucid_telemetry_part": "span"}
+    return float(sample.value)
+
+
+def test_shutdown_delivers_what_is_waiting() -> None:
+    """Nothing has to be flushed before a shutdown."""
+    with otlp_receiver("http/protobuf") as receiver:
+        telemetry = build(Settings(service_name="shop", otlp=Otlp(endpoint=receiver.endpoint)))
+        emit(telemetry, "last words")
+        telemetry.shutdown()
+        assert [span.name for span in receiver.spans] == ["last words"]
+        assert "test.count" in {metric.name for metric in receiver.metrics}
+        assert [record.body.string_value for record in receiver.logs] == ["last words"]
+
+
+def test_an_exit_delivers_what_is_waiting() -> None:
+    """A process that just ends has sent its spans, and the environment chose the service's name and the sampler."""
+    with otlp_receiver("http/protobuf") as receiver:
+        run_python(
+            """
+            from opentelemetry import trace
+            from pellucid_exporters import configure
+
+            configure("shop")
+            trace.get_tracer("test").start_span("last words").end()
+            """,
+            OTEL_EXPORTER_OTLP_ENDPOINT=receiver.endpoint,
+            OTEL_SERVICE_NAME="shop-canary",
+            OTEL_RESOURCE_ATTRIBUTES="deployment.environment.name=test",
+        )
+        assert [span.name for span in receiver.spans] == ["last words"]
+        assert {found["service.name"] for found in receiver.resources} == {"shop-canary"}
+        assert receiver.resources[0]["deployment.environment.name"] == "test"
+        run_python(
+            """
+            from opentelemetry import trace
+            from pellucid_exporters import configure
+
+            configure("shop")
+            trace.get_tracer("test").start_span("not sampled").end()
+            """,
+            OTEL_EXPORTER_OTLP_ENDPOINT=receiver.endpoint,
+            OTEL_TRACES_SAMPLER="always_off",
+        )
+        assert [span.name for span in receiver.spans] == ["last words"]
+
+
+def test_an_exit_does_not_wait_for_a_dead_collector() -> None:
+    """The process ends within its deadline although the collector never answers."""
+    with silent_collector() as endpoint:
+        started = time.monotonic()
+        run_python(
+            f"""
+            from pellucid_exporters import configure
+
+            telemetry = configure("shop", otlp={endpoint!r})
+            telemetry.tracer_provider.get_tracer("test").start_span("lost").end()
+            """
+        )
+        assert time.monotonic() - started < 15
+
+
+def test_configure_once() -> None:
+    """The same arguments give the same Telemetry, others are refused, and after shutdown() there may be a new one."""
+    run_python(
+        """
+        import logging
+        from opentelemetry import metrics, trace
+        from pellucid.errors import ConfigError
+        from pellucid.telemetry.pipeline import current_default
+        from pellucid_exporters import Prometheus, configure
+
+        logged = []
+        handler = logging.Handler()
+        handler.emit = logged.append
+        logging.getLogger("pellucid_exporters.pipeline").addHandler(handler)
+
+        first = configure("shop", prometheus=0)
+        assert configure("shop", prometheus=Prometheus(port=0)) is first
+        assert trace.get_tracer_provider() is first.tracer_provider
+        assert metrics.get_meter_provider() is first.meter_provider
+        assert current_default() is first
+        assert logged == []
+        try:
+            configure("shop", prometheus=0, otlp="http://localhost:4318")
+        except ConfigError as error:
+            assert "shutdown()" in str(error)
+        else:
+            raise AssertionError("accepted")
+        first.shutdown()
+        assert current_default() is not first
+
+        second = configure("shop", otlp=False)
+        assert second is not first and current_default() is second
+        assert "global tracer and meter provider was set before" in logged[0].getMessage()
+        second.shutdown()
+        """
+    )
+
+
+def test_a_failed_configure_leaves_nothing_behind() -> None:
+    """After an error nothing listens and another configuration is accepted."""
+    run_python(
+        """
+        import os
+        import socket
+        from pellucid.errors import ConfigError
+        from pellucid_exporters import configure
+
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        os.environ["OTEL_EXPORTER_OTLP_PROTOCOL"] = "http/json"
+        try:
+            configure("shop", prometheus=port, otlp=True)
+        except ConfigError as error:
+            assert "http/json" in str(error)
+        else:
+            raise AssertionError("accepted")
+        del os.environ["OTEL_EXPORTER_OTLP_PROTOCOL"]
+        telemetry = configure("shop", prometheus=port)
+        assert telemetry.prometheus_url == f"http://127.0.0.1:{port}/metrics"
+        """
+    )
+
+
+def test_the_application_keeps_its_own_globals() -> None:
+    """Providers that the application set stay, with a warning; the returned Telemetry has ours."""
+    finished = run_python(
+        """
+        import logging
+        from opentelemetry import trace
+        from opentelemetry.sdk.trace import TracerProvider
+        from pellucid_exporters import configure
+
+        logging.basicConfig()
+        own = TracerProvider()
+        trace.set_tracer_provider(own)
+        telemetry = configure("shop")
+        assert trace.get_tracer_provider() is own
+        assert telemetry.tracer_provider is not own
+        """
+    )
+    assert "OpenTelemetry's global tracer provider was set before configure()" in finished.stderr
+
+
+def test_disabled_by_the_environment() -> None:
+    """With `OTEL_SDK_DISABLED=true` nothing is served, sent or recorded, and the application runs on."""
+    run_python(
+        """
+        from pellucid_exporters import configure
+
+        telemetry = configure("shop", otlp="http://127.0.0.1:1", prometheus=0)
+        assert telemetry.prometheus_url is None
+        assert not telemetry.log_sinks
+        assert not telemetry.tracer_provider.get_tracer("test").start_span("run").is_recording()
+        assert telemetry.flush()
+        """,
+        OTEL_SDK_DISABLED="true",
+    )
+
+
+def test_grpc_is_loaded_only_when_asked_for() -> None:
+    """OTLP over HTTP does not load the gRPC library."""
+    run_python(
+        """
+        import sys
+        from pellucid_exporters import configure
+
+        configure("shop", otlp="http://127.0.0.1:1", prometheus=0).shutdown(0.1)
+        assert "grpc" not in sys.modules
+        """
+    )
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
+def test_a_forked_child_goes_on() -> None:
+    """A child sends its own spans over its own connection, once, and leaves /metrics and its port to the parent."""
+    with otlp_receiver("http/protobuf") as receiver:
+        run_python(
+            f"""
+            import os
+            import traceback
+            from urllib.request import urlopen
+            from pellucid_exporters import configure
+
+            arguments = dict(otlp={receiver.endpoint!r}, prometheus=0)
+            telemetry = configure("shop", **arguments)
+            tracer = telemetry.tracer_provider.get_tracer("test")
+            tracer.start_span("before").end()
+            assert telemetry.flush()
+            tracer.start_span("waiting").end()
+            child = os.fork()
+            if child == 0:
+                try:
+                    assert telemetry.prometheus_url is None
+                    assert configure("shop", **arguments) is telemetry
+                    tracer.start_span("in the child").end()
+                    assert telemetry.flush()
+                    telemetry.shutdown()
+                    with urlopen(configure("shop", prometheus=0).prometheus_url, timeout=5) as answer:
+                        assert answer.status == 200
+                    os._exit(0)
+                except BaseException:
+                    traceback.print_exc()
+                    os._exit(1)
+            assert os.waitpid(child, 0)[1] == 0
+            with urlopen(telemetry.prometheus_url, timeout=5) as answer:
+                assert answer.status == 200
+            """
+        )
+        assert sorted(span.name for span in receiver.spans) == ["before", "in the child", "waiting"]
+        assert receiver.faults == []
+
+
+def test_environment_chooses_exporters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where an argument leaves it open, `OTEL_*_EXPORTER` and the endpoints decide; an argument wins."""
+    assert resolve_otlp(None) is None
+    assert resolve_prometheus(None) is None
+    assert resolve_console(False) is None
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318")
+    assert resolve_otlp(None) == Otlp()
+    assert resolve_otlp(False) is None
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "prometheus, otlp")
+    monkeypatch.setenv("OTEL_LOGS_EXPORTER", "console")
+    assert resolve_otlp(None) == Otlp(traces=False, logs=False)
+    assert resolve_prometheus(None) == Prometheus(port=9464)
+    assert resolve_prometheus(False) is None
+    monkeypatch.setenv("OTEL_EXPORTER_PROMETHEUS_HOST", "::1")
+    monkeypatch.setenv("OTEL_EXPORTER_PROMETHEUS_PORT", "9999")
+    assert resolve_prometheus(None) == Prometheus(host="::1", port=9999)
+    assert resolve_otlp(True) == Otlp()
+
+
+def test_short_forms() -> None:
+    """Short forms of the options mean the same as the full ones."""
+    assert resolve_otlp("https://collector") == Otlp(endpoint="https://collector")
+    assert resolve_prometheus(True) == Prometheus()
+    assert resolve_prometheus(9000) == Prometheus(port=9000)
+    assert resolve_prometheus("0.0.0.0:9000") == Prometheus(host="0.0.0.0", port=9000)
+    assert resolve_prometheus("[::1]:9000") == Prometheus(host="::1", port=9000)
+    assert resolve_prometheus("9000") == Prometheus(port=9000)
+
+
+def test_protocols_of_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment may give one signal a protocol of its own; the option wins over both."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_PROTOCOL", "http/protobuf")
+    assert [Otlp().protocol_of(signal) for signal in ("traces", "logs")] == ["grpc", "http/protobuf"]
+    assert Otlp(protocol="grpc").protocol_of("logs") == "grpc"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (lambda: Otlp(endpoint="collector:4318"), "is not a URL"),
+        (lambda: Otlp(endpoint="http://collector:4318/v1/traces"), "give the base URL"),
+        (lambda: Otlp(protocol="http/json"), "use one of http/protobuf, grpc"),  # type: ignore[arg-type]  # on purpose
+        (lambda: Otlp(timeout=0), "more than 0 seconds"),
+        (lambda: Prometheus(port=70000), "between 0 and 65535"),
+        (lambda: Prometheus(port=None), "give a registry"),
+        (lambda: resolve_prometheus("localhost"), "'host:port'"),
+    ],
+)
+def test_options_are_refused_early(options: Any, message: str) -> None:
+    """An option that cannot work fails at once and says what would."""
+    with pytest.raises(ConfigError, match=message):
+        options()
+
+
+def test_headers_are_not_shown() -> None:
+    """Credentials in headers do not get into logs by way of the options' representation."""
+    assert "hunter2" not in repr(Settings(service_name="shop", otlp=Otlp(headers={"authorization": "hunter2"})))
+
+
+def test_resource(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code's attributes win over the environment's, but for the name of the service."""
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.name=theirs,team=blue,zone=a")
+    found = make_resource("shop", {"team": "red"}).attributes
+    assert (found["service.name"], found["team"], found["zone"]) == ("shop", "red", "a")
+    assert found["telemetry.sdk.language"] == "python"
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "canary")
+    assert make_resource("shop", Resource({"team": "red"})).attributes["service.name"] == "canary"
