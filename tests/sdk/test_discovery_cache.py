@@ -85,7 +85,9 @@ async def test_two_hundred_callers_share_one_fetch() -> None:
     assert len(hub.calls) == 1
     assert caches(telemetry) == {"miss": 1, "joined": 199}
     (miss,) = [span for span in telemetry.spans if (span.attributes or {})[semconv.DISCOVERY_CACHE] == "miss"]
-    assert {link.context for span in telemetry.spans for link in span.links} == {miss.get_span_context()}
+    leader = miss.get_span_context()
+    assert leader is not None
+    assert {link.context.span_id for span in telemetry.spans for link in span.links} == {leader.span_id}
 
 
 async def test_a_cancelled_first_caller_takes_nobody_with_it() -> None:
