@@ -10,10 +10,8 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import importlib
-import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any, TypeVar, TypeVarTuple
 
 import anyio
@@ -46,7 +44,13 @@ def spawn(function: Callable[[*_Args], Awaitable[object]], *args: *_Args) -> Non
         task.add_done_callback(_running.discard)
     else:
         trio = importlib.import_module("trio")
-        trio.lowlevel.spawn_system_task(contained, context=contextvars.copy_context())
+
+        async def ended() -> None:
+            # To trio a `Cancelled` that it did not send is a crash of the whole program.
+            with contextlib.suppress(trio.Cancelled):
+                await contained()
+
+        trio.lowlevel.spawn_system_task(ended, context=contextvars.copy_context())
 
 
 def call_soon(token: EventLoopToken, callback: Callable[[], object]) -> None:
@@ -58,50 +62,76 @@ def call_soon(token: EventLoopToken, callback: Callable[[], object]) -> None:
         schedule(callback)
 
 
-async def race(function: Callable[[*_Args], Awaitable[_T]], *args: *_Args, patience: float = 0.5) -> _T:
+async def race(
+    function: Callable[[*_Args], Awaitable[_T]],
+    *args: *_Args,
+    within: float | None = None,
+    patience: float = 0.5,
+) -> _T:
     """Await `function(*args)` in a task of its own, so that it cannot hold its caller.
 
-    When the caller is cancelled the task is too; it gets `patience` seconds to clean up and is left behind if it does
-    not end. What it raises is raised here; a cancellation that it raises by itself becomes a `ForeignCancellation`.
+    When the caller is cancelled, or `within` seconds have passed, the task is cancelled; it gets `patience` seconds to
+    clean up and is left behind if it does not end.
+
+    Raises:
+        OutOfTime: `within` seconds have passed.
+        ForeignCancellation: the function raised a cancellation by itself.
+        Exception: whatever else the function raised.
     """
     loop: Any = current_token().native_token
     if not hasattr(loop, "create_task"):
-        return await _race_in_scope(lambda: function(*args), patience)
+        return await _race_in_scope(lambda: function(*args), within, patience)
     # With a task and a future: a third of what an anyio scope and event cost, and this is paid twice an iteration.
-    working = function(*args)
-    task = loop.create_task(working if inspect.iscoroutine(working) else _await(working))
     done = loop.create_future()
-    task.add_done_callback(partial(_wake, done))
+
+    async def work() -> _T:
+        try:
+            return await function(*args)
+        finally:
+            _resolve(done)
+
+    task = loop.create_task(work())
+    timer = loop.call_later(within, _resolve, done) if within is not None else None
     try:
         await done
     except BaseException:
-        task.cancel()
-        _running.add(task)
-        done = loop.create_future()
-        task.add_done_callback(partial(_wake, done))
-        with anyio.move_on_after(patience, shield=True):
-            await done
+        await _leave(loop, task, patience)
         raise
+    finally:
+        if timer is not None:
+            timer.cancel()
+    if not task.done():
+        await _leave(loop, task, patience)
+        raise OutOfTime
     if task.cancelled():
         raise ForeignCancellation("it was cancelled although nobody asked for it")
     result: _T = task.result()
     return result
 
 
-def _wake(done: Any, task: Any) -> None:
-    """Wake who waits for a task, unless it left; look at the result, or asyncio complains of a failure left behind."""
-    _running.discard(task)
-    if not task.cancelled():
-        task.exception()
+def _resolve(done: Any) -> None:
     if not done.done():
         done.set_result(None)
 
 
-async def _await(awaitable: Awaitable[_T]) -> _T:
-    return await awaitable
+async def _leave(loop: Any, task: Any, patience: float) -> None:
+    """Cancel a task, and let it be if it does not end soon."""
+    over = loop.create_future()
+
+    def ended(_: object) -> None:
+        _running.discard(task)
+        if not task.cancelled():
+            task.exception()  # looked at, or asyncio complains of a failure that was left behind
+        _resolve(over)
+
+    _running.add(task)
+    task.add_done_callback(ended)
+    task.cancel()
+    with anyio.move_on_after(patience, shield=True):
+        await over
 
 
-async def _race_in_scope(function: Callable[[], Awaitable[_T]], patience: float) -> _T:
+async def _race_in_scope(function: Callable[[], Awaitable[_T]], within: float | None, patience: float) -> _T:
     """Do as `race` does, with what anyio has."""
     done = anyio.Event()
     scope = anyio.CancelScope()
@@ -122,18 +152,30 @@ async def _race_in_scope(function: Callable[[], Awaitable[_T]], patience: float)
 
     spawn(work)
     try:
-        await done.wait()
-    except BaseException:
-        scope.cancel()
-        with anyio.move_on_after(patience, shield=True):
+        with anyio.move_on_after(within) as limit:
             await done.wait()
+    except BaseException:
+        await _give_up(scope, done, patience)
         raise
+    if limit.cancelled_caught:
+        await _give_up(scope, done, patience)
+        raise OutOfTime
     if result:
         return result[0]
     error = failure[0]
     if isinstance(error, Exception):
         raise error
     raise ForeignCancellation(f"{type(error).__name__} was raised although nobody cancelled it") from error
+
+
+async def _give_up(scope: anyio.CancelScope, done: anyio.Event, patience: float) -> None:
+    scope.cancel()
+    with anyio.move_on_after(patience, shield=True):
+        await done.wait()
+
+
+class OutOfTime(Exception):
+    """Code did not end within the time it was given."""
 
 
 class ForeignCancellation(RuntimeError):

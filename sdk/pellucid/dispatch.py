@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import partial
 from inspect import isawaitable
@@ -15,7 +15,7 @@ from anyio.lowlevel import current_token
 from opentelemetry.trace import SpanContext
 
 from pellucid import semconv
-from pellucid.background import call_soon, race
+from pellucid.background import OutOfTime, call_soon, race
 from pellucid.context import ToolContext
 from pellucid.errors import ToolError, describe
 from pellucid.events import ToolProgress
@@ -144,32 +144,34 @@ async def _perform(run: Run, b: Boundary, tool: Tool, call: ToolCall) -> Any:
     if tool.serial:
         await run.serial.acquire()
     try:
-        with anyio.move_on_after(timeout):
-            return await _call(tool, arguments, ctx)
+        return await _call(tool, arguments, ctx, timeout)
+    except OutOfTime:
+        raise ToolError(
+            f"Tool {tool.name!r} did not finish within {timeout:g} s and was stopped.", error_type="timeout"
+        ) from None
     finally:
         if tool.serial:
             run.serial.release()
-    raise ToolError(f"Tool {tool.name!r} did not finish within {timeout:g} s and was stopped.", error_type="timeout")
 
 
-async def _call(tool: Tool, arguments: JSONObject, ctx: ToolContext) -> Any:
+async def _call(tool: Tool, arguments: JSONObject, ctx: ToolContext, within: float | None) -> Any:
     """Run the tool in a task or thread of its own, so that one that cannot be stopped is left behind."""
     if tool.mode != "thread":
-        return await race(tool.run, arguments, ctx)
+        return await race(tool.run, arguments, ctx, within=within)
+    return await race(_call_in_thread, tool, arguments, ctx, within=within)
+
+
+async def _call_in_thread(tool: Tool, arguments: JSONObject, ctx: ToolContext) -> Any:
     # A limiter of its own: a thread that was left behind must not keep later calls waiting. How many run at a time is
     # bounded by `dispatch`. The list is there because trio refuses functions that return an awaitable.
     limiter = anyio.CapacityLimiter(1)
     call = partial(_boxed, tool, arguments, ctx)
     [value] = await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=limiter)
-    return await race(_await, value) if isawaitable(value) else value
+    return await value if isawaitable(value) else value
 
 
 def _boxed(tool: Tool, arguments: JSONObject, ctx: ToolContext) -> list[Any]:
     return [tool.run(arguments, ctx)]
-
-
-async def _await(value: Awaitable[Any]) -> Any:
-    return await value
 
 
 def _arguments(tool: Tool, call: ToolCall) -> JSONObject:

@@ -7,10 +7,8 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, cast
 
-import anyio
-
 from pellucid import semconv
-from pellucid.background import race
+from pellucid.background import OutOfTime, race
 from pellucid.errors import ModelError, ModelTimeout, describe
 from pellucid.events import InferenceDelta
 from pellucid.messages import Message, Part, ReasoningPart, TextPart, ToolCall
@@ -59,15 +57,17 @@ async def _answer(
 ) -> ModelResponse:
     timeout = run.limits.model_timeout
     try:
-        with anyio.move_on_after(timeout):
-            if run.reader is not None:
-                return _checked(run, model, await race(_consume, run, b, model, request, partial))
-            return _checked(run, model, await race(model.generate, request))
+        if run.reader is not None:
+            return _checked(run, model, await race(_consume, run, b, model, request, partial, within=timeout))
+        return _checked(run, model, await race(model.generate, request, within=timeout))
     except ModelError:
         raise
+    except OutOfTime:
+        raise ModelTimeout(
+            model.name, f"no answer within {timeout:g} s; raise Limits.model_timeout if that is normal"
+        ) from None
     except Exception as error:
         raise ModelError(model.name, describe(error)) from error
-    raise ModelTimeout(model.name, f"no answer within {timeout:g} s; raise Limits.model_timeout if that is normal")
 
 
 async def _consume(

@@ -19,6 +19,7 @@ LOGGER.addHandler(logging.NullHandler())
 
 LEVELS: Final[Mapping[str, int]] = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
+
 class LogLines:
     """Writes the lines of one run."""
 

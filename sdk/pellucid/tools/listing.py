@@ -13,7 +13,7 @@ import anyio
 from opentelemetry.trace import SpanContext
 
 from pellucid import semconv
-from pellucid.background import race
+from pellucid.background import OutOfTime, race
 from pellucid.context import DiscoveryContext
 from pellucid.errors import DiscoveryError, DiscoveryTimeout, describe, first_of
 from pellucid.events import ToolsCatalogChanged, ToolsQuarantined
@@ -58,33 +58,38 @@ class Lister:
             cache="none",
         ) as b:
             b.record_input(lambda recorder: recorder.facts(_asked(ctx)))
-            ctx = replace(ctx, report=_Report(b))
+            ctx = replace(ctx, report=_Report(b), timeout=within)
             scope.instruments.hubs.declare(provider_id, facts.objective)
             catalog = self.check(await self._ask(scope, ctx, within))
             self._note(scope, b, ctx, catalog)
             return catalog
 
     async def _ask(self, scope: Scope, ctx: DiscoveryContext, within: float | None) -> object:
-        timeout = self.facts.timeout or within
+        timeout = within if self.facts.timeout is None else self.facts.timeout
+        if self.facts.detached and self.facts.timeout is not None:
+            timeout = None  # it keeps its own time, and may have an old list to serve when that is over
         try:
             answer = self.provider.list_tools(ctx)
-            if not inspect.isawaitable(answer):
-                return answer
-            with anyio.move_on_after(timeout) as limit:
-                if self.facts.detached:
-                    return await answer
-                with scope.instruments.hubs.fetching(self.provider.id):
-                    answer = await race(_await, answer)
-                scope.instruments.hubs.succeeded(self.provider.id)
-                return answer
+            return await self._answer(scope, answer, timeout) if inspect.isawaitable(answer) else answer
+        except OutOfTime:
+            raise DiscoveryTimeout(
+                self.provider.id, f"no answer within {timeout:g} s; raise Limits.discovery_timeout if that is normal"
+            ) from None
         except DiscoveryError:
             raise
         except Exception as error:
             raise DiscoveryError(self.provider.id, describe(error)) from error
-        assert limit.cancelled_caught
-        raise DiscoveryTimeout(
-            self.provider.id, f"no answer within {timeout:g} s; raise Limits.discovery_timeout if that is normal"
-        )
+
+    async def _answer(self, scope: Scope, answer: Awaitable[Any], within: float | None) -> object:
+        if self.facts.detached:
+            with anyio.move_on_after(within):
+                return await answer
+            raise OutOfTime
+        hubs = scope.instruments.hubs
+        with hubs.fetching(self.provider.id):
+            answered = await race(_await, answer, within=within)
+        hubs.succeeded(self.provider.id)
+        return answered
 
     def check(self, answer: object) -> ProviderCatalog:
         """Return the catalogue in `answer`; the same answer a second time costs nothing.
