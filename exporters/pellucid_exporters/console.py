@@ -8,31 +8,27 @@ import os
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, TextIO
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final, TextIO, TypeAlias
 
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
+from opentelemetry.trace import SpanContext
 
 from pellucid import semconv
-from pellucid_exporters.tree import Line, Node, Word, lines, plain
+from pellucid_exporters.terminal import Page, Screen, Writer
+from pellucid_exporters.tree import Line, Node, Word, lines
 
 MOST_RUNS: Final = 256
 MOST_SPANS: Final = 2_000
-PLAIN_WIDTH: Final = 100
-"""Columns where there is no terminal to ask."""
+MOST_LIVE: Final = 8
+"""Runs on the screen at once; a terminal has no room for more."""
 
-STYLES: Final = {
-    "tree": "dim",
-    "name": "bold",
-    "number": "cyan",
-    "fact": "",
-    "bad": "bold red",
-    "content": "dim italic",
-    "": "dim",
-}
 _LOGGER: Final = logging.getLogger("pellucid_exporters")
+
+_Key: TypeAlias = tuple[int, int]
+"""Trace id and span id: a span id alone may come from a caller who chose it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +37,8 @@ class Console:
 
     Attributes:
         content: Show what was recorded of input and output.
-        live: Show runs while they happen; found out from the stream unless given. Needs the extra `console`.
-        color: Use colours; found out from the stream and `NO_COLOR` unless given.
+        live: Show runs while they happen; unless given, in a terminal with colours. Needs the extra `console`.
+        color: Use colours; found out from the stream and `NO_COLOR` unless given. Needs the extra `console`.
         width: Columns; those of the terminal unless given, or 100.
         stream: Where to write; standard output unless given.
     """
@@ -58,16 +54,16 @@ class Console:
 class _Run:
     """The spans of one run. Attributes: omitted: spans over the bound, which are counted and not shown."""
 
-    root: int
-    spans: dict[int, ReadableSpan] = field(default_factory=dict)
+    root: _Key
+    spans: dict[_Key, ReadableSpan] = field(default_factory=dict)
     omitted: int = 0
 
     def tree(self) -> Node:
         """Return the spans as a tree, in the order in which they began."""
-        nodes = {span_id: Node(span) for span_id, span in self.spans.items()}
-        for span_id, node in nodes.items():
-            if span_id != self.root and node.span.parent is not None:
-                nodes[node.span.parent.span_id].children.append(node)
+        nodes = {key: Node(span) for key, span in self.spans.items()}
+        for key, node in nodes.items():
+            if key != self.root and node.span.parent is not None:
+                nodes[_key(node.span.parent)].children.append(node)
         for node in nodes.values():
             node.children.sort(key=lambda child: child.span.start_time or 0)
         return nodes[self.root]
@@ -77,138 +73,122 @@ class ConsoleProcessor(SpanProcessor):
     """Shows each run as a tree. What goes wrong here is logged once and reaches nobody else."""
 
     def __init__(self, options: Console) -> None:
-        self._options = options
-        self._stream = options.stream or sys.stdout
-        self._lock = threading.Lock()
-        self._runs: OrderedDict[int, _Run] = OrderedDict()
-        self._owners: dict[int, _Run] = {}
+        self._content = options.content
+        # Reentrant: the garbage collector may end an abandoned span wherever this thread happens to be.
+        self._lock = threading.RLock()
+        self._writing = threading.RLock()
+        self._runs: OrderedDict[_Key, _Run] = OrderedDict()
+        self._owners: dict[_Key, _Run] = {}
+        self._left_out = 0
         self._failed = False
-        terminal = self._stream.isatty()
-        color = options.color if options.color is not None else terminal and not os.environ.get("NO_COLOR")
-        wanted = options.live if options.live is not None else terminal
-        rich = importlib.util.find_spec("rich") is not None
-        self._screen = _Screen(self._stream, options, color=color, live=wanted) if rich and (color or wanted) else None
+        self._writer = _writer(options, self._under_way)
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Take note of a span that begins."""
-        context = span.get_span_context()
         with self._lock:
-            run = self._owners.get(span.parent.span_id) if span.parent is not None else None
+            run = self._owner(span)
             if run is None:
-                if not _is_run(span):
-                    return
-                run = _Run(context.span_id)
-                self._runs[context.span_id] = run
-                if len(self._runs) > MOST_RUNS:
-                    self._forget(self._runs.popitem(last=False)[1])
+                return
+            key = _key(span.get_span_context())
             if len(run.spans) >= MOST_SPANS:
                 run.omitted += 1
                 return
-            run.spans[context.span_id] = span
-            self._owners[context.span_id] = run
-        self._show()
+            run.spans[key] = span
+            self._owners[key] = run
+        if key == run.root:
+            self._show()
 
     def on_end(self, span: ReadableSpan) -> None:
         """Take note of a span that ended; at the end of a run, write its tree."""
         context = span.get_span_context()
-        assert context is not None
+        if context is None:
+            return
         with self._lock:
-            run = self._owners.get(context.span_id)
+            run = self._owners.get(_key(context))
             if run is None:
                 return
-            run.spans[context.span_id] = span
-            over = run.root == context.span_id
-            if over:
-                self._runs.pop(run.root, None)
-                self._forget(run)
-        if over:
-            self._show([*self._lines(run), *_omitted(run)])
+            run.spans[_key(context)] = span
+            if run.root != _key(context):
+                return
+            self._drop(run)
+        self._show(run)
 
     def shutdown(self) -> None:
         """Leave the terminal as it was."""
-        if self._screen is not None:
-            self._screen.stop()
+        with self._writing:
+            self._writer.stop()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Nothing waits here."""
         return True
 
-    def _forget(self, run: _Run) -> None:
-        for span_id in run.spans:
-            self._owners.pop(span_id, None)
+    def _owner(self, span: Span) -> _Run | None:
+        """Return the run that a span belongs to, a new one if the span begins it."""
+        is_run = _is_run(span)
+        if span.parent is not None and not (is_run and span.parent.is_remote):
+            owner = self._owners.get(_key(span.parent))
+            if owner is not None:
+                return owner
+        if not is_run:
+            return None
+        if len(self._runs) >= MOST_RUNS:
+            self._drop(next(iter(self._runs.values())))
+            self._left_out += 1
+        run = self._runs[_key(span.get_span_context())] = _Run(_key(span.get_span_context()))
+        return run
 
-    def _lines(self, run: _Run) -> list[Line]:
-        return lines(run.tree(), content=self._options.content)
+    def _drop(self, run: _Run) -> None:
+        self._runs.pop(run.root, None)
+        for key in run.spans:
+            self._owners.pop(key, None)
 
     def _under_way(self) -> list[Line]:
+        """Return the lines of runs under way; called from the thread that redraws the screen."""
         with self._lock:
-            runs = list(self._runs.values())[-8:]
-            return [line for run in runs for line in lines(run.tree())]
-
-    def _show(self, finished: Sequence[Line] = ()) -> None:
+            runs = [replace(run, spans=dict(run.spans)) for run in list(self._runs.values())[-MOST_LIVE:]]
         try:
-            if self._screen is not None:
-                self._screen.show(finished, self._under_way if self._runs else None)
-            elif finished:
-                self._stream.write(f"{plain(finished, self._options.width or PLAIN_WIDTH)}\n\n")
-                self._stream.flush()
-        except Exception:
-            if not self._failed:
-                self._failed = True
-                _LOGGER.warning("the console exporter cannot write; runs are not affected", exc_info=True)
+            return [line for run in runs for line in lines(run.tree())]
+        except Exception as error:  # noqa: BLE001  (whatever it is, the run goes on)
+            self._complain(error)
+            return []
+
+    def _show(self, run: _Run | None = None) -> None:
+        try:
+            finished = [*lines(run.tree(), content=self._content), *self._omissions(run)] if run is not None else []
+            with self._writing:
+                self._writer.show(finished, busy=bool(self._runs))
+        except Exception as error:  # noqa: BLE001  (whatever it is, the run goes on)
+            self._complain(error)
+
+    def _complain(self, error: Exception) -> None:
+        if not self._failed:
+            self._failed = True
+            _LOGGER.warning("the console exporter cannot write; runs are not affected", exc_info=error)
+
+    def _omissions(self, run: _Run) -> list[Line]:
+        """Return what is not shown: spans of this run, and runs that were forgotten before it."""
+        with self._lock:
+            left_out, self._left_out = self._left_out, 0
+        omissions = []
+        if run.omitted:
+            omissions.append(f"… and {_counted(run.omitted, 'more span')}, with all below them")
+        if left_out:
+            omissions.append(f"… and {_counted(left_out, 'run')} left out: over {MOST_RUNS} were under way at once")
+        return [[Word(omission, "tree")] for omission in omissions]
 
 
-class _Screen:
-    """A terminal, through Rich."""
+def _writer(options: Console, under_way: Callable[[], list[Line]]) -> Writer:
+    stream = options.stream or sys.stdout
+    terminal = stream.isatty()
+    color = options.color if options.color is not None else terminal and not os.environ.get("NO_COLOR")
+    live = options.live if options.live is not None else terminal and color
+    if (color or live) and importlib.util.find_spec("rich") is not None:
+        return Screen(stream, under_way, width=options.width, color=color, live=live)
+    return Page(stream, width=options.width)
 
-    def __init__(self, stream: TextIO, options: Console, *, color: bool, live: bool) -> None:
-        from rich.console import Console as RichConsole
 
-        self._live_wanted = live
-        self._live: Any = None
-        self._console = RichConsole(
-            file=stream,
-            width=options.width,
-            force_terminal=True if color or live else None,
-            no_color=not color,
-            highlight=False,
-            markup=False,
-            emoji=False,
-        )
-
-    def show(self, finished: Sequence[Line], under_way: Any) -> None:
-        """Write what is finished above what is under way."""
-        if under_way is None:
-            self.stop()
-        elif self._live_wanted and self._live is None:
-            from rich.live import Live
-
-            self._live = Live(
-                get_renderable=lambda: self._text(under_way()),
-                console=self._console,
-                refresh_per_second=8,
-                transient=True,
-            )
-            self._live.start()
-        if finished:
-            self._console.print(self._text(finished), soft_wrap=not self._live_wanted)
-            self._console.print()
-
-    def stop(self) -> None:
-        """End the live display."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-
-    def _text(self, tree: Sequence[Line]) -> Any:
-        from rich.text import Text
-
-        text = Text(no_wrap=True, overflow="ellipsis")
-        for number, line in enumerate(tree):
-            text.append("\n" if number else "")
-            for word in line:
-                text.append(word.text, STYLES[word.style] or None)
-        return text
+def _key(context: SpanContext) -> _Key:
+    return context.trace_id, context.span_id
 
 
 def _is_run(span: ReadableSpan) -> bool:
@@ -216,5 +196,5 @@ def _is_run(span: ReadableSpan) -> bool:
     return scope is not None and scope.name == semconv.SCOPE and span.name.startswith(semconv.INVOKE_AGENT)
 
 
-def _omitted(run: _Run) -> list[Line]:
-    return [[Word(f"… and {run.omitted:,} more spans", "tree")]] if run.omitted else []
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -31,8 +31,8 @@ class HubStats:
         failures: Round trips that failed.
         p50, p95: Of the round trips that succeeded, in seconds; None if there were none.
         objective: Seconds that a round trip should take.
-        verdict: `failing` if the last round trip failed, `slow` if p95 is over the objective, `ok`, or `-` if it was
-            never asked.
+        verdict: `failing` if the last round trip failed, `slow` if p95 is over the objective, `ok`, or `-` if no
+            round trip has come to an end of its own.
     """
 
     provider_id: str
@@ -70,16 +70,18 @@ class HubStatsProcessor(SpanProcessor):
             hub = self._hubs.setdefault(str(attributes[semconv.PROVIDER_ID]), _Hub())
             if len(self._hubs) > MOST_HUBS:
                 self._hubs.popitem(last=False)
-            if attributes.get(semconv.DISCOVERY_CACHE) not in ("none", "miss"):
+            if attributes.get(semconv.DISCOVERY_CACHE) in ("hit", "joined", "stale"):
                 hub.hits += 1
                 return
             if attributes.get(semconv.ERROR_TYPE) == DiscoveryBackoff.error_type:
                 return  # it was not asked
             hub.round_trips += 1
-            hub.failing = attributes.get(semconv.OUTCOME) in (semconv.FAILED, semconv.TIMEOUT)
-            if hub.failing:
+            outcome = attributes.get(semconv.OUTCOME)
+            if outcome in (semconv.FAILED, semconv.TIMEOUT):
+                hub.failing = True
                 hub.failures += 1
-            elif attributes.get(semconv.OUTCOME) == semconv.COMPLETED:
+            elif outcome == semconv.COMPLETED:  # one that was cancelled says nothing about the hub
+                hub.failing = False
                 hub.durations.append(elapsed(span))
 
     def stats(self, objectives: Mapping[str, float | None] | None = None) -> list[HubStats]:
@@ -92,11 +94,11 @@ def _stats(provider_id: str, hub: _Hub, objective: float | None) -> HubStats:
     ordered = sorted(hub.durations)
     p95 = _percentile(ordered, 0.95)
     verdict: Verdict = "ok"
-    if not hub.round_trips:
-        verdict = "-"
-    elif hub.failing:
+    if hub.failing:
         verdict = "failing"
-    elif objective is not None and p95 is not None and p95 > objective:
+    elif p95 is None:
+        verdict = "-"
+    elif objective is not None and p95 > objective:
         verdict = "slow"
     return HubStats(
         provider_id=provider_id,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -51,10 +52,14 @@ def lines(root: Node, *, content: bool = False) -> list[Line]:
     return result
 
 
-def plain(tree: Sequence[Line], width: int) -> str:
-    """Return lines as plain text of at most `width` columns."""
-    texts = ("".join(word.text for word in line).rstrip() for line in tree)
-    return "\n".join(text if len(text) <= width else f"{text[: width - 1]}…" for text in texts)
+def fitted(tree: Sequence[Line], width: int) -> list[Line]:
+    """Return lines of at most `width` columns: content goes on below itself, all else is cut."""
+    return [piece for line in tree for piece in (_folded(line, width) if _is_content(line) else [_cut(line, width)])]
+
+
+def plain(tree: Sequence[Line]) -> str:
+    """Return lines as plain text."""
+    return "\n".join("".join(word.text for word in line).rstrip() for line in tree)
 
 
 def clean(text: object) -> str:
@@ -64,8 +69,9 @@ def clean(text: object) -> str:
 
 def duration(seconds: float) -> str:
     """Return a duration for people."""
-    if seconds >= 60:  # noqa: PLR2004  (a minute)
-        return f"{int(seconds // 60)} min {seconds % 60:.0f} s"
+    if seconds >= 59.995:  # noqa: PLR2004  (what rounds to a minute)
+        minutes, rest = divmod(round(seconds), 60)
+        return f"{minutes} min {rest} s"
     if seconds >= 1:
         return f"{seconds:.2f} s"
     return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.1f} ms"  # noqa: PLR2004  (10 ms)
@@ -80,17 +86,15 @@ def elapsed(span: ReadableSpan) -> float:
 
 
 def _placed(root: Node) -> Iterator[tuple[str, str, Node]]:
-    """Yield each node with what stands before it, and before what stands below it."""
-    yield "", "   " if not root.children else "│  ", root
-    yield from _below(root, "")
-
-
-def _below(node: Node, indent: str) -> Iterator[tuple[str, str, Node]]:
-    for index, child in enumerate(node.children):
-        last = index == len(node.children) - 1
-        inner = indent + ("   " if last else "│  ")
-        yield indent + ("└─ " if last else "├─ "), inner + ("│  " if child.children else "   "), child
-        yield from _below(child, inner)
+    """Yield each node with what stands before it, and before what stands below it; however deep the tree."""
+    waiting = [("", "", root)]
+    while waiting:
+        prefix, indent, node = waiting.pop()
+        yield prefix, indent + ("│  " if node.children else "   "), node
+        branch, below = "└─ ", "   "
+        for child in reversed(node.children):
+            waiting.append((indent + branch, indent + below, child))
+            branch, below = "├─ ", "│  "
 
 
 def _line(prefix: str, span: ReadableSpan, width: int) -> Line:
@@ -99,16 +103,37 @@ def _line(prefix: str, span: ReadableSpan, width: int) -> Line:
     if len(name) > room:
         name = f"{name[: room - 1]}…"
     attributes: Mapping[str, Any] = span.attributes or {}
-    iteration = attributes.get(semconv.ITERATION)
+    iteration = _number(attributes, semconv.ITERATION)
     took = duration(elapsed(span)) if span.end_time is not None else f"{elapsed(span):.1f} s …"
     return [
         Word(prefix, "tree"),
         Word(name.ljust(width - len(prefix)), "name"),
         Word((f"[{iteration}]" if iteration is not None else "").ljust(5)),
         Word(took.rjust(10), "number"),
-        *(Word(f"  {clean(fact)}", "fact") for fact in _facts(attributes)),
         *([Word(f"  {clean(problem)}", "bad")] if (problem := _problem(span, attributes)) else []),
+        *(Word(f"  {clean(fact)}", "fact") for fact in _facts(attributes)),
     ]
+
+
+def _is_content(line: Line) -> bool:
+    return line[-1].style == "content"
+
+
+def _folded(line: Line, width: int) -> list[Line]:
+    branch, content = line
+    room = max(20, width - len(branch.text))
+    pieces = textwrap.wrap(content.text, room, subsequent_indent="    ", break_on_hyphens=False)
+    return [[branch, Word(piece, content.style)] for piece in pieces]
+
+
+def _cut(line: Line, width: int) -> Line:
+    if sum(len(word.text) for word in line) <= width:
+        return line
+    result, room = [], width - 1
+    for word in line:
+        result.append(word._replace(text=word.text[:room]))
+        room -= len(result[-1].text)
+    return [*result, Word("…", line[-1].style)]
 
 
 def _facts(attributes: Mapping[str, Any]) -> Iterator[str]:
@@ -125,13 +150,19 @@ def _facts(attributes: Mapping[str, Any]) -> Iterator[str]:
         (semconv.COMPOSE_MESSAGES, "message"),
         (semconv.ITERATIONS, "iteration"),
     ):
-        if (count := attributes.get(name)) is not None:
+        if (count := _number(attributes, name)) is not None:
             yield f"{count:,} {unit}{'' if count == 1 else 's'}"
-    into, out = attributes.get(semconv.USAGE_INPUT_TOKENS), attributes.get(semconv.USAGE_OUTPUT_TOKENS)
+    into, out = _number(attributes, semconv.USAGE_INPUT_TOKENS), _number(attributes, semconv.USAGE_OUTPUT_TOKENS)
     if into is not None or out is not None:
         yield f"{'?' if into is None else f'{into:,}'}→{'?' if out is None else f'{out:,}'} tokens"
     if attributes.get(semconv.CATALOG_CHANGED):
         yield "changed"
+
+
+def _number(attributes: Mapping[str, Any], name: str) -> int | None:
+    """Return an attribute that is a number; spans of other libraries may say otherwise."""
+    value = attributes.get(name)
+    return value if isinstance(value, int) else None
 
 
 def _problem(span: ReadableSpan, attributes: Mapping[str, Any]) -> str:
@@ -161,7 +192,7 @@ def _short(recorded: str) -> str:
     """Return recorded JSON, readable where it is one text, and not too long."""
     try:
         value = json.loads(recorded)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = recorded
     text = value if isinstance(value, str) else recorded
     text = " ".join(text.split())

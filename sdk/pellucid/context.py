@@ -38,7 +38,7 @@ class CancelToken:
     __slots__ = ("_callbacks", "_cancelled", "_lock", "_reason")
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may cancel while this very thread holds it
         self._cancelled = False
         self._reason: str | None = None
         self._callbacks: dict[object, Callable[[], None]] = {}
@@ -87,10 +87,11 @@ class _Registration:
     def __enter__(self) -> None:
         token, callback, loop = self._token, self._callback, current_token()
         with token._lock:  # noqa: SLF001  (one class in two halves)
-            if not token.cancelled:
-                token._callbacks[self] = lambda: call_soon(loop, callback)  # noqa: SLF001
-                return
-        callback()
+            token._callbacks[self] = lambda: call_soon(loop, callback)  # noqa: SLF001
+            # Asked after it was registered, or a cancellation by a signal handler in between would be lost.
+            late = token.cancelled and token._callbacks.pop(self, None) is not None  # noqa: SLF001
+        if late:
+            callback()
 
     def __exit__(self, *_: object) -> None:
         with self._token._lock:  # noqa: SLF001
@@ -119,6 +120,7 @@ class DiscoveryContext:
         identity: On whose behalf the run happens.
         signal: The run's cancel token, if the caller gave one.
         deadline: When the run must be over, on the event loop's clock (`anyio.current_time()`).
+        timeout: Seconds that a provider may take, unless it has a timeout of its own.
         report: Called by providers that cache; see `DiscoveryReport`. Wrappers pass it on with the context.
     """
 
@@ -128,6 +130,7 @@ class DiscoveryContext:
     identity: Identity | None = None
     signal: CancelToken | None = None
     deadline: float | None = None
+    timeout: float | None = None
     report: DiscoveryReport = field(default=_unreported, repr=False, compare=False)
 
 

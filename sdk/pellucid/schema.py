@@ -6,6 +6,8 @@ import inspect
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import docstring_parser
@@ -48,7 +50,7 @@ class Signature:
             issues = error.errors(include_url=False, include_context=False, include_input=False)
             text = "; ".join(f"{_path(issue['loc'])}: {issue['msg']}" for issue in issues[:MAX_ISSUES])
             raise ValueError(text) from None
-        return {name: getattr(bound, name) for name in type(bound).model_fields}
+        return {field.alias or name: getattr(bound, name) for name, field in type(bound).model_fields.items()}
 
 
 def signature_of(function: Callable[..., Any], *, context_type: type) -> Signature:
@@ -59,12 +61,12 @@ def signature_of(function: Callable[..., Any], *, context_type: type) -> Signatu
     Raises:
         ConfigError: the function takes `*args`, `**kwargs` or positional-only parameters, or a type has no JSON Schema.
     """
-    name = getattr(function, "__name__", type(function).__name__)
+    name, written = name_of(function), _written(function)
     try:
-        hints = typing.get_type_hints(function, include_extras=True)
+        hints = typing.get_type_hints(written, include_extras=True)
     except (NameError, TypeError) as error:
         raise ConfigError(f"tool {name!r}: its type hints cannot be resolved: {error}") from error
-    doc = docstring_parser.parse(inspect.getdoc(function) or "")
+    doc = docstring_parser.parse(inspect.getdoc(written) or "")
     described = {param.arg_name: param.description for param in doc.params}
     context_parameter = None
     model_fields: dict[str, Any] = {}
@@ -76,7 +78,9 @@ def signature_of(function: Callable[..., Any], *, context_type: type) -> Signatu
             context_parameter = parameter.name
             continue
         default = ... if parameter.default is parameter.empty else parameter.default
-        model_fields[parameter.name] = (hint, Field(default, description=described.get(parameter.name)))
+        # Pydantic has names of its own that a field must not have (`json`, `schema`, `_x`); an alias may be anything.
+        field = Field(default, alias=parameter.name, description=described.get(parameter.name))
+        model_fields[f"p{len(model_fields)}"] = (hint, field)
     try:
         model = create_model(name, __config__=ConfigDict(extra="forbid"), **model_fields)
         schema = model.model_json_schema(schema_generator=_Untitled)
@@ -89,6 +93,20 @@ def signature_of(function: Callable[..., Any], *, context_type: type) -> Signatu
         context_parameter=context_parameter,
         model=model,
     )
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return a function's name; that of the class for an object that can be called."""
+    written = _written(function)
+    named = function if written.__name__ == "__call__" else written
+    return str(getattr(named, "__name__", type(named).__name__))
+
+
+def _written(function: Callable[..., Any]) -> Any:
+    """Return what has the type hints and the docstring: behind `partial`, and `__call__` of other objects."""
+    while isinstance(function, partial):
+        function = function.func
+    return function if inspect.isroutine(function) or inspect.isclass(function) else type(function).__call__
 
 
 class _Untitled(GenerateJsonSchema):
@@ -111,7 +129,6 @@ class Validator:
         if not isinstance(schema, dict) or schema.get("type") != "object":
             raise ValueError('the schema must be a JSON object with "type": "object"')
         try:
-            jsonschema_rs.meta.validate(schema)
             self._validator = jsonschema_rs.validator_for(schema, mask="the value", retriever=_refuse)
         except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
             raise ValueError(str(error).split("\n", 1)[0]) from error
@@ -120,12 +137,11 @@ class Validator:
         """Return what is wrong with `arguments`, one line each, never repeating a value; empty if all is well."""
         if self._validator.is_valid(arguments):
             return ()
-        found = []
-        for error in self._validator.iter_errors(arguments):
-            found.append(f"{_path(error.instance_path)}: {error.message}")
-            if len(found) == MAX_ISSUES:
-                break
-        return found
+        try:
+            errors = list(islice(self._validator.iter_errors(arguments), MAX_ISSUES))
+        except UnicodeEncodeError:
+            return ("arguments: a text holds half of a surrogate pair, which is no character",)
+        return [f"{_path(error.instance_path)}: {error.message}" for error in errors]
 
 
 def _refuse(uri: str) -> Any:

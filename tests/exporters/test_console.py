@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import io
 import re
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.sdk.trace import TracerProvider
 
 from pellucid import Agent, DiscoveryProvider, Telemetry, Tool, ToolCall, ToolError, semconv, tool
 from pellucid.testing import FakeHub, ScriptedModel
-from pellucid_exporters.console import MOST_SPANS, Console, ConsoleProcessor
+from pellucid_exporters.console import MOST_RUNS, MOST_SPANS, Console, ConsoleProcessor
 
 
 @tool
@@ -25,9 +30,44 @@ async def add(a: int, b: int) -> int:
 class Terminal(io.StringIO):
     """A stream that says it is a terminal."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._written = threading.Condition()
+
     def isatty(self) -> bool:
         """Say so."""
         return True
+
+    def write(self, text: str) -> int:
+        """Write, and wake whoever waits for it."""
+        with self._written:
+            count = super().write(text)
+            self._written.notify_all()
+            return count
+
+    def await_text(self, *texts: str) -> None:
+        """Wait until all of the texts were written."""
+        with self._written:
+            assert self._written.wait_for(lambda: all(text in self.getvalue() for text in texts), timeout=10)
+
+
+@contextmanager
+def spans(options: Console, *, scope: str = semconv.SCOPE) -> Iterator[trace.Tracer]:
+    """Give a tracer whose spans the console shows."""
+    provider = TracerProvider()
+    provider.add_span_processor(ConsoleProcessor(options))
+    yield provider.get_tracer(scope)
+    provider.shutdown()
+
+
+def inside(span: trace.Span) -> Context:
+    """Return the context of what happens inside of a span."""
+    return trace.set_span_in_context(span)
+
+
+def names(stream: io.StringIO) -> list[str]:
+    """Return how each line begins, up to its columns."""
+    return [re.split(r"(?<=\w)  ", line)[0] for line in stream.getvalue().splitlines()]
 
 
 def shown(options: Console, *agents: Agent) -> str:
@@ -86,6 +126,17 @@ def test_content_is_shown_on_request() -> None:
     assert "│     out 3" in text
 
 
+@pytest.mark.parametrize("color", [False, True])
+def test_lines_fit(*, color: bool) -> None:
+    """No line is wider than asked for: spans are cut, content goes on below itself."""
+    text = shown(Console(stream=io.StringIO(), content=True, color=color, width=60), adder({"a": -1, "b": 2}))
+    lines = re.sub("\x1b\\[[\\d;]*m", "", text).splitlines()
+    assert max(len(line) for line in lines) == 60
+    assert any(line.endswith("…") and "FAILED" in line for line in lines)
+    assert all(line.startswith(("invoke_agent", "├─ ", "└─ ", "│  ", "   ")) for line in lines if line)
+    assert "call_" in "".join(line.removeprefix("│").strip() for line in lines)
+
+
 def test_names_cannot_write_to_the_terminal() -> None:
     """Control characters in names that hubs and models chose are replaced."""
     agent = Agent("evil\x1b]0;owned\x07", model=ScriptedModel(ToolCall("a\x1b[2J\nb"), "[bold]x[/bold]"))
@@ -109,43 +160,158 @@ def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b" not in text
 
 
+def test_no_colour_means_no_escape_codes() -> None:
+    """Without colours a terminal gets plain text, once, and nothing that moves its cursor."""
+    text = shown(Console(stream=Terminal(), color=False), adder({"a": 1, "b": 2}))
+    assert "\x1b" not in text
+    assert text.count("invoke_agent sums") == 1
+
+
+def test_a_live_tree_leaves_standard_output_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """What the application prints during a run goes where it would go without a console."""
+    stream = Terminal()
+    with spans(Console(stream=stream, live=True)) as tracer:
+        run = tracer.start_span("invoke_agent a")
+        sys.stdout.write("answer\n")
+        run.end()
+    assert capsys.readouterr().out == "answer\n"
+    assert "answer" not in stream.getvalue()
+
+
+def test_a_live_tree_shows_what_is_under_way() -> None:
+    """A span appears when it starts, with the time that it has been running."""
+    stream = Terminal()
+    with spans(Console(stream=stream, live=True, color=False, width=100)) as tracer:
+        run = tracer.start_span("invoke_agent a")
+        chat = tracer.start_span("chat slow", context=inside(run))
+        stream.await_text("└─ chat slow", "s …")
+        chat.end()
+        run.end()
+    assert without_times(stream.getvalue().split("\x1b[2K")[-1])[:2] == ["invoke_agent a T", "└─ chat slow T"]
+
+
 def test_runs_do_not_mix() -> None:
     """Each run is written as a whole when it is over, whatever ran in between."""
     stream = io.StringIO()
-    provider = TracerProvider()
-    provider.add_span_processor(ConsoleProcessor(Console(stream=stream)))
-    tracer = provider.get_tracer(semconv.SCOPE)
-    first = tracer.start_span("invoke_agent first")
-    second = tracer.start_span("invoke_agent second")
-    for root, name in ((first, "chat a"), (second, "chat b"), (first, "chat c")):
-        tracer.start_span(name, context=trace.set_span_in_context(root)).end()
-    second.end()
-    first.end()
-    tracer.start_span("late", context=trace.set_span_in_context(first)).end()
-    lines = [line.split("  ")[0] for line in stream.getvalue().splitlines()]
-    assert lines == ["invoke_agent second", "└─ chat b", "", "invoke_agent first", "├─ chat a", "└─ chat c", ""]
+    with spans(Console(stream=stream)) as tracer:
+        first = tracer.start_span("invoke_agent first")
+        second = tracer.start_span("invoke_agent second")
+        for root, name in ((first, "chat a"), (second, "chat b"), (first, "chat c")):
+            tracer.start_span(name, context=inside(root)).end()
+        second.end()
+        first.end()
+        tracer.start_span("late", context=inside(first)).end()
+    assert names(stream) == ["invoke_agent second", "└─ chat b", "", "invoke_agent first", "├─ chat a", "└─ chat c", ""]
+
+
+def test_agents_inside_of_agents_nest() -> None:
+    """A run inside of a tool call is part of the outer run's tree."""
+    stream = io.StringIO()
+    with spans(Console(stream=stream)) as tracer:
+        outer = tracer.start_span("invoke_agent outer")
+        call = tracer.start_span("execute_tool ask", context=inside(outer))
+        inner = tracer.start_span("invoke_agent inner", context=inside(call))
+        tracer.start_span("chat m", context=inside(inner)).end()
+        for span in (inner, call, outer):
+            span.end()
+    assert names(stream) == [
+        "invoke_agent outer",
+        "└─ execute_tool ask",
+        "   └─ invoke_agent inner",
+        "      └─ chat m",
+        "",
+    ]
+
+
+def test_a_run_that_continues_a_trace_from_elsewhere_stands_alone() -> None:
+    """A run whose parent is remote has its own tree, even where that parent is a run of the same process."""
+    stream = io.StringIO()
+    with spans(Console(stream=stream)) as tracer:
+        first = tracer.start_span("invoke_agent first")
+        here = first.get_span_context()
+        remote = trace.SpanContext(here.trace_id, here.span_id, is_remote=True, trace_flags=here.trace_flags)
+        second = tracer.start_span("invoke_agent second", context=inside(trace.NonRecordingSpan(remote)))
+        first.end()
+        second.end()
+    assert names(stream) == ["invoke_agent first", "", "invoke_agent second", ""]
+
+
+def test_only_runs_are_shown() -> None:
+    """Spans outside of a run are not, whatever they are called; a run inside of a web request is."""
+    stream = io.StringIO()
+    with spans(Console(stream=stream)) as tracer, spans(Console(stream=stream), scope="other") as other:
+        other.start_span("invoke_agent theirs").end()
+        request = tracer.start_span("GET /answer")
+        tracer.start_span("invoke_agent ours", context=inside(request)).end()
+        request.end()
+    assert names(stream) == ["invoke_agent ours", ""]
 
 
 def test_a_run_with_very_many_spans_is_cut() -> None:
     """Memory is bounded; what is left out is counted."""
     stream = io.StringIO()
-    provider = TracerProvider()
-    provider.add_span_processor(ConsoleProcessor(Console(stream=stream)))
-    tracer = provider.get_tracer(semconv.SCOPE)
-    root = tracer.start_span("invoke_agent big")
-    for _ in range(MOST_SPANS + 10):
-        tracer.start_span("chat", context=trace.set_span_in_context(root)).end()
-    root.end()
-    assert stream.getvalue().splitlines()[-2] == "… and 11 more spans"
+    with spans(Console(stream=stream)) as tracer:
+        root = tracer.start_span("invoke_agent big")
+        for _ in range(MOST_SPANS + 10):
+            tracer.start_span("chat", context=inside(root)).end()
+        root.end()
+    assert names(stream)[-2] == "… and 11 more spans, with all below them"
+
+
+def test_runs_that_never_end_are_forgotten_and_counted() -> None:
+    """The oldest of very many runs under way are left out, and the next tree says how many."""
+    stream = io.StringIO()
+    with spans(Console(stream=stream)) as tracer:
+        runs = [tracer.start_span("invoke_agent a") for _ in range(MOST_RUNS + 3)]
+        for run in runs:
+            run.end()
+    lines = names(stream)
+    assert lines[:3] == ["invoke_agent a", f"… and 3 runs left out: over {MOST_RUNS} were under way at once", ""]
+    assert lines.count("invoke_agent a") == MOST_RUNS
+
+
+@pytest.mark.parametrize("content", [False, True])
+def test_spans_of_other_libraries_may_say_anything(*, content: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Attributes of unexpected types, JSON without end and very deep trees are shown as well as can be."""
+    stream = io.StringIO()
+    with spans(Console(stream=stream, content=content)) as tracer:
+        root = tracer.start_span("invoke_agent a", attributes={semconv.INPUT_MESSAGES: "[" * 200_000})
+        path = [root]
+        for _ in range(1_500):
+            odd = {semconv.USAGE_INPUT_TOKENS: "many", semconv.ITERATION: "\x1b[2J", semconv.COMPOSE_TOOLS: (1, 2)}
+            path.append(tracer.start_span("x", context=inside(path[-1]), attributes=odd))
+        for span in reversed(path):
+            span.end()
+    assert names(stream)[0] == "invoke_agent a"
+    assert "\x1b" not in stream.getvalue()
+    assert not caplog.records
+
+
+def test_a_stream_without_unicode_gets_what_it_can_show() -> None:
+    """Where the tree's lines cannot be encoded, the words still are."""
+    written = io.BytesIO()
+    with spans(Console(stream=io.TextIOWrapper(written, encoding="ascii"))) as tracer:
+        root = tracer.start_span("invoke_agent a")
+        tracer.start_span("chat m", context=inside(root)).end()
+        root.end()
+        assert b"?? chat m" in written.getvalue()
 
 
 def test_a_stream_that_fails_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """A closed stream reaches neither the run nor the log more than once."""
     stream = io.StringIO()
-    provider = TracerProvider()
-    provider.add_span_processor(ConsoleProcessor(Console(stream=stream)))
-    stream.close()
-    tracer = provider.get_tracer(semconv.SCOPE)
-    for _ in range(3):
+    with spans(Console(stream=stream)) as tracer:
+        stream.close()
+        for _ in range(3):
+            tracer.start_span("invoke_agent a").end()
+    assert [record.name for record in caplog.records] == ["pellucid_exporters"]
+
+
+def test_without_rich_a_terminal_gets_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rich is an extra; the tree does not depend on it."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    stream = Terminal()
+    with spans(Console(stream=stream, live=True, color=True)) as tracer:
         tracer.start_span("invoke_agent a").end()
-    assert len(caplog.records) == 1
+    assert names(stream) == ["invoke_agent a", ""]
+    assert "\x1b" not in stream.getvalue()

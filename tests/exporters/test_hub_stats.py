@@ -20,13 +20,21 @@ class Hubs:
         self.provider = TracerProvider()
         self.provider.add_span_processor(self.processor)
 
-    def discovery(self, hub: str, ms: int, *, cache: str = "miss", error: str | None = None) -> None:
+    def discovery(
+        self,
+        hub: str,
+        ms: int,
+        *,
+        cache: str | None = "miss",
+        error: str | None = None,
+        outcome: str | None = None,
+    ) -> None:
         """Feed one discovery."""
         attributes = {
             semconv.PHASE: semconv.DISCOVERY,
             semconv.PROVIDER_ID: hub,
-            semconv.DISCOVERY_CACHE: cache,
-            semconv.OUTCOME: semconv.FAILED if error else semconv.COMPLETED,
+            semconv.OUTCOME: outcome or (semconv.FAILED if error else semconv.COMPLETED),
+            **({semconv.DISCOVERY_CACHE: cache} if cache else {}),
             **({semconv.ERROR_TYPE: error} if error else {}),
         }
         tracer = self.provider.get_tracer(semconv.SCOPE)
@@ -63,6 +71,17 @@ def test_verdicts() -> None:
     objectives = {"slow": 0.2, "failing": 0.2, "idle": 0.2}
     verdicts = {stats.provider_id: stats.verdict for stats in hubs.processor.stats(objectives)}
     assert verdicts == {"slow": "slow", "failing": "failing", "idle": "-", "free": "ok"}
+
+
+def test_a_cancelled_round_trip_says_nothing_about_the_hub() -> None:
+    """Callers who gave up neither mend a failing hub nor make one look well that was never heard of."""
+    hubs = Hubs()
+    hubs.discovery("failing", 1, error="OSError")
+    hubs.discovery("failing", 5, outcome=semconv.CANCELLED)
+    hubs.discovery("unknown", 5, outcome=semconv.CANCELLED, cache=None)
+    failing, unknown = hubs.processor.stats()
+    assert (failing.round_trips, failing.failures, failing.verdict) == (2, 1, "failing")
+    assert (unknown.round_trips, unknown.hits, unknown.verdict) == (1, 0, "-")
 
 
 def test_the_table_is_aligned_and_harmless() -> None:

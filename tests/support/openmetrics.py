@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.request import Request, urlopen
 
+from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from prometheus_client import CollectorRegistry, Metric
+    from prometheus_client import Metric
     from prometheus_client.samples import Exemplar
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -30,7 +31,7 @@ def scrape(source: str | CollectorRegistry | None) -> Mapping[str, Metric]:
         text = fetch(source)[1]
     else:
         text = generate_latest(source).decode()  # type: ignore[no-untyped-call]  # a function without types
-    return {family.name: family for family in text_string_to_metric_families(text)}  # type: ignore[no-untyped-call]  # the same
+    return {family.name: family for family in text_string_to_metric_families(text)}  # type: ignore[no-untyped-call]  # likewise
 
 
 def values(family: Metric) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:

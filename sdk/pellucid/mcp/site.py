@@ -17,8 +17,8 @@ from pellucid.mcp.connection import Connection, ServerGone
 from pellucid.mcp.transports import Target
 from pellucid.telemetry import current_scope
 from pellucid.tools import Tool
-from pellucid.tools.discovery_cache import FIRST_BACKOFF, LONGEST_BACKOFF
-from pellucid.tools.flight import Flight
+from pellucid.tools.discovery_cache import backoff
+from pellucid.tools.flight import Flight, Overtime
 
 MAX_PAGES: Final = 1000
 Tools: TypeAlias = tuple[Tool, ...]
@@ -203,7 +203,7 @@ class Site:
     def _failed(self, error: BaseException) -> DiscoveryError:
         """Return a new error for each caller: one exception raised in many tasks mixes up their tracebacks."""
         name = self._plan.id
-        if isinstance(error, TimeoutError) and not str(error):
+        if isinstance(error, Overtime):
             return DiscoveryTimeout(name, f"the MCP server did not answer within {self._plan.timeout:g} s")
         if isinstance(error, DiscoveryError):
             return _typed(type(error)(name, error.problem), error)
@@ -219,8 +219,8 @@ class Site:
 
     def _sleep(self, error: BaseException) -> None:
         self._error = error
-        self._asleep_until = time.monotonic() + min(FIRST_BACKOFF * 2**self._failures, LONGEST_BACKOFF)
         self._failures += 1
+        self._asleep_until = time.monotonic() + backoff(self._failures)
 
     def _awake(self) -> None:
         self._failures, self._asleep_until, self._error = 0, 0.0, None

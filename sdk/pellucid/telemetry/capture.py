@@ -35,12 +35,14 @@ _SECRET_TEXT = re.compile(
     r"""
     -----BEGIN\ [A-Z ]*PRIVATE\ KEY-----.*?(?:-----END\ [A-Z ]*PRIVATE\ KEY-----|\Z)
   | \b(?i:bearer|basic)\s+(?P<credentials>[A-Za-z0-9._~+/=-]{8,})
-  | \beyJ[A-Za-z0-9_-]{5,}\.[A-Za-z0-9_-]{5,}(?:\.[A-Za-z0-9_-]*)?
+  | \beyJ[A-Za-z0-9_-]{5,4096}+\.[A-Za-z0-9_-]{5,}(?:\.[A-Za-z0-9_-]*)?
   | \b(?:sk|rk|pk)[-_][A-Za-z0-9_-]{12,}
   | \b(?:gh[pousr]_|github_pat_|glpat-|hf_|xox[abeprs]-|AKIA|ASIA|AIza)[A-Za-z0-9_-]{12,}
   | ://[^\s/@:]*:(?P<password>[^\s/@]+)(?=@)
-  | (?i:pass(?:word|wd|phrase)|pwd|secret|authorization|cookie|(?:api|access|private)[_-]?key|\btoken|_token)
-    ["']?\s*[:=]\s*["']?(?P<value>(?!\[redacted\])[^\s"',;&]+)
+  | (?i:authorization|cookie)(?:\\*["'])?\s*[:=]\s*+(?:\\*["'])?+
+    (?P<header>(?!\[redacted\])(?:[^\r\n"'\\]|\\(?!["'rn]))+)
+  | (?i:pass(?:word|wd|phrase)|pwd|secret|(?:api|access|private)[_-]?key|\btoken|_token)
+    (?:\\*["'])?\s*[:=]\s*+(?:\\*["'])?+(?P<value>(?!\[redacted\])(?:[^\s"',;&\\]|\\(?!["'rn]))+)
   | \b[3-6](?:[ -]?[0-9]){12,18}\b
     """,
     re.VERBOSE | re.DOTALL,
@@ -61,7 +63,7 @@ def mask_secret_shapes(path: Sequence[str], value: JSONValue) -> JSONValue:
 
 
 def _mask_match(match: re.Match[str]) -> str:
-    for group in ("credentials", "password", "value"):
+    for group in ("credentials", "password", "header", "value"):
         if match[group] is not None:
             start, end = match.span(group)
             return match[0][: start - match.start()] + MASK + match[0][end - match.start() :]

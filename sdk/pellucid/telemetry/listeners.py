@@ -46,12 +46,31 @@ class Subscription:
     pumping: bool = field(init=False, default=False)
     stuck: bool = field(init=False, default=False)
     waiting: list[Callable[[], None]] = field(init=False, default_factory=list)
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self.names = _matching(self.pattern)
         listener = self.listener
+        if not callable(listener):
+            raise ConfigError(f"{listener!r} cannot listen to {self.pattern!r}: it is not a function")
         is_async = inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(type(listener).__call__)
         self.queue = deque() if is_async else None
+
+    def put(self, event: Event) -> bool:
+        """Queue an event; say whether a task must be started to feed the listener."""
+        assert self.queue is not None
+        with self._lock:
+            self.queue.append(event)
+            idle, self.pumping = not self.pumping, True
+        return idle
+
+    def take(self) -> Event | None:
+        """Return the next event; if there is none, the task that feeds the listener ends."""
+        with self._lock:
+            if self.queue:
+                return self.queue.popleft()
+            self.pumping = False
+        return None
 
 
 class Listeners:
@@ -74,7 +93,11 @@ class Listeners:
         """
         subscription = Subscription(pattern, listener, once)
         self._change(lambda present: (*present, subscription))
-        return lambda: self._remove(subscription)
+
+        def remove() -> None:
+            self._remove(subscription)
+
+        return remove
 
     def heard(self, name: str) -> bool:
         """Whether anybody listens to events of this name; if not, the event need not be made."""
@@ -83,10 +106,8 @@ class Listeners:
     def deliver(self, event: Event, fault: Fault, dropped: Callable[[], None]) -> None:
         """Call sync listeners and queue for async ones; their failures go to `fault`."""
         for subscription in self._by_name.get(event.name, ()):
-            if subscription.once:
-                if subscription not in self._subscriptions:
-                    continue
-                self._remove(subscription)
+            if subscription.once and not self._remove(subscription):
+                continue  # somebody else, in another thread, has just delivered the one event
             if subscription.queue is None:
                 try:
                     subscription.listener(event)
@@ -94,11 +115,12 @@ class Listeners:
                     fault("listener", error)
             elif len(subscription.queue) >= QUEUE_SIZE:
                 dropped()
-            else:
-                subscription.queue.append(event)
-                if not subscription.pumping:
-                    subscription.pumping = True
+            elif subscription.put(event):
+                try:
                     spawn(_pump, subscription, fault)
+                except Exception as error:  # noqa: BLE001  (no event loop: the run is thrown away after its own ended)
+                    subscription.pumping = False
+                    fault("listener", error)
 
     @property
     def busy(self) -> bool:
@@ -118,32 +140,34 @@ class Listeners:
             for subscription in busy:
                 subscription.stuck = subscription.pumping
 
-    def _remove(self, subscription: Subscription) -> None:
-        self._change(lambda present: tuple(other for other in present if other is not subscription))
+    def _remove(self, subscription: Subscription) -> bool:
+        """Remove a listener; say whether it was there."""
+        return self._change(lambda present: tuple(other for other in present if other is not subscription))
 
-    def _change(self, change: Callable[[tuple[Subscription, ...]], tuple[Subscription, ...]]) -> None:
+    def _change(self, change: Callable[[tuple[Subscription, ...]], tuple[Subscription, ...]]) -> bool:
         with self._lock:
-            self._subscriptions = change(self._subscriptions)
+            before, self._subscriptions = self._subscriptions, change(self._subscriptions)
             by_name: dict[str, tuple[Subscription, ...]] = {}
             for subscription in self._subscriptions:
                 for name in subscription.names:
                     by_name[name] = (*by_name.get(name, ()), subscription)
             self._by_name = by_name
+            return len(before) != len(self._subscriptions)
 
 
 async def _pump(subscription: Subscription, fault: Fault) -> None:
     """Feed one async listener until its queue is empty."""
-    queue = subscription.queue
-    assert queue is not None
     try:
-        while queue:
+        while (event := subscription.take()) is not None:
             try:
-                await subscription.listener(queue.popleft())
+                await subscription.listener(event)
             except Exception as error:  # noqa: BLE001  (a listener may raise anything; the run goes on)
                 fault("listener", error)
             subscription.stuck = False
-    finally:
+    except BaseException:
         subscription.pumping = False
+        raise
+    finally:
         while subscription.waiting:
             subscription.waiting.pop()()
 

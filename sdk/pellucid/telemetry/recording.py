@@ -19,6 +19,14 @@ from pellucid.types import JSONValue
 
 MAX_DEPTH = 32
 MAX_ITEMS = 1024
+MAX_BITS = 4096
+"""Integers of more bits are not recorded: Python refuses to write very long ones."""
+
+MARGIN = 1024
+"""Characters beyond the cut of a long text that redactors see, so that no half of a secret stays."""
+
+FINISH = 64
+"""Bytes left for an answer's finish reason."""
 
 _LEAVES = (str, bool, int, float, type(None))
 
@@ -68,13 +76,13 @@ class _Chain:
         self.fragments.append(fragment)
         self.digest = blake2b(self.digest + fragment.digest, digest_size=16).digest()
         self.size += fragment.size + 1
-        self.bytes += len(fragment.json) + 1
+        self.bytes += _size(fragment.json) + 1
 
     def recorded(self, limit: int) -> tuple[str, int]:
         """Return the JSON of as many of the last messages as fit, and how many were left out."""
         first, size = 0, self.bytes
         while size > limit and first < len(self.fragments) - 1:
-            size -= len(self.fragments[first].json) + 1
+            size -= _size(self.fragments[first].json) + 1
             first += 1
         return f"[{','.join([fragment.json for fragment in self.fragments[first:]])}]", first
 
@@ -115,9 +123,10 @@ class Recorder:
         """Return a short text such as an error's, redacted; None if the policy records no content."""
         if not self._policy.content:
             return None
+        redacted: JSONValue = text[: self._policy.max_bytes + MARGIN]
         for redact in self._redactors:
-            text = redact((), text)
-        return text[: self._policy.max_bytes]
+            redacted = redact((), redacted)
+        return redacted[: self._policy.max_bytes] if isinstance(redacted, str) else None
 
     def messages(self, messages: Sequence[Message]) -> Recorded:
         """Record a conversation; if it is too big, its oldest messages are left out and counted.
@@ -136,7 +145,8 @@ class Recorder:
     def answer(self, message: Message, finish_reason: str) -> Recorded:
         """Record a model's answer as the output messages, which carry their finish reason."""
         fragment = self._fragment(message)
-        text = f'[{fragment.json[:-1]},"finish_reason":{json.dumps(finish_reason)}}}]'
+        reason = "" if message.finish_reason else f',"finish_reason":{json.dumps(finish_reason)}'
+        text = f"[{fragment.json[:-1]}{reason}}}]"
         return Recorded(json=text if self._policy.content else None, digest=fragment.digest.hex(), size=fragment.size)
 
     def _chained(self, chain: _Chain) -> Recorded:
@@ -154,13 +164,13 @@ class Recorder:
         if found is None:
             text, removed = self._encode(message.to_dict(), self._redactors)
             digest = blake2b(text.encode(), digest_size=16).digest()
-            bounded, _ = _bounded(text, self._policy.max_bytes - 2)
-            found = self._fragments[id(message)] = _Fragment(message, bounded, digest, len(text) + removed)
+            bounded, _ = _bounded(text, self._policy.max_bytes - FINISH)
+            found = self._fragments[id(message)] = _Fragment(message, bounded, digest, _size(text) + removed)
         return found
 
     def _recorded(self, text: str, removed: int) -> Recorded:
         digest = blake2b(text.encode(), digest_size=16).hexdigest()
-        size = len(text) + removed
+        size = _size(text) + removed
         if not self._policy.content:
             return Recorded(json=None, digest=digest, size=size)
         bounded, omitted = _bounded(text, self._policy.max_bytes)
@@ -183,26 +193,34 @@ class _Cleaner:
 
     def clean(self, value: Any, path: tuple[str, ...], depth: int) -> JSONValue:
         if isinstance(value, _LEAVES):
-            if isinstance(value, str) and len(value) > self._max_text:
-                value = self._cut(value)
-            for redact in self._redactors:
-                value = redact(path, value)
-            return value
+            return self._leaf(value, path)
         if depth == MAX_DEPTH:
             return "[nested too deeply]"
         if isinstance(value, dict):
             items = self._first(value.items())
             return {self._key(key): self.clean(item, (*path, str(key)), depth + 1) for key, item in items}
-        if isinstance(value, (list, tuple, set, frozenset)):
+        if isinstance(value, (set, frozenset)):
+            value = sorted(value, key=repr)  # in an order that is the same every time
+        if isinstance(value, (list, tuple)):
             return [self.clean(item, path, depth + 1) for item in self._first(value)]
         return self.clean(dict(value) if isinstance(value, Mapping) else _jsonable(value), path, depth + 1)
 
+    def _leaf(self, value: JSONValue, path: tuple[str, ...]) -> JSONValue:
+        over = len(value) - self._max_text if isinstance(value, str) else 0
+        if over > 0:
+            value = value[: self._max_text + MARGIN]
+        elif isinstance(value, int) and value.bit_length() > MAX_BITS:
+            value = f"[a number of {value.bit_length()} bits]"
+        for redact in self._redactors:
+            value = redact(path, value)
+        return self._cut(value, over) if over > 0 and isinstance(value, str) else value
+
     def _key(self, key: object) -> str:
         text = str(key)
-        return text if len(text) <= self._max_text else self._cut(text)
-
-    def _cut(self, text: str) -> str:
         over = len(text) - self._max_text
+        return text if over <= 0 else self._cut(text, over)
+
+    def _cut(self, text: str, over: int) -> str:
         self.removed += over
         return f"{text[: self._max_text]}… [{over} more characters]"
 
@@ -227,13 +245,19 @@ def _dumps(value: JSONValue) -> str:
     try:
         return to_json(value, inf_nan_mode="strings").decode()
     except (PydanticSerializationError, ValueError):
-        # A lone surrogate has no UTF-8 form; written as a JSON escape it survives.
+        # A lone surrogate has no UTF-8 form; written as a JSON escape it survives. NaN is no JSON, and becomes a text.
+        value = json.loads(json.dumps(value), parse_constant=str)
         return json.dumps(value, separators=(",", ":"))
+
+
+def _size(text: str) -> int:
+    """Return the bytes of a text in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def _bounded(text: str, limit: int) -> tuple[str, int]:
     """Shorten JSON until it fits, staying valid; return it with the number of top-level items left out."""
-    if len(text) <= limit:
+    if _size(text) <= limit:
         return text, 0
     value = json.loads(text)
     if isinstance(value, list):
@@ -245,7 +269,7 @@ def _first_items(items: list[JSONValue], limit: int) -> tuple[str, int]:
     kept, left = [], limit - 2
     for item in items:
         encoded = _dumps(item)
-        left -= len(encoded) + 1
+        left -= _size(encoded) + 1
         if left < 0:
             break
         kept.append(encoded)
@@ -256,9 +280,9 @@ def _shrunk(value: JSONValue, limit: int) -> JSONValue:
     """Cut the texts and lists inside `value`, harder each time, until it fits."""
     for text_limit in (4096, 1024, 256, 64, 16):
         shorter = _cut_inside(value, text_limit)
-        if len(_dumps(shorter)) <= limit:
+        if _size(_dumps(shorter)) <= limit:
             return shorter
-    return {"omitted": f"{len(_dumps(value))} bytes"}
+    return {"omitted": f"{_size(_dumps(value))} bytes"}
 
 
 def _cut_inside(value: JSONValue, text_limit: int) -> JSONValue:

@@ -110,7 +110,12 @@ class Scope:
 
     def interrupted_by_deadline(self) -> bool:
         """Whether a cancellation that arrives now is the run's deadline."""
-        return not self.cancelled and self.deadline is not None and anyio.current_time() >= self.deadline
+        if self.cancelled or self.deadline is None:
+            return False
+        try:
+            return anyio.current_time() >= self.deadline
+        except RuntimeError:  # no event loop: the run was thrown away after its own had ended
+            return False
 
     def count(
         self,

@@ -10,7 +10,7 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Final
 
-from pellucid.errors import InvalidCatalog, ToolNameCollision
+from pellucid.errors import InvalidCatalog, ToolNameCollision, describe
 from pellucid.messages import ToolDefinition
 from pellucid.telemetry import Recorded
 from pellucid.tools.tool import Tool, ToolSource
@@ -53,7 +53,12 @@ def as_sequence(provider_id: str, answer: object) -> Sequence[Any]:
         raise InvalidCatalog(
             provider_id, f"it returned {_kind(answer)} instead of a list of tools; return [] if there are none"
         )
-    return answer
+    if isinstance(answer, list | tuple):
+        return answer
+    try:
+        return tuple(answer)
+    except Exception as error:
+        raise InvalidCatalog(provider_id, f"its list cannot be read: {describe(error)}") from error
 
 
 def check_catalog(provider_id: str, tools: Sequence[Any], *, quarantine: bool = False) -> ProviderCatalog:
@@ -78,14 +83,19 @@ def check_catalog(provider_id: str, tools: Sequence[Any], *, quarantine: bool = 
 def _problem(item: Any, others: dict[str, Tool]) -> str | None:
     if not isinstance(item, Tool):
         return f"its list holds {_kind(item)} instead of a Tool"
-    if NAME.fullmatch(str(item.name)) is None:
-        return f"tool name {item.name!r} is not 1 to 64 characters of A-Z, a-z, 0-9, '_' and '-'"
+    name: object = item.name
+    if not isinstance(name, str) or NAME.fullmatch(name) is None:
+        return f"tool name {name!r} is not 1 to 64 characters of A-Z, a-z, 0-9, '_' and '-'"
     if item.name in others:
         return f"two tools are called {item.name!r}"
     try:
         item.validator  # noqa: B018  (made here so that a broken schema is found here)
     except ValueError as error:
         return f"the input schema of tool {item.name!r} is broken: {error}"
+    try:
+        item.digest  # noqa: B018  (the same)
+    except ValueError as error:
+        return f"what tool {item.name!r} says of itself is no valid text: {error}"
     return None
 
 

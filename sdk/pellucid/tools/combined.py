@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -20,6 +21,7 @@ class _Combined:
     on_error: Literal["fail", "skip"]
     kind: str = "combined"
     detached: bool = True
+    timeout: float = math.inf  # each provider has its own
     _listers: tuple[Lister, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -30,7 +32,8 @@ class _Combined:
         return f"combined({','.join(provider.id for provider in self.providers)})"
 
     async def list_tools(self, ctx: DiscoveryContext) -> Sequence[Tool]:
-        catalogs = await list_all(self._listers, current_scope(), ctx, skip_failed=self.on_error == "skip")
+        skip = self.on_error == "skip"
+        catalogs = await list_all(self._listers, current_scope(), ctx, within=ctx.timeout, skip_failed=skip)
         return tuple(tool for catalog in catalogs for tool in catalog.tools)
 
     async def aclose(self) -> None:

@@ -7,13 +7,16 @@ import random
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
+import anyio
 from opentelemetry import context as otel_context
 from opentelemetry import trace
+from opentelemetry.trace import SpanContext
 
+from pellucid.background import race
 from pellucid.context import DiscoveryContext
 from pellucid.errors import (
     ConfigError,
@@ -27,7 +30,7 @@ from pellucid.errors import (
 from pellucid.events import ToolsCatalogStale
 from pellucid.telemetry import DISCOVERY, boundary, current_scope
 from pellucid.tools.catalog import as_sequence, check_catalog
-from pellucid.tools.flight import Flight
+from pellucid.tools.flight import Flight, Overtime
 from pellucid.tools.provider import OnInvalid, ToolHub
 from pellucid.tools.tool import Tool
 
@@ -98,7 +101,8 @@ class DiscoveryProvider:
     ) -> None:
         if not id:
             raise ConfigError("DiscoveryProvider: id must not be empty; it names the hub in traces, metrics and alerts")
-        for name, value in (("ttl", ttl), ("stale_if_error", stale_if_error), ("timeout", timeout or 0.0)):
+        seconds = {"ttl": ttl, "stale_if_error": stale_if_error, "stale_while_revalidate": stale_while_revalidate}
+        for name, value in {**seconds, "timeout": timeout or 0.0}.items():
             if value < 0:
                 raise ConfigError(f"DiscoveryProvider {id!r}: {name}={value!r} must not be negative")
         if max_entries < 1:
@@ -128,30 +132,35 @@ class DiscoveryProvider:
             DiscoveryError: the hub failed; its own exception is the cause.
         """
         key = self._key(ctx)
-        with self._lock:
-            entry = self._entries.get(key)
-            over = float("inf") if entry is None else self._clock() - entry.expires
-            if entry is not None and over < 0:
-                self._entries.move_to_end(key)
-                ctx.report(cache="hit")
-                return entry.tools
-            failure = self._failures.get(key)
-            wait = failure.until - self._clock() if failure is not None else 0.0
-            flight = self._flights.get(key)
-            joined = flight is not None
-            revalidating = entry is not None and over < self._stale_while_revalidate
-            if flight is None and wait <= 0:
-                flight = self._begin(key, ctx, background=revalidating)
-        if entry is not None and revalidating:
-            return self._stale(entry, over, ctx, failure.error if failure is not None else None)
-        if flight is None:
-            assert failure is not None
-            return self._rescue(entry, over, ctx, failure.error, DiscoveryBackoff(self.id, wait, failure.error))
-        ctx.report(cache="joined" if joined else "miss", link=flight.span if joined else None)
-        await flight.wait()
-        if flight.error is None:
-            return flight.result
-        return self._rescue(entry, over, ctx, flight.error, self._failed(flight.error))
+        while True:
+            with self._lock:
+                entry = self._entries.get(key)
+                over = float("inf") if entry is None else self._clock() - entry.expires
+                if entry is not None and over < 0:
+                    self._entries.move_to_end(key)
+                    ctx.report(cache="hit")
+                    return entry.tools
+                failure = self._failures.get(key)
+                wait = failure.until - self._clock() if failure is not None else 0.0
+                flight = self._flights.get(key)
+                joined = flight is not None
+                revalidating = entry is not None and over < self._stale_while_revalidate
+                if flight is None and wait <= 0:
+                    flight = self._flight(key, held=revalidating)
+            if flight is not None and not joined:
+                flight.start(self._refresh(ctx, flight.span) if revalidating else self._fetch(ctx))
+            if entry is not None and revalidating:
+                return self._stale(entry, over, ctx, failure.error if failure is not None else None)
+            if flight is None:
+                assert failure is not None
+                return self._rescue(entry, over, ctx, failure.error, DiscoveryBackoff(self.id, wait, failure.error))
+            ctx.report(cache="joined" if joined else "miss", link=flight.span if joined else None)
+            await flight.wait()
+            if flight.error is None:
+                return flight.result
+            if not flight.abandoned:
+                return self._rescue(entry, over, ctx, flight.error, self._failed(flight.error))
+            # The others left in the moment in which this caller came, or their event loop ended: it asks by itself.
 
     def invalidate(self, key: Hashable | None = None) -> None:
         """Forget the catalogue of one key, or all of them; a fetch under way is not used for later callers."""
@@ -168,50 +177,59 @@ class DiscoveryProvider:
         with self._lock:
             flights = list(self._flights.values())
         for flight in flights:
-            flight.cancel()
+            flight.cancel(anyio.ClosedResourceError("the provider was closed meanwhile"))
         self.invalidate()
         close = getattr(self._hub, "aclose", None)
         if close is not None:
             await close()
 
-    def _begin(self, key: Hashable, ctx: DiscoveryContext, *, background: bool) -> Fetch:
-        """Start a fetch; called under the lock."""
-        scope = current_scope()
+    def _flight(self, key: Hashable, *, held: bool) -> Fetch:
+        """Note that a fetch is under way; called under the lock, and started outside of it."""
         span = trace.get_current_span().get_span_context()
+        timeout = None if held else self.timeout  # a refresh ends itself, so that its span says why
+        flight = Fetch(span=span, timeout=timeout, held=held, settled=lambda flight: self._settle(key, flight))
+        self._flights[key] = flight
+        return flight
 
-        def settled(flight: Fetch) -> None:
-            self._settle(key, flight)
+    def _fetch(self, ctx: DiscoveryContext) -> Callable[[], Awaitable[Tools]]:
+        """Return a fetch for callers that wait for it; it belongs to the run of the first."""
+        hubs = current_scope().instruments.hubs
 
         async def fetch() -> Tools:
-            with scope.instruments.hubs.fetching(self.id):
-                return await self._fetch(ctx)
+            with hubs.fetching(self.id):
+                tools = await race(self._ask, ctx)
+            hubs.succeeded(self.id)
+            return tools
+
+        return fetch
+
+    def _refresh(self, ctx: DiscoveryContext, span: SpanContext) -> Callable[[], Awaitable[Tools]]:
+        """Return a fetch in the background: it belongs to no run, and its trace is linked to what set it off."""
+        scope = current_scope()
+        fetch = self._fetch(ctx)
 
         async def refresh() -> Tools:
-            # It belongs to no run: a trace of its own, linked to the discovery that set it off.
             token = otel_context.attach(otel_context.Context())
             try:
                 own = scope.detached()
                 with boundary(own, DISCOVERY, self.id, provider_id=self.id, provider_kind=self.kind, cache="miss") as b:
                     b.link(span)
-                    with own.instruments.hubs.fetching(self.id):
-                        tools = await self._fetch(ctx)
-                    b.note(tool_count=len(tools))
-                    return tools
+                    with anyio.move_on_after(self.timeout):
+                        tools = await fetch()
+                        b.note(tool_count=len(tools))
+                        return tools
+                    raise self._failed(Overtime())
             finally:
                 otel_context.detach(token)
 
-        flight = Fetch(span=span, timeout=self.timeout, held=background, settled=settled)
-        self._flights[key] = flight
-        flight.start(refresh if background else fetch)
-        return flight
+        return refresh
 
-    async def _fetch(self, ctx: DiscoveryContext) -> Tools:
+    async def _ask(self, ctx: DiscoveryContext) -> Tools:
         answer: object = self._hub.fetch_catalog(ctx)
         if inspect.isawaitable(answer):
             answer = await answer
         tools = tuple(as_sequence(self.id, answer))
         check_catalog(self.id, tools, quarantine=self.on_invalid == "quarantine")
-        current_scope().instruments.hubs.succeeded(self.id)
         return tools
 
     def _settle(self, key: Hashable, flight: Fetch) -> None:
@@ -227,8 +245,8 @@ class DiscoveryProvider:
             elif not flight.abandoned:
                 before = self._failures.get(key)
                 count = before.count + 1 if before else 1
-                backoff = min(FIRST_BACKOFF * 2 ** (count - 1), LONGEST_BACKOFF)
-                _keep(self._failures, key, _Failure(flight.error, count, self._clock() + backoff), self._max_entries)
+                until = self._clock() + backoff(count)
+                _keep(self._failures, key, _Failure(flight.error, count, until), self._max_entries)
 
     def _rescue(
         self, entry: _Entry | None, over: float, ctx: DiscoveryContext, cause: BaseException, failure: DiscoveryError
@@ -256,11 +274,16 @@ class DiscoveryProvider:
 
     def _failed(self, error: BaseException) -> DiscoveryError:
         """Return a new error for each caller: one exception raised in many tasks mixes up their tracebacks."""
-        if isinstance(error, TimeoutError) and not str(error):
+        if isinstance(error, Overtime):
             return DiscoveryTimeout(self.id, f"the hub did not answer within {self.timeout:g} s")
-        if isinstance(error, InvalidCatalog):
-            return InvalidCatalog(self.id, error.problem)
+        if isinstance(error, InvalidCatalog | DiscoveryTimeout):
+            return type(error)(self.id, error.problem)
         return DiscoveryError(self.id, describe(error))
+
+
+def backoff(failures: int) -> float:
+    """Return for how many seconds a hub is left alone after so many failures in a row."""
+    return min(FIRST_BACKOFF * 2.0 ** min(failures - 1, 64), LONGEST_BACKOFF)  # 64: no float holds 2 ** 1024
 
 
 def _tenant(ctx: DiscoveryContext) -> Hashable:

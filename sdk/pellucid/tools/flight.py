@@ -17,6 +17,14 @@ from pellucid.background import call_soon, spawn
 T = TypeVar("T")
 
 
+class Overtime(TimeoutError):
+    """A fetch took longer than it may."""
+
+
+class Abandoned(Exception):
+    """A fetch was cancelled because nobody waited for it any longer, or because its event loop ended."""
+
+
 class Flight(Generic[T]):
     """Runs a fetch in a task of its own and lets callers wait for it, each with its own cancellation.
 
@@ -25,8 +33,7 @@ class Flight(Generic[T]):
 
     Attributes:
         span: Where the fetch is traced; those who join link to it.
-        error: What the fetch raised, once it is settled.
-        abandoned: Nobody waited any longer.
+        error: What the fetch raised, once it is settled; `Overtime` and `Abandoned` are of our own making.
     """
 
     __slots__ = (
@@ -39,7 +46,6 @@ class Flight(Generic[T]):
         "_scope",
         "_settled",
         "_waiters",
-        "abandoned",
         "error",
         "span",
     )
@@ -49,7 +55,6 @@ class Flight(Generic[T]):
     ) -> None:
         self.span = span
         self.error: BaseException | None = None
-        self.abandoned = False
         self._result: list[T] = []
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._held = held
@@ -64,6 +69,11 @@ class Flight(Generic[T]):
     def result(self) -> T:
         """What the fetch returned. Only after it was settled without an error."""
         return self._result[0]
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether the fetch was cancelled for a reason that says nothing of the hub."""
+        return isinstance(self.error, Abandoned)
 
     def start(self, fetch: Callable[[], Awaitable[T]]) -> None:
         """Begin the fetch."""
@@ -83,11 +93,11 @@ class Flight(Generic[T]):
         except BaseException:
             self._leave(key)
             raise
-        self._settle(error=TimeoutError())
-        self.cancel()
+        self.cancel(Overtime())
 
-    def cancel(self) -> None:
-        """Cancel the fetch; whoever waits gets what it raises then."""
+    def cancel(self, error: Exception) -> None:
+        """Cancel the fetch; whoever waits gets `error`."""
+        self._settle(error=error)
         call_soon(self._loop, self._scope.cancel)
 
     def _left(self) -> float | None:
@@ -98,21 +108,17 @@ class Flight(Generic[T]):
             self._waiters.pop(key, None)
             nobody = not self._waiters and not self._held and not self._done
         if nobody:
-            self.abandoned = True
-            self._settle(error=TimeoutError())
-            self.cancel()
+            self.cancel(Abandoned())
 
     async def _run(self, fetch: Callable[[], Awaitable[T]]) -> None:
         try:
             with self._scope, anyio.move_on_after(self._left()):
                 self._settle(result=await fetch())
+            self._settle(error=Overtime())
         except Exception as error:  # noqa: BLE001  (handed over to those who wait)
             self._settle(error=error)
-        except BaseException as error:
-            self._settle(error=error)
-            raise
         finally:
-            self._settle(error=TimeoutError())
+            self._settle(error=Abandoned())
 
     def _settle(self, *, result: T | None = None, error: BaseException | None = None) -> None:
         """Wake everybody; only the first call counts."""
@@ -124,6 +130,8 @@ class Flight(Generic[T]):
             if error is None:
                 self._result.append(result)  # type: ignore[arg-type]  # None only with an error
             waiters = list(self._waiters.values())
-        self._settled(self)
-        for wake in waiters:
-            wake()
+        try:
+            self._settled(self)
+        finally:
+            for wake in waiters:
+                wake()

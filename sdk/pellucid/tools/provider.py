@@ -26,7 +26,8 @@ class ToolProvider(Protocol):
     - `timeout`: seconds, instead of `Limits.discovery_timeout`;
     - `server_address`, `server_port`;
     - `on_invalid`: `"quarantine"` leaves broken tools out, with an event, instead of failing;
-    - `detached`: true if it leaves at once when it is cancelled, whatever its hub does, and counts its fetches itself;
+    - `detached`: true if it leaves at once when it is cancelled, whatever its hub does, counts its fetches itself, and
+      keeps to its `timeout` itself if it has one;
     - `aclose()`.
     """
 

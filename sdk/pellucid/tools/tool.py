@@ -14,7 +14,7 @@ from pydantic_core import to_json
 
 from pellucid.context import ToolContext
 from pellucid.messages import ToolDefinition
-from pellucid.schema import Signature, Validator, signature_of
+from pellucid.schema import Signature, Validator, name_of, signature_of
 from pellucid.types import JSONObject
 
 DispatchMode: TypeAlias = Literal["inline", "thread", "mcp"]
@@ -144,7 +144,7 @@ def _from_function(
 ) -> Tool:
     signature = signature_of(function, context_type=ToolContext)
     return Tool(
-        name=name or str(getattr(function, "__name__", type(function).__name__)),
+        name=name or name_of(function),
         description=signature.description if description is None else description,
         input_schema=signature.input_schema,
         run=_Call(function, signature) if not _is_async(function) else _AsyncCall(function, signature),

@@ -1,0 +1,99 @@
+"""Options: short forms, refusals, and what the environment says."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.resources import Resource
+
+from pellucid.errors import ConfigError
+from pellucid_exporters.options import (
+    Otlp,
+    Prometheus,
+    Settings,
+    resolve_console,
+    resolve_otlp,
+    resolve_prometheus,
+)
+from pellucid_exporters.resource import make_resource
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No `OTEL_*` variable of the machine reaches a test."""
+    for name in list(os.environ):
+        if name.startswith("OTEL_"):
+            monkeypatch.delenv(name)
+
+
+def test_environment_chooses_exporters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where an argument leaves it open, `OTEL_*_EXPORTER` and the endpoints decide; an argument wins."""
+    assert resolve_otlp(None) is None
+    assert resolve_prometheus(None) is None
+    assert resolve_console(False) is None
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318")
+    assert resolve_otlp(None) == Otlp()
+    assert resolve_otlp(False) is None
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "prometheus, otlp")
+    monkeypatch.setenv("OTEL_LOGS_EXPORTER", "console")
+    assert resolve_otlp(None) == Otlp(traces=False, logs=False)
+    assert resolve_prometheus(None) == Prometheus(port=9464)
+    assert resolve_prometheus(False) is None
+    monkeypatch.setenv("OTEL_EXPORTER_PROMETHEUS_HOST", "::1")
+    monkeypatch.setenv("OTEL_EXPORTER_PROMETHEUS_PORT", "9999")
+    assert resolve_prometheus(None) == Prometheus(host="::1", port=9999)
+    assert resolve_otlp(True) == Otlp()
+
+
+def test_short_forms() -> None:
+    """Short forms of the options mean the same as the full ones."""
+    assert resolve_otlp("https://collector") == Otlp(endpoint="https://collector")
+    assert resolve_prometheus(True) == Prometheus()
+    assert resolve_prometheus(9000) == Prometheus(port=9000)
+    assert resolve_prometheus("0.0.0.0:9000") == Prometheus(host="0.0.0.0", port=9000)
+    assert resolve_prometheus("[::1]:9000") == Prometheus(host="::1", port=9000)
+    assert resolve_prometheus("9000") == Prometheus(port=9000)
+
+
+def test_protocols_of_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment may give one signal a protocol of its own; the option wins over both."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_PROTOCOL", "http/protobuf")
+    assert [Otlp().protocol_of(signal) for signal in ("traces", "logs")] == ["grpc", "http/protobuf"]
+    assert Otlp(protocol="grpc").protocol_of("logs") == "grpc"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (lambda: Otlp(endpoint="collector:4318"), "is not a URL"),
+        (lambda: Otlp(endpoint="http://collector:4318/v1/traces"), "give the base URL"),
+        (lambda: Otlp(protocol="http/json"), "use one of http/protobuf, grpc"),  # type: ignore[arg-type]  # on purpose
+        (lambda: Otlp(timeout=0), "more than 0 seconds"),
+        (lambda: Prometheus(port=70000), "between 0 and 65535"),
+        (lambda: Prometheus(port=None), "give a registry"),
+        (lambda: resolve_prometheus("localhost"), "'host:port'"),
+    ],
+)
+def test_options_are_refused_early(options: Any, message: str) -> None:
+    """An option that cannot work fails at once and says what would."""
+    with pytest.raises(ConfigError, match=message):
+        options()
+
+
+def test_headers_are_not_shown() -> None:
+    """Credentials in headers do not get into logs by way of the options' representation."""
+    assert "hunter2" not in repr(Settings(service_name="shop", otlp=Otlp(headers={"authorization": "hunter2"})))
+
+
+def test_resource(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code's attributes win over the environment's, but for the name of the service."""
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.name=theirs,team=blue,zone=a")
+    found = make_resource("shop", {"team": "red"}).attributes
+    assert (found["service.name"], found["team"], found["zone"]) == ("shop", "red", "a")
+    assert found["telemetry.sdk.language"] == "python"
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "canary")
+    assert make_resource("shop", Resource({"team": "red"})).attributes["service.name"] == "canary"

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pellucid import CapturePolicy, ConfigError
+from pellucid.telemetry.capture import MASK, mask_secret_keys, mask_secret_shapes
+
+OURS = "PELLUCID_CAPTURE"
+STANDARD = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start from an environment that says nothing."""
+    monkeypatch.delenv(OURS, raising=False)
+    monkeypatch.delenv(STANDARD, raising=False)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "password",
+        "db_password",
+        "passwd",
+        "passphrase",
+        "pwd",
+        "secret",
+        "client_secret",
+        "clientSecret",
+        "secrets",
+        "Authorization",
+        "proxy-authorization",
+        "credentials",
+        "cookie",
+        "Set-Cookie",
+        "api_key",
+        "apiKey",
+        "API-KEY",
+        "apikey",
+        "OPENAI_API_KEY",
+        "openaiApiKey",
+        "x-api-key",
+        "access_key",
+        "privateKey",
+        "signing_key",
+        "token",
+        "access_token",
+        "accessToken",
+        "bearer",
+    ],
+)
+@pytest.mark.parametrize("value", ["x", 1, 1.5, True, None])
+def test_what_lies_under_a_secret_key_is_masked(key: str, value: object) -> None:
+    """Whatever the value is, and however deep it lies."""
+    assert mask_secret_keys((key,), value) == MASK
+    assert mask_secret_keys(("a", key, "b"), value) == MASK
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "query",
+        "max_tokens",
+        "token_count",
+        "tokens",
+        "keyboard",
+        "key",
+        "monkey",
+        "secretary",
+        "author",
+        "passenger",
+        "",
+        "compass",
+    ],
+)
+def test_what_lies_under_other_keys_stays(key: str) -> None:
+    """Words that only look like secrets are none."""
+    assert mask_secret_keys((key,), "x") == "x"
+
+
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl"
+PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----"
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("Bearer abcdefgh12345678", "Bearer [redacted]"),
+        ("Authorization: Bearer abcdefgh12345678", "Authorization: [redacted]"),
+        ("GET /\r\nauthorization: Token x\r\nHost: a", "GET /\r\nauthorization: [redacted]\r\nHost: a"),
+        ("{'Authorization': 'Digest user=a, nonce=b', 'x': 1}", "{'Authorization': '[redacted]', 'x': 1}"),
+        ("Set-Cookie: a=hunter2; b=hunter3", "Set-Cookie: [redacted]"),
+        ("basic dXNlcjpwYXNz", "basic [redacted]"),
+        (f"jwt {JWT}.", "jwt [redacted]."),
+        (f"key {PEM} end", "key [redacted] end"),
+        ("key -----BEGIN PRIVATE KEY-----\nMIIE", "key [redacted]"),
+        ("sk-abcdefghijklmnop", "[redacted]"),
+        ("use sk_live_abcdefghijkl now", "use [redacted] now"),
+        ("ghp_abcdefghijklmnop1234", "[redacted]"),
+        ("AKIAIOSFODNN7EXAMPLE", "[redacted]"),
+        ("postgres://app:hunter2@db/x", "postgres://app:[redacted]@db/x"),
+        ("redis://:hunter2@db", "redis://:[redacted]@db"),
+        ("password=hunter2&x=1", "password=[redacted]&x=1"),
+        ('{"api_key": "hunter2"}', '{"api_key": "[redacted]"}'),
+        ('{\\"api_key\\": \\"hunter2\\", \\"a\\": 1}', '{\\"api_key\\": \\"[redacted]\\", \\"a\\": 1}'),
+        ("password: pa\\ss", "password: [redacted]"),
+        ("TOKEN = hunter2", "TOKEN = [redacted]"),
+        ("card 4111 1111 1111 1111 ok", "card [redacted] ok"),
+        ("card 4111-1111-1111-1111 ok", "card [redacted] ok"),
+        ("5500005555555559", "[redacted]"),
+    ],
+)
+def test_texts_that_look_like_secrets_are_masked(text: str, masked: str) -> None:
+    """What surrounds a secret stays, and a second pass changes nothing."""
+    assert mask_secret_shapes((), text) == masked
+    assert mask_secret_shapes((), masked) == masked
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "The bearer of bad news",
+        "http://example.com:8080/a@b",
+        "user@example.com",
+        "4111 1111 1111 1112",
+        "1234567890123456",
+        "2026-11-21T05:47:13",
+        "sk-short",
+        "the password is wrong",
+        "eyJ is how they begin",
+    ],
+)
+def test_other_texts_stay(text: str) -> None:
+    """Redaction does not eat what is no secret."""
+    assert mask_secret_shapes((), text) == text
+
+
+@pytest.mark.parametrize("value", [1, 4111111111111111, 1.5, True, None])
+def test_shapes_are_those_of_texts(value: object) -> None:
+    """Other leaves are left alone."""
+    assert mask_secret_shapes((), value) is value
+
+
+@pytest.mark.parametrize(
+    "piece", ["eyJ-", "-----BEGIN ", "password ", "bearer ", "://:", "4 ", "a:", "sk-", "token=", "-----BEGIN A"]
+)
+@pytest.mark.timeout(20)
+def test_no_text_takes_long(piece: str) -> None:
+    """A text that nearly matches all the time is searched in time that grows with its length only."""
+    mask_secret_shapes((), "x://" + piece * (1_000_000 // len(piece)))
+
+
+# --- policy -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environment", "mode"),
+    [
+        ({}, "redacted"),
+        ({OURS: "full"}, "full"),
+        ({OURS: " OFF "}, "off"),
+        ({OURS: "metadata", STANDARD: "true"}, "metadata"),
+        ({OURS: "", STANDARD: "true"}, "full"),
+        ({STANDARD: "SPAN_ONLY"}, "full"),
+        ({STANDARD: "SPAN_AND_EVENT"}, "full"),
+        ({STANDARD: "false"}, "metadata"),
+        ({STANDARD: "NO_CONTENT"}, "metadata"),
+        ({STANDARD: ""}, "redacted"),
+    ],
+)
+def test_the_environment_chooses_the_mode(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], mode: str
+) -> None:
+    """Our own variable wins over the standard one; without either, content is redacted."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert CapturePolicy.from_environment().mode == mode
+
+
+@pytest.mark.parametrize("name", [OURS, STANDARD])
+def test_an_unknown_mode_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A typo does not lead to recording more than was meant."""
+    monkeypatch.setenv(name, "everything")
+    with pytest.raises(ConfigError, match="everything"):
+        CapturePolicy.from_environment()
+
+
+@pytest.mark.parametrize("options", [{"mode": "some"}, {"max_bytes": 255}])
+def test_options_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
+    """A policy is checked when it is made."""
+    with pytest.raises(ConfigError):
+        CapturePolicy(**options)

@@ -1,0 +1,417 @@
+"""`DiscoveryProvider` at its edges: time, threads, event loops that end, and hubs that misbehave."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from pellucid import (
+    ConfigError,
+    DiscoveryBackoff,
+    DiscoveryContext,
+    DiscoveryError,
+    DiscoveryProvider,
+    DiscoveryTimeout,
+    Identity,
+    Tool,
+    semconv,
+)
+from pellucid.events import ToolsCatalogStale
+from pellucid.telemetry import Scope, enter_scope, leave_scope
+from pellucid.testing import FakeHub
+from pellucid.tools import Lister
+from pellucid.tools.discovery_cache import FIRST_BACKOFF, LONGEST_BACKOFF, backoff
+from pellucid_exporters.testing import Captured
+from support.runs import attributes, ending
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
+
+CTX = DiscoveryContext()
+
+
+class Clock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        """Read the clock."""
+        return self.now
+
+
+async def nothing(arguments: dict[str, Any], ctx: object) -> None:
+    """Do nothing."""
+
+
+def named(*names: str) -> list[Tool]:
+    """Return tools of these names."""
+    return [Tool(name=name, run=nothing) for name in names]
+
+
+def names(tools: Sequence[Tool]) -> list[str]:
+    """Return the names of tools."""
+    return [tool.name for tool in tools]
+
+
+async def ask(telemetry: Captured, provider: DiscoveryProvider, within: float | None = 30) -> list[str]:
+    """Ask within a boundary, as a run does, and return names."""
+    scope = Scope(run_id="r1", pipeline=telemetry)
+    token = enter_scope(scope)
+    try:
+        with anyio.fail_after(10):
+            return names((await Lister(provider).list(scope, CTX, within)).tools)
+    finally:
+        leave_scope(token)
+
+
+async def until(condition: Any) -> None:
+    """Wait until something holds."""
+    with anyio.fail_after(10):
+        while not condition():
+            await checkpoint()
+
+
+# --- hubs that hang ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("within", [None, 0.05, 30.0])
+async def test_the_old_list_is_served_when_the_hub_hangs(telemetry: Captured, within: float | None) -> None:
+    """`stale_if_error` holds for timeouts too, whatever the limit of the run, and so does the back-off."""
+    clock = Clock()
+    hub = FakeHub(named("a"))
+    provider = DiscoveryProvider(hub, id="hub", ttl=10, timeout=0.05, stale_if_error=100, clock=clock)
+    await ask(telemetry, provider, within)
+    clock.now += 11
+    hub.latency = math.inf
+    assert await ask(telemetry, provider, within) == ["a"]
+    assert await ask(telemetry, provider, within) == ["a"]
+    assert len(hub.calls) == 2
+    told = [event for event in telemetry.events if isinstance(event, ToolsCatalogStale)]
+    assert [event.error_type for event in told] == ["timeout", "timeout"]
+
+
+async def test_a_hub_that_hangs_is_left_alone_for_a_moment(telemetry: Captured) -> None:
+    """A timeout opens the back-off like any failure."""
+    hub = FakeHub(latency=math.inf)
+    provider = DiscoveryProvider(hub, id="hub", timeout=0.05)
+    with pytest.raises(DiscoveryTimeout, match=r"'hub' failed: the hub did not answer within 0\.05 s"):
+        await ask(telemetry, provider)
+    with pytest.raises(DiscoveryBackoff) as caught:
+        await ask(telemetry, provider)
+    assert caught.value.retry_after == pytest.approx(0.5, abs=0.3)
+    assert len(hub.calls) == 1
+
+
+@pytest.mark.parametrize("limit", [None, 30.0])
+async def test_a_timeout_of_the_hub_s_own_is_not_ours(telemetry: Captured, limit: float | None) -> None:
+    """It is a timeout in telemetry, and is not said to have taken as long as we would have waited."""
+    fault = TimeoutError()
+    with pytest.raises(DiscoveryError, match="'hub' failed: TimeoutError") as caught:
+        await ask(telemetry, DiscoveryProvider(FakeHub(faults=[fault]), id="hub", timeout=limit))
+    assert caught.value.__cause__ is fault
+    assert ending(telemetry.span("discover_tools")) == ("timeout", "ERROR", "timeout")
+
+
+@pytest.mark.parametrize("shielded", [True, False])
+async def test_a_refresh_that_hangs_is_a_timeout(telemetry: Captured, *, shielded: bool) -> None:
+    """In the background nobody waits; its span says what happened, and the next one can begin."""
+    clock = Clock()
+    over = anyio.Event()
+
+    class Sticky(FakeHub):
+        async def fetch_catalog(self, ctx: DiscoveryContext) -> Sequence[Tool]:
+            if self.calls and shielded:
+                with anyio.CancelScope(shield=True):
+                    while not over.is_set():
+                        with contextlib.suppress(anyio.get_cancelled_exc_class()):  # asyncio's own knows no shield
+                            await over.wait()
+            return await super().fetch_catalog(ctx)
+
+    hub = Sticky(named("a"))
+    provider = DiscoveryProvider(hub, id="hub", ttl=10, timeout=0.05, stale_while_revalidate=100, clock=clock)
+    await ask(telemetry, provider)
+    clock.now += 11
+    hub.latency = math.inf
+    assert await ask(telemetry, provider) == ["a"]
+    await until(lambda: len(telemetry.spans) == 3)
+    (refresh,) = [span for span in telemetry.spans if span.links]
+    assert ending(refresh) == ("timeout", "ERROR", "timeout")
+    assert semconv.RUN_ID not in attributes(refresh)
+    over.set()
+    hub.latency = 0
+    clock.now += 1
+    await until(lambda: not provider._flights)
+    assert await ask(telemetry, provider) == ["a"]
+    told = [event for event in telemetry.events if isinstance(event, ToolsCatalogStale)]
+    assert [event.error_type for event in told] == [None, "timeout"]
+
+
+async def test_a_fetch_is_in_flight_for_as_long_as_it_is(telemetry: Captured) -> None:
+    """Its age shows while the hub hangs, and is 0 when it was cancelled."""
+    hub = FakeHub(latency=math.inf)
+    provider = DiscoveryProvider(hub, id="hub")
+
+    def age() -> float:
+        return telemetry.value(semconv.DISCOVERY_INFLIGHT_AGE, pellucid_provider_id="hub")
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, telemetry, provider)
+            await until(lambda: hub.calls)
+            first = age()
+            assert 0 < first < age()
+            assert telemetry.value(semconv.DISCOVERY_INFLIGHT, pellucid_provider_id="hub") == 1
+            tasks.cancel_scope.cancel()
+        await until(lambda: hub.cancelled)
+        await until(lambda: age() == 0)
+    assert telemetry.value(semconv.DISCOVERY_INFLIGHT, pellucid_provider_id="hub") == 0
+    assert not [point for point in telemetry.metrics if point.name == semconv.DISCOVERY_LAST_SUCCESS.name]
+
+
+# --- hubs that misbehave ----------------------------------------------------------------------------------------------
+
+
+async def test_a_hub_that_cancels_itself_fails(telemetry: Captured, anyio_backend: str) -> None:
+    """Neither the caller nor the event loop is cancelled, and the hub is left alone for a moment."""
+
+    class Cancelling:
+        async def fetch_catalog(self, ctx: DiscoveryContext) -> Sequence[Tool]:
+            if anyio_backend == "asyncio":
+                import asyncio
+
+                raise asyncio.CancelledError
+            import trio
+
+            saved: BaseException | None = None
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                try:
+                    await checkpoint()
+                except trio.Cancelled as error:
+                    saved = error
+            assert saved is not None
+            raise saved
+
+    provider = DiscoveryProvider(Cancelling(), id="hub")
+    with pytest.raises(DiscoveryError, match="'hub' failed: ForeignCancellation"):
+        await ask(telemetry, provider)
+    with pytest.raises(DiscoveryBackoff):
+        await ask(telemetry, provider)
+    assert [ending(span)[0] for span in telemetry.spans] == ["failed", "failed"]
+
+
+@pytest.mark.parametrize("key", [lambda ctx: [], lambda ctx: 1 / 0], ids=["unhashable", "raises"])
+async def test_a_key_that_is_none_fails(telemetry: Captured, key: Any) -> None:
+    """A key that cannot be had fails the discovery; tenants are never mixed instead."""
+    hub = FakeHub(named("a"))
+    with pytest.raises(DiscoveryError, match="'hub' failed"):
+        await ask(telemetry, DiscoveryProvider(hub, id="hub", key=key))
+    assert hub.calls == []
+
+
+async def test_a_hub_that_is_down_for_long_is_asked_every_now_and_then() -> None:
+    """The back-off grows to its bound, and no number overflows however often it failed."""
+    clock = Clock()
+    hub = FakeHub(lambda _: None)
+    provider = DiscoveryProvider(hub, id="hub", clock=clock)
+    with anyio.fail_after(20):
+        for _ in range(1100):
+            with pytest.raises(DiscoveryError):
+                await provider.list_tools(CTX)
+            clock.now += LONGEST_BACKOFF
+        hub.tools = named("a")
+        assert names(await provider.list_tools(CTX)) == ["a"]
+    assert [backoff(count) for count in (1, 2, 3, 100, 10**6)] == [
+        FIRST_BACKOFF,
+        1.0,
+        2.0,
+        LONGEST_BACKOFF,
+        LONGEST_BACKOFF,
+    ]
+
+
+# --- callers that come and go -----------------------------------------------------------------------------------------
+
+
+def test_a_caller_that_comes_as_the_last_one_leaves_asks_by_itself() -> None:
+    """Between joining a fetch and waiting for it, it may have been cancelled for want of anybody who waits."""
+    hub = FakeHub(named("a"), latency=math.inf)
+    provider = DiscoveryProvider(hub, id="hub")
+    joined, left = threading.Event(), threading.Event()
+    got: list[list[str]] = []
+    caches: list[str | None] = []
+
+    def report(*, cache: str | None = None, link: object = None) -> None:
+        caches.append(cache)
+        if cache == "joined":
+            hub.latency = 0
+            joined.set()
+            assert left.wait(5)
+
+    async def first() -> None:
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(provider.list_tools, CTX)
+                await until(lambda: hub.calls)
+                thread.start()
+                await anyio.to_thread.run_sync(joined.wait, 5)
+                tasks.cancel_scope.cancel()
+        left.set()
+
+    async def second() -> None:
+        with anyio.fail_after(10):
+            got.append(names(await provider.list_tools(DiscoveryContext(report=report))))
+
+    for backend in ("asyncio", "trio"):
+        joined.clear()
+        left.clear()
+        provider.invalidate()
+        hub.calls.clear()
+        hub.latency = math.inf
+        thread = threading.Thread(target=anyio.run, args=(second,), kwargs={"backend": backend})
+        anyio.run(first, backend=backend)
+        thread.join(20)
+    assert got == [["a"]] * 2
+    assert caches == ["joined", "miss"] * 2
+
+
+def test_a_fetch_does_not_end_with_the_event_loop_that_began_it() -> None:
+    """Whoever waits in another event loop asks by itself then."""
+    hub = FakeHub(named("a"), latency=math.inf)
+    provider = DiscoveryProvider(hub, id="hub")
+    waiting = threading.Event()
+    got: list[list[str]] = []
+
+    async def first() -> None:
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(provider.list_tools, CTX)
+                await until(lambda: hub.calls)
+                thread.start()
+                await anyio.to_thread.run_sync(waiting.wait, 5)
+                hub.latency = 0
+                tasks.cancel_scope.cancel()
+
+    async def second() -> None:
+        async def tell() -> None:
+            await anyio.wait_all_tasks_blocked()
+            waiting.set()
+
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(tell)
+                got.append(names(await provider.list_tools(CTX)))
+
+    for backend in ("asyncio", "trio"):
+        waiting.clear()
+        provider.invalidate()
+        hub.calls.clear()
+        hub.latency = math.inf
+        thread = threading.Thread(target=anyio.run, args=(second,), kwargs={"backend": backend})
+        anyio.run(first, backend=backend)
+        thread.join(20)
+    assert got == [["a"]] * 2
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_refresh_that_ends_with_its_event_loop_is_no_failure(backend: str) -> None:
+    """A hub that was not given the time to answer is not backed off from."""
+    clock = Clock()
+    hub = FakeHub(lambda number: named(f"v{number}"))
+    provider = DiscoveryProvider(hub, id="hub", ttl=10, stale_while_revalidate=10, clock=clock)
+
+    async def once() -> list[str]:
+        with anyio.fail_after(5):
+            found = names(await provider.list_tools(CTX))
+            await anyio.wait_all_tasks_blocked()
+            return found
+
+    assert anyio.run(once, backend=backend) == ["v1"]
+    clock.now += 11
+    hub.latency = math.inf
+    assert anyio.run(once, backend=backend) == ["v1"]
+    assert hub.cancelled == 1
+    clock.now += 20
+    hub.latency = 0
+    assert anyio.run(once, backend=backend) == ["v3"]
+
+
+async def test_tenants_that_share_a_key_share_a_list() -> None:
+    """`key` says who may share, and `invalidate` takes such a key."""
+    hub = FakeHub(lambda number: named(f"v{number}"))
+    provider = DiscoveryProvider(hub, id="hub", key=lambda ctx: ctx.identity and ctx.identity.principal)
+
+    async def of(tenant: str, principal: str) -> list[str]:
+        return names(await provider.list_tools(DiscoveryContext(identity=Identity(tenant=tenant, principal=principal))))
+
+    with anyio.fail_after(5):
+        assert [await of("acme", "ann"), await of("globex", "ann"), await of("acme", "bob")] == [["v1"], ["v1"], ["v2"]]
+        provider.invalidate("ann")
+        assert [await of("acme", "ann"), await of("acme", "bob")] == [["v3"], ["v2"]]
+
+
+async def test_a_closed_provider_says_so_and_can_be_used_again(telemetry: Captured) -> None:
+    """Those who wait are told that it was closed, which is no timeout; the hub is closed too."""
+    closed: list[bool] = []
+
+    class Closable(FakeHub):
+        async def aclose(self) -> None:
+            closed.append(True)
+
+    hub = Closable(named("a"), latency=math.inf)
+    provider = DiscoveryProvider(hub, id="hub", timeout=None)
+
+    async def wait() -> None:
+        with pytest.raises(DiscoveryError, match="was closed meanwhile"):
+            await ask(telemetry, provider)
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            await until(lambda: hub.calls)
+            await provider.aclose()
+    assert closed == [True]
+    assert ending(telemetry.span("discover_tools"))[0] == "failed"
+    hub.latency = 0
+    assert await ask(telemetry, provider) == ["a"]
+
+
+# --- facts ------------------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_known_of_a_hub_is_exported(telemetry: Captured) -> None:
+    """Objective, address, size and time of the last success come with the first discovery."""
+    hub = FakeHub(named("a", "b"))
+    vars(hub).update(server_address="hub.example.com", server_port=8443)
+    await ask(telemetry, DiscoveryProvider(hub, id="hub", objective=0.2))
+    assert telemetry.value(semconv.DISCOVERY_OBJECTIVE, pellucid_provider_id="hub") == 0.2
+    assert telemetry.value(semconv.CATALOG_SIZE, pellucid_provider_id="hub") == 2
+    assert telemetry.value(semconv.DISCOVERY_LAST_SUCCESS, pellucid_provider_id="hub") > 1.7e9
+    found = attributes(telemetry.span("discover_tools hub"))
+    assert (found[semconv.SERVER_ADDRESS], found[semconv.SERVER_PORT]) == ("hub.example.com", 8443)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"id": ""},
+        {"ttl": -1},
+        {"timeout": -1},
+        {"stale_if_error": -1},
+        {"stale_while_revalidate": -1},
+        {"max_entries": 0},
+    ],
+)
+def test_options_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
+    """The error names the option."""
+    (name,) = options
+    with pytest.raises(ConfigError, match=name):
+        DiscoveryProvider(FakeHub(), **{"id": "hub", **options})

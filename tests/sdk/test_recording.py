@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import json
+from collections import deque
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pellucid import CapturePolicy, Identity, Message, TextPart, ToolCall, ToolResult
+from pellucid.messages import ToolDefinition
+from pellucid.telemetry.recording import MARGIN, MAX_DEPTH, MAX_ITEMS, Recorder
+
+SMALL = CapturePolicy(max_bytes=256)
+
+leaves = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters(), max_size=400)
+    | st.sampled_from(["\ud800", "\0" * 300, "é" * 300, "🦊" * 5000, -(10**2000), float("nan"), float("inf")])
+)
+values = st.recursive(
+    leaves,
+    lambda inner: (
+        st.lists(inner, max_size=12)
+        | st.dictionaries(st.text(st.characters(), max_size=30) | st.integers(), inner, max_size=12)
+    ),
+    max_leaves=40,
+)
+
+
+def nested(depth: int) -> Any:
+    """Return a list in a list, and so on."""
+    value: Any = "bottom"
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def no_constant(name: str) -> None:
+    """Refuse what Python's parser takes and JSON does not know."""
+    raise AssertionError(f"{name} is no JSON")
+
+
+def parsed(text: str | None) -> Any:
+    """Parse strictly."""
+    assert text is not None
+    return json.loads(text, parse_constant=no_constant)
+
+
+def size(text: str | None) -> int:
+    """Return the bytes of a text."""
+    assert text is not None
+    return len(text.encode())
+
+
+@given(values, st.sampled_from(["full", "redacted"]), st.sampled_from([256, 1024, 32 * 1024]))
+@example(nested(100), "redacted", 256)
+@example(["\ud800", float("nan")], "redacted", 256)
+@example("x" * 10_000_000, "full", 256)
+@example({"k" * 100_000: 1}, "full", 256)
+@settings(deadline=None)
+def test_whatever_is_recorded_is_valid_json_within_its_bound(value: Any, mode: Any, limit: int) -> None:
+    """JSON of any shape and size is recorded as JSON, bounded in bytes, with the same digest every time."""
+    policy = CapturePolicy(mode, max_bytes=limit)
+    recorded = Recorder(policy).value(value)
+    parsed(recorded.json)
+    assert size(recorded.json) <= limit
+    assert recorded.size >= size(recorded.json) or recorded.json == "[]" or "omitted" in str(recorded.json)
+    assert Recorder(policy).value(value) == recorded
+    assert Recorder(CapturePolicy("metadata", max_bytes=limit)).value(value).json is None
+
+
+@given(st.lists(st.text(st.characters(), max_size=200), min_size=1, max_size=30), st.sampled_from([256, 1024]))
+@settings(deadline=None)
+def test_a_conversation_is_valid_json_within_its_bound(texts: list[str], limit: int) -> None:
+    """The last messages are kept, those before are counted; the digest and size are those of all."""
+    messages = [Message("user", text) for text in texts]
+    recorder = Recorder(CapturePolicy("full", max_bytes=limit))
+    for end in range(1, len(messages) + 1):
+        grown = recorder.messages(tuple(messages[:end]))
+    whole = Recorder(CapturePolicy("full", max_bytes=limit)).messages(tuple(messages))
+    assert grown == whole
+    kept = parsed(whole.json)
+    assert size(whole.json) <= limit
+    assert 1 <= len(kept) == len(messages) - whole.omitted
+    answer = Recorder(CapturePolicy("full", max_bytes=limit)).answer(messages[-1], "content_filter")
+    assert parsed(answer.json)[0]["finish_reason"] == "content_filter"
+    assert size(answer.json) <= limit
+
+
+def test_sizes_are_bytes() -> None:
+    """A size is that of the text as it is sent, whatever its bound took away."""
+    recorder = Recorder(CapturePolicy("full", max_bytes=1024))
+    assert recorder.value("é" * 100).size == 202
+    assert (
+        recorder.messages((Message("user", "é"),)).size
+        == len('[{"role":"user","parts":[{"type":"text","content":"é"}]}]') + 2
+    )
+    assert recorder.value("x" * 100_000).size > 99_000
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ((1, 2), [1, 2]),
+        (deque([1]), [1]),
+        ({2, 1, 3}, [1, 2, 3]),
+        (b"\xff", "_w=="),
+        (Decimal("1.5"), "1.5"),
+        (datetime(2026, 1, 1, tzinfo=UTC), "2026-01-01T00:00:00Z"),
+        (Identity(tenant="a"), {"tenant": "a", "principal": None, "conversation_id": None}),
+        (TextPart("x"), {"type": "text", "content": "x"}),
+        ({1: None}, {"1": None}),
+        (float("nan"), "NaN"),
+        (["\ud800", float("-inf")], ["\ud800", "-Infinity"]),
+        pytest.param(10**5000, "[a number of 16610 bits]", id="integer"),
+        (test_sizes_are_bytes, "[builtins.function]"),
+    ],
+)
+def test_what_is_no_json_is_turned_into_it(value: Any, expected: Any) -> None:
+    """Data keeps its meaning where JSON has one; other objects are named by their type."""
+    assert parsed(Recorder(CapturePolicy("full")).value(value).json) == expected
+
+
+def test_the_digest_of_a_set_is_the_same_in_every_process() -> None:
+    """Sets, whose order is random, are recorded in order."""
+    recorded = Recorder(CapturePolicy("full")).value({str(number) for number in range(100)})
+    assert parsed(recorded.json) == sorted(map(str, range(100)))
+
+
+def test_depth_and_items_are_bounded() -> None:
+    """What is nested too deeply, and what comes after many items, is left out and said to be."""
+    recorder = Recorder(CapturePolicy("full"))
+    assert "nested too deeply" in str(recorder.value(nested(MAX_DEPTH + 1)).json)
+    assert "bottom" in str(recorder.value(nested(MAX_DEPTH - 1)).json)
+    recorded = recorder.value(list(range(MAX_ITEMS + 5)))
+    assert len(parsed(recorded.json)) == MAX_ITEMS
+    assert recorded.size == size(recorded.json) + 5
+
+
+def test_a_long_list_says_how_much_of_it_is_left_out() -> None:
+    """Whole items are kept from the front; the others are counted."""
+    recorded = Recorder(SMALL).value(["x" * 50] * 10)
+    kept = parsed(recorded.json)
+    assert kept == ["x" * 50] * len(kept)
+    assert len(kept) + recorded.omitted == 10
+
+
+def test_a_long_text_is_cut_and_says_so() -> None:
+    """The beginning stays, and how much is missing."""
+    text = parsed(Recorder(CapturePolicy("full", max_bytes=1024)).value("x" * 2000).json)
+    assert text == "x" * 512 + "… [1488 more characters]"
+
+
+@pytest.mark.parametrize("before", range(0, 40, 3))
+def test_a_cut_leaves_no_half_of_a_secret(before: int) -> None:
+    """A secret across the cut is recognised all the same, in values and in texts of errors."""
+    secret = "postgres://app:correct-horse-battery-staple@db/x"
+    policy = CapturePolicy(max_bytes=1024)
+    in_value = "x" * (512 - before) + secret + "y" * 5000
+    in_text = "x" * (1024 - before) + secret + "y" * 5000
+    assert "correct" not in str(Recorder(policy).value(in_value).json)
+    assert "correct" not in str(Recorder(policy).text(in_text))
+    assert len(secret) < MARGIN
+
+
+def test_redactors_see_every_leaf_with_the_keys_that_lead_to_it() -> None:
+    """Items of a list have the path of the list; a redactor may return another type."""
+    seen = []
+
+    def note(path: Any, value: Any) -> Any:
+        seen.append(("/".join(path), value))
+        return None if value == 2 else value
+
+    policy = CapturePolicy(redactors=(note,))
+    assert parsed(Recorder(policy).value({"a": {"b": [1, 2]}, "c": True}).json) == {"a": {"b": [1, None]}, "c": True}
+    assert seen == [("a/b", 1), ("a/b", 2), ("c", True)]
+    assert Recorder(CapturePolicy(redactors=(lambda path, value: None,))).text("x") is None
+
+
+def test_full_is_not_redacted() -> None:
+    """Mode `full` records secrets, as was asked for."""
+    assert parsed(Recorder(CapturePolicy("full")).value({"password": "hunter2"}).json) == {"password": "hunter2"}
+
+
+def test_definitions_keep_their_schema_words() -> None:
+    """A parameter called `password` is no password; a secret in a default is one."""
+    schema = {"type": "object", "properties": {"password": {"type": "string", "default": "sk-abcdefghijklmnop"}}}
+    definition = ToolDefinition(name="a", description="d", parameters=schema)
+    (recorded,) = parsed(Recorder(CapturePolicy()).definitions([definition]).json)
+    assert recorded["parameters"]["properties"] == {"password": {"type": "string", "default": "[redacted]"}}
+
+
+def test_the_digest_is_of_redacted_content() -> None:
+    """A digest tells nothing of a secret: it is the same for another one."""
+    recorder = Recorder(CapturePolicy())
+    assert recorder.value({"password": "a"}).digest == recorder.value({"password": "b"}).digest
+    assert recorder.value({"user": "a"}).digest != recorder.value({"user": "b"}).digest
+
+
+def test_a_message_is_recorded_once() -> None:
+    """A conversation that goes on costs only what is new."""
+    counted: list[Any] = []
+
+    def count(path: Any, value: Any) -> Any:
+        counted.append(value)
+        return value
+
+    recorder = Recorder(CapturePolicy(redactors=(count,)))
+    messages: tuple[Message, ...] = ()
+    for number in range(50):
+        messages = (*messages, Message("user", str(number)))
+        recorder.messages(messages)
+    assert sum(value.isdigit() for value in counted) == 50
+
+
+def test_another_conversation_starts_anew() -> None:
+    """A conversation that is no continuation is recorded as what it is."""
+    recorder = Recorder(CapturePolicy())
+    first, second = Message("user", "first"), Message("user", "second")
+    recorder.messages((first, second))
+    fresh = Recorder(CapturePolicy())
+    assert recorder.messages((second,)) == fresh.messages((second,))
+
+
+def test_an_answer_has_one_finish_reason() -> None:
+    """One that the message brought with it is not repeated."""
+    for message in (Message("assistant", "x"), Message("assistant", "x", "stop")):
+        recorded = Recorder(CapturePolicy()).answer(message, "stop").json
+        assert str(recorded).count("finish_reason") == 1
+        assert parsed(recorded)[0]["finish_reason"] == "stop"
+
+
+def test_secrets_in_arguments_and_results_are_masked() -> None:
+    """Content of tool calls is redacted like any other."""
+    messages = (
+        Message("assistant", [ToolCall("login", {"password": "hunter2"}, "c1")]),
+        Message("tool", [ToolResult("c1", {"access_token": "hunter2", "n": 1})]),
+    )
+    text = Recorder(CapturePolicy()).messages(messages).json
+    assert "hunter2" not in str(text)
+    assert parsed(text)[1]["parts"][0]["response"] == {"access_token": "[redacted]", "n": 1}
