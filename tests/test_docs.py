@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -46,7 +47,7 @@ def test_console_blocks_name_what_there_is(code: str) -> None:
     commands = [line.removeprefix("$ ").split("  #")[0].strip() for line in code.splitlines() if line.startswith("$ ")]
     assert commands
     for command in commands:
-        words = command.split()
+        words = shlex.split(command)
         if words[0] == "make":
             shown = ["make", "--dry-run", *words[1:]]
         elif words[0] == "pellucid":
