@@ -174,7 +174,7 @@ async def _give_up(scope: anyio.CancelScope, done: anyio.Event, patience: float)
         await done.wait()
 
 
-class OutOfTime(Exception):
+class OutOfTime(TimeoutError):
     """Code did not end within the time it was given."""
 
 

@@ -29,36 +29,12 @@ from pellucid.testing import FakeHub
 from pellucid.tools import Lister
 from pellucid.tools.discovery_cache import FIRST_BACKOFF, LONGEST_BACKOFF, backoff
 from pellucid_exporters.testing import Captured
+from support.hubs import Clock, named, names
 from support.runs import attributes, ending
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 
 CTX = DiscoveryContext()
-
-
-class Clock:
-    """A clock that stands until it is moved."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        """Read the clock."""
-        return self.now
-
-
-async def nothing(arguments: dict[str, Any], ctx: object) -> None:
-    """Do nothing."""
-
-
-def named(*names: str) -> list[Tool]:
-    """Return tools of these names."""
-    return [Tool(name=name, run=nothing) for name in names]
-
-
-def names(tools: Sequence[Tool]) -> list[str]:
-    """Return the names of tools."""
-    return [tool.name for tool in tools]
 
 
 async def ask(telemetry: Captured, provider: DiscoveryProvider, within: float | None = 30) -> list[str]:

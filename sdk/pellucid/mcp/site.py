@@ -11,6 +11,7 @@ from mcp import Client, MCPError
 from mcp_types import Tool as ServerTool
 from opentelemetry import propagate, trace
 
+from pellucid.background import OutOfTime
 from pellucid.context import DiscoveryContext
 from pellucid.errors import DiscoveryBackoff, DiscoveryError, DiscoveryTimeout, InvalidCatalog, describe
 from pellucid.mcp.connection import Connection, ServerGone
@@ -18,7 +19,7 @@ from pellucid.mcp.transports import Target
 from pellucid.telemetry import current_scope
 from pellucid.tools import Tool
 from pellucid.tools.discovery_cache import backoff
-from pellucid.tools.flight import Flight, Overtime
+from pellucid.tools.flight import Flight
 
 MAX_PAGES: Final = 1000
 Tools: TypeAlias = tuple[Tool, ...]
@@ -203,7 +204,7 @@ class Site:
     def _failed(self, error: BaseException) -> DiscoveryError:
         """Return a new error for each caller: one exception raised in many tasks mixes up their tracebacks."""
         name = self._plan.id
-        if isinstance(error, Overtime):
+        if isinstance(error, OutOfTime):
             return DiscoveryTimeout(name, f"the MCP server did not answer within {self._plan.timeout:g} s")
         if isinstance(error, DiscoveryError):
             return _typed(type(error)(name, error.problem), error)

@@ -16,7 +16,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.trace import SpanContext
 
-from pellucid.background import race
+from pellucid.background import OutOfTime, race
 from pellucid.context import DiscoveryContext
 from pellucid.errors import (
     ConfigError,
@@ -30,7 +30,7 @@ from pellucid.errors import (
 from pellucid.events import ToolsCatalogStale
 from pellucid.telemetry import DISCOVERY, boundary, current_scope
 from pellucid.tools.catalog import as_sequence, check_catalog
-from pellucid.tools.flight import Flight, Overtime
+from pellucid.tools.flight import Flight
 from pellucid.tools.provider import OnInvalid, ToolHub
 from pellucid.tools.tool import Tool
 
@@ -218,7 +218,7 @@ class DiscoveryProvider:
                         tools = await fetch()
                         b.note(tool_count=len(tools))
                         return tools
-                    raise self._failed(Overtime())
+                    raise self._failed(OutOfTime())
             finally:
                 otel_context.detach(token)
 
@@ -274,7 +274,7 @@ class DiscoveryProvider:
 
     def _failed(self, error: BaseException) -> DiscoveryError:
         """Return a new error for each caller: one exception raised in many tasks mixes up their tracebacks."""
-        if isinstance(error, Overtime):
+        if isinstance(error, OutOfTime):
             return DiscoveryTimeout(self.id, f"the hub did not answer within {self.timeout:g} s")
         if isinstance(error, InvalidCatalog | DiscoveryTimeout):
             return type(error)(self.id, error.problem)

@@ -12,13 +12,9 @@ import anyio
 from anyio.lowlevel import EventLoopToken, current_token
 from opentelemetry.trace import SpanContext
 
-from pellucid.background import call_soon, spawn
+from pellucid.background import OutOfTime, call_soon, spawn
 
 T = TypeVar("T")
-
-
-class Overtime(TimeoutError):
-    """A fetch took longer than it may."""
 
 
 class Abandoned(Exception):
@@ -33,7 +29,7 @@ class Flight(Generic[T]):
 
     Attributes:
         span: Where the fetch is traced; those who join link to it.
-        error: What the fetch raised, once it is settled; `Overtime` and `Abandoned` are of our own making.
+        error: What the fetch raised, once it is settled; `OutOfTime` and `Abandoned` are not the hub's.
     """
 
     __slots__ = (
@@ -93,7 +89,7 @@ class Flight(Generic[T]):
         except BaseException:
             self._leave(key)
             raise
-        self.cancel(Overtime())
+        self.cancel(OutOfTime())
 
     def cancel(self, error: Exception) -> None:
         """Cancel the fetch; whoever waits gets `error`."""
@@ -114,7 +110,7 @@ class Flight(Generic[T]):
         try:
             with self._scope, anyio.move_on_after(self._left()):
                 self._settle(result=await fetch())
-            self._settle(error=Overtime())
+            self._settle(error=OutOfTime())
         except Exception as error:  # noqa: BLE001  (handed over to those who wait)
             self._settle(error=error)
         finally:

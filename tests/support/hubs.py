@@ -1,0 +1,33 @@
+"""What tests of hubs share: tools that do nothing, and a clock that stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pellucid import Tool
+
+
+class Clock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        """Read the clock."""
+        return self.now
+
+
+async def nothing(arguments: dict[str, Any], ctx: object) -> None:
+    """Do nothing."""
+
+
+def named(*names: str) -> list[Tool]:
+    """Return tools of these names."""
+    return [Tool(name=name, run=nothing) for name in names]
+
+
+def names(tools: Sequence[Tool]) -> list[str]:
+    """Return the names of tools."""
+    return [tool.name for tool in tools]
