@@ -25,7 +25,10 @@ def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> ModelReques
         asked = {"catalog": catalog.digest, "messages": len(run.messages), "closing": closing}
         b.record_input(lambda recorder: recorder.facts(asked))
         definitions = () if closing else catalog.definitions
-        run.offered.update(() if closing or run.defined == catalog.digest else catalog.bindings)
+        is_new = run.offering != catalog.digest
+        if is_new and not closing:
+            run.offering = catalog.digest
+            run.offered.update(catalog.bindings)
         request = ModelRequest(
             instructions=run.setup.instructions,
             messages=tuple(run.messages),
@@ -35,7 +38,7 @@ def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> ModelReques
 
         def record(recorder: Recorder) -> Recorded:
             b.note(digest=_digest(recorder, request, "" if closing else catalog.digest))
-            return recorder.facts(_summary(request))
+            return recorder.facts(_summary(request, names=is_new))
 
         b.record_output(record)
         return request
@@ -43,10 +46,13 @@ def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> ModelReques
 
 def _digest(recorder: Recorder, request: ModelRequest, tools: str) -> str:
     """Return a hash of the whole request, which costs only what is new in the conversation."""
-    content = f"{request.instructions}\0{tools}\0{recorder.messages(request.messages).digest}"
+    content = f"{request.instructions}\0{tools}\0{recorder.digest(request.messages)}"
     return blake2b(content.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
-def _summary(request: ModelRequest) -> JSONValue:
-    """Return what is recorded as the output: names and counts; the content is on the `chat` span."""
-    return {"tools": [tool.name for tool in request.tools[:MOST_NAMES]], "messages": len(request.messages)}
+def _summary(request: ModelRequest, *, names: bool) -> JSONValue:
+    """Return what is recorded as the output: counts, and names when they are new; the content is on the `chat` span."""
+    summary: dict[str, JSONValue] = {"messages": len(request.messages), "tool_count": len(request.tools)}
+    if names:
+        summary["tools"] = [tool.name for tool in request.tools[:MOST_NAMES]]
+    return summary

@@ -28,6 +28,7 @@ from pellucid.tools.tool import Tool
 from pellucid.types import JSONObject, JSONValue
 
 _LONGEST_NAME = 64
+_LONGEST_ID = 256
 
 
 async def dispatch(run: Run, catalog: Catalog, calls: Sequence[ToolCall]) -> list[ToolResult]:
@@ -74,7 +75,8 @@ async def _execute(run: Run, catalog: Catalog, call: ToolCall) -> ToolResult:
 
 def _observed(run: Run, binding: Binding | None, call: ToolCall) -> Boundary:
     tool = binding.tool if binding is not None else None
-    name = call.name[:_LONGEST_NAME]
+    # A name that the model made up is content of its own.
+    name = call.name if tool is not None else run.label(call.name[:_LONGEST_NAME]) or semconv.OTHER
     b = boundary(
         run,
         DISPATCH,
@@ -82,15 +84,15 @@ def _observed(run: Run, binding: Binding | None, call: ToolCall) -> Boundary:
         agent=run.agent,
         tool_name=name,
         tool_type="function",
-        tool_call_id=call.id,
-        tool_description=tool.description if tool is not None and tool.description else None,
+        tool_call_id=_id(call)[:_LONGEST_ID],
         provider_id=binding.provider_id if binding is not None else None,
         dispatch_mode=tool.mode if tool is not None else None,
         conversation_id=run.conversation_id,
     )
     if tool is None:
         b.label(tool_name=semconv.OTHER)
-    elif tool.attributes:
+    elif b.records:
+        b.note(tool_description=run.label(tool.description) if tool.description else None)
         b.attributes(tool.attributes)
     return b
 

@@ -7,6 +7,8 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, cast
 
+from opentelemetry.trace import format_span_id
+
 from pellucid import semconv
 from pellucid.background import OutOfTime, race
 from pellucid.errors import ModelError, ModelTimeout, describe
@@ -136,17 +138,16 @@ def _checked(run: Run, model: Model, response: object) -> ModelResponse:
 
 
 def _record_request(run: Run, b: Boundary, request: ModelRequest, catalog: Catalog) -> None:
-    b.record_input(lambda recorder: recorder.messages(request.messages))
+    """Record what of the request is new in this run; digests say what the rest is."""
+    span_id = format_span_id(b.span.get_span_context().span_id)
+    b.record_input(lambda recorder: recorder.new_messages(request.messages, span_id))
     if request.instructions:
         parts = [TextPart(request.instructions).to_dict()]
-        b.content(semconv.SYSTEM_INSTRUCTIONS, lambda recorder: recorder.value(parts))
+        b.content(semconv.SYSTEM_INSTRUCTIONS, request.instructions, lambda recorder: recorder.value(parts))
     if request.tools:
         b.note(catalog_digest=catalog.digest)
-        # Recorded when they are new in this run; until they change the digest says which they are.
-        if run.defined != catalog.digest:
-            run.defined = catalog.digest
-            record = once(catalog.recorded, lambda recorder: recorder.definitions(request.tools))
-            b.content(semconv.TOOL_DEFINITIONS, record)
+        record = once(catalog.recorded, lambda recorder: recorder.definitions(request.tools))
+        b.content(semconv.TOOL_DEFINITIONS, catalog.digest, record)
 
 
 def _record_response(run: Run, b: Boundary, model: Model, response: ModelResponse) -> None:

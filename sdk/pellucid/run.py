@@ -67,15 +67,15 @@ class Run(Scope):
         reader: Who reads the run as a stream, if anybody does; the model is asked for a stream then.
         tool_calls: Calls dispatched so far.
         offered: Names of all tools that were ever offered, to tell a removed one from an invented one.
-        defined: Digest of the catalogue whose definitions were recorded last.
+        offering: Digest of the catalogue that was offered last.
     """
 
     __slots__ = (
-        "defined",
         "deps",
         "limits",
         "messages",
         "offered",
+        "offering",
         "reader",
         "serial",
         "setup",
@@ -111,7 +111,7 @@ class Run(Scope):
         self.usage = Usage()
         self.tool_calls = 0
         self.offered: set[str] = set()
-        self.defined: str | None = None
+        self.offering: str | None = None
         self.serial = anyio.Lock()
 
     def discovery_context(self) -> DiscoveryContext:

@@ -111,6 +111,8 @@ INPUT_BYTES: Final = "pellucid.boundary.input.bytes"
 OUTPUT_DIGEST: Final = "pellucid.boundary.output.digest"
 OUTPUT_BYTES: Final = "pellucid.boundary.output.bytes"
 CONTENT_OMITTED: Final = "pellucid.content.omitted"
+CONTENT_REPEATED: Final = "pellucid.content.repeated"
+CONTENT_RECORDED_ON: Final = "pellucid.content.recorded_on"
 TELEMETRY_PART: Final = "pellucid.telemetry.part"
 
 # --- metrics ----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from pellucid import CapturePolicy, Identity, Message, TextPart, ToolCall, ToolResult
 from pellucid.messages import ToolDefinition
-from pellucid.telemetry.recording import MARGIN, MAX_DEPTH, MAX_ITEMS, Recorder
+from pellucid.telemetry.cleaning import MARGIN, MAX_DEPTH, MAX_ITEMS
+from pellucid.telemetry.recording import Recorder
 
 SMALL = CapturePolicy(max_bytes=256)
 

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import TracebackType
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Self
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -28,10 +28,14 @@ from opentelemetry.util.types import AttributeValue
 from pellucid import semconv
 from pellucid.errors import RunCancelled, error_type_of
 from pellucid.events import Event
+from pellucid.telemetry.content import Content, Record
 from pellucid.telemetry.phases import PAYLOADS, Phase
 from pellucid.telemetry.recording import Recorded, Recorder
 from pellucid.telemetry.scope import Scope
 from pellucid.types import JSONValue
+
+MAX_STACK: Final = 16 * 1024
+"""Characters of a stack trace."""
 
 _ALWAYS_LOGGED: Final = ("outcome", "duration_ms", "error", "error_type")
 _LEVELS: Final = {
@@ -42,17 +46,20 @@ _LEVELS: Final = {
 }
 
 
-Record: TypeAlias = Callable[[Recorder], Recorded]
-"""Makes what is recorded; called only if something is."""
-
-
 class Boundary:
-    """One phase under way. Attributes: span: its span; context: OpenTelemetry's context with the span in it."""
+    """One phase under way.
+
+    Attributes:
+        span: Its span.
+        context: OpenTelemetry's context with the span in it.
+        records: Whether the span takes attributes.
+    """
 
     __slots__ = (
         "_attached",
         "_content",
         "_error",
+        "_extra",
         "_labels",
         "_later",
         "_notes",
@@ -60,6 +67,7 @@ class Boundary:
         "_scope",
         "_start",
         "context",
+        "records",
         "span",
     )
 
@@ -69,11 +77,15 @@ class Boundary:
         self._notes = notes
         self._later: dict[str, Any] = {}
         self._labels: Mapping[str, Any] = {}
-        self._content: dict[str, AttributeValue] = {}
+        self._extra: Mapping[str, AttributeValue] = {}
         self._error: BaseException | None = None
         self._start = scope.now()
         self.span = self._start_span(f"{phase.operation} {target}" if target else phase.operation)
         self.context = trace.set_span_in_context(self.span)
+        self.records = self.span.is_recording()
+        self._content = (
+            Content(scope.recorder, self.span) if self.records and scope.recorder.policy.mode != "off" else None
+        )
 
     def __enter__(self) -> Self:
         self._attached = otel_context.attach(self.context)
@@ -105,7 +117,7 @@ class Boundary:
 
     def attributes(self, attributes: Mapping[str, AttributeValue]) -> None:
         """Set attributes that the phase has no name for."""
-        self._content.update(attributes)
+        self._extra = {**self._extra, **attributes}
 
     def fail(self, error: Exception) -> None:
         """Say that the phase failed although it returns, as a tool whose failure is a result for the model."""
@@ -128,32 +140,23 @@ class Boundary:
 
     def record_input(self, record: Record) -> None:
         """Record what goes in, as `record` makes it of the recorder."""
-        self._record(self._phase.input, semconv.INPUT_DIGEST, semconv.INPUT_BYTES, record)
+        self._record(Content.add_end, self._phase.input, semconv.INPUT_DIGEST, semconv.INPUT_BYTES, record)
 
     def record_output(self, record: Record) -> None:
         """Record what comes out, as `record` makes it of the recorder."""
-        self._record(self._phase.output, semconv.OUTPUT_DIGEST, semconv.OUTPUT_BYTES, record)
+        self._record(Content.add_end, self._phase.output, semconv.OUTPUT_DIGEST, semconv.OUTPUT_BYTES, record)
 
-    def content(self, attribute: str, record: Record) -> None:
-        """Record further content under an attribute of its own."""
-        self._record(attribute, None, None, record)
+    def content(self, attribute: str, version: str, record: Record) -> None:
+        """Record further content under an attribute of its own, unless the run has recorded this version there."""
+        self._record(Content.add_new, attribute, version, record)
 
-    def _record(self, attribute: str, digest: str | None, size: str | None, record: Record) -> None:
-        recorder = self._scope.recorder
-        if recorder.policy.mode == "off" or not self.span.is_recording():
+    def _record(self, add: Callable[..., object], *what: Any) -> None:
+        if self._content is None:
             return
         try:
-            recorded = record(recorder)
+            add(self._content, *what)
         except Exception as error:  # noqa: BLE001  (redactors and content are the application's)
             self._scope.fault("recording", error)
-            return
-        if recorded.json is not None:
-            self._content[attribute] = recorded.json
-        if digest is not None and size is not None:
-            self._content[digest] = recorded.digest
-            self._content[size] = recorded.size
-        if recorded.omitted:
-            self._content[semconv.CONTENT_OMITTED] = recorded.omitted
 
     def _start_span(self, name: str) -> Span:
         scope, phase = self._scope, self._phase
@@ -205,8 +208,10 @@ class Boundary:
     ) -> None:
         span = self.span
         try:
-            if span.is_recording():
-                attributes = {**_attributes(self._phase, self._later), **self._content, semconv.OUTCOME: outcome}
+            if self.records:
+                content = self._content.attributes if self._content is not None else {}
+                later = _attributes(self._phase, self._later)
+                attributes = {**later, **self._extra, **content, semconv.OUTCOME: outcome}
                 if error_type:
                     attributes[semconv.ERROR_TYPE] = error_type
                     span.set_status(StatusCode.ERROR, text)
@@ -217,7 +222,7 @@ class Boundary:
             span.end(end_time=end)
 
     def _exception(self, error: Exception, text: str) -> dict[str, AttributeValue]:
-        stack = self._scope.recorder.text("".join(traceback.format_exception(error)))
+        stack = self._scope.recorder.text("".join(traceback.format_exception(error)), MAX_STACK)
         return {
             "exception.type": f"{type(error).__module__}.{type(error).__qualname__}",
             "exception.message": text,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final, Literal, TypeAlias, get_args
 
 from pellucid.errors import ConfigError
@@ -17,6 +18,11 @@ Redactor: TypeAlias = Callable[[Sequence[str], JSONValue], JSONValue]
 """Takes the keys that lead to a value and the value (text, number, boolean or null); returns what to record instead."""
 
 MASK: Final = "[redacted]"
+
+LEAST_BYTES: Final = 256
+"""Less than this has no room for a message."""
+
+_LENGTH_LIMITS: Final = ("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT")
 
 _SECRET_KEY = re.compile(
     r"""
@@ -62,6 +68,12 @@ def mask_secret_shapes(path: Sequence[str], value: JSONValue) -> JSONValue:
     return _SECRET_TEXT.sub(_mask_match, value) if isinstance(value, str) else value
 
 
+@lru_cache(maxsize=4096)
+def mask_key(key: str) -> str:
+    """Mask a key that is itself a secret, as in a table by token."""
+    return _SECRET_TEXT.sub(_mask_match, key)
+
+
 def _mask_match(match: re.Match[str]) -> str:
     for group in ("credentials", "password", "header", "value"):
         if match[group] is not None:
@@ -102,22 +114,42 @@ class CapturePolicy:
             names, no content and no texts of errors. `off`: nothing of the input and output.
         redactors: Applied in order to every value in mode `redacted`; extend with `(*DEFAULT_REDACTORS, mine)`.
         max_bytes: Bound of one recorded value; what is recorded stays valid JSON.
+        max_span_bytes: Bound of all recorded values of one span; what comes later in a span gets what is left.
     """
 
     mode: CaptureMode = "redacted"
     redactors: tuple[Redactor, ...] = DEFAULT_REDACTORS
     max_bytes: int = 32 * 1024
+    max_span_bytes: int = 128 * 1024
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(CaptureMode):
             raise ConfigError(f"capture mode {self.mode!r} is unknown; use one of {', '.join(get_args(CaptureMode))}")
-        if self.max_bytes < 256:  # noqa: PLR2004  (less than any message)
-            raise ConfigError(f"CapturePolicy(max_bytes={self.max_bytes}): must be at least 256")
+        if self.max_bytes < LEAST_BYTES:
+            raise ConfigError(f"CapturePolicy(max_bytes={self.max_bytes}): must be at least {LEAST_BYTES}")
+        if self.max_span_bytes < self.max_bytes:
+            raise ConfigError(
+                f"CapturePolicy(max_span_bytes={self.max_span_bytes}): must be at least max_bytes, {self.max_bytes}"
+            )
 
     @property
     def content(self) -> bool:
         """Whether content itself is recorded."""
         return self.mode in ("full", "redacted")
+
+    def within_attribute_limit(self) -> CapturePolicy:
+        """Return this for the length that OpenTelemetry's variables allow an attribute, past which it would be cut.
+
+        Too short a length for any JSON leaves only metadata.
+        """
+        limit = min(
+            (int(value) for name in _LENGTH_LIMITS if (value := os.environ.get(name, "")).isdecimal()), default=None
+        )
+        if limit is None or limit >= self.max_bytes or not self.content:
+            return self
+        if limit < LEAST_BYTES:
+            return replace(self, mode="metadata")
+        return replace(self, max_bytes=limit)
 
     @classmethod
     def from_environment(cls) -> CapturePolicy:

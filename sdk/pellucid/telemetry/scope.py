@@ -25,6 +25,9 @@ from pellucid.telemetry.metrics import instruments_of
 from pellucid.telemetry.pipeline import Pipeline, current_default
 from pellucid.telemetry.recording import Recorder
 
+MAX_ERROR: Final = 4 * 1024
+"""Characters of what an error says."""
+
 _faults_logged: set[str] = set()
 
 
@@ -84,7 +87,8 @@ class Scope:
         self._given = tuple(listeners)
         own = Listeners(pipeline.listeners) if pipeline.listeners else None
         self.listeners = (*self._given, own) if own else self._given
-        self.recorder = Recorder(pipeline.capture or CapturePolicy.from_environment())
+        policy = pipeline.capture or CapturePolicy.from_environment()
+        self.recorder = Recorder(policy.within_attribute_limit())
         self.lines = LogLines(pipeline.log_sinks)
         self.instruments = instruments_of(pipeline.meter_provider or metrics.get_meter_provider())
         tracers = pipeline.tracer_provider or trace.get_tracer_provider()
@@ -176,12 +180,19 @@ class Scope:
         except Exception as failure:  # noqa: BLE001  (errors are the application's)
             self.fault("recording", failure)
             return None
-        return self.text(text)
+        return self.text(text, MAX_ERROR)
 
-    def text(self, text: str) -> str | None:
-        """Return a short text, redacted; None if no content is recorded, or a redactor fails, which is counted."""
+    def text(self, text: str, limit: int | None = None) -> str | None:
+        """Return a text, redacted and cut; None if no content is recorded, or a redactor fails, which is counted."""
+        return self._guarded(self.recorder.text, text, limit)
+
+    def label(self, text: str) -> str | None:
+        """Return a short text that is needed again and again as `text` does."""
+        return self._guarded(self.recorder.label, text)
+
+    def _guarded(self, redact: Callable[..., str | None], *what: Any) -> str | None:
         try:
-            return self.recorder.text(text)
+            return redact(*what)
         except Exception as failure:  # noqa: BLE001  (redactors are the application's)
             self.fault("recording", failure)
             return None

@@ -57,7 +57,7 @@ class Lister:
             server_port=facts.server_port,
             cache="none",
         ) as b:
-            b.record_input(lambda recorder: recorder.facts(_asked(ctx)))
+            b.input(_asked(ctx))
             ctx = replace(ctx, report=_Report(b), timeout=within)
             scope.instruments.hubs.declare(provider_id, facts.objective)
             catalog = self.check(await self._ask(scope, ctx, within))

@@ -1,0 +1,148 @@
+"""Making any value JSON that is redacted, bounded and valid."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
+
+from pellucid.telemetry.capture import Redactor, mask_key, mask_secret_shapes
+from pellucid.types import JSONValue
+
+MAX_DEPTH = 32
+MAX_ITEMS = 1024
+MAX_BITS = 4096
+"""Integers of more bits are not recorded: Python refuses to write very long ones."""
+
+MARGIN = 1024
+"""Characters beyond the cut of a long text that redactors see, so that no half of a secret stays."""
+
+_LEAVES = (str, bool, int, float, type(None))
+
+
+class Cleaner:
+    """Walks a value once: redacts leaves, cuts long texts, and makes everything JSON-able.
+
+    Attributes:
+        removed: Characters and items that were left out.
+    """
+
+    __slots__ = ("_max_text", "_redactors", "removed")
+
+    def __init__(self, redactors: Sequence[Redactor], max_bytes: int) -> None:
+        self._redactors = redactors
+        self._max_text = max_bytes // 2
+        self.removed = 0
+
+    def clean(self, value: Any, path: tuple[str, ...] = (), depth: int = 0) -> JSONValue:
+        """Return `value`, which `path` leads to, as JSON-able data."""
+        if isinstance(value, _LEAVES):
+            return self._leaf(value, path)
+        if depth == MAX_DEPTH:
+            return "[nested too deeply]"
+        if isinstance(value, dict):
+            items = self._first(value.items())
+            return {self._key(key): self.clean(item, (*path, str(key)), depth + 1) for key, item in items}
+        if isinstance(value, (set, frozenset)):
+            value = sorted(value, key=repr)  # in an order that is the same every time
+        if isinstance(value, (list, tuple)):
+            return [self.clean(item, path, depth + 1) for item in self._first(value)]
+        return self.clean(dict(value) if isinstance(value, Mapping) else _jsonable(value), path, depth + 1)
+
+    def _leaf(self, value: JSONValue, path: tuple[str, ...]) -> JSONValue:
+        over = len(value) - self._max_text if isinstance(value, str) else 0
+        if over > 0:
+            value = value[: self._max_text + MARGIN]
+        elif isinstance(value, int) and value.bit_length() > MAX_BITS:
+            value = f"[a number of {value.bit_length()} bits]"
+        for redact in self._redactors:
+            value = redact(path, value)
+        return self._cut(value, over) if over > 0 and isinstance(value, str) else value
+
+    def _key(self, key: object) -> str:
+        text = str(key)
+        over = len(text) - self._max_text
+        if over > 0:
+            text = text[: self._max_text + MARGIN]
+        if mask_secret_shapes in self._redactors:
+            text = mask_key(text)
+        return text if over <= 0 else self._cut(text, over)
+
+    def _cut(self, text: str, over: int) -> str:
+        self.removed += over
+        return f"{text[: self._max_text]}… [{over} more characters]"
+
+    def _first(self, items: Collection[Any]) -> Collection[Any]:
+        if len(items) <= MAX_ITEMS:
+            return items
+        self.removed += len(items) - MAX_ITEMS
+        return list(islice(items, MAX_ITEMS))
+
+
+def dumps(value: JSONValue) -> str:
+    """Return JSON without spaces; what JSON has no form for becomes a text or an escape."""
+    try:
+        return to_json(value, inf_nan_mode="strings").decode()
+    except (PydanticSerializationError, ValueError):
+        # A lone surrogate has no UTF-8 form; written as a JSON escape it survives. NaN is no JSON, and becomes a text.
+        value = json.loads(json.dumps(value), parse_constant=str)
+        return json.dumps(value, separators=(",", ":"))
+
+
+def size_of(text: str) -> int:
+    """Return the bytes of a text in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def bounded(text: str, limit: int) -> tuple[str, int]:
+    """Shorten JSON until it fits, staying valid; return it with the number of top-level items left out."""
+    if size_of(text) <= limit:
+        return text, 0
+    value = json.loads(text)
+    if isinstance(value, list):
+        return _first_items(value, limit)
+    return dumps(_shrunk(value, limit)), 0
+
+
+def _jsonable(value: Any) -> JSONValue:
+    """Turn an object into JSON-able data; one that cannot be turned is named by its type."""
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    try:
+        return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="strings")
+    except (PydanticSerializationError, ValueError, RecursionError):
+        return f"[{type(value).__module__}.{type(value).__qualname__}]"
+
+
+def _first_items(items: list[JSONValue], limit: int) -> tuple[str, int]:
+    kept, left = [], limit - 2
+    for item in items:
+        encoded = dumps(item)
+        left -= size_of(encoded) + 1
+        if left < 0:
+            break
+        kept.append(encoded)
+    return f"[{','.join(kept)}]", len(items) - len(kept)
+
+
+def _shrunk(value: JSONValue, limit: int) -> JSONValue:
+    """Cut the texts and lists inside `value`, harder each time, until it fits."""
+    for text_limit in (4096, 1024, 256, 64, 16):
+        shorter = _cut_inside(value, text_limit)
+        if size_of(dumps(shorter)) <= limit:
+            return shorter
+    return {"omitted": f"{size_of(dumps(value))} bytes"}
+
+
+def _cut_inside(value: JSONValue, text_limit: int) -> JSONValue:
+    if isinstance(value, str):
+        over = len(value) - text_limit
+        return value if over <= 0 else f"{value[:text_limit]}… [{over} more characters]"
+    if isinstance(value, list):
+        return [_cut_inside(item, text_limit) for item in value[:text_limit]]
+    if isinstance(value, dict):
+        return {key: _cut_inside(item, text_limit) for key, item in list(value.items())[:text_limit]}
+    return value

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pellucid import (
+    Agent,
+    CapturePolicy,
+    DiscoveryProvider,
+    Identity,
+    Limits,
+    Message,
+    Telemetry,
+    ToolCall,
+    semconv,
+    tool,
+)
+from pellucid.testing import FakeHub, ScriptedModel
+from pellucid_exporters.testing import Captured, capture
+from support.runs import attributes, everything, span_id, within
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from opentelemetry.sdk.trace import ReadableSpan
+
+pytestmark = pytest.mark.anyio
+
+
+@tool
+def look_up(word: str) -> str:
+    """Look a word up."""
+    return f"{word} is a word"
+
+
+def asking(times: int) -> ScriptedModel:
+    """Return a model that looks words up before it answers."""
+    return ScriptedModel(*(ToolCall("look_up", {"word": f"word {n}"}) for n in range(times)), "done")
+
+
+def inputs(span: ReadableSpan) -> list[dict[str, Any]]:
+    """Return the recorded input messages."""
+    found: list[dict[str, Any]] = json.loads(attributes(span)[semconv.INPUT_MESSAGES])
+    return found
+
+
+def recorded_bytes(spans: Sequence[ReadableSpan]) -> int:
+    """Return the bytes of all text on these spans."""
+    return sum(len(value.encode()) for span in spans for value in attributes(span).values() if isinstance(value, str))
+
+
+async def test_each_message_is_recorded_by_the_chat_span_that_it_is_new_to(telemetry: Captured) -> None:
+    """Put together in order, the inputs of the chat spans are the conversation; each refers to the one before."""
+    result = await within(Agent("a", model=asking(3), tools=[look_up]).run("words, please"))
+    chats = telemetry.find("chat")
+    told = [message for chat in chats for message in inputs(chat)]
+    assert told == [message.to_dict() for message in result.messages[:-1]]
+    assert [len(inputs(chat)) for chat in chats] == [1, 2, 2, 2]
+    for before, chat in pairwise(chats):
+        assert attributes(chat)[semconv.CONTENT_RECORDED_ON] == span_id(before)
+    assert [attributes(chat).get(semconv.CONTENT_REPEATED) for chat in chats] == [None, 1, 3, 5]
+    assert inputs(telemetry.span("invoke_agent")) == inputs(chats[0])
+
+
+async def test_the_digest_and_size_are_those_of_the_whole_input(telemetry: Captured) -> None:
+    """They do not depend on how the conversation came about."""
+    result = await within(Agent("a", model=asking(1), tools=[look_up]).run("words"))
+    *history, last = result.messages[:-1]
+    await within(Agent("b", model=ScriptedModel("done"), tools=[look_up]).run(last, history=history))
+    _, second, fresh = telemetry.find("chat")
+    for name in (semconv.INPUT_DIGEST, semconv.INPUT_BYTES):
+        assert attributes(second)[name] == attributes(fresh)[name]
+    assert len(inputs(fresh)) == 3
+
+
+async def test_instructions_definitions_and_catalogues_are_recorded_once(telemetry: Captured) -> None:
+    """Later spans of the run refer to them by digest or by the id of the span that has them."""
+    tools = [look_up, *(tool(name=f"tool_{n}", description="Do it, carefully.")(lambda: "x") for n in range(20))]
+    await within(Agent("a", model=asking(2), tools=tools, instructions="Be kind.").run("words"))
+    chats, listings, requests = (telemetry.find(name) for name in ("chat", "discover_tools", "compose_request"))
+    for name in (semconv.SYSTEM_INSTRUCTIONS, semconv.TOOL_DEFINITIONS):
+        assert [name in attributes(chat) for chat in chats] == [True, False, False]
+    first, *later = [json.loads(attributes(listing)[semconv.OUTPUT]) for listing in listings]
+    assert len(first) == 21
+    assert later == [{"recorded_on": span_id(listings[0])}] * 2
+    assert len({attributes(listing)[semconv.OUTPUT_DIGEST] for listing in listings}) == 1
+    first, *later = [json.loads(attributes(request)[semconv.OUTPUT]) for request in requests]
+    assert len(first.pop("tools")) == first["tool_count"] == 21
+    assert later == [{"messages": 3, "tool_count": 21}, {"messages": 5, "tool_count": 21}]
+
+
+async def test_a_catalogue_that_changes_is_recorded_again(telemetry: Captured) -> None:
+    """A reference always leads to the very same content."""
+    listings = [[tool(name=f"{word}_{n}")(lambda: "x") for n in range(20)] for word in ("one", "two", "one")]
+    hub = FakeHub(lambda number: [look_up, *listings[number - 1]])
+    provider = DiscoveryProvider(hub, id="hub", ttl=0)
+    await within(Agent("a", model=asking(2), providers=[provider]).run("words"))
+    spans = telemetry.find("discover_tools")
+    first, second, third = [json.loads(attributes(span)[semconv.OUTPUT]) for span in spans]
+    assert {item["name"] for item in first} != {item["name"] for item in second}
+    assert third == {"recorded_on": span_id(spans[0])}
+    assert [semconv.TOOL_DEFINITIONS in attributes(chat) for chat in telemetry.find("chat")] == [True, True, True]
+
+
+@pytest.mark.timeout(60)
+async def test_what_a_run_records_grows_with_what_is_new(telemetry: Captured) -> None:
+    """Of 200 iterations with 100 tools, each records as many bytes as any other."""
+    tools = [look_up, *(tool(name=f"tool_{n}", description="Do it, carefully." * 4)(lambda: "x") for n in range(99))]
+    await within(Agent("a", model=asking(199), tools=tools, limits=Limits(max_iterations=200)).run("words"), 60)
+    of = [[span for span in telemetry.spans if attributes(span).get(semconv.ITERATION) == n] for n in range(1, 200)]
+    sizes = [recorded_bytes(spans) for spans in of[1:]]
+    assert max(sizes) < 1.02 * min(sizes)
+    assert max(sizes) < 4096
+
+
+@pytest.mark.parametrize("limit", [1024, 4096])
+async def test_a_span_holds_no_more_than_its_bound(limit: int) -> None:
+    """Values that come later in a span get what is left, as valid JSON, and what was left out is counted."""
+    long = "word " * limit
+    policy = CapturePolicy("full", max_bytes=limit, max_span_bytes=limit)
+    with capture(capture=policy) as telemetry:
+        agent = Agent("a", model=ScriptedModel(long), instructions=long, tools=[look_up])
+        await within(agent.run([Message("user", long), Message("assistant", long), Message("user", long)]))
+    chat = attributes(telemetry.span("chat"))
+    names = (
+        semconv.INPUT_MESSAGES, semconv.OUTPUT_MESSAGES, semconv.SYSTEM_INSTRUCTIONS, semconv.TOOL_DEFINITIONS,
+    )  # fmt: skip
+    assert sum(len(chat[name].encode()) for name in names) <= limit
+    assert all(json.loads(chat[name]) is not None for name in names)
+    assert chat[semconv.CONTENT_OMITTED] >= 2
+
+
+async def test_the_oldest_messages_go_first(telemetry: Captured) -> None:
+    """A history that is too big loses its beginning, and says how much."""
+    history = [Message("user", f"{n} " + "x" * 1000) for n in range(100)]
+    await within(Agent("a", model=ScriptedModel("done")).run("the question", history=history))
+    for span in (telemetry.span("chat"), telemetry.span("invoke_agent")):
+        kept = inputs(span)
+        assert kept[-1]["parts"][0]["content"] == "the question"
+        assert len(kept) + attributes(span)[semconv.CONTENT_OMITTED] == 101
+        assert len(attributes(span)[semconv.INPUT_MESSAGES]) <= 32 * 1024
+
+
+@pytest.mark.parametrize("name", ["OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT"])
+@pytest.mark.parametrize(("limit", "recorded"), [("1000", True), ("100", False), ("", True)])
+async def test_an_attribute_limit_of_opentelemetry_cuts_no_json(
+    monkeypatch: pytest.MonkeyPatch, name: str, limit: str, *, recorded: bool
+) -> None:
+    """What is recorded keeps within the limit, and stays whole; too small a limit leaves metadata."""
+    monkeypatch.setenv(name, limit)
+    with capture() as telemetry:
+        await within(Agent("a", model=ScriptedModel("yes " * 2000)).run("why " * 2000))
+    for span in (telemetry.span("chat"), telemetry.span("invoke_agent")):
+        found = attributes(span)
+        assert semconv.INPUT_DIGEST in found
+        for content in (semconv.INPUT_MESSAGES, semconv.OUTPUT_MESSAGES):
+            assert (content in found) is recorded
+            if recorded:
+                assert json.loads(found[content])
+
+
+@pytest.mark.parametrize("mode", ["redacted", "metadata", "off"])
+async def test_a_name_that_a_model_made_up_is_content(mode: Any) -> None:
+    """A secret in it is masked, and without content it is not there at all; nor are descriptions of tools."""
+    secret = "sk-abcdefghijklmnopqrstuvwxyz"
+
+    @tool(description=f"Use {secret} for this.")
+    def described() -> str:
+        return "x"
+
+    model = ScriptedModel([ToolCall(secret, {}), ToolCall("described", {})], "done")
+    with capture(capture=CapturePolicy(mode)) as telemetry:
+        await within(Agent("a", model=model, tools=[described]).run("go"))
+    assert secret not in everything(telemetry)
+    made_up, known = telemetry.find("execute_tool")
+    name = "[redacted]" if mode == "redacted" else "_OTHER"
+    assert made_up.name == f"execute_tool {name}"
+    assert attributes(made_up)[semconv.TOOL_NAME] == name
+    expected = "Use [redacted] for this." if mode == "redacted" else None
+    assert attributes(known).get(semconv.TOOL_DESCRIPTION) == expected
+
+
+async def test_redactors_see_identities_and_keys_that_are_secrets() -> None:
+    """What a discovery is asked is redacted like any other content, and so are the keys of objects."""
+
+    def mask_tenant(path: Sequence[str], value: Any) -> Any:
+        return "[tenant]" if "tenant" in path else value
+
+    policy = CapturePolicy(redactors=(*CapturePolicy().redactors, mask_tenant))
+    model = ScriptedModel(ToolCall("look_up", {"word": "x", "sk-abcdefghijklmnopqrst": 1}), "done")
+    with capture(capture=policy) as telemetry:
+        await within(Agent("a", model=model, tools=[look_up]).run("go", identity=Identity(tenant="acme")))
+    recorded = json.loads(attributes(telemetry.find("discover_tools")[0])[semconv.INPUT])
+    assert recorded["identity"]["tenant"] == "[tenant]"
+    spans = repr([attributes(span) for span in telemetry.spans])
+    assert "sk-abc" not in spans
+    assert "acme" not in spans
+
+
+async def test_nothing_is_prepared_for_spans_that_nobody_records() -> None:
+    """Without an SDK, redactors are not even asked, and the run is the same."""
+    asked = []
+    policy = CapturePolicy(redactors=(lambda path, value: asked.append(value),))
+    agent = Agent("a", model=asking(2), tools=[look_up], telemetry=Telemetry(capture=policy))
+    assert (await within(agent.run("words"))).output == "done"
+    assert asked == []
