@@ -80,10 +80,10 @@ async def _observed(run: Run) -> RunResult:
 
 async def _loop(run: Run) -> tuple[Status, str, ModelResponse]:
     limit = "max_iterations"
+    # A cancellation that came first arrives here, before the first phase; later ones do where a model is waited for.
+    await checkpoint()
     while run.iteration < run.limits.max_iterations:
         run.iteration += 1
-        # A model and tools that never wait must not keep the loop from others, nor a cancellation from arriving.
-        await checkpoint()
         catalog = await discover(run)
         response = await infer(run, compose(run, catalog), catalog)
         run.messages.append(_without_repeated_ids(response.message))

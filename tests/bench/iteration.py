@@ -8,12 +8,13 @@ medians are compared. Only the ratios carry over to another machine.
 from __future__ import annotations
 
 import argparse
+import gc
 import platform
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
-from typing import Any, TextIO
+from typing import Any, TextIO, get_args
 
 import anyio
 import structlog
@@ -21,9 +22,11 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from bench.by_hand import ByHand
 from pellucid import Agent, CapturePolicy, Limits, Message, ModelRequest, ModelResponse, Telemetry, Tool, ToolCall
+from pellucid.telemetry.capture import CaptureMode
 from pellucid.testing import FunctionModel
 
 ITERATIONS = 20
@@ -105,13 +108,10 @@ async def bare_loop() -> None:
             messages.append(Message("tool", await tools[call.name](call.arguments, None)))  # noqa: PERF401  (awaits)
 
 
-def variants() -> dict[str, tuple[Variant, bool]]:
+def variants(tracers: TracerProvider) -> dict[str, tuple[Variant, bool]]:
     """Return what is compared, and whether structlog writes lines meanwhile."""
-    tracers = TracerProvider()
-    tracers.add_span_processor(BatchSpanProcessor(NoExport(), max_queue_size=100_000))
     meters = MeterProvider(metric_readers=[InMemoryMetricReader()])
     on = Telemetry(tracer_provider=tracers, meter_provider=meters)
-    metadata = Telemetry(tracer_provider=tracers, meter_provider=meters, capture=CapturePolicy("metadata"))
     found: dict[str, tuple[Variant, bool]] = {}
     for size in SIZES:
         by_hand = ByHand(tracers, meters, Answering(), catalogue(size), noop, content=True)
@@ -119,8 +119,11 @@ def variants() -> dict[str, tuple[Variant, bool]]:
         found[f"pellucid, spans, metrics, content and logs, {size} tools"] = (ours(size, on), True)
     without_content = ByHand(tracers, meters, Answering(), catalogue(10), noop, content=False)
     found["by hand, without content, 10 tools"] = (without_content.run, False)
-    found["pellucid, capture=metadata, without logs, 10 tools"] = (ours(10, metadata), False)
-    found["pellucid, without logs, 10 tools"] = (ours(10, on), False)
+    for mode in get_args(CaptureMode):
+        telemetry = Telemetry(tracer_provider=tracers, meter_provider=meters, capture=CapturePolicy(mode))
+        found[f"pellucid, capture={mode}, without logs, 10 tools"] = (ours(10, telemetry), False)
+    sampled_out = Telemetry(tracer_provider=TracerProvider(sampler=ALWAYS_OFF), meter_provider=meters)
+    found["pellucid, sampled out, without logs, 10 tools"] = (ours(10, sampled_out), False)
     found["bare loop, no telemetry"] = (bare_loop, False)
     found["pellucid, no OpenTelemetry SDK installed, 10 tools"] = (ours(10, Telemetry()), False)
     return found
@@ -138,11 +141,16 @@ def logging_to(stream: TextIO | None) -> None:
 
 async def measure(samples: int, sink: TextIO) -> dict[str, float]:
     """Return the median processor time of one iteration by variant, in microseconds."""
-    compared = variants()
+    tracers = TracerProvider()
+    tracers.add_span_processor(BatchSpanProcessor(NoExport(), max_queue_size=100_000))
+    compared = variants(tracers)
     taken: dict[str, list[float]] = {name: [] for name in compared}
     for _ in range(samples + 1):
         for name, (run, logs) in compared.items():
             logging_to(sink if logs else None)
+            # What one variant leaves in the queue must not slow the garbage collection of the next.
+            tracers.force_flush()
+            gc.collect()
             began = time.thread_time()
             await run()
             taken[name].append((time.thread_time() - began) / (ITERATIONS + 1) * 1e6)

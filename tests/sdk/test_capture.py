@@ -108,6 +108,11 @@ PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----"
         ("password: pa\\ss", "password: [redacted]"),
         ("TOKEN = hunter2", "TOKEN = [redacted]"),
         ("card 4111 1111 1111 1111 ok", "card [redacted] ok"),
+        ("İ Password=hunter2 and password=hunter3", "İ Password=[redacted] and password=[redacted]"),
+        ("é PASSWORD=hunter2", "é PASSWORD=[redacted]"),
+        ("secret=token=hunter2 Bearer abcdefgh", "secret=[redacted] Bearer [redacted]"),
+        ("AccessKey: hunter2, private-key: hunter3", "AccessKey: [redacted], private-key: [redacted]"),
+        ("xoxb-123456789012-abc rk_live_abcdefghijkl", "[redacted] [redacted]"),
         ("card 4111-1111-1111-1111 ok", "card [redacted] ok"),
         ("5500005555555559", "[redacted]"),
     ],
@@ -131,6 +136,9 @@ def test_texts_that_look_like_secrets_are_masked(text: str, masked: str) -> None
         "sk-short",
         "the password is wrong",
         "eyJ is how they begin",
+        "a broken: tokenizer: x",
+        "monkey: banana, keyboard=qwerty, hockey: puck",
+        "task-abcdefghijklmnop and throughghp",
     ],
 )
 def test_other_texts_stay(text: str) -> None:

@@ -118,6 +118,7 @@ def test_sizes_are_bytes() -> None:
         (Identity(tenant="a"), {"tenant": "a", "principal": None, "conversation_id": None}),
         (TextPart("x"), {"type": "text", "content": "x"}),
         ({1: None}, {"1": None}),
+        ({1: "a", "1": "b"}, {"1": "a", "1 (1)": "b"}),
         (float("nan"), "NaN"),
         (["\ud800", float("-inf")], ["\ud800", "-Infinity"]),
         pytest.param(10**5000, "[a number of 16610 bits]", id="integer"),

@@ -181,14 +181,15 @@ class Boundary:
             self._measure(end, error_type)
         except Exception as fault:  # noqa: BLE001  (metric readers are the application's)
             self._scope.fault("metric", fault)
-        ended = {**self._notes, "outcome": outcome, "duration_ms": (end - self._start) / 1e6}
-        if error_type:
-            ended |= {"error": text, "error_type": error_type}
         event = self._phase.completed if outcome == semconv.COMPLETED else self._phase.failed
+        ended = self._notes
+        ended["outcome"], ended["duration_ms"] = outcome, (end - self._start) / 1e6
+        if error_type:
+            ended["error"], ended["error_type"] = text, error_type
         if event is not None:
             self._emit(event, ended)
-        name = event.name if event is not None else f"{self._phase.operation}.{outcome}"
-        self._log(name, outcome, ended, end)
+        if self._scope.lines.wanted(_LEVELS[outcome]):
+            self._log(event.name if event is not None else f"{self._phase.operation}.{outcome}", outcome, end)
 
     def _judge(self, error: BaseException | None) -> tuple[str, str | None]:
         """Return the outcome and `error.type`."""
@@ -231,18 +232,19 @@ class Boundary:
 
     def _measure(self, end: int, error_type: str | None) -> None:
         phase = self._phase
-        notes = {**self._notes, **self._labels}
-        labels = {name: notes[note] for note, name in _labels(phase) if notes.get(note) is not None}
-        labels.update({name: value for name, value in phase.attributes.items() if name in phase.duration.attributes})
+        notes = {**self._notes, **self._labels} if self._labels else self._notes
+        labels, noted = _labels(phase)
+        labels = labels.copy()
+        for note, name in noted:
+            if (value := notes.get(note)) is not None:
+                labels[name] = value
         if error_type:
             labels[semconv.ERROR_TYPE] = error_type
         histogram = self._scope.instruments.by_name[phase.duration.name]
         histogram.record((end - self._start) / 1e9, labels, context=self.context)
 
-    def _log(self, event: str, outcome: str, ended: Mapping[str, Any], end: int) -> None:
-        scope, level = self._scope, _LEVELS[outcome]
-        if not scope.lines.wanted(level):
-            return
+    def _log(self, event: str, outcome: str, end: int) -> None:
+        scope = self._scope
         span = self.span.get_span_context()
         fields: dict[str, Any] = {
             "agent": scope.agent,
@@ -252,9 +254,9 @@ class Boundary:
             "span_id": format_span_id(span.span_id),
         }
         for name in (*self._phase.logged, *_ALWAYS_LOGGED):
-            if (value := ended.get(name)) is not None:
+            if (value := self._notes.get(name)) is not None:
                 fields[name] = value
-        scope.lines.write(level, event, fields, end, scope.fault)
+        scope.lines.write(_LEVELS[outcome], event, fields, end, scope.fault)
 
     def _emit(self, event: type[Event], notes: Mapping[str, Any]) -> None:
         if self._scope.heard(event.name):
@@ -296,5 +298,8 @@ def _attributes(phase: Phase, notes: Mapping[str, Any]) -> dict[str, AttributeVa
 
 
 @cache
-def _labels(phase: Phase) -> tuple[tuple[str, str], ...]:
-    return tuple((note, name) for note, name in phase.names.items() if name in phase.duration.attributes)
+def _labels(phase: Phase) -> tuple[dict[str, AttributeValue], tuple[tuple[str, str], ...]]:
+    """Return the labels that are the same for all boundaries of a phase, and the notes that make the others."""
+    allowed = phase.duration.attributes
+    same = {name: value for name, value in phase.attributes.items() if name in allowed}
+    return same, tuple((note, name) for note, name in phase.names.items() if name in allowed)

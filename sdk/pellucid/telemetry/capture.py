@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Final, Literal, TypeAlias, get_args
 
 from pellucid.errors import ConfigError
+from pellucid.telemetry.shapes import find_secrets
 from pellucid.types import JSONValue
 
 CaptureMode: TypeAlias = Literal["full", "redacted", "metadata", "off"]
@@ -37,23 +38,6 @@ _SECRET_KEY = re.compile(
 )
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
-_SECRET_TEXT = re.compile(
-    r"""
-    -----BEGIN\ [A-Z ]*PRIVATE\ KEY-----.*?(?:-----END\ [A-Z ]*PRIVATE\ KEY-----|\Z)
-  | \b(?i:bearer|basic)\s+(?P<credentials>[A-Za-z0-9._~+/=-]{8,})
-  | \beyJ[A-Za-z0-9_-]{5,4096}+\.[A-Za-z0-9_-]{5,}(?:\.[A-Za-z0-9_-]*)?
-  | \b(?:sk|rk|pk)[-_][A-Za-z0-9_-]{12,}
-  | \b(?:gh[pousr]_|github_pat_|glpat-|hf_|xox[abeprs]-|AKIA|ASIA|AIza)[A-Za-z0-9_-]{12,}
-  | ://[^\s/@:]*:(?P<password>[^\s/@]+)(?=@)
-  | (?i:authorization|cookie)(?:\\*["'])?\s*[:=]\s*+(?:\\*["'])?+
-    (?P<header>(?!\[redacted\])(?:[^\r\n"'\\]|\\(?!["'rn]))+)
-  | (?i:pass(?:word|wd|phrase)|pwd|secret|(?:api|access|private)[_-]?key|\btoken|_token)
-    (?:\\*["'])?\s*[:=]\s*+(?:\\*["'])?+(?P<value>(?!\[redacted\])(?:[^\s"',;&\\]|\\(?!["'rn]))+)
-  | \b[3-6](?:[ -]?[0-9]){12,18}\b
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-
 
 def mask_secret_keys(path: Sequence[str], value: JSONValue) -> JSONValue:
     """Mask whatever lies under a key that names a secret: `password`, `api_key`, `accessToken`, ...."""
@@ -65,29 +49,19 @@ def mask_secret_keys(path: Sequence[str], value: JSONValue) -> JSONValue:
 
 def mask_secret_shapes(path: Sequence[str], value: JSONValue) -> JSONValue:
     """Mask text that looks like a secret: bearer tokens, JWTs, keys, card numbers, passwords in addresses."""
-    return _SECRET_TEXT.sub(_mask_match, value) if isinstance(value, str) else value
+    return _mask_text(value) if isinstance(value, str) else value
 
 
 @lru_cache(maxsize=4096)
 def mask_key(key: str) -> str:
     """Mask a key that is itself a secret, as in a table by token."""
-    return _SECRET_TEXT.sub(_mask_match, key)
+    return _mask_text(key)
 
 
-def _mask_match(match: re.Match[str]) -> str:
-    for group in ("credentials", "password", "header", "value"):
-        if match[group] is not None:
-            start, end = match.span(group)
-            return match[0][: start - match.start()] + MASK + match[0][end - match.start() :]
-    if match[0][0] in "3456" and not _is_card_number(match[0]):
-        return match[0]
-    return MASK
-
-
-def _is_card_number(text: str) -> bool:
-    """Apply the Luhn check (ISO/IEC 7812-1)."""
-    digits = [int(character) for character in reversed(text) if character.isdigit()]
-    return sum(digits[0::2]) % 10 == -sum(sum(divmod(2 * digit, 10)) for digit in digits[1::2]) % 10
+def _mask_text(text: str) -> str:
+    for start, end in reversed(find_secrets(text)):
+        text = text[:start] + MASK + text[end:]
+    return text
 
 
 _known_keys: dict[str, bool] = {}

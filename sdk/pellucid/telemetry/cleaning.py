@@ -20,6 +20,9 @@ MAX_BITS = 4096
 MARGIN = 1024
 """Characters beyond the cut of a long text that redactors see, so that no half of a secret stays."""
 
+LONGEST_KEY = 256
+"""Characters of a key of an object."""
+
 _LEAVES = (str, bool, int, float, type(None))
 
 
@@ -30,32 +33,47 @@ class Cleaner:
         removed: Characters and items that were left out.
     """
 
-    __slots__ = ("_max_text", "_redactors", "removed")
+    __slots__ = ("_masks_keys", "_max_text", "_redactors", "removed")
 
     def __init__(self, redactors: Sequence[Redactor], max_bytes: int) -> None:
         self._redactors = redactors
+        self._masks_keys = mask_secret_shapes in redactors
         self._max_text = max_bytes // 2
         self.removed = 0
 
     def clean(self, value: Any, path: tuple[str, ...] = (), depth: int = 0) -> JSONValue:
         """Return `value`, which `path` leads to, as JSON-able data."""
+        if type(value) is str and len(value) <= self._max_text:  # most of what there is, hence first
+            for redact in self._redactors:
+                value = redact(path, value)
+            return value
         if isinstance(value, _LEAVES):
             return self._leaf(value, path)
         if depth == MAX_DEPTH:
             return "[nested too deeply]"
         if isinstance(value, dict):
-            items = self._first(value.items())
-            return {self._key(key): self.clean(item, (*path, str(key)), depth + 1) for key, item in items}
+            return self._object(value, path, depth + 1)
         if isinstance(value, (set, frozenset)):
             value = sorted(value, key=repr)  # in an order that is the same every time
         if isinstance(value, (list, tuple)):
             return [self.clean(item, path, depth + 1) for item in self._first(value)]
         return self.clean(dict(value) if isinstance(value, Mapping) else _jsonable(value), path, depth + 1)
 
+    def _object(self, value: dict[Any, Any], path: tuple[str, ...], depth: int) -> JSONValue:
+        found: dict[str, JSONValue] = {}
+        for key, item in self._first(value.items()):
+            name = self._key(key)
+            if name in found:  # of keys that were masked or cut, or 1 beside "1"
+                name = f"{name} ({len(found)})"
+            found[name] = self.clean(item, (*path, name), depth)
+        return found
+
     def _leaf(self, value: JSONValue, path: tuple[str, ...]) -> JSONValue:
-        over = len(value) - self._max_text if isinstance(value, str) else 0
-        if over > 0:
-            value = value[: self._max_text + MARGIN]
+        over = 0
+        if isinstance(value, str):
+            over = len(value) - self._max_text
+            if over > 0:
+                value = value[: self._max_text + MARGIN]
         elif isinstance(value, int) and value.bit_length() > MAX_BITS:
             value = f"[a number of {value.bit_length()} bits]"
         for redact in self._redactors:
@@ -64,12 +82,14 @@ class Cleaner:
 
     def _key(self, key: object) -> str:
         text = str(key)
-        over = len(text) - self._max_text
-        if over > 0:
-            text = text[: self._max_text + MARGIN]
-        if mask_secret_shapes in self._redactors:
+        if len(text) <= LONGEST_KEY:
+            return mask_key(text) if self._masks_keys else text
+        over = len(text) - LONGEST_KEY
+        text = text[: LONGEST_KEY + MARGIN]
+        if self._masks_keys:
             text = mask_key(text)
-        return text if over <= 0 else self._cut(text, over)
+        self.removed += over
+        return f"{text[:LONGEST_KEY]}… [{over} more characters]"
 
     def _cut(self, text: str, over: int) -> str:
         self.removed += over

@@ -19,6 +19,10 @@ _REFERABLE: Final = frozenset({semconv.INPUT, semconv.OUTPUT})
 """Attributes that may hold a reference; those of the conventions have the shape that these prescribe."""
 
 
+REPEATED: Final = 256
+"""Characters from which content that an earlier span has is referred to; less is as short as the reference."""
+
+
 class Content:
     """Takes what is recorded on one span, within the bound of a span.
 
@@ -38,10 +42,10 @@ class Content:
     def add(self, attribute: str, record: Record) -> Recorded:
         """Record one value, shortened to what the bound of the span leaves room for."""
         recorded = record(self._recorder)
-        if attribute in _REFERABLE:
-            recorded = self._recorder.referring(recorded, format_span_id(self._span.get_span_context().span_id))
         if recorded.json is not None:
-            size = size_of(recorded.json)
+            if len(recorded.json) >= REPEATED and attribute in _REFERABLE:
+                recorded = self._recorder.referring(recorded, format_span_id(self._span.get_span_context().span_id))
+            size = size_of(recorded.json or "")
             if size > self._room:
                 recorded, size = recorded.within(self._room), self._room
             self._room -= size

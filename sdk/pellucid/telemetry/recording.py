@@ -24,9 +24,6 @@ MAX_LABEL = 1024
 
 MOST_LABELS = 1024
 
-REPEATED = 256
-"""Characters from which content that an earlier span has is referred to; less is as short as the reference."""
-
 
 class Recorded(NamedTuple):
     """What is recorded of one value.
@@ -91,13 +88,17 @@ class _Chain:
 
     def last(self, first: int, limit: int) -> tuple[str, int]:
         """Return the JSON of the messages from `first` on that fit, the last ones, and how many were left out."""
-        size, kept = 2, len(self.fragments)
-        while kept > first:
-            size += size_of(self.fragments[kept - 1].json) + 1
-            if size > limit and kept < len(self.fragments):
+        new = self.fragments[first:]
+        text = f"[{','.join([fragment.json for fragment in new])}]"
+        if size_of(text) <= limit:
+            return text, 0
+        size, kept = 2, len(new)
+        for fragment in reversed(new):
+            size += size_of(fragment.json) + 1
+            if size > limit and kept < len(new):
                 break
             kept -= 1
-        return f"[{','.join([fragment.json for fragment in self.fragments[kept:]])}]", kept - first
+        return f"[{','.join([fragment.json for fragment in new[kept:]])}]", kept
 
 
 class Recorder:
@@ -159,7 +160,7 @@ class Recorder:
     def new_messages(self, messages: Sequence[Message], span_id: str) -> Recorded:
         """Record what of a growing conversation the call before this one, on another span, has not recorded."""
         chain = self._follow(messages)
-        recorded = self._since(chain, chain.told)._replace(repeated=chain.told, recorded_on=chain.told_on)
+        recorded = self._since(chain, chain.told, chain.told_on)
         chain.told, chain.told_on = len(chain.fragments), span_id
         return recorded
 
@@ -189,8 +190,6 @@ class Recorder:
 
     def referring(self, recorded: Recorded, span_id: str) -> Recorded:
         """Return `recorded`, or a reference to the span of this run that has the same content."""
-        if recorded.json is None or len(recorded.json) < REPEATED:
-            return recorded
         holder = self._seen.setdefault(recorded.digest, span_id)
         return recorded if holder is span_id else recorded._replace(json=f'{{"recorded_on":"{holder}"}}')
 
@@ -202,9 +201,11 @@ class Recorder:
             self._chain.add(self._fragment(message))
         return self._chain
 
-    def _since(self, chain: _Chain, first: int) -> Recorded:
-        text, omitted = chain.last(first, self._policy.max_bytes) if self._policy.content else (None, 0)
-        return Recorded(json=text, digest=chain.digest.hex(), size=chain.size, omitted=omitted)
+    def _since(self, chain: _Chain, first: int, holder: str | None = None) -> Recorded:
+        if not self._policy.content:
+            return Recorded(None, chain.digest.hex(), chain.size)
+        text, omitted = chain.last(first, self._policy.max_bytes)
+        return Recorded(text, chain.digest.hex(), chain.size, omitted, first, holder)
 
     def _fragment(self, message: Message) -> _Fragment:
         found = self._fragments.get(id(message))
@@ -219,9 +220,9 @@ class Recorder:
         digest = blake2b(text.encode(), digest_size=16).hexdigest()
         size = size_of(text) + removed
         if not self._policy.content:
-            return Recorded(json=None, digest=digest, size=size)
+            return Recorded(None, digest, size)
         shorter, omitted = bounded(text, self._policy.max_bytes)
-        return Recorded(json=shorter, digest=digest, size=size, omitted=omitted)
+        return Recorded(shorter, digest, size, omitted)
 
     def _encode(self, value: JSONValue, redactors: Sequence[Redactor]) -> tuple[str, int]:
         cleaner = Cleaner(redactors, self._policy.max_bytes)

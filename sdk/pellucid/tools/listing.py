@@ -6,7 +6,6 @@ import inspect
 import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Hashable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -17,10 +16,10 @@ from pellucid.background import OutOfTime, race
 from pellucid.context import DiscoveryContext
 from pellucid.errors import DiscoveryError, DiscoveryTimeout, describe, first_of
 from pellucid.events import ToolsCatalogChanged, ToolsQuarantined
-from pellucid.telemetry import DISCOVERY, Boundary, Scope, boundary, once
+from pellucid.telemetry import DISCOVERY, Boundary, Recorded, Scope, boundary, once
+from pellucid.telemetry.recording import Recorder
 from pellucid.tools.catalog import REMEMBERED, ProviderCatalog, as_sequence, check_catalog
 from pellucid.tools.provider import ProviderFacts, ToolProvider
-from pellucid.types import JSONValue
 
 
 class Lister:
@@ -57,8 +56,8 @@ class Lister:
             server_port=facts.server_port,
             cache="none",
         ) as b:
-            b.input(_asked(ctx))
-            ctx = replace(ctx, report=_Report(b), timeout=within)
+            b.record_input(lambda recorder: _record_asked(recorder, ctx))
+            ctx = ctx.reporting(_Report(b), within)
             scope.instruments.hubs.declare(provider_id, facts.objective)
             catalog = self.check(await self._ask(scope, ctx, within))
             self._note(scope, b, ctx, catalog)
@@ -185,9 +184,10 @@ async def list_all(
     return [catalog for catalog in found if catalog is not None]
 
 
-def _asked(ctx: DiscoveryContext) -> JSONValue:
-    """Return what is recorded as the input of a discovery."""
-    return {"iteration": ctx.iteration, "active_skill_ids": ctx.active_skill_ids, "identity": ctx.identity}
+def _record_asked(recorder: Recorder, ctx: DiscoveryContext) -> Recorded:
+    """Record the input of a discovery; an identity is content like any other."""
+    asked = {"iteration": ctx.iteration, "active_skill_ids": ctx.active_skill_ids, "identity": ctx.identity}
+    return recorder.facts(asked) if ctx.identity is None else recorder.value(asked)
 
 
 def _remember(table: OrderedDict[Hashable, Any], key: Hashable, value: object) -> None:
