@@ -66,7 +66,7 @@ async def _observed(run: Run) -> RunResult:
         RUN,
         setup.name,
         agent=setup.name,
-        description=setup.description,
+        description=run.label(setup.description) if setup.description else None,
         model=setup.model.name,
         conversation_id=run.conversation_id,
     ) as b:
