@@ -7,8 +7,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import structlog
 from opentelemetry.metrics import Histogram, MeterProvider
-from opentelemetry.trace import SpanKind, Tracer, TracerProvider
+from opentelemetry.trace import Span, SpanKind, Tracer, TracerProvider, format_span_id, format_trace_id
 
 from pellucid import Message, ModelRequest, semconv
 
@@ -20,7 +21,8 @@ class ByHand:
     """A loop with four spans and four histogram records an iteration, and the attributes that Pellucid's have.
 
     With `content` it records messages, arguments, results and the offered tools too: `json.dumps` of the history for
-    every request, as such code does, and of the tools once.
+    every request, as such code does, or only of what is new in it, and of the tools once. With `logs` it writes a line
+    of structlog for each span.
     """
 
     def __init__(
@@ -32,6 +34,8 @@ class ByHand:
         tool: ToolFunction,
         *,
         content: bool,
+        whole_history: bool = True,
+        logs: bool = False,
     ) -> None:
         self.tracer: Tracer = tracers.get_tracer("by-hand")
         meter = meters.get_meter("by-hand")
@@ -50,6 +54,8 @@ class ByHand:
         self.tools = tools
         self.tool = tool
         self.content = content
+        self.whole_history = whole_history
+        self.logs = logs
         self.listed = json.dumps([{"name": tool.name, "description": tool.description} for tool in tools])
         self.defined = json.dumps([tool.definition.to_dict() for tool in tools])[: 32 * 1024]
 
@@ -106,6 +112,7 @@ class ByHand:
                 "pellucid.discovery.cache": "none",
             }
             self.histograms[semconv.DISCOVERY_DURATION.name].record(time.perf_counter() - began, labels)
+            self.log("tools.discovery_completed", span, common, began, provider_id="static", cache="none")
 
     def compose(self, common: dict[str, Any], messages: list[Message]) -> ModelRequest:
         began = time.perf_counter()
@@ -127,6 +134,7 @@ class ByHand:
             self.histograms[semconv.COMPOSE_DURATION.name].record(
                 time.perf_counter() - began, {"gen_ai.agent.name": "bench"}
             )
+            self.log("request.composed", span, common, began, tool_count=10, message_count=len(messages))
         return request
 
     async def chat(self, common: dict[str, Any], request: ModelRequest) -> Any:
@@ -147,7 +155,8 @@ class ByHand:
             response = await self.model.generate(request)
             span.set_attribute("gen_ai.response.finish_reasons", (response.finish_reason,))
             if self.content:
-                history = json.dumps([message.to_dict() for message in request.messages])
+                recorded = request.messages if self.whole_history else request.messages[-2:]
+                history = json.dumps([message.to_dict() for message in recorded])
                 span.set_attributes(_content("pellucid.boundary.input", history, "gen_ai.input.messages"))
                 answer = json.dumps([response.message.to_dict()])
                 span.set_attributes(_content("pellucid.boundary.output", answer, "gen_ai.output.messages"))
@@ -159,6 +168,7 @@ class ByHand:
                 "gen_ai.request.model": "scripted",
             }
             self.histograms[semconv.OPERATION_DURATION.name].record(time.perf_counter() - began, labels)
+            self.log("inference.completed", span, common, began, model="scripted", finish_reason="stop")
         return response
 
     async def execute(self, common: dict[str, Any], call: Any) -> Message:
@@ -191,7 +201,24 @@ class ByHand:
                 "pellucid.provider.id": "static",
             }
             self.histograms[semconv.TOOL_DURATION.name].record(time.perf_counter() - began, labels)
+            self.log("tool.completed", span, common, began, tool_name=call.name, tool_call_id=call.id)
         return Message("tool", value)
+
+    def log(self, event: str, span: Span, common: dict[str, Any], began: float, **fields: Any) -> None:
+        if not self.logs:
+            return
+        context = span.get_span_context()
+        structlog.get_logger("by-hand").info(
+            event,
+            agent="bench",
+            run_id="0123456789abcdef",
+            iteration=common["pellucid.iteration"],
+            trace_id=format_trace_id(context.trace_id),
+            span_id=format_span_id(context.span_id),
+            **fields,
+            outcome="completed",
+            duration_ms=(time.perf_counter() - began) * 1e3,
+        )
 
 
 def _content(name: str, text: str, attribute: str | None = None) -> dict[str, Any]:
