@@ -73,19 +73,21 @@ async def _observed(run: Run) -> RunResult:
         entered = enter_scope(run)
         try:
             b.record_input(lambda recorder: recorder.messages(tuple(run.messages)))
-            return _finish(run, b, *await _loop(run))
+            return _finish(run, b, *await _loop(run, b))
         finally:
             leave_scope(entered)
 
 
-async def _loop(run: Run) -> tuple[Status, str, ModelResponse]:
+async def _loop(run: Run, b: Boundary) -> tuple[Status, str, ModelResponse]:
     limit = "max_iterations"
     # A cancellation that came first arrives here, before the first phase; later ones do where a model is waited for.
     await checkpoint()
     while run.iteration < run.limits.max_iterations:
         run.iteration += 1
+        b.note(iterations=run.iteration)
         catalog = await discover(run)
         response = await infer(run, compose(run, catalog), catalog)
+        _tally(run, b)
         run.messages.append(_without_repeated_ids(response.message))
         calls = response.message.tool_calls
         if not calls:
@@ -94,7 +96,14 @@ async def _loop(run: Run) -> tuple[Status, str, ModelResponse]:
         if run.limits.max_tool_calls is not None and run.tool_calls >= run.limits.max_tool_calls:
             limit = "max_tool_calls"
             break
-    return "limit_reached", limit, await _closing_answer(run, catalog)
+    response = await _closing_answer(run, catalog)
+    _tally(run, b)
+    return "limit_reached", limit, response
+
+
+def _tally(run: Run, b: Boundary) -> None:
+    """Note what the run has used so far: one that fails later has cost that too."""
+    b.note(input_tokens=run.usage.input_tokens, output_tokens=run.usage.output_tokens)
 
 
 async def _closing_answer(run: Run, catalog: Catalog) -> ModelResponse:
@@ -119,14 +128,7 @@ def _without_repeated_ids(message: Message) -> Message:
 
 
 def _finish(run: Run, b: Boundary, status: Status, stop_reason: str, response: ModelResponse) -> RunResult:
-    usage = run.usage
-    b.note(
-        iterations=run.iteration,
-        stop_reason=stop_reason,
-        finish_reasons=(response.finish_reason,),
-        input_tokens=usage.input_tokens,
-        output_tokens=usage.output_tokens,
-    )
+    b.note(stop_reason=stop_reason, finish_reasons=(response.finish_reason,))
     b.record_output(lambda recorder: recorder.answer(run.messages[-1], response.finish_reason))
     labels = {semconv.AGENT_NAME: run.agent, semconv.STOP_REASON: stop_reason}
     run.count(semconv.RUN_ITERATIONS, run.iteration, labels, b.context)
@@ -134,7 +136,7 @@ def _finish(run: Run, b: Boundary, status: Status, stop_reason: str, response: M
         status=status,
         output=run.messages[-1].text,
         messages=tuple(run.messages),
-        usage=usage,
+        usage=run.usage,
         iterations=run.iteration,
         stop_reason=stop_reason,
         trace_id=format_trace_id(b.span.get_span_context().trace_id),

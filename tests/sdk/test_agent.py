@@ -295,6 +295,21 @@ async def test_usage_is_summed_where_it_is_known() -> None:
     assert result.usage == Usage(input_tokens=15, output_tokens=6)
 
 
+async def test_a_run_that_fails_says_what_it_has_used(telemetry: Captured) -> None:
+    """Its span and log line have the tokens and iterations up to the failure, as those of any other run do."""
+    model = ScriptedModel(answer(ADD, input_tokens=10, output_tokens=2), RuntimeError("overloaded"))
+    with pytest.raises(ModelError):
+        await within(Agent("a", model=model, tools=[add]).run("go"))
+    found = attributes(telemetry.span("invoke_agent"))
+    assert (found[semconv.ITERATIONS], found[semconv.USAGE_INPUT_TOKENS], found[semconv.USAGE_OUTPUT_TOKENS]) == (
+        2,
+        10,
+        2,
+    )
+    line = next(line for line in telemetry.logs if line["event"] == "run.failed")
+    assert (line["iterations"], line["input_tokens"], line["output_tokens"]) == (2, 10, 2)
+
+
 async def test_unknown_usage_leaves_no_trace(telemetry: Captured) -> None:
     """No attribute and no measurement stands for a usage that nobody told."""
     await within(Agent("a", model=ScriptedModel("x")).run("y"))
