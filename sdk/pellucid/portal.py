@@ -10,9 +10,10 @@ import atexit
 import os
 import threading
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
+from concurrent.futures import Future
 from typing import Final, TypeVar
 
+import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 T = TypeVar("T")
@@ -24,29 +25,45 @@ class _Portal:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._portal: BlockingPortal | None = None
-        self._thread: int | None = None
-        self._running: AbstractContextManager[BlockingPortal] | None = None
+        self._thread: threading.Thread | None = None
 
     def get(self) -> BlockingPortal | None:
         """Return the portal, or None if the caller is inside its loop and would wait for itself."""
         with self._lock:
             if self._portal is None:
-                self._running = start_blocking_portal(name="pellucid")
-                self._portal = self._running.__enter__()
-                self._thread = self._portal.call(threading.get_ident)
-            return None if self._thread == threading.get_ident() else self._portal
+                # anyio's own context manager would wait for the thread when a forked child forgets it.
+                started: Future[BlockingPortal] = Future()
+                self._thread = threading.Thread(target=_run_loop, args=(started,), name="pellucid", daemon=True)
+                self._thread.start()
+                self._portal = started.result()
+            return None if self._thread is threading.current_thread() else self._portal
 
     def close(self) -> None:
         """Stop the loop; tasks that are still running are cancelled."""
         with self._lock:
-            if self._portal is not None and self._running is not None:
+            if self._portal is not None and self._thread is not None:
                 self._portal.start_task_soon(self._portal.stop, True)
-                self._running.__exit__(None, None, None)
-            self._portal = self._running = None
+                self._thread.join()
+            self._portal = self._thread = None
 
     def forget(self) -> None:
         """Start anew in a forked child: the thread did not come along."""
         self.__init__()  # type: ignore[misc]  # the very same fresh state
+
+
+def _run_loop(started: Future[BlockingPortal]) -> None:
+    try:
+        anyio.run(_serve, started)
+    except BaseException as error:
+        if started.done():
+            raise
+        started.set_exception(error)
+
+
+async def _serve(started: Future[BlockingPortal]) -> None:
+    async with BlockingPortal() as portal:
+        started.set_result(portal)
+        await portal.sleep_until_stopped()
 
 
 _PORTAL: Final = _Portal()

@@ -174,9 +174,12 @@ class Scope:
         )
 
     def text_of(self, error: BaseException) -> str | None:
-        """Return what an error says, redacted; None if no content is recorded, or its text fails, which is counted."""
+        """Return what an error says, redacted; None if no content is recorded, or its text fails, which is counted.
+
+        An error that says nothing is told by its cause or type; a cancellation only ever is an error by the deadline.
+        """
         try:
-            text = str(error)
+            text = (str(error) or describe(error)) if isinstance(error, Exception) else "the run's deadline passed"
         except Exception as failure:  # noqa: BLE001  (errors are the application's)
             self.fault("recording", failure)
             return None

@@ -1,0 +1,19 @@
+"""The page of known faults names tests that there are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_each_test_that_the_page_names_exists() -> None:
+    """Every `file::name` is a function of that file, and no line of the table is without one."""
+    page = (ROOT / "docs" / "known-faults.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| ")][1:]
+    named = [re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row) for row in rows]
+    assert len(rows) > 20
+    assert all(named)
+    for file, name in {pair for row in named for pair in row}:
+        assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file}::{name}"
