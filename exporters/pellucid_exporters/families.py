@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import re
 import time
 from bisect import bisect_left
 from dataclasses import dataclass, field, replace
@@ -25,11 +23,12 @@ from prometheus_client.samples import Exemplar, Sample
 from prometheus_client.utils import floatToGoString
 
 from pellucid import semconv
+from pellucid_exporters.exemplars import Withheld
+from pellucid_exporters.naming import Labels, encodable, to_labels, to_name
+from pellucid_exporters.native import Native
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 RESERVED_SUFFIXES: Final[Mapping[str, tuple[str, ...]]] = {
     "counter": ("", "_total", "_created"),
@@ -44,14 +43,6 @@ CLASSIC_BOUNDS: Final = tuple(digit * 10.0**power for power in range(-3, 7) for 
 
 _SEMCONV_BOUNDS: Final = {metric.name: metric.buckets for metric in semconv.METRICS if metric.buckets}
 
-_UNITS: Final[Mapping[str, str]] = {
-    "d": "days", "h": "hours", "min": "minutes", "s": "seconds", "ms": "milliseconds", "us": "microseconds",
-    "ns": "nanoseconds", "By": "bytes", "KiBy": "kibibytes", "MiBy": "mebibytes", "GiBy": "gibibytes",
-    "KBy": "kilobytes", "MBy": "megabytes", "GBy": "gigabytes", "m": "meters", "V": "volts", "A": "amperes",
-    "J": "joules", "W": "watts", "g": "grams", "Cel": "celsius", "Hz": "hertz", "%": "percent",
-}  # fmt: skip
-_PER: Final[Mapping[str, str]] = {"s": "second", "min": "minute", "h": "hour", "d": "day", "m": "meter"}
-
 
 @dataclass(frozen=True, slots=True)
 class NumberSeries:
@@ -59,45 +50,71 @@ class NumberSeries:
 
     value: float
     adds: bool
+    created: float
     exemplars: Mapping[float, Exemplar]
 
     def merged(self, other: NumberSeries) -> NumberSeries:
         """Return both as one."""
-        return replace(other, value=self.value + other.value) if self.adds else other
+        created = min(self.created, other.created)
+        return replace(other, value=self.value + other.value, created=created) if self.adds else other
 
-    def samples(self, family: Family, labels: Labels) -> Iterator[Sample]:
-        """Yield the one sample."""
-        is_counter = family.type == "counter"
-        exemplar = self.exemplars.get(math.inf) if is_counter else None
-        yield Sample(family.name + ("_total" if is_counter else ""), dict(labels), self.value, None, exemplar)
+    def samples(self, family: Family, labels: Labels, *, complete: bool) -> Iterator[Sample]:
+        """Yield the one sample and, if complete, since when it counts."""
+        if family.type != "counter":
+            yield Sample(family.name, dict(labels), self.value)
+            return
+        yield Sample(f"{family.name}_total", dict(labels), self.value, None, self.exemplars.get(math.inf))
+        if complete:
+            yield Sample(f"{family.name}_created", dict(labels), self.created)
 
 
 @dataclass(frozen=True, slots=True)
 class HistogramSeries:
-    """One histogram with its labels. Attributes: bounds: inclusive, the last one infinite; counts: not cumulative."""
+    """One histogram with its labels.
+
+    Attributes:
+        bounds: Inclusive, the last one infinite.
+        counts: Not cumulative.
+        created: When its first measurement was made, in seconds since the epoch.
+        native: The same measurements in native buckets.
+    """
 
     bounds: Sequence[float]
     counts: Sequence[int]
     total: float
+    created: float
     exemplars: Mapping[float, Exemplar]
+    native: Native | None = None
 
     def merged(self, other: HistogramSeries) -> HistogramSeries:
         """Return both as one."""
         if self.bounds != other.bounds:
             raise ValueError("two histograms of one name and labels have different buckets")
         counts = [mine + its for mine, its in zip(self.counts, other.counts, strict=True)]
-        return replace(other, counts=counts, total=self.total + other.total)
+        created = min(self.created, other.created)
+        return replace(other, counts=counts, total=self.total + other.total, created=created)
 
-    def samples(self, family: Family, labels: Labels) -> Iterator[Sample]:
-        """Yield the cumulative buckets, and count and sum where OpenMetrics allows them."""
+    def with_native(self, native: Native) -> HistogramSeries:
+        """Return this with native buckets, beside those that it has."""
+        return replace(self, native=native if self.native is None else self.native.merged(native))
+
+    def samples(self, family: Family, labels: Labels, *, complete: bool) -> Iterator[Sample]:
+        """Yield the cumulative buckets, and count and sum where OpenMetrics allows them.
+
+        If complete, as only protobuf has it: count and sum always, the native buckets, and since when it counts.
+        """
         seen = 0
         for bound, count in zip(self.bounds, self.counts, strict=True):
             seen += count
             named = {**dict(labels), "le": floatToGoString(bound)}  # type: ignore[no-untyped-call]  # a function without types
             yield Sample(f"{family.name}_bucket", named, seen, None, self.exemplars.get(bound))
-        if self.bounds[0] >= 0:
+        if complete or self.bounds[0] >= 0:
             yield Sample(f"{family.name}_count", dict(labels), seen)
             yield Sample(f"{family.name}_sum", dict(labels), self.total)
+        if complete:
+            yield Sample(f"{family.name}_created", dict(labels), self.created)
+        if complete and self.native is not None:
+            yield Sample(family.name, dict(labels), 0.0, native_histogram=self.native.to_prometheus())
 
 
 Series: TypeAlias = NumberSeries | HistogramSeries
@@ -106,12 +123,22 @@ Series: TypeAlias = NumberSeries | HistogramSeries
 class ExemplarMemory:
     """Remembers the latest exemplar of each bucket, since the SDK hands each one out only once.
 
-    Scrapers ask every few seconds; without this an exemplar would be there in one scrape only.
+    Scrapers ask every few seconds; without this an exemplar would be there in one scrape only. Exemplars of traces that
+    `is_dropped` says were dropped are left out, also those that were shown before; those that `is_undecided` says may
+    still be dropped wait.
     """
 
-    def __init__(self, ttl: float, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        ttl: float,
+        clock: Callable[[], float] = time.time,
+        is_dropped: Callable[[int], bool] = lambda _: False,
+        is_undecided: Callable[[int], bool] = lambda _: False,
+    ) -> None:
         self._ttl = ttl
         self._clock = clock
+        self._is_dropped = is_dropped
+        self._withheld = Withheld(is_dropped, is_undecided)
         self._kept: dict[tuple[str, Labels], dict[float, Exemplar]] = {}
 
     def recall(
@@ -119,14 +146,15 @@ class ExemplarMemory:
     ) -> Mapping[float, Exemplar]:
         """Take in the exemplars of one collection and return all young enough, by the upper bound of their bucket."""
         kept = self._kept.setdefault((family, labels), {})
-        for exemplar in fresh:
+        for exemplar in self._withheld.release((family, labels), fresh):
             if exemplar.trace_id:
                 ids = {"trace_id": f"{exemplar.trace_id:032x}", "span_id": f"{exemplar.span_id:016x}"}
                 bound = bounds[bisect_left(bounds, exemplar.value)]
                 kept[bound] = Exemplar(ids, float(exemplar.value), exemplar.time_unix_nano / 1e9)
         oldest = self._clock() - self._ttl
-        for bound in [bound for bound, exemplar in kept.items() if float(exemplar.timestamp or 0) <= oldest]:
-            del kept[bound]
+        for bound, exemplar in list(kept.items()):
+            if float(exemplar.timestamp or 0) <= oldest or self._is_dropped(int(exemplar.labels["trace_id"], 16)):
+                del kept[bound]
         return dict(kept)
 
 
@@ -151,7 +179,7 @@ class Families:
         """
         kind = _kind_of(metric)
         name, unit = to_name(metric.name, metric.unit or "", kind)
-        _, known = self._family(name, _encodable(metric.description or ""), kind, unit)
+        _, known = self._family(name, encodable(metric.description or ""), kind, unit)
         series = dict(known)
         for point in metric.data.data_points:
             labels = to_labels(point.attributes or {})
@@ -160,11 +188,31 @@ class Families:
             series[labels] = found if same is None else same.merged(found)  # type: ignore[arg-type]  # one kind a family
         known.update(series)
 
-    def render(self) -> Iterator[Family]:
-        """Yield the families with their samples."""
+    def add_native(self, metric: Metric) -> None:
+        """Add native buckets, which another reader took a little later, to the histograms that are already there.
+
+        Raises:
+            ValueError: they have no counterpart in Prometheus.
+        """
+        if not isinstance(metric.data, ExponentialHistogram):  # a view of the application wants classic buckets only
+            return
+        name, _ = to_name(metric.name, metric.unit or "", "histogram")
+        family, known = self._families.get(name, (None, {}))
+        if family is None or family.type != "histogram":
+            return
+        series = dict(known)
+        for point in metric.data.data_points:
+            labels = to_labels(point.attributes or {})
+            found = series.get(labels)
+            if isinstance(found, HistogramSeries):  # else its first measurement is younger than the classic buckets
+                series[labels] = found.with_native(Native.of(point))
+        known.update(series)
+
+    def render(self, *, complete: bool) -> Iterator[Family]:
+        """Yield the families with their samples; complete with what only protobuf can say."""
         for family, series in self._families.values():
             for labels, found in series.items():
-                family.samples.extend(found.samples(family, labels))
+                family.samples.extend(found.samples(family, labels, complete=complete))
             if family.samples:
                 yield family
 
@@ -181,9 +229,10 @@ class Families:
         return made
 
     def _series_of(self, metric: Metric, point: Any, family: str, labels: Labels) -> Series:
+        created = (point.start_time_unix_nano or 0) / 1e9
         if isinstance(point, NumberDataPoint):
             exemplars = self.memory.recall(family, labels, (math.inf,), point.exemplars)
-            return NumberSeries(float(point.value), isinstance(metric.data, Sum), exemplars)
+            return NumberSeries(float(point.value), isinstance(metric.data, Sum), created, exemplars)
         if any(name == "le" for name, _ in labels):
             raise ValueError("the label 'le' belongs to histograms themselves")
         if isinstance(point, HistogramDataPoint):
@@ -193,32 +242,7 @@ class Families:
             bounds = [*_SEMCONV_BOUNDS.get(metric.name, CLASSIC_BOUNDS), math.inf]
             counts = to_classic(point, bounds)
         exemplars = self.memory.recall(family, labels, bounds, point.exemplars)
-        return HistogramSeries(bounds, counts, float(point.sum), exemplars)
-
-
-def to_name(name: str, unit: str, kind: str) -> tuple[str, str]:
-    """Return the name of the family and its unit in Prometheus' words.
-
-    `pellucid.tool.discovery.duration` in `s` is `pellucid_tool_discovery_duration_seconds`; units such as `{token}`
-    only annotate and add nothing. The samples of a counter end in `_total` on top of that.
-    See "Prometheus and OpenMetrics Compatibility" in the OpenTelemetry specification.
-    """
-    text = _sanitise(name, "a-zA-Z0-9_:")
-    if kind == "counter":
-        text = text.removesuffix("_total")
-    words = _unit_words(re.sub(r"\{[^}]*\}", "", unit), kind)
-    if words and not text.endswith(f"_{words}"):
-        text = f"{text}_{words}"
-    return text, words
-
-
-def to_labels(attributes: Mapping[str, Any]) -> Labels:
-    """Return attributes as sorted labels; the values of names that become one are joined by `;`."""
-    labels: dict[str, str] = {}
-    for key, value in sorted(attributes.items()):
-        name = _sanitise(key, "a-zA-Z0-9_")
-        labels[name] = f"{labels[name]};{_label_value(value)}" if name in labels else _label_value(value)
-    return tuple(sorted(labels.items()))
+        return HistogramSeries(bounds, counts, float(point.sum), created, exemplars)
 
 
 def to_classic(point: ExponentialHistogramDataPoint, bounds: Sequence[float]) -> list[int]:
@@ -248,27 +272,3 @@ def _kind_of(metric: Metric) -> str:
     if isinstance(metric.data, (Histogram, ExponentialHistogram)):
         return "histogram"
     raise ValueError(f"{type(metric.data).__name__} has no counterpart in Prometheus")
-
-
-def _sanitise(text: str, allowed: str) -> str:
-    found = re.sub("__+", "_", re.sub(f"[^{allowed}]", "_", text))
-    return f"_{found}" if not found or found[0].isdigit() else found
-
-
-def _unit_words(unit: str, kind: str) -> str:
-    if unit == "1":
-        return "ratio" if kind == "gauge" else ""
-    of, _, per = unit.partition("/")
-    words = [_UNITS.get(of, of)] if of and of != "1" else []
-    if per:
-        words.append(f"per_{_PER.get(per, per)}")
-    return _sanitise("_".join(words), "a-zA-Z0-9_").strip("_") if words else ""
-
-
-def _label_value(value: Any) -> str:
-    return _encodable(value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False))
-
-
-def _encodable(text: str) -> str:
-    """Replace lone surrogates, which would fail the encoding of the whole answer."""
-    return text.encode("utf-8", "replace").decode()

@@ -34,6 +34,11 @@ class Faults:
         if self._errors is not None:
             self._errors.add(1, {semconv.TELEMETRY_PART: "exporter"})
 
+    def count_sampler_fault(self) -> None:
+        """Count a rule of the tail sampler that raised."""
+        if self._errors is not None:
+            self._errors.add(1, {semconv.TELEMETRY_PART: "sampler"})
+
     def count_drop(self) -> None:
         """Count a span for which the queue had no room."""
         if self._dropped is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from pellucid.telemetry.capture import CapturePolicy
     from pellucid_exporters.console import Console
+    from pellucid_exporters.tail_sampling import TailSampling
 
 OtlpProtocol: TypeAlias = Literal["http/protobuf", "grpc"]
 Signal: TypeAlias = Literal["traces", "metrics", "logs"]
@@ -75,26 +78,45 @@ class Otlp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prometheus:
-    """Where to serve `/metrics`.
+    """Where and how to serve `/metrics`.
 
     Attributes:
         host: Address to listen on; only this machine unless you say otherwise.
-        port: 0 takes any free one, see `Telemetry.prometheus_url`; `None` serves nothing, for applications that
-            expose `registry` themselves.
+        port: 0 takes any free one, a range its first free one, see `Telemetry.prometheus_url`; `None` serves nothing,
+            for applications that mount `Telemetry.metrics_app` or expose `registry` themselves.
         registry: Other collectors to serve along; a fresh one by default, never the global one.
         exemplar_ttl: Seconds for which an exemplar is repeated in each scrape.
+        native_histograms: Count measurements in native buckets too, for servers that scrape by protobuf.
+        certificate: File with the PEM certificate chain of this server; serves HTTPS.
+        key: File with its private key, unless `certificate` holds it too.
+        client_ca: File with the PEM certificates of authorities; only clients with a certificate of theirs may connect.
+        bearer_token: Clients have to send it as `Authorization: Bearer ...`.
     """
 
     host: str = "127.0.0.1"
-    port: int | None = 9464
+    port: int | range | None = 9464
     registry: CollectorRegistry | None = None
     exemplar_ttl: float = 300.0
+    native_histograms: bool = True
+    certificate: str | Path | None = None
+    key: str | Path | None = None
+    client_ca: str | Path | None = None
+    bearer_token: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if self.port is not None and not 0 <= self.port <= MAX_PORT:
+        ports = self.port if isinstance(self.port, range) else () if self.port is None else (self.port,)
+        if not all(0 <= port <= MAX_PORT for port in ports) or (not ports and self.port is not None):
             raise ConfigError(f"Prometheus(port={self.port}): must be between 0 and {MAX_PORT}")
-        if self.port is None and self.registry is None:
-            raise ConfigError("Prometheus(port=None): give a registry to expose, or a port to serve on")
+        if self.certificate is None and (self.key is not None or self.client_ca is not None):
+            raise ConfigError("Prometheus(key=, client_ca=): HTTPS needs a certificate of this server too")
+        if self.certificate is not None and self.port is None:
+            raise ConfigError("Prometheus(port=None, certificate=...): nothing is served; let your own server do HTTPS")
+        for name in ("certificate", "key", "client_ca"):
+            file = getattr(self, name)
+            if file is not None and not Path(file).is_file():
+                raise ConfigError(f"Prometheus({name}={str(file)!r}): there is no such file")
+        if self.bearer_token is not None and not re.fullmatch(r"[!-~]+", self.bearer_token):
+            raise ConfigError("Prometheus(bearer_token=...): must be printable ASCII without spaces, and not empty")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +127,7 @@ class Settings:
     otlp: Otlp | None = None
     prometheus: Prometheus | None = None
     console: Console | None = None
+    tail_sampling: TailSampling | None = None
     capture: CapturePolicy | None = None
     resource: Resource | Mapping[str, AttributeValue] | None = None
 

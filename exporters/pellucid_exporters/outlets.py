@@ -11,6 +11,8 @@ from opentelemetry.sdk._logs.export import LogRecordExporter, LogRecordExportRes
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult, MetricsData
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
+from pellucid_exporters.exemplars import Withheld
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from enum import Enum
@@ -87,10 +89,21 @@ class SpanOutlet(Outlet[SpanExporter], SpanExporter):
 
 
 class MetricOutlet(Outlet[MetricExporter], MetricExporter):
-    """Exports metrics with the temporality and aggregation that its exporter prefers."""
+    """Exports metrics with the temporality and aggregation that its exporter prefers.
 
-    def __init__(self, make: Callable[[], MetricExporter], on_failure: Callable[[], None]) -> None:
+    Exemplars of traces that `is_dropped` says were dropped are left out; while `is_undecided` says that they may still
+    be dropped, they wait for a later export.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], MetricExporter],
+        on_failure: Callable[[], None],
+        is_dropped: Callable[[int], bool] = lambda _: False,
+        is_undecided: Callable[[int], bool] = lambda _: False,
+    ) -> None:
         Outlet.__init__(self, make, on_failure)
+        self._withheld = Withheld(is_dropped, is_undecided)
         assert self._exporter is not None
         MetricExporter.__init__(
             self,
@@ -100,6 +113,7 @@ class MetricOutlet(Outlet[MetricExporter], MetricExporter):
 
     def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **_: Any) -> MetricExportResult:
         """Export one collection."""
+        self._withheld.release_into(metrics_data)
         sent = self._attempt(lambda exporter: exporter.export(metrics_data, timeout_millis))
         return MetricExportResult.SUCCESS if sent else MetricExportResult.FAILURE
 

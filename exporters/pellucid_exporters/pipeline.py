@@ -27,11 +27,13 @@ from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 from pellucid import semconv
 from pellucid.errors import ConfigError
 from pellucid.telemetry.pipeline import LogSink, current_default, set_default
+from pellucid_exporters.endpoint import MetricsEndpoint
+from pellucid_exporters.exemplars import Fates
 from pellucid_exporters.faults import Faults
 from pellucid_exporters.options import (
     Otlp,
@@ -43,18 +45,20 @@ from pellucid_exporters.options import (
 )
 from pellucid_exporters.otlp import OtlpLogSink, log_exporter, metric_exporter, span_exporter
 from pellucid_exporters.outlets import LogOutlet, MetricOutlet, SpanOutlet, SpanQueue
-from pellucid_exporters.prometheus import MetricsEndpoint, PrometheusReader
+from pellucid_exporters.prometheus import PrometheusReader
 from pellucid_exporters.resource import make_resource
+from pellucid_exporters.tail_sampler import TailSampler
 from pellucid_exporters.telemetry import Parts, Telemetry
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.util.types import AttributeValue
 
     from pellucid.telemetry.capture import CapturePolicy
     from pellucid_exporters.console import Console
+    from pellucid_exporters.tail_sampling import TailSampling
 
 _log: Final = logging.getLogger(__name__)
 
@@ -78,6 +82,7 @@ def configure(
     otlp: Otlp | str | bool | None = None,
     prometheus: Prometheus | str | int | None = None,
     console: Console | bool = False,
+    tail_sampling: TailSampling | None = None,
     capture: CapturePolicy | None = None,
     resource: Resource | Mapping[str, AttributeValue] | None = None,
 ) -> Telemetry:
@@ -93,6 +98,7 @@ def configure(
         otlp: Base URL of a collector, `True` for where the environment says, or full options. `False` is off.
         prometheus: Port for `/metrics` on this machine, "host:port", `True` for port 9464, or full options.
         console: Show runs as a live tree in the terminal.
+        tail_sampling: Export the spans of runs that failed, were slow or were costly, and of a share of the others.
         capture: What runs record of their content; by default what the environment says, else redacted content.
         resource: More attributes of this service, such as `{"deployment.environment.name": "staging"}`.
 
@@ -104,6 +110,7 @@ def configure(
         otlp=resolve_otlp(otlp),
         prometheus=resolve_prometheus(prometheus),
         console=resolve_console(console),
+        tail_sampling=tail_sampling,
         capture=capture,
         resource=resource,
     )
@@ -137,10 +144,13 @@ def build(settings: Settings) -> Telemetry:
 
 def _connect(settings: Settings, parts: Parts) -> Telemetry:
     faults = Faults()
+    fates = Fates()
     resource = make_resource(settings.service_name, settings.resource)
-    meter_provider = _meter_provider(settings, resource, parts, faults)
+    meter_provider = _meter_provider(settings, resource, parts, faults, fates)
     faults.bind(meter_provider)
-    tracer_provider = _tracer_provider(settings, resource, parts, faults)
+    tracer_provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    for processor in _span_processors(settings, parts, faults, fates, meter_provider):
+        tracer_provider.add_span_processor(processor)
     logger_provider = _logger_provider(settings, resource, parts, faults)
     log_sinks: tuple[LogSink, ...] = ()
     if logger_provider is not None:
@@ -156,35 +166,61 @@ def _connect(settings: Settings, parts: Parts) -> Telemetry:
     )
 
 
-def _meter_provider(settings: Settings, resource: Resource, parts: Parts, faults: Faults) -> MeterProvider:
+def _meter_provider(
+    settings: Settings, resource: Resource, parts: Parts, faults: Faults, fates: Fates
+) -> MeterProvider:
     readers: list[MetricReader] = []
     if settings.prometheus is not None:  # first, so that a taken port is found before anything has been started
-        ttl = settings.prometheus.exemplar_ttl
-        reader = PrometheusReader(resource=resource, exemplar_ttl=ttl, on_failure=faults.count_failure)
+        reader = PrometheusReader(
+            resource=resource,
+            native_histograms=settings.prometheus.native_histograms,
+            exemplar_ttl=settings.prometheus.exemplar_ttl,
+            on_failure=faults.count_failure,
+            is_dropped=fates.is_dropped,
+            is_undecided=fates.is_undecided,
+        )
         parts.endpoint = MetricsEndpoint(settings.prometheus, reader)
         parts.renewable.append(reader)
-        readers.append(reader)
+        readers += reader.all
     if settings.otlp is not None and settings.otlp.metrics:
-        outlet = MetricOutlet(partial(metric_exporter, settings.otlp), faults.count_failure)
+        outlet = MetricOutlet(
+            partial(metric_exporter, settings.otlp), faults.count_failure, fates.is_dropped, fates.is_undecided
+        )
         parts.outlets.append(outlet)
         interval = settings.otlp.metric_interval and settings.otlp.metric_interval * 1000
         readers.append(PeriodicExportingMetricReader(outlet, export_interval_millis=interval))
     return MeterProvider(readers, resource=resource, shutdown_on_exit=False)
 
 
-def _tracer_provider(settings: Settings, resource: Resource, parts: Parts, faults: Faults) -> TracerProvider:
-    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+def _span_processors(
+    settings: Settings, parts: Parts, faults: Faults, fates: Fates, meter_provider: MeterProvider
+) -> Iterator[SpanProcessor]:
     if settings.console is not None:
         from pellucid_exporters.console import ConsoleProcessor
 
-        provider.add_span_processor(ConsoleProcessor(settings.console))
+        yield ConsoleProcessor(settings.console)
+    queues = list(_span_queues(settings, parts, faults))
+    if settings.tail_sampling is not None and queues:
+        sampler = TailSampler(
+            settings.tail_sampling,
+            queues,
+            fates=fates,
+            meter_provider=meter_provider,
+            on_fault=faults.count_sampler_fault,
+        )
+        parts.renewable.append(sampler)
+        yield sampler
+    else:
+        yield from queues
+
+
+def _span_queues(settings: Settings, parts: Parts, faults: Faults) -> Iterator[SpanProcessor]:
     if settings.otlp is not None and settings.otlp.traces:
         outlet = SpanOutlet(partial(span_exporter, settings.otlp), faults.count_failure)
         parts.outlets.append(outlet)
         queue = SpanQueue(outlet, faults.count_drop)
         parts.renewable.append(queue)
-        provider.add_span_processor(queue)
-    return provider
+        yield queue
 
 
 def _logger_provider(settings: Settings, resource: Resource, parts: Parts, faults: Faults) -> LoggerProvider | None:

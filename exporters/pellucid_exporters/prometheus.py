@@ -1,7 +1,14 @@
-"""`/metrics`: a reader of our own over `prometheus_client`, with exemplars, that no single instrument can break.
+"""Reading metrics for Prometheus: with exemplars, native histograms, and such that no single instrument can break it.
 
 OpenTelemetry's Prometheus exporter drops exemplars and fails the whole scrape on an exponential histogram. This one
-serves OpenMetrics 1.0 with exemplars on classic buckets to those who ask for it, and plain text to the others.
+keeps both. `endpoint.py` serves it; an application with a `MeterProvider` and a server of its own puts the two parts in
+itself:
+
+```python
+reader = PrometheusReader()
+provider = MeterProvider(reader.all, resource=resource)
+app.mount("/metrics", MetricsApp(reader).asgi)
+```
 """
 
 from __future__ import annotations
@@ -9,66 +16,47 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from opentelemetry.sdk.metrics import (
+    Counter,
+    Histogram,
+    ObservableCounter,
+    ObservableGauge,
+    ObservableUpDownCounter,
+    UpDownCounter,
+)
+from opentelemetry.sdk.metrics import _Gauge as Gauge
 from opentelemetry.sdk.metrics.export import Metric, MetricReader, MetricsData
-from prometheus_client import CollectorRegistry, start_http_server
+from opentelemetry.sdk.metrics.view import Aggregation, DropAggregation, ExponentialBucketHistogramAggregation
 from prometheus_client.registry import Collector
 
-from pellucid.errors import ConfigError
 from pellucid_exporters.families import ExemplarMemory, Families
+from pellucid_exporters.native import MAX_SCALE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from wsgiref.simple_server import WSGIServer
+    from collections.abc import Callable, Iterable, Iterator
 
     from opentelemetry.sdk.resources import Resource
+    from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric as Family
-
-    from pellucid_exporters.options import Prometheus
 
 _log: Final = logging.getLogger(__name__)
 
 
-class PrometheusReader(MetricReader):
-    """Collects cumulative metrics when scraped.
+class _PullReader(MetricReader):
+    """Collects cumulative metrics when asked."""
 
-    Aggregation is the SDK's default, so histograms have the explicit buckets of their instruments' advice. An
-    instrument that cannot be shown is left out, counted through `on_failure` and logged once. Only a callback that
-    blocks for longer than the collection may take empties a scrape: OpenTelemetry then gives out nothing.
-    """
-
-    def __init__(
-        self,
-        *,
-        resource: Resource,
-        exemplar_ttl: float = 300.0,
-        on_failure: Callable[[], None] = lambda: None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        super().__init__()
-        self._resource = resource
-        self._on_failure = on_failure
-        self._memory = ExemplarMemory(exemplar_ttl, clock)
+    def __init__(self, aggregation: dict[type, Aggregation] | None = None) -> None:
+        super().__init__(preferred_aggregation=aggregation)
         self._received: list[MetricsData] = []
-        self._lock = threading.Lock()
-        self._complained: set[str] = set()
 
-    def scrape(self) -> Iterable[Family]:
-        """Collect all instruments and return their families; never raises."""
-        with self._lock:
-            families = Families(self._memory)
-            families.add_info("target", "Target metadata", self._resource.attributes)
-            for metric in self._collected():
-                try:
-                    families.add(metric)
-                except Exception as error:  # noqa: BLE001  (whatever is wrong with one, the others are served)
-                    self._complain(metric.name, error)
-            return list(families.render())
-
-    def renew(self) -> None:
-        """Start afresh in a forked child, where another thread's scrape may have held the lock for ever."""
-        self._lock = threading.Lock()
+    def pull(self) -> Sequence[MetricsData]:
+        """Collect all instruments. Not from two threads at once."""
+        self._received = []
+        self.collect()
+        return self._received
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:
         """Do nothing: what is there is collected by the next scrape."""
@@ -80,81 +68,137 @@ class PrometheusReader(MetricReader):
     def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **_: Any) -> None:
         self._received.append(metrics_data)
 
-    def _collected(self) -> Iterable[Metric]:
-        self._received.clear()
-        try:
-            self.collect()
-        except Exception as error:  # noqa: BLE001  (an empty answer says more to a scraper than an error 500)
-            self._complain("the collection itself", error)
-        resources = [resource for received in self._received for resource in received.resource_metrics]
-        return [metric for resource in resources for scope in resource.scope_metrics for metric in scope.metrics]
 
-    def _complain(self, name: str, error: Exception) -> None:
+class PrometheusReader(_PullReader):
+    """Collects cumulative metrics when scraped.
+
+    Aggregation is the SDK's default, so histograms have the explicit buckets of their instruments' advice; a second
+    reader counts their measurements in exponential buckets from the first one on. An instrument that cannot be shown is
+    left out, counted through `on_failure` and logged once. Only a callback that blocks for longer than the collection
+    may take empties a scrape: OpenTelemetry then gives out nothing.
+
+    Attributes:
+        all: The readers to give to a `MeterProvider`, in this order.
+    """
+
+    def __init__(
+        self,
+        *,
+        resource: Resource | None = None,
+        native_histograms: bool = True,
+        exemplar_ttl: float = 300.0,
+        on_failure: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.time,
+        is_dropped: Callable[[int], bool] = lambda _: False,
+        is_undecided: Callable[[int], bool] = lambda _: False,
+    ) -> None:
+        """Make a reader.
+
+        Args:
+            resource: What `target_info` shows; by default that of the provider, once it has measured something.
+            native_histograms: Count measurements in native buckets too, for servers that scrape by protobuf.
+            exemplar_ttl: Seconds for which an exemplar is repeated in each scrape.
+            on_failure: Called for each instrument that a scrape has to leave out.
+            clock: Seconds since the epoch.
+            is_dropped: Tells of a trace id whether its spans were dropped; it is not shown as an exemplar then.
+            is_undecided: Tells of a trace id whether they may still be dropped; it is not shown before that is known.
+        """
+        super().__init__()
+        self._resource = resource
+        self._on_failure = on_failure
+        self._memory = ExemplarMemory(exemplar_ttl, clock, is_dropped, is_undecided)
+        self._lock = threading.Lock()
+        self._complained: set[str] = set()
+        self._here = threading.local()
+        self._native = _PullReader(_NATIVE) if native_histograms else None
+        # A measurement reaches the readers in this order, and they are collected in the other one: so classic buckets
+        # never hold one that the native buckets and the count of the same answer lack.
+        self.all: Sequence[MetricReader] = (self,) if self._native is None else (self._native, self)
+
+    def scrape(self, *, complete: bool = False) -> Sequence[Family]:
+        """Collect all instruments and return their families; never raises.
+
+        Args:
+            complete: With native histograms and times of creation, which only the protobuf format can say.
+        """
+        with self._lock:
+            families = Families(self._memory)
+            received = self._pulled(self)
+            resources = [each.resource for data in received for each in data.resource_metrics]
+            if resource := self._resource or next(iter(resources), None):
+                families.add_info("target", "Target metadata", resource.attributes)
+            for metric in _metrics_of(received):
+                self._attempt(metric.name, families.add, metric)
+            if complete and self._native is not None:
+                for metric in _metrics_of(self._pulled(self._native)):
+                    self._attempt(metric.name, families.add_native, metric)
+            return list(families.render(complete=complete))
+
+    def others(self, registry: CollectorRegistry) -> Iterator[Family]:
+        """Yield what a registry holds beside this reader; a collector that raises ends it."""
+        self._here.is_left_out = True
+        try:
+            yield from registry.collect()
+        except Exception as error:  # noqa: BLE001  (what the reader itself has is served all the same)
+            self.complain("a collector of the application", error)
+        finally:
+            self._here.is_left_out = False
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether this thread is just asking a registry for all but this reader."""
+        return getattr(self._here, "is_left_out", False)
+
+    def complain(self, name: str, error: Exception) -> None:
+        """Count that something was left out, and log it once."""
         self._on_failure()
         if name not in self._complained:
             self._complained.add(name)
             _log.warning("left %s out of /metrics: %s", name, error, exc_info=error)
 
+    def renew(self) -> None:
+        """Start afresh in a forked child, where another thread's scrape may have held the lock for ever."""
+        self._lock = threading.Lock()
+
+    def _pulled(self, reader: _PullReader) -> Sequence[MetricsData]:
+        try:
+            return reader.pull()
+        except Exception as error:  # noqa: BLE001  (an empty answer says more to a scraper than an error 500)
+            self.complain("the collection itself", error)
+            return ()
+
+    def _attempt(self, name: str, add: Callable[[Metric], None], metric: Metric) -> None:
+        try:
+            add(metric)
+        except Exception as error:  # noqa: BLE001  (whatever is wrong with one, the others are served)
+            self.complain(name, error)
+
 
 class PrometheusCollector(Collector):
-    """Lets a `prometheus_client` registry scrape a reader."""
+    """Lets a `prometheus_client` registry scrape a reader, in the text formats."""
 
     def __init__(self, reader: PrometheusReader) -> None:
         self._reader = reader
 
     def collect(self) -> Iterable[Family]:
         """Return all families."""
-        return self._reader.scrape()
+        return [] if self._reader.is_left_out else self._reader.scrape()
 
     def describe(self) -> Iterable[Family]:
         """Return nothing: the names are not known before the first scrape."""
         return []
 
 
-class MetricsEndpoint:
-    """Serves a reader on `/metrics` from a daemon thread; the content type is negotiated by `prometheus_client`.
-
-    Attributes:
-        url: Where; `None` without a port and once closed.
-
-    Raises:
-        ConfigError: the address cannot be listened on.
-    """
-
-    def __init__(self, options: Prometheus, reader: PrometheusReader) -> None:
-        self._registry = options.registry or CollectorRegistry()
-        self._server: WSGIServer | None = None
-        self.url: str | None = None
-        if options.port is not None:
-            self._server, self._thread = _serve(options.host, options.port, self._registry)
-            shown = f"[{options.host}]" if ":" in options.host else options.host
-            self.url = f"http://{shown}:{self._server.server_port}/metrics"
-        self._collector: PrometheusCollector | None = PrometheusCollector(reader)
-        self._registry.register(self._collector)
-
-    def close(self) -> None:
-        """Stop serving, give the port back and leave the registry as it was."""
-        if self._collector is not None:
-            self._registry.unregister(self._collector)
-            self._collector = None
-        server, self._server, self.url = self._server, None, None
-        if server is not None:
-            server.shutdown()
-            server.server_close()
-            self._thread.join()
-
-    def renew(self) -> None:
-        """Let go of the parent's socket in a forked child, which has no thread that could answer on it."""
-        server, self._server, self.url = self._server, None, None
-        if server is not None:
-            server.socket.close()
+_NATIVE: Final[dict[type, Aggregation]] = {
+    Histogram: ExponentialBucketHistogramAggregation(max_scale=MAX_SCALE),
+    **dict.fromkeys(
+        (Counter, UpDownCounter, Gauge, ObservableCounter, ObservableUpDownCounter, ObservableGauge), DropAggregation()
+    ),
+}
 
 
-def _serve(host: str, port: int, registry: CollectorRegistry) -> tuple[WSGIServer, threading.Thread]:
-    try:
-        return start_http_server(port, addr=host, registry=registry)
-    except OSError as error:
-        raise ConfigError(
-            f"serving /metrics on {host}:{port} failed: {error.strerror or error}; "
-            f"stop what uses port {port}, or choose another (0 takes any free one)"
-        ) from error
+def _metrics_of(received: Iterable[MetricsData]) -> Iterator[Metric]:
+    for data in received:
+        for resource in data.resource_metrics:
+            for scope in resource.scope_metrics:
+                yield from scope.metrics

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from pellucid.telemetry.capture import CapturePolicy
     from pellucid.telemetry.pipeline import Listener, LogSink
+    from pellucid_exporters.endpoint import MetricsApp, MetricsEndpoint
     from pellucid_exporters.outlets import Outlet
-    from pellucid_exporters.prometheus import MetricsEndpoint
 
 _log: Final = logging.getLogger(__name__)
 
@@ -81,6 +81,11 @@ class Telemetry:
     def prometheus_url(self) -> str | None:
         """Where `/metrics` is served; `None` if nowhere, as after a shutdown or in a forked child."""
         return self.parts.endpoint.url if self.parts.endpoint is not None else None
+
+    @property
+    def metrics_app(self) -> MetricsApp | None:
+        """`/metrics` as a WSGI and ASGI app for a server of the application's; `None` without `prometheus=`."""
+        return self.parts.endpoint.app if self.parts.endpoint is not None else None
 
     def flush(self, timeout: float = 5.0) -> bool:
         """Send what is waiting; return whether all of it arrived within `timeout` seconds.

@@ -113,7 +113,10 @@ OUTPUT_BYTES: Final = "pellucid.boundary.output.bytes"
 CONTENT_OMITTED: Final = "pellucid.content.omitted"
 CONTENT_REPEATED: Final = "pellucid.content.repeated"
 CONTENT_RECORDED_ON: Final = "pellucid.content.recorded_on"
+COST_USD: Final = "pellucid.cost.usd"
 TELEMETRY_PART: Final = "pellucid.telemetry.part"
+SAMPLING_REASON: Final = "pellucid.sampling.reason"
+SAMPLING_EARLY: Final = "pellucid.sampling.early"
 
 # --- metrics ----------------------------------------------------------------------------------------------------------
 
@@ -263,6 +266,19 @@ TELEMETRY_DROPPED: Final = Metric(
     unit="{item}",
     description="Telemetry items dropped because a queue was full.",
     attributes=(TELEMETRY_PART,),
+)
+SAMPLED_OUT: Final = Metric(
+    name="pellucid.telemetry.sampled_out",
+    kind="counter",
+    unit="{span}",
+    description="Spans of runs that the tail sampler did not keep.",
+)
+SAMPLING_DECISIONS: Final = Metric(
+    name="pellucid.telemetry.sampling.decisions",
+    kind="counter",
+    unit="{run}",
+    description="Runs that the tail sampler has decided.",
+    attributes=(SAMPLING_REASON, SAMPLING_EARLY),
 )
 
 METRICS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

@@ -74,7 +74,7 @@ def test_protocols_of_signals(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: Otlp(protocol="http/json"), "use one of http/protobuf, grpc"),  # type: ignore[arg-type]  # on purpose
         (lambda: Otlp(timeout=0), "more than 0 seconds"),
         (lambda: Prometheus(port=70000), "between 0 and 65535"),
-        (lambda: Prometheus(port=None), "give a registry"),
+        (lambda: Prometheus(port=range(0)), "between 0 and 65535"),
         (lambda: resolve_prometheus("localhost"), "'host:port'"),
     ],
 )

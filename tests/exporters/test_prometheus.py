@@ -22,10 +22,12 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from pellucid import semconv
 from pellucid.errors import ConfigError
-from pellucid_exporters.families import to_classic, to_labels, to_name
+from pellucid_exporters.endpoint import MetricsEndpoint
+from pellucid_exporters.families import to_classic
+from pellucid_exporters.naming import to_labels, to_name
 from pellucid_exporters.options import Prometheus, Settings
 from pellucid_exporters.pipeline import build
-from pellucid_exporters.prometheus import MetricsEndpoint, PrometheusCollector, PrometheusReader
+from pellucid_exporters.prometheus import PrometheusCollector, PrometheusReader
 from support.openmetrics import exemplars, fetch, scrape, values
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ class Bench:
             clock=lambda: self.now,
         )
         self.now = 0.0
-        self.provider = MeterProvider([self.reader], views=views, shutdown_on_exit=False)
+        self.provider = MeterProvider(self.reader.all, views=views, shutdown_on_exit=False)
         self.meter = self.provider.get_meter("bench")
         self.registry = CollectorRegistry()
         self.registry.register(PrometheusCollector(self.reader))

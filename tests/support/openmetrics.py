@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
+def fetch_bytes(url: str, accept: str) -> bytes:
+    """Scrape a URL; return the answer as it came."""
+    with urlopen(Request(url, headers={"Accept": accept}), timeout=5) as answer:
+        body: bytes = answer.read()
+        return body
+
+
 def fetch(url: str | None, accept: str = OPENMETRICS) -> tuple[str, str]:
     """Scrape a URL; return the content type and the text."""
     assert url is not None

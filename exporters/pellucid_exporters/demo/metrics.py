@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.request import ProxyHandler, Request, build_opener
 
 from pellucid import semconv
-from pellucid_exporters.families import to_labels, to_name
+from pellucid_exporters.naming import to_labels, to_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,0 +1,119 @@
+"""Exponential histograms as Prometheus' native ones.
+
+Both have buckets whose bounds are powers of 2 ** (2 ** -scale). OpenTelemetry numbers a bucket by its lower bound,
+Prometheus by its upper bound and writes only the buckets that hold something, as spans of neighbours and differences.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client.samples import BucketSpan, NativeHistogram
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from opentelemetry.sdk.metrics.export import Buckets, ExponentialHistogramDataPoint
+
+MIN_SCALE: Final = -4
+MAX_SCALE: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """The buckets of one series. Attributes: positive, negative: measurements by OpenTelemetry's index."""
+
+    scale: int
+    zero_count: int
+    zero_threshold: float
+    positive: Mapping[int, int]
+    negative: Mapping[int, int]
+    count: int
+    total: float
+
+    @classmethod
+    def of(cls, point: ExponentialHistogramDataPoint) -> Native:
+        """Return a point in the finest scale that Prometheus knows.
+
+        Raises:
+            ValueError: its scale is too coarse, as when a view allows it very few buckets.
+        """
+        if point.scale < MIN_SCALE:
+            raise ValueError(f"an exponential histogram of scale {point.scale} has no counterpart in Prometheus")
+        found = cls(
+            scale=point.scale,
+            zero_count=point.zero_count,
+            zero_threshold=float(getattr(point, "zero_threshold", 0.0)),
+            positive=_by_index(point.positive),
+            negative=_by_index(point.negative),
+            count=point.count,
+            total=float(point.sum),
+        )
+        return found.coarser(min(point.scale, MAX_SCALE))
+
+    def coarser(self, scale: int) -> Native:
+        """Return the same in a scale that is not finer: buckets are joined, none is split."""
+        steps = self.scale - scale
+        if steps == 0:
+            return self
+        return replace(
+            self, scale=scale, positive=_joined(self.positive, steps), negative=_joined(self.negative, steps)
+        )
+
+    def merged(self, other: Native) -> Native:
+        """Return both as one."""
+        scale = min(self.scale, other.scale)
+        mine, its = self.coarser(scale), other.coarser(scale)
+        return Native(
+            scale=scale,
+            zero_count=mine.zero_count + its.zero_count,
+            zero_threshold=max(mine.zero_threshold, its.zero_threshold),
+            positive=Counter(mine.positive) + Counter(its.positive),
+            negative=Counter(mine.negative) + Counter(its.negative),
+            count=mine.count + its.count,
+            total=mine.total + its.total,
+        )
+
+    def to_prometheus(self) -> NativeHistogram:
+        """Return the same as `prometheus_client` holds it."""
+        positive_spans, positive_deltas = _spans(self.positive)
+        negative_spans, negative_deltas = _spans(self.negative)
+        return NativeHistogram(
+            count_value=self.count,
+            sum_value=self.total,
+            schema=self.scale,
+            zero_threshold=self.zero_threshold,
+            zero_count=self.zero_count,
+            pos_spans=positive_spans,
+            pos_deltas=positive_deltas,
+            neg_spans=negative_spans,
+            neg_deltas=negative_deltas,
+        )
+
+
+def _by_index(buckets: Buckets) -> dict[int, int]:
+    return {index: count for index, count in enumerate(buckets.bucket_counts, buckets.offset) if count}
+
+
+def _joined(buckets: Mapping[int, int], steps: int) -> dict[int, int]:
+    found: Counter[int] = Counter()
+    for index, count in buckets.items():
+        found[index >> steps] += count
+    return found
+
+
+def _spans(buckets: Mapping[int, int]) -> tuple[list[BucketSpan], list[int]]:
+    spans: list[BucketSpan] = []
+    deltas: list[int] = []
+    following, last = 0, 0
+    for index, count in sorted(buckets.items()):
+        upper = index + 1
+        if spans and upper == following:
+            spans[-1] = spans[-1]._replace(length=spans[-1].length + 1)
+        else:
+            spans.append(BucketSpan(upper - following, 1))
+        deltas.append(count - last)
+        following, last = upper + 1, count
+    return spans, deltas

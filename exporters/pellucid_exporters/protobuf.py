@@ -1,0 +1,232 @@
+"""Metric families in Prometheus' protobuf format, the one in which servers scrape native histograms.
+
+Written by hand after `io.prometheus.client.MetricFamily` (metrics.proto of prometheus/client_model): a family is one
+message behind its length. Takes what any collector of `prometheus_client` gives out.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from prometheus_client.openmetrics.exposition import (
+    ALLOWUTF8,
+    UNDERSCORES,
+    escape_label_name,
+    escape_metric_name,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from prometheus_client.core import Metric as Family
+    from prometheus_client.samples import BucketSpan, Exemplar, NativeHistogram, Sample, Timestamp
+
+Parts: TypeAlias = "Mapping[str, list[Sample]]"
+"""The samples of one series by what their names add to the family's."""
+
+_COUNTER, _GAUGE, _SUMMARY, _UNTYPED, _HISTOGRAM, _GAUGE_HISTOGRAM = range(6)
+_VARINT, _FIXED64, _BYTES = 0, 1, 2
+
+
+def encode_family(family: Family, escaping: str = UNDERSCORES) -> bytes:
+    """Return a family, with its length before it; samples with foreign names follow as families of their own.
+
+    Args:
+        family: As a collector gives it out.
+        escaping: How names are written that are more than letters, digits and underscores.
+
+    Raises:
+        ValueError: something in it is no number or cannot be encoded.
+    """
+    shape = _SHAPES.get(family.type, _SHAPES["unknown"])
+    kind, addition, own_label, suffixes, body = shape
+    series: dict[tuple[tuple[str, str], ...], dict[str, list[Sample]]] = {}
+    strays: dict[str, list[Sample]] = {}
+    for sample in family.samples:
+        suffix = sample.name.removeprefix(family.name)
+        if sample.name.startswith(family.name) and suffix in suffixes:
+            labels = tuple(sorted((key, text) for key, text in sample.labels.items() if key != own_label))
+            series.setdefault(labels, {}).setdefault(suffix, []).append(sample)
+        else:
+            strays.setdefault(sample.name, []).append(sample)
+    bodies = ((labels, body(parts), _time_of(parts)) for labels, parts in series.items())
+    metrics = b"".join(_metric(labels, content, at, escaping) for labels, content, at in bodies if content)
+    written = _family(family, family.name + addition, kind, metrics, escaping, unit=family.unit)
+    for name, samples in strays.items():
+        singles = (_metric(tuple(sorted(it.labels.items())), _untyped({"": [it]}), None, escaping) for it in samples)
+        written += _family(family, name, _UNTYPED, b"".join(singles), escaping)
+    return written
+
+
+def _family(family: Family, name: str, kind: int, metrics: bytes, escaping: str, *, unit: str = "") -> bytes:
+    if not metrics:
+        return b""
+    head = _text(1, _escaped(escape_metric_name, name, escaping)) + _text(2, family.documentation) + _number(3, kind)
+    # A server refuses the whole answer for a name without its unit.
+    message = head + metrics + (_text(5, unit) if unit and family.name.endswith(f"_{unit}") else b"")
+    return _varint(len(message)) + message
+
+
+def _metric(labels: Iterable[tuple[str, str]], body: bytes, at: float | None, escaping: str) -> bytes:
+    pairs = b"".join(_pair(1, _escaped(escape_label_name, name, escaping), value) for name, value in labels)
+    return _message(4, pairs + body + (_number(6, int(at * 1000)) if at is not None else b""))
+
+
+def _counter(parts: Parts) -> bytes:
+    if "_total" not in parts:
+        return b""
+    total = parts["_total"][-1]
+    return _message(3, _double(1, total.value) + _exemplar(2, total.exemplar) + _created(3, parts))
+
+
+def _gauge(parts: Parts) -> bytes:
+    return _message(2, _double(1, _only(parts).value))
+
+
+def _untyped(parts: Parts) -> bytes:
+    return _message(5, _double(1, _only(parts).value))
+
+
+def _summary(parts: Parts) -> bytes:
+    quantiles = b"".join(
+        _message(3, _double(1, float(sample.labels.get("quantile", "nan"))) + _double(2, sample.value))
+        for sample in parts.get("", ())
+    )
+    return _message(4, _counts(parts, "_count", "_sum") + quantiles + _created(4, parts))
+
+
+def _histogram(parts: Parts) -> bytes:
+    buckets = sorted(parts.get("_bucket", ()), key=_bound)
+    natives = [sample.native_histogram for sample in parts.get("", ()) if sample.native_histogram is not None]
+    body = _counts(parts, "_count", "_sum", otherwise=buckets) if not natives else b""
+    body += _counts(parts, "_gcount", "_gsum") + b"".join(_bucket(sample) for sample in buckets)
+    if natives:
+        shown = [sample.exemplar for sample in buckets if sample.exemplar is not None]
+        body += _native(natives[-1], sorted(shown, key=lambda exemplar: float(exemplar.timestamp or 0)))
+    return _message(7, body + _created(15, parts)) if body else b""
+
+
+def _bucket(sample: Sample) -> bytes:
+    return _message(3, _count(1, 4, sample.value) + _double(2, _bound(sample)) + _exemplar(3, sample.exemplar))
+
+
+def _native(native: NativeHistogram, exemplars: Sequence[Exemplar]) -> bytes:
+    return b"".join(
+        (
+            _count(1, 4, native.count_value),
+            _double(2, native.sum_value),
+            _number(5, _zigzag(native.schema)),
+            _double(6, native.zero_threshold),
+            _count(7, 8, native.zero_count),
+            *_spans(9, native.neg_spans or ()),
+            _packed(10, native.neg_deltas or ()),
+            *_spans(12, native.pos_spans or ()),
+            _packed(13, native.pos_deltas or ()),
+            *(_exemplar(16, exemplar) for exemplar in native.nh_exemplars or exemplars),
+        )
+    )
+
+
+def _counts(parts: Parts, count: str, total: str, *, otherwise: Sequence[Sample] = ()) -> bytes:
+    """Return count and sum; a histogram without a count has as many measurements as its last bucket."""
+    counts = [*otherwise[-1:], *parts.get(count, ())]
+    counted = _count(1, 4, counts[-1].value) if counts else b""
+    return counted + (_double(2, parts[total][-1].value) if total in parts else b"")
+
+
+def _spans(field: int, spans: Iterable[BucketSpan]) -> Iterable[bytes]:
+    return (_message(field, _number(1, _zigzag(span.offset)) + _number(2, span.length)) for span in spans)
+
+
+def _packed(field: int, deltas: Sequence[int]) -> bytes:
+    return _message(field, b"".join(_varint(_zigzag(delta)) for delta in deltas)) if deltas else b""
+
+
+def _exemplar(field: int, exemplar: Exemplar | None) -> bytes:
+    if exemplar is None:
+        return b""
+    labels = b"".join(_pair(1, name, value) for name, value in sorted(exemplar.labels.items()))
+    at = _timestamp(3, exemplar.timestamp) if exemplar.timestamp is not None else b""
+    return _message(field, labels + _double(2, exemplar.value) + at)
+
+
+def _created(field: int, parts: Parts) -> bytes:
+    return _timestamp(field, parts["_created"][-1].value) if "_created" in parts else b""
+
+
+def _timestamp(field: int, at: float | Timestamp) -> bytes:
+    nanoseconds = round(float(at) * 1e9)
+    return _message(field, _number(1, nanoseconds // 10**9) + _number(2, nanoseconds % 10**9))
+
+
+def _only(parts: Parts) -> Sample:
+    (samples,) = parts.values()
+    return samples[-1]
+
+
+def _time_of(parts: Parts) -> float | None:
+    timestamps = [sample.timestamp for samples in parts.values() for sample in samples if sample.timestamp is not None]
+    return float(timestamps[0]) if timestamps else None
+
+
+def _bound(sample: Sample) -> float:
+    return float(sample.labels["le"])
+
+
+def _count(field: int, float_field: int, value: float) -> bytes:
+    return _number(field, int(value)) if value >= 0 and float(value).is_integer() else _double(float_field, value)
+
+
+def _escaped(escape: Callable[[str, str], str], name: str, escaping: str) -> str:
+    """Return a name; the functions of `prometheus_client` would put one with other letters in quotes, for texts."""
+    return name if escaping == ALLOWUTF8 else escape(name, escaping)
+
+
+def _pair(field: int, name: str, value: str) -> bytes:
+    return _message(field, _text(1, name) + _text(2, value))
+
+
+def _number(field: int, value: int) -> bytes:
+    return _varint(field << 3 | _VARINT) + _varint(value)
+
+
+def _double(field: int, value: float) -> bytes:
+    return _varint(field << 3 | _FIXED64) + struct.pack("<d", value)
+
+
+def _text(field: int, text: str) -> bytes:
+    return _message(field, text.encode())
+
+
+def _message(field: int, body: bytes) -> bytes:
+    return _varint(field << 3 | _BYTES) + _varint(len(body)) + body
+
+
+def _varint(value: int) -> bytes:
+    left = value & (1 << 64) - 1  # negative numbers take all ten bytes
+    found = bytearray()
+    while left > 0x7F:  # noqa: PLR2004  (seven bits a byte)
+        found.append(left & 0x7F | 0x80)
+        left >>= 7
+    found.append(left)
+    return bytes(found)
+
+
+def _zigzag(value: int) -> int:
+    return value << 1 if value >= 0 else (-value << 1) - 1
+
+
+_Shape: TypeAlias = "tuple[int, str, str | None, tuple[str, ...], Callable[[Parts], bytes]]"
+
+_SHAPES: Final[Mapping[str, _Shape]] = {
+    "counter": (_COUNTER, "_total", None, ("_total", "_created"), _counter),
+    "gauge": (_GAUGE, "", None, ("",), _gauge),
+    "info": (_GAUGE, "_info", None, ("_info",), _gauge),
+    "stateset": (_GAUGE, "", None, ("",), _gauge),
+    "summary": (_SUMMARY, "", "quantile", ("", "_count", "_sum", "_created"), _summary),
+    "histogram": (_HISTOGRAM, "", "le", ("", "_bucket", "_count", "_sum", "_created"), _histogram),
+    "gaugehistogram": (_GAUGE_HISTOGRAM, "", "le", ("", "_bucket", "_gcount", "_gsum"), _histogram),
+    "unknown": (_UNTYPED, "", None, ("",), _untyped),
+}
+"""For each type: its number, what the family's name gets, the label that is no label, its samples, its encoder."""
