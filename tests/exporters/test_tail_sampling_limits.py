@@ -267,7 +267,7 @@ def test_spans_that_end_while_garbage_is_collected_do_not_hang() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_a_forked_child_starts_empty() -> None:
-    """The child decides its own runs; what waits, and the run in which it was forked, are the parent's to send."""
+    """The child decides its own runs; what waits, and the run in which it was forked, are the parent's to decide."""
     script = """
         import os, sys
         from opentelemetry import trace
@@ -286,6 +286,7 @@ def test_a_forked_child_starts_empty() -> None:
         run = start("child dropped" if child == 0 else "parent dropped")
         run.end()
         if child == 0:
+            tracer.start_span("inside", context=trace.set_span_in_context(outer)).end()
             run = start("child kept")
             run.set_attribute(semconv.OUTCOME, "failed")
             run.end()
@@ -305,7 +306,7 @@ def test_a_forked_child_starts_empty() -> None:
             check=False,
         )
         assert finished.returncode == 0, finished.stderr
-        assert sorted(span.name for span in receiver.spans) == ["before", "child kept", "parent"]
+        assert sorted(span.name for span in receiver.spans) == ["before", "child kept", "inside", "parent"]
 
 
 def test_without_an_exporter_of_spans_nothing_is_sampled() -> None:
