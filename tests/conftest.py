@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from pellucid_exporters.testing import Captured, check_telemetry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,6 +17,19 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
     """Run async tests on both event loops."""
     backend: str = request.param
     return backend
+
+
+@pytest.fixture(autouse=True)
+def _checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check the telemetry of every `with capture()` when it is left without an error, not only of the fixture's."""
+    leave = Captured.__exit__
+
+    def leave_and_check(captured: Captured, *error: Any) -> None:
+        leave(captured, *error)
+        if error[0] is None and captured.is_checked:
+            check_telemetry(captured)
+
+    monkeypatch.setattr(Captured, "__exit__", leave_and_check)
 
 
 @pytest.fixture

@@ -14,9 +14,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def telemetry() -> Iterator[Captured]:
-    """Keep the telemetry of a test in memory, and be what agents without `telemetry=` use; see `capture()`."""
+    """Keep the telemetry of a test in memory, and be what agents without `telemetry=` use; see `capture()`.
+
+    When the test is over it is checked; see `check_telemetry()`.
+    """
     # Imported here: every pytest session of those who installed Pellucid imports this module.
-    from pellucid_exporters.testing import capture
+    from pellucid_exporters.testing import capture, check_telemetry
 
     with capture() as captured:
         yield captured
+    if captured.is_checked:
+        check_telemetry(captured)

@@ -28,6 +28,7 @@ from opentelemetry.trace import format_span_id, format_trace_id
 
 from pellucid.semconv import Metric
 from pellucid.telemetry.pipeline import Pipeline, set_default
+from pellucid_exporters.checks import check_telemetry
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from pellucid.events import Event
     from pellucid.telemetry.capture import CapturePolicy
     from pellucid.telemetry.pipeline import Listener, LogSink
+
+__all__ = ["Captured", "Exemplar", "Point", "capture", "check_telemetry"]
 
 FIRST_READING: Final = 1_735_689_600_000_000_000
 """What the fixed clock shows first: 2025-01-01T00:00:00Z, in nanoseconds."""
@@ -102,9 +105,12 @@ class Captured:
 
     Attributes:
         tracer_provider, meter_provider, log_sinks, capture, listeners, clock: What runs use of it.
+        started: Spans in the order of their starts, ended or not.
         spans: Ended spans, in the order of their ends.
         logs: Log lines, as log sinks get them.
         events: Events of all runs.
+        is_checked: Whether the fixture `telemetry` calls `check_telemetry` when its test is over; set it to False in a
+            test that breaks telemetry on purpose, or leaves a run open.
     """
 
     def __init__(self, *, capture: CapturePolicy | None, fixed: bool) -> None:
@@ -115,7 +121,8 @@ class Captured:
         self.clock: Callable[[], int] | None = itertools.count(FIRST_READING, TICK).__next__ if fixed else None
         self.log_sinks: tuple[LogSink, ...] = (self.logs.append,)
         self.listeners: tuple[tuple[str, Listener], ...] = (("*", self.events.append),)
-        self._started: list[Span] = []
+        self.is_checked = True
+        self.started: list[Span] = []
         # What the environment says of resources and samplers must not change what a test sees.
         self.tracer_provider = TracerProvider(
             sampler=ALWAYS_ON,
@@ -123,7 +130,7 @@ class Captured:
             shutdown_on_exit=False,
             id_generator=_CountedIds() if fixed else RandomIdGenerator(),
         )
-        self.tracer_provider.add_span_processor(_Keeper(self._started, self.spans))
+        self.tracer_provider.add_span_processor(_Keeper(self.started, self.spans))
         self._reader = InMemoryMetricReader()
         self.meter_provider = MeterProvider([self._reader], resource=Resource({}), shutdown_on_exit=False)
         self._exemplars: dict[tuple[str, frozenset[tuple[str, Any]]], dict[Exemplar, None]] = {}
@@ -140,7 +147,7 @@ class Captured:
     def unended(self) -> list[str]:
         """Names of spans that were started and have not ended."""
         ended = {_id(span) for span in self.spans}
-        return [span.name for span in self._started if _id(span) not in ended]
+        return [span.name for span in self.started if _id(span) not in ended]
 
     def find(self, which: Which) -> list[ReadableSpan]:
         """Return the ended spans that match, in the order of their ends."""
@@ -164,7 +171,7 @@ class Captured:
         ended = {_id(span) for span in self.spans}
         nodes: dict[int, Tree] = {}
         roots: list[Tree] = []
-        for span in self._started:
+        for span in self.started:
             if _id(span) not in ended:
                 continue
             node = nodes[_id(span)] = (span.name, [])
@@ -248,11 +255,11 @@ class _Keeper(SpanProcessor):
     """Keeps every span, at its start and at its end."""
 
     def __init__(self, started: list[Span], ended: list[ReadableSpan]) -> None:
-        self._started = started
+        self.started = started
         self._ended = ended
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        self._started.append(span)
+        self.started.append(span)
 
     def on_end(self, span: ReadableSpan) -> None:
         self._ended.append(span)

@@ -40,12 +40,12 @@ async def infer(run: Run, request: ModelRequest, catalog: Catalog) -> ModelRespo
         attempt=1,
         **request.settings,
     ) as b:
+        b.note(finish_reasons=("error",))  # until there is a better one, whatever ends this
         _record_request(run, b, request, catalog)
         partial: list[ModelDelta] = []
         try:
             response = await _answer(run, b, model, request, partial)
         except BaseException:
-            b.note(finish_reasons=("error",))
             if partial:
                 b.record_output(lambda recorder: recorder.answer(_unfinished(partial), "error"))
             raise

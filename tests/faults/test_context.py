@@ -19,9 +19,10 @@ from pellucid import Agent, DiscoveryContext, DiscoveryProvider, ModelResponse, 
 from pellucid.mcp import MCPProvider
 from pellucid.messages import Message
 from pellucid.testing import FakeHub, ScriptedModel
+from pellucid_exporters.testing import check_telemetry
 from support.hubs import Clock
 from support.mcp_servers import listing_server, tool_of
-from support.runs import assert_sound, attributes, span_id, within
+from support.runs import attributes, span_id, within
 
 if TYPE_CHECKING:
     from pellucid_exporters.testing import Captured
@@ -82,7 +83,7 @@ async def test_runs_in_threads_of_their_own_do_not_mix(telemetry: Captured) -> N
     trees = telemetry.tree()
     assert sorted(name for name, _ in trees) == sorted(f"invoke_agent agent-{number}" for number in range(30))
     assert {len(children) for _, children in trees} == {7}
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_one_span_for_each_thing_that_happens(telemetry: Captured) -> None:
@@ -99,7 +100,7 @@ async def test_one_span_for_each_thing_that_happens(telemetry: Captured) -> None
     assert operations["execute_tool"] == 1
     assert operations["invoke_agent"] == 1
     assert operations["chat"] == 2
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 class Billing:
@@ -143,7 +144,7 @@ async def test_usage_of_nested_agents_is_counted_once(telemetry: Captured) -> No
     assert tokens == {"chat": 30, "invoke_agent inner": 10, "invoke_agent outer": 20, "execute_tool": 0}
     points = [point for point in telemetry.metrics if point.name == semconv.TOKEN_USAGE.name]
     assert sum(point.value for point in points if point.attributes[semconv.TOKEN_TYPE] == "input") == 30
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 @pytest.mark.parametrize(("usage", "count"), [(Usage(input_tokens=0, output_tokens=0), 1), (Usage(), 0)])
@@ -200,7 +201,7 @@ def test_run_sync_from_many_threads_and_loops(telemetry: Captured) -> None:
     with ThreadPoolExecutor(8) as pool:
         assert [result.output for result in pool.map(agent.run_sync, ["x"] * 40)] == ["x"] * 40
     assert len(telemetry.tree()) == 42
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_provider_may_be_asked_outside_of_a_run(telemetry: Captured) -> None:

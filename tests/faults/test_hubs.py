@@ -13,9 +13,10 @@ from pellucid import Agent, DiscoveryError, DiscoveryProvider, Limits, Tool, Too
 from pellucid.events import ToolsDiscoveryFailed
 from pellucid.mcp import MCPProvider
 from pellucid.testing import FakeHub, ScriptedModel
+from pellucid_exporters.testing import check_telemetry
 from support.hubs import named
 from support.mcp_servers import Desk, LegacyHttp, listing_server, modern_server, serving, tool_of
-from support.runs import COMPLETED, TIMEOUT, assert_sound, attributes, ending, within
+from support.runs import COMPLETED, TIMEOUT, attributes, ending, within
 
 if TYPE_CHECKING:
     from pellucid_exporters.testing import Captured
@@ -51,7 +52,7 @@ async def test_hubs_are_asked_at_the_same_time(telemetry: Captured) -> None:
     providers = [DiscoveryProvider(meeting, id=f"hub-{number}") for number in range(20)]
     await within(Agent("a", model=ScriptedModel("x"), providers=providers).run("x"))
     assert len(telemetry.find("discover_tools")) == 20
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_one_fetch_serves_many_iterations_and_runs(telemetry: Captured) -> None:
@@ -82,7 +83,7 @@ async def test_one_bad_hub_among_good_ones(telemetry: Captured) -> None:
     assert ending(telemetry.span("discover_tools hanging")) == TIMEOUT
     failed = {event.provider_id for event in telemetry.events if isinstance(event, ToolsDiscoveryFailed)}
     assert failed == {"failing", "hanging"}
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_failure_is_never_an_empty_list(telemetry: Captured) -> None:
@@ -114,7 +115,7 @@ async def test_a_tool_that_hangs_at_its_server(telemetry: Captured) -> None:
             await desk.cancelled.wait()
     assert ending(telemetry.span("execute_tool slow")) == TIMEOUT
     assert ending(telemetry.span("execute_tool add")) == COMPLETED
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_session_that_the_server_forgot(telemetry: Captured) -> None:
@@ -131,7 +132,7 @@ async def test_a_session_that_the_server_forgot(telemetry: Captured) -> None:
     assert server.opened == 2
     assert server.calls == 1
     assert ending(telemetry.span("execute_tool count")) == COMPLETED
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_provider_opened_here_and_closed_there(telemetry: Captured) -> None:
@@ -150,7 +151,7 @@ async def test_a_provider_opened_here_and_closed_there(telemetry: Captured) -> N
             tasks.cancel_scope.cancel()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(provider.aclose)
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_hub_is_measured_in_seconds_by_its_name(telemetry: Captured) -> None:

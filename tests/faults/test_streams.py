@@ -16,7 +16,8 @@ from opentelemetry import trace
 from pellucid import Agent, Message, ModelDelta, ModelError, ModelResponse, ToolCall, semconv, tool
 from pellucid.events import InferenceDelta
 from pellucid.testing import ScriptedModel
-from support.runs import CANCELLED, assert_sound, attributes, ending
+from pellucid_exporters.testing import check_telemetry
+from support.runs import CANCELLED, attributes, ending
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -75,7 +76,7 @@ async def ended(telemetry: Captured) -> None:
 
 def assert_cancelled_whole(telemetry: Captured) -> None:
     """One trace, its root and its chat span cancelled, the chat span's answer recorded as unfinished."""
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
     assert ending(telemetry.span("invoke_agent")) == CANCELLED
     assert ending(telemetry.span("chat")) == CANCELLED
     assert attributes(telemetry.span("chat"))[semconv.RESPONSE_FINISH_REASONS] == ("error",)
@@ -134,7 +135,7 @@ async def test_each_item_read_in_a_task_of_its_own(telemetry: Captured) -> None:
         await stream.__aexit__(None, None, None)
     assert heard[0] == "run.started"
     assert heard[-1] == "run.completed"
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 @pytest.mark.parametrize("how", ["break", "return", "raise", "exit"])
@@ -179,7 +180,7 @@ async def test_a_model_stream_that_cannot_be_closed(telemetry: Captured) -> None
                 if isinstance(event, InferenceDelta):
                     break
     await ended(telemetry)
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
     assert len(telemetry.tree()) == 1
 
 
@@ -192,7 +193,7 @@ async def test_a_stream_dropped_in_another_thread(telemetry: Captured) -> None:
     thread.start()
     await ended(telemetry)
     thread.join(10)
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
     assert ending(telemetry.span("invoke_agent")) == CANCELLED
 
 
@@ -210,7 +211,7 @@ async def test_a_run_awaited_within_a_generator(telemetry: Captured) -> None:
         assert not trace.get_current_span().get_span_context().is_valid
         await items.aclose()
     assert len(telemetry.tree()) == 2
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_stream_that_breaks_after_some_words(telemetry: Captured) -> None:
@@ -230,7 +231,7 @@ async def test_a_stream_that_breaks_after_some_words(telemetry: Captured) -> Non
     assert ending(telemetry.span("chat")) == ("failed", "ERROR", "ConnectionResetError")
     assert chat[semconv.RESPONSE_FINISH_REASONS] == ("error",)
     assert "half an ans" in chat[semconv.OUTPUT_MESSAGES]
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_tools_of_an_abandoned_stream_are_cancelled(telemetry: Captured) -> None:
@@ -249,4 +250,4 @@ async def test_tools_of_an_abandoned_stream_are_cancelled(telemetry: Captured) -
     del stream
     await ended(telemetry)
     assert ending(telemetry.span("execute_tool")) == CANCELLED
-    assert_sound(telemetry)
+    check_telemetry(telemetry)

@@ -32,8 +32,8 @@ from pellucid import (
     tool,
 )
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
-from pellucid_exporters.testing import capture
-from support.runs import COMPLETED, assert_sound, attributes, ending, iteration, span_id, within
+from pellucid_exporters.testing import capture, check_telemetry
+from support.runs import COMPLETED, attributes, ending, iteration, span_id, within
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,7 +71,7 @@ async def test_a_run_without_tools_is_one_iteration(telemetry: Captured) -> None
     assert result.messages == (Message("user", "Will it rain?"), Message("assistant", "Rain."))
     assert result.degraded == ()
     assert telemetry.tree() == [("invoke_agent a", iteration())]
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_each_phase_of_each_iteration_is_one_span(telemetry: Captured) -> None:
@@ -82,7 +82,7 @@ async def test_each_phase_of_each_iteration_is_one_span(telemetry: Captured) -> 
     phases = [span for span in telemetry.spans if span.parent is not None]
     assert [attributes(span)[semconv.ITERATION] for span in phases] == [1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3]
     assert {ending(span) for span in telemetry.spans} == {COMPLETED}
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_the_result_names_its_trace_and_run(telemetry: Captured) -> None:
@@ -265,7 +265,7 @@ async def test_a_run_out_of_iterations_asks_for_a_closing_answer(telemetry: Capt
     two = iteration("add", model="function") * 2
     assert telemetry.tree() == [("invoke_agent a", [*two, *closing])]
     assert telemetry.histogram(semconv.RUN_ITERATIONS, pellucid_stop_reason="max_iterations").value == 2
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_closing_answer_that_calls_tools_anyway_is_stripped_of_them() -> None:
@@ -336,7 +336,7 @@ async def test_a_failing_model_fails_the_run(telemetry: Captured) -> None:
     expected = ("failed", "ERROR", "ConnectionError")
     assert ending(telemetry.span("chat")) == ending(telemetry.span("invoke_agent")) == expected
     assert telemetry.histogram(semconv.OPERATION_DURATION, error_type="ConnectionError").count == 1
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_model_that_takes_too_long_is_a_timeout(telemetry: Captured) -> None:
@@ -345,7 +345,7 @@ async def test_a_model_that_takes_too_long_is_a_timeout(telemetry: Captured) -> 
     with pytest.raises(ModelError, match=r"no answer within 0\.01 s"):
         await within(Agent("a", model=model, limits=Limits(model_timeout=0.01)).run("x"))
     assert ending(telemetry.span("chat")) == ("timeout", "ERROR", "timeout")
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_model_that_returns_something_else_is_an_error(telemetry: Captured) -> None:
@@ -378,7 +378,7 @@ async def test_a_name_that_two_providers_offer_is_a_collision(telemetry: Capture
     with pytest.raises(ToolNameCollision, match="'add' is offered by both 'static' and 'other'"):
         await within(Agent("a", model=ScriptedModel(), tools=[add], providers=[Other()]).run("x"))
     assert ending(telemetry.span("compose_request")) == ("failed", "ERROR", "tool_name_collision")
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_provider_that_is_skipped_degrades_the_result(telemetry: Captured) -> None:
@@ -388,7 +388,7 @@ async def test_a_provider_that_is_skipped_degrades_the_result(telemetry: Capture
     result = await within(agent.run("x"))
     assert result.degraded == ("bad",)
     assert ending(telemetry.span("discover_tools bad")) == ("failed", "ERROR", "OSError")
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 def test_options_that_cannot_work_are_refused() -> None:
@@ -422,4 +422,4 @@ async def test_runs_at_the_same_time_do_not_mix(telemetry: Captured) -> None:
         assert span.context is not None
         runs.setdefault(span.context.trace_id, set()).add(attributes(span)[semconv.RUN_ID])
     assert [len(ids) for ids in runs.values()] == [1] * 20
-    assert_sound(telemetry)
+    check_telemetry(telemetry)

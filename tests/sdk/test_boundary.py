@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 
 
+@pytest.fixture(autouse=True)
+def _not_checked(telemetry: Captured) -> None:
+    """Boundaries alone are no whole run, and some are not as phases make them."""
+    telemetry.is_checked = False
+
+
 def observe(scope: Scope, **notes: Any) -> Boundary:
     """Return the boundary of a discovery."""
     return boundary(scope, DISCOVERY, "rube", provider_id="rube", provider_kind="hub", cache="none", **notes)
@@ -67,7 +73,7 @@ def test_what_a_sampler_may_ask_for_is_there_from_the_start(telemetry: Captured)
     """Notes of the start are attributes of the started span; later ones and the outcome come at its end."""
     with observe(run_scope(telemetry), server_address="example.com") as b:
         assert b.span.is_recording()
-        (span,) = telemetry._started
+        (span,) = telemetry.started
         before = dict(span.attributes or {})
         b.note(tool_count=1, cache="hit", unknown="left out", digest=None)
     after = attributes(telemetry.span("discover_tools"))
@@ -218,6 +224,7 @@ def test_labels_may_differ_from_attributes(telemetry: Captured) -> None:
 def test_time_does_not_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wall clock that is set back in the middle of a run changes no duration."""
     with capture(fixed=False) as telemetry:
+        telemetry.is_checked = False  # a boundary alone
         scope = run_scope(telemetry)
         with observe(scope):
             monkeypatch.setattr("time.time_ns", lambda: 0)

@@ -10,7 +10,8 @@ import pytest
 
 from pellucid import Agent, CancelToken, Limits, RunCancelled, RunTimeout, Tool, ToolCall, ToolResult, semconv
 from pellucid.testing import FunctionModel, ScriptedModel
-from support.runs import CANCELLED, COMPLETED, TIMEOUT, assert_sound, ending, within
+from pellucid_exporters.testing import check_telemetry
+from support.runs import CANCELLED, COMPLETED, TIMEOUT, ending, within
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +89,7 @@ def phase(request: pytest.FixtureRequest) -> str:
 
 def assert_ended(telemetry: Captured, phase: str, how: tuple[str, str, str | None]) -> None:
     """The phase and the run ended in one way, everything before them well, and nothing came after."""
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
     stuck = {PHASES[phase], "invoke_agent a"}
     for span in telemetry.spans:
         assert ending(span) == (how if span.name in stuck else COMPLETED)
@@ -192,7 +193,7 @@ async def test_what_was_left_behind_does_no_harm_when_it_returns(telemetry: Capt
         await anyio.lowlevel.checkpoint()
     assert (telemetry.spans, telemetry.events, telemetry.logs) == before
     assert telemetry.histogram(semconv.TOOL_DURATION).count == 1
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_token_cancelled_before_the_run_stops_it_before_the_first_phase(telemetry: Captured) -> None:
@@ -203,7 +204,7 @@ async def test_a_token_cancelled_before_the_run_stops_it_before_the_first_phase(
         await within(Agent("a", model=model).run("x", signal=token))
     assert model.requests == []
     assert {ending(span) for span in telemetry.spans} <= {CANCELLED}
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_token_cancelled_after_the_run_changes_nothing(telemetry: Captured) -> None:
@@ -244,7 +245,7 @@ async def test_one_token_cancels_all_of_its_runs(telemetry: Captured) -> None:
             await reached.wait()
             token.cancel()
     assert len(cancelled) == 5
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_tool_sees_that_its_run_was_cancelled() -> None:
@@ -278,7 +279,7 @@ async def test_a_tool_whose_own_task_was_cancelled_is_a_failing_tool(telemetry: 
     assert isinstance(part, ToolResult)
     assert part.is_error
     assert ending(telemetry.span("execute_tool"))[0] == "failed"
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_deadline_that_passes_while_a_tool_cleans_up_is_a_timeout(telemetry: Captured) -> None:
@@ -301,7 +302,7 @@ async def test_a_deadline_that_passes_while_a_tool_cleans_up_is_a_timeout(teleme
         await within(agent.run("x"))
     assert cleaned == [1]
     assert ending(telemetry.span("execute_tool")) == TIMEOUT
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_model_that_shields_itself_from_its_timeout_is_left_behind(telemetry: Captured) -> None:
@@ -359,4 +360,4 @@ def test_a_token_cancels_a_sync_run(telemetry: Captured) -> None:
         agent.run_sync("x", signal=token)
     released.set()
     canceller.join(10)
-    assert_sound(telemetry)
+    check_telemetry(telemetry)

@@ -25,7 +25,8 @@ from pellucid import (
     tool,
 )
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
-from support.runs import CANCELLED, COMPLETED, TIMEOUT, assert_sound, attributes, ending, span_id, within
+from pellucid_exporters.testing import check_telemetry
+from support.runs import CANCELLED, COMPLETED, TIMEOUT, attributes, ending, span_id, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -132,7 +133,7 @@ async def failed(agent: Agent, telemetry: Captured, error_type: str) -> Discover
         assert ending(span) == ("timeout" if error_type == "timeout" else "failed", "ERROR", error_type)
     assert telemetry.tree() == [("invoke_agent a", [("discover_tools odd", [])])]
     assert telemetry.histogram(semconv.DISCOVERY_DURATION, error_type=error_type).count == 1
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
     return caught.value
 
 
@@ -240,7 +241,7 @@ async def test_a_cancelled_discovery_is_no_failure(telemetry: Captured, make: An
     [event] = [event for event in telemetry.events if event.name == "tools.discovery_failed"]
     told: Any = event
     assert (told.outcome, told.error, told.error_type) == ("cancelled", None, None)
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -254,7 +255,7 @@ async def test_a_hub_whose_own_task_was_cancelled_fails_the_discovery(telemetry:
     with pytest.raises(DiscoveryError, match="provider 'odd'"):
         await within(agent_of(make(cancelled)).run("x"))
     assert ending(telemetry.span("discover_tools"))[0] == "failed"
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_gate_that_raises_stays_shut(telemetry: Captured) -> None:
@@ -266,7 +267,7 @@ async def test_a_gate_that_raises_stays_shut(telemetry: Captured) -> None:
     with pytest.raises(DiscoveryError, match=r"gated\(odd\)") as caught:
         await within(agent_of(gated_tools(Answering(lambda: [add]), gate)).run("x"))
     assert caught.value.__cause__ is CAUSE
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_one_failing_provider_cancels_the_others(telemetry: Captured) -> None:
@@ -283,7 +284,7 @@ async def test_one_failing_provider_cancels_the_others(telemetry: Captured) -> N
     assert caught.value.__cause__ is CAUSE
     assert ending(telemetry.span("discover_tools slow")) == CANCELLED
     assert ending(telemetry.span("discover_tools odd")) == ("failed", "ERROR", "ConnectionError")
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_failing_hub_is_left_alone_for_a_moment(telemetry: Captured) -> None:
@@ -338,7 +339,7 @@ async def test_runs_at_the_same_time_share_one_fetch(telemetry: Captured) -> Non
     joined = telemetry.find(lambda span: attributes(span).get(semconv.DISCOVERY_CACHE) == "joined")
     assert {tuple(link.context.span_id for link in span.links) for span in joined} == {(int(span_id(miss), 16),)}
     assert telemetry.histogram(semconv.DISCOVERY_DURATION, pellucid_discovery_cache="joined").count == 199
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_tenants_do_not_share(telemetry: Captured) -> None:
@@ -348,7 +349,7 @@ async def test_tenants_do_not_share(telemetry: Captured) -> None:
     await discover_at_once(agent, [Identity(tenant=tenant) for tenant in ("t1", "t2")] * 100)
     assert sorted(str(ctx.identity and ctx.identity.tenant) for ctx in hub.calls) == ["t1", "t2"]
     assert outcomes(telemetry) == ["joined"] * 198 + ["miss"] * 2
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_failing_fetch_fails_all_that_wait_for_it(telemetry: Captured) -> None:
@@ -369,7 +370,7 @@ async def test_a_failing_fetch_fails_all_that_wait_for_it(telemetry: Captured) -
     assert len(set(map(id, raised))) == 50
     assert {error.__cause__ for error in raised} == {CAUSE}
     assert len(hub.calls) == 1
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_cancelled_run_leaves_the_fetch_to_the_others(telemetry: Captured) -> None:
@@ -393,7 +394,7 @@ async def test_a_cancelled_run_leaves_the_fetch_to_the_others(telemetry: Capture
             token.cancel()
     assert (len(hub.calls), hub.cancelled) == (1, 0)
     assert sorted(ending(span) for span in telemetry.find("discover_tools")) == sorted([CANCELLED, COMPLETED])
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_run_s_deadline_does_not_wait_for_the_hub(telemetry: Captured) -> None:
@@ -402,4 +403,4 @@ async def test_a_run_s_deadline_does_not_wait_for_the_hub(telemetry: Captured) -
     with pytest.raises(TimeoutError):
         await within(agent_of(provider, limits=Limits(deadline=0.05)).run("x"))
     assert ending(telemetry.span("discover_tools")) == TIMEOUT
-    assert_sound(telemetry)
+    check_telemetry(telemetry)

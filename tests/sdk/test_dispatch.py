@@ -21,7 +21,8 @@ from pellucid import (
     tool,
 )
 from pellucid.testing import ScriptedModel
-from support.runs import COMPLETED, TIMEOUT, assert_sound, attributes, ending, within
+from pellucid_exporters.testing import check_telemetry
+from support.runs import COMPLETED, TIMEOUT, attributes, ending, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -71,7 +72,7 @@ async def test_an_unknown_tool_is_a_result_that_suggests_others(telemetry: Captu
     assert ending(telemetry.span("execute_tool ecko")) == ("failed", "ERROR", "unknown_tool")
     point = telemetry.histogram(semconv.TOOL_DURATION)
     assert (point.attributes[semconv.TOOL_NAME], point.attributes[semconv.ERROR_TYPE]) == ("_OTHER", "unknown_tool")
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_an_unknown_tool_without_alternatives_says_so() -> None:
@@ -103,7 +104,7 @@ async def test_arguments_that_are_no_json_object_are_refused(telemetry: Captured
     assert result.is_error
     assert "Send one JSON object." in str(result.response)
     assert ending(telemetry.span("execute_tool")) == ("failed", "ERROR", "invalid_arguments")
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_arguments_as_json_text_are_read() -> None:
@@ -128,7 +129,7 @@ async def test_a_call_id_used_twice_is_run_once(telemetry: Captured) -> None:
     assert str(result.response).startswith("one\n\nNote: you used the call id 'c' for several calls")
     spans = telemetry.find("execute_tool echo")
     assert sorted(ending(span)[0] for span in spans) == ["completed", "failed"]
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_history_never_has_two_calls_of_one_id() -> None:
@@ -160,7 +161,7 @@ async def test_a_tool_that_raises_is_a_result(telemetry: Captured) -> None:
     assert event.name == "exception"
     assert "in explode" in str(dict(event.attributes or {})["exception.stacktrace"])
     assert ending(telemetry.span("invoke_agent")) == COMPLETED
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_tool_error_chooses_what_the_model_reads(telemetry: Captured) -> None:
@@ -185,7 +186,7 @@ async def test_errors_of_any_kind_are_results(telemetry: Captured, error: Except
 
     [result] = await call(ToolCall("t"), tools=[named("t", fail)])
     assert result.is_error
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_tool_that_hangs_is_stopped(telemetry: Captured) -> None:
@@ -199,7 +200,7 @@ async def test_a_tool_that_hangs_is_stopped(telemetry: Captured) -> None:
     assert result.response == "Tool 't' did not finish within 0.01 s and was stopped."
     assert ending(telemetry.span("execute_tool")) == TIMEOUT
     assert ending(telemetry.span("invoke_agent")) == COMPLETED
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_thread_that_blocks_is_left_behind(telemetry: Captured) -> None:
@@ -215,7 +216,7 @@ async def test_a_thread_that_blocks_is_left_behind(telemetry: Captured) -> None:
         release.set()
     assert "did not finish within 0.05 s" in str(result.response)
     assert ending(telemetry.span("execute_tool")) == TIMEOUT
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_threads_that_were_left_behind_do_not_use_up_the_run_s_threads(telemetry: Captured) -> None:
@@ -230,7 +231,7 @@ async def test_threads_that_were_left_behind_do_not_use_up_the_run_s_threads(tel
     finally:
         release.set()
     assert result.response == "ok"
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_tool_that_does_not_let_itself_be_stopped_cannot_hold_the_run(telemetry: Captured) -> None:
@@ -248,7 +249,7 @@ async def test_a_tool_that_does_not_let_itself_be_stopped_cannot_hold_the_run(te
         release.set()
     assert "did not finish within 0.01 s" in str(result.response)
     assert ending(telemetry.span("execute_tool")) == TIMEOUT
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 @pytest.mark.parametrize("value", [object(), {1: {object()}}, lambda: None])
@@ -262,7 +263,7 @@ async def test_a_result_that_cannot_be_json_is_an_error(telemetry: Captured, val
     assert result.is_error
     assert f"an object of type {type(value).__name__} that cannot be turned into JSON" in str(result.response)
     assert ending(telemetry.span("execute_tool")) == ("failed", "ERROR", "invalid_result")
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_circular_result_is_an_error() -> None:

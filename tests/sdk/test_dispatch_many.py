@@ -16,7 +16,8 @@ from pellucid import (
     tool,
 )
 from pellucid.testing import FunctionModel, ScriptedModel
-from support.runs import assert_sound, within
+from pellucid_exporters.testing import check_telemetry
+from support.runs import within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -69,7 +70,7 @@ async def test_calls_of_one_message_run_at_the_same_time(telemetry: Captured) ->
 
     found = await call(*(ToolCall("meet", id=name) for name in "abc"), tools=[named("meet", meet)])
     assert [(result.id, result.response) for result in found] == [("a", "a"), ("b", "b"), ("c", "c")]
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_no_more_calls_run_at_a_time_than_the_limit_allows() -> None:
@@ -104,7 +105,7 @@ async def test_serial_tools_run_one_at_a_time(telemetry: Captured) -> None:
     tools = [named("one", alone, serial=True), named("two", alone, serial=True)]
     calls = [ToolCall(name, id=f"{name}{number}") for number in range(3) for name in ("one", "two")]
     assert [result.response for result in await call(*calls, tools=tools)] == ["ok"] * 6
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_waiting_for_a_serial_tool_is_not_its_own_time() -> None:

@@ -22,8 +22,8 @@ from pellucid import (
 from pellucid.events import InferenceDelta
 from pellucid.telemetry.capture import MASK
 from pellucid.testing import FakeHub, ScriptedModel
-from pellucid_exporters.testing import Captured, capture
-from support.runs import assert_sound, attributes, everything, within
+from pellucid_exporters.testing import Captured, capture, check_telemetry
+from support.runs import attributes, everything, within
 
 if TYPE_CHECKING:
     from pellucid.telemetry.capture import CaptureMode
@@ -108,7 +108,7 @@ async def test_a_secret_in_content_leaves_by_no_way(telemetry: Captured, secret:
     await run_everything(text)
     assert hidden not in everything(telemetry)
     assert MASK in attributes(telemetry.span("execute_tool"))[semconv.TOOL_CALL_RESULT]
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ async def test_metadata_records_no_content() -> None:
         found = attributes(span)
         assert not found.keys() & set(CONTENT)
         assert found.keys() >= set(DIGESTS)
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 @pytest.mark.parametrize("mode", ["metadata", "off"])
@@ -290,7 +290,7 @@ async def test_without_content_there_is_no_text_of_errors(mode: CaptureMode) -> 
             await within(Agent("a", model=ScriptedModel(), providers=[provider]).run("y"))
     assert "innocent" not in everything(telemetry)
     assert attributes(telemetry.span("execute_tool"))[semconv.ERROR_TYPE] == "OSError"
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_off_records_nothing_of_input_and_output() -> None:
@@ -301,7 +301,7 @@ async def test_off_records_nothing_of_input_and_output() -> None:
     for span in telemetry.spans:
         assert not attributes(span).keys() & {*CONTENT, *DIGESTS}
     assert telemetry.histogram(semconv.TOOL_DURATION).count == 1
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from pellucid import (
     tool,
 )
 from pellucid.testing import FunctionModel, ScriptedModel
-from support.runs import assert_sound, iteration
+from pellucid_exporters.testing import check_telemetry
+from support.runs import iteration
 
 if TYPE_CHECKING:
     from pellucid_exporters.testing import Captured
@@ -36,7 +37,7 @@ ADD = ToolCall("add", {"a": 1, "b": 2})
 def test_run_sync_works_without_a_loop(telemetry: Captured) -> None:
     """A plain function can run an agent."""
     assert Agent("a", model=ScriptedModel(ADD, "3"), tools=[add]).run_sync("Add.").output == "3"
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_run_sync_works_inside_a_running_loop(telemetry: Captured) -> None:
@@ -70,7 +71,7 @@ def test_run_sync_works_from_several_threads(telemetry: Captured) -> None:
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(run, range(4))) == ["done"] * 4
     assert len(telemetry.find("invoke_agent")) == 4
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -89,7 +90,7 @@ def test_run_sync_works_inside_a_tool(telemetry: Captured, *, is_async: bool) ->
     assert outer.run_sync("x").output == "done"
     [(_, phases)] = telemetry.tree()
     assert phases[3] == ("execute_tool ask", [("invoke_agent inner", iteration())])
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 def test_run_sync_raises_what_the_run_raises() -> None:

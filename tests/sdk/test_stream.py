@@ -24,7 +24,8 @@ from pellucid import (
 )
 from pellucid.events import InferenceDelta
 from pellucid.testing import FunctionModel, ScriptedModel
-from support.runs import CANCELLED, COMPLETED, assert_sound, attributes, ending, iteration, within
+from pellucid_exporters.testing import check_telemetry
+from support.runs import CANCELLED, COMPLETED, attributes, ending, iteration, within
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -111,7 +112,7 @@ async def test_a_stream_read_to_its_end_is_the_run(telemetry: Captured) -> None:
     assert events.result.output == "It is three."
     assert telemetry.tree() == [("invoke_agent a", [*iteration("add"), *iteration()])]
     assert {ending(span) for span in telemetry.spans} == {COMPLETED}
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_streamed_answer_is_measured(telemetry: Captured) -> None:
@@ -140,7 +141,7 @@ async def test_a_failing_run_raises_after_its_last_event(telemetry: Captured) ->
         await hear(Agent("a", model=ScriptedModel(cause)).stream("x"), heard.append)
     assert heard[-1].name == "run.failed"
     assert caught.value.__cause__ is cause
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_stream_that_ends_without_a_response_is_an_error(telemetry: Captured) -> None:
@@ -205,7 +206,7 @@ async def test_leaving_early_cancels_the_run(telemetry: Captured) -> None:
                     break
     assert model.closed.is_set()
     assert ending(telemetry.span("chat")) == ending(telemetry.span("invoke_agent")) == CANCELLED
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_an_exception_in_the_block_is_the_caller_s(telemetry: Captured) -> None:
@@ -218,7 +219,7 @@ async def test_an_exception_in_the_block_is_the_caller_s(telemetry: Captured) ->
     with pytest.raises(KeyError, match="mine"):
         await hear(endless().stream("x"), listen)
     assert ending(telemetry.span("invoke_agent")) == CANCELLED
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_cancelled_reader_cancels_the_run(telemetry: Captured) -> None:
@@ -237,7 +238,7 @@ async def test_a_cancelled_reader_cancels_the_run(telemetry: Captured) -> None:
             await reading.wait()
             tasks.cancel_scope.cancel()
     assert ending(telemetry.span("invoke_agent")) == CANCELLED
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def words_of(agent: Agent) -> AsyncIterator[str]:
@@ -255,7 +256,7 @@ async def test_a_generator_over_a_stream_can_be_closed(telemetry: Captured) -> N
         assert await anext(aiter(words)) == "more "
         await words.aclose()  # type: ignore[attr-defined]  # it is a generator
     assert ending(telemetry.span("invoke_agent")) == CANCELLED
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_generator_closed_in_another_task_ends_the_run(telemetry: Captured) -> None:
@@ -271,7 +272,7 @@ async def test_a_generator_closed_in_another_task_ends_the_run(telemetry: Captur
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(words.aclose)  # type: ignore[attr-defined]  # it is a generator
     assert ending(telemetry.span("invoke_agent")) == CANCELLED
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_an_abandoned_stream_ends_its_run(telemetry: Captured) -> None:
@@ -283,7 +284,7 @@ async def test_an_abandoned_stream_ends_its_run(telemetry: Captured) -> None:
     del stream
     await settle(telemetry)
     assert ending(telemetry.span("invoke_agent")) == CANCELLED
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_stream_that_is_never_entered_starts_nothing(telemetry: Captured) -> None:
@@ -315,7 +316,7 @@ async def test_a_stream_that_is_left_in_another_task_ends_its_run(telemetry: Cap
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(stream.__aexit__, None, None, None)
     assert ending(telemetry.span("invoke_agent")) == CANCELLED
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_token_ends_a_stream(telemetry: Captured) -> None:
@@ -324,7 +325,7 @@ async def test_a_token_ends_a_stream(telemetry: Captured) -> None:
     with pytest.raises(RunCancelled, match="enough"):
         await hear(endless().stream("x", signal=token), lambda event: token.cancel("enough"))
     assert ending(telemetry.span("invoke_agent")) == CANCELLED
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_a_deadline_ends_a_stream(telemetry: Captured) -> None:
@@ -333,7 +334,7 @@ async def test_a_deadline_ends_a_stream(telemetry: Captured) -> None:
     with pytest.raises(RunTimeout):
         await hear(agent.stream("x"), lambda event: None)
     assert ending(telemetry.span("invoke_agent"))[0] == "timeout"
-    assert_sound(telemetry)
+    check_telemetry(telemetry)
 
 
 async def test_streams_of_one_agent_do_not_mix() -> None:

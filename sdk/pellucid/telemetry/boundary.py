@@ -238,7 +238,7 @@ class Boundary:
         for note, name in noted:
             if (value := notes.get(note)) is not None:
                 labels[name] = value
-        if error_type:
+        if error_type and semconv.ERROR_TYPE in phase.duration.attributes:
             labels[semconv.ERROR_TYPE] = error_type
         histogram = self._scope.instruments.by_name[phase.duration.name]
         histogram.record((end - self._start) / 1e9, labels, context=self.context)

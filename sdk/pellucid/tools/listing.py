@@ -85,8 +85,12 @@ class Lister:
                 return await answer
             raise OutOfTime
         hubs = scope.instruments.hubs
-        with hubs.fetching(self.provider.id):
-            answered = await race(_await, answer, within=within)
+        try:
+            with hubs.fetching(self.provider.id):
+                answered = await race(_await, answer, within=within)
+        finally:
+            if inspect.iscoroutine(answer) and inspect.getcoroutinestate(answer) == inspect.CORO_CREATED:
+                answer.close()  # cancelled before its first step
         hubs.succeeded(self.provider.id)
         return answered
 

@@ -82,24 +82,41 @@ class _GatedTools:
         return f"gated({self.inner.id})"
 
     def list_tools(self, ctx: DiscoveryContext) -> Listing:
+        # Where something is async, nothing is called yet: a discovery that is cancelled at once would leave coroutines
+        # that nobody awaits.
+        if inspect.iscoroutinefunction(self.predicate) or inspect.iscoroutinefunction(self.inner.list_tools):
+            return self._gate_later(ctx)
         listed = self.inner.list_tools(ctx)
         if inspect.isawaitable(listed):
-            return self._gate_later(listed, ctx)
-        verdicts = [self.predicate(tool, ctx) for tool in listed]
-        if any(map(inspect.isawaitable, verdicts)):
-            return self._judge_later(listed, verdicts)
-        return tuple(tool for tool, allowed in zip(listed, verdicts, strict=True) if allowed)
-
-    async def _gate_later(self, listed: Awaitable[Sequence[Tool]], ctx: DiscoveryContext) -> Sequence[Tool]:
-        tools = await listed
-        return await self._judge_later(tools, [self.predicate(tool, ctx) for tool in tools])
-
-    async def _judge_later(self, tools: Sequence[Tool], verdicts: list[bool | Awaitable[bool]]) -> Sequence[Tool]:
-        kept = []
-        for tool, verdict in zip(tools, verdicts, strict=True):
-            if await verdict if inspect.isawaitable(verdict) else verdict:
+            return self._judge_later(listed, ctx)
+        kept: list[Tool] = []
+        for index, tool in enumerate(listed):
+            verdict = self.predicate(tool, ctx)
+            if inspect.isawaitable(verdict):
+                return self._finish_later(kept, verdict, listed[index:], ctx)
+            if verdict:
                 kept.append(tool)
         return tuple(kept)
+
+    async def _gate_later(self, ctx: DiscoveryContext) -> Sequence[Tool]:
+        listed = self.inner.list_tools(ctx)
+        return await self._judge_later(listed, ctx)
+
+    async def _judge_later(self, listed: Listing, ctx: DiscoveryContext) -> Sequence[Tool]:
+        tools = await listed if inspect.isawaitable(listed) else listed
+        return tuple([tool for tool in tools if await self._allows(tool, ctx)])
+
+    async def _finish_later(
+        self, kept: list[Tool], verdict: Awaitable[bool], rest: Sequence[Tool], ctx: DiscoveryContext
+    ) -> Sequence[Tool]:
+        first, *others = rest
+        if await verdict:
+            kept.append(first)
+        return (*kept, *[tool for tool in others if await self._allows(tool, ctx)])
+
+    async def _allows(self, tool: Tool, ctx: DiscoveryContext) -> bool:
+        verdict = self.predicate(tool, ctx)
+        return await verdict if inspect.isawaitable(verdict) else verdict
 
     async def aclose(self) -> None:
         close = getattr(self.inner, "aclose", None)

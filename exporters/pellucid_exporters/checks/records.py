@@ -1,0 +1,85 @@
+"""Rules for events, log lines and boundary records: each agrees with its span."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pellucid import semconv
+from pellucid_exporters.boundaries import boundary_of
+from pellucid_exporters.checks.observed import Observed, Seen
+
+if TYPE_CHECKING:
+    from pellucid.events import Event
+
+
+def check(observed: Observed) -> Iterator[str]:
+    """Yield what is wrong."""
+    events: dict[str, list[Event]] = defaultdict(list)
+    for event in observed.events:
+        events[event.span_id].append(event)
+    lines: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for line in observed.logs:
+        lines[str(line.get("span_id"))].append(line)
+    for seen in observed.phases:
+        yield from _events(seen, events[seen.id])
+        yield from _lines(seen, lines[seen.id])
+        yield from _record(seen)
+
+
+def _events(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
+    phase = seen.phase
+    ended = phase.completed if seen.outcome == semconv.COMPLETED else phase.failed
+    for kind in {phase.started, phase.completed, phase.failed} - {None}:
+        assert kind is not None  # just taken out
+        of_kind = [event for event in events if type(event) is kind]
+        expected = 1 if kind in (phase.started, ended) else 0
+        if len(of_kind) != expected:
+            yield f"{seen} has {len(of_kind)} events {kind.name} instead of {expected}"
+        for event in of_kind:
+            said = {"run_id": event.run_id or None, "trace_id": event.trace_id, "iteration": event.iteration}
+            if kind is ended:
+                said |= {
+                    name: getattr(event, name)
+                    for name in ("duration_ms", "outcome", "error_type")
+                    if hasattr(event, name)
+                }
+            yield from _differences(seen, f"event {kind.name}", said)
+
+
+def _lines(seen: Seen, lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if len(lines) != 1:
+        yield f"{seen} has {len(lines)} log lines instead of one"
+    for line in lines:
+        names = ("trace_id", "iteration", "duration_ms", "outcome", "error_type")
+        said = {name: line.get(name) for name in names}
+        yield from _differences(seen, "log line", {**said, "run_id": line.get("run_id") or None})
+
+
+def _record(seen: Seen) -> Iterator[str]:
+    record = boundary_of(seen.span)
+    if record is None:
+        yield f"{seen} has no boundary record"
+        return
+    names = ("trace_id", "duration_ms", "outcome", "error_type", "run_id")
+    yield from _differences(seen, "boundary record", {name: record.get(name) for name in names})
+
+
+def _differences(seen: Seen, what: str, said: Mapping[str, Any]) -> Iterator[str]:
+    truth: dict[str, Any] = {
+        "run_id": seen.run,
+        "trace_id": seen.trace,
+        "iteration": seen.iteration,
+        "duration_ms": seen.seconds * 1e3,
+        "outcome": seen.outcome,
+        "error_type": seen.attributes.get(semconv.ERROR_TYPE),
+    }
+    for name, value in said.items():
+        if name == "iteration" and seen.phase.name == semconv.RUN:
+            continue  # a run is in the iteration that it has come to; its span counts them instead
+        expected = truth[name]
+        is_same = math.isclose(value, expected, rel_tol=1e-6) if isinstance(value, float) else value == expected
+        if not is_same:
+            yield f"{seen} has {name}={expected!r}, but its {what} says {value!r}"

@@ -1,0 +1,177 @@
+"""Rules for spans."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+from opentelemetry.trace import StatusCode
+
+from pellucid import semconv
+from pellucid_exporters.checks.observed import Observed, Seen
+
+OUTCOMES: Final = (semconv.COMPLETED, semconv.FAILED, semconv.CANCELLED, semconv.TIMEOUT)
+CONTENT: Final = (
+    semconv.INPUT, semconv.OUTPUT, semconv.INPUT_MESSAGES, semconv.OUTPUT_MESSAGES, semconv.SYSTEM_INSTRUCTIONS,
+    semconv.TOOL_DEFINITIONS, semconv.TOOL_CALL_ARGUMENTS, semconv.TOOL_CALL_RESULT,
+)  # fmt: skip
+TARGETS: Final[Mapping[str, str]] = {
+    semconv.RUN: semconv.AGENT_NAME, semconv.DISCOVERY: semconv.PROVIDER_ID, semconv.INFERENCE: semconv.REQUEST_MODEL,
+    semconv.DISPATCH: semconv.TOOL_NAME,
+}  # fmt: skip
+REQUIRED: Final[Mapping[str, Mapping[str, type]]] = {
+    semconv.RUN: {semconv.OPERATION_NAME: str, semconv.AGENT_NAME: str},
+    semconv.DISCOVERY: {semconv.PROVIDER_ID: str, semconv.PROVIDER_KIND: str, semconv.DISCOVERY_CACHE: str},
+    semconv.COMPOSE: {semconv.AGENT_NAME: str},
+    semconv.INFERENCE: {
+        semconv.OPERATION_NAME: str, semconv.PROVIDER_NAME: str, semconv.REQUEST_MODEL: str, semconv.ATTEMPT: int,
+        semconv.RESPONSE_FINISH_REASONS: tuple,
+    },
+    semconv.DISPATCH: {semconv.OPERATION_NAME: str, semconv.TOOL_NAME: str, semconv.TOOL_CALL_ID: str},
+}  # fmt: skip
+WHEN_COMPLETED: Final[Mapping[str, Mapping[str, type]]] = {
+    semconv.RUN: {semconv.ITERATIONS: int, semconv.STOP_REASON: str, semconv.RESPONSE_FINISH_REASONS: tuple},
+    semconv.DISCOVERY: {semconv.DISCOVERY_TOOL_COUNT: int, semconv.CATALOG_DIGEST: str, semconv.CATALOG_CHANGED: bool},
+    semconv.COMPOSE: {semconv.COMPOSE_TOOLS: int, semconv.COMPOSE_MESSAGES: int, semconv.CATALOG_DIGEST: str},
+    semconv.DISPATCH: {semconv.PROVIDER_ID: str, semconv.DISPATCH_MODE: str},
+}
+ORDER: Final = (semconv.DISCOVERY, semconv.COMPOSE, semconv.INFERENCE, semconv.DISPATCH)
+
+
+def check(observed: Observed) -> Iterator[str]:
+    """Yield what is wrong."""
+    yield from _ends(observed)
+    for seen in observed.phases:
+        yield from _attributes(seen)
+        yield from _outcome(seen)
+        yield from _content(seen, observed)
+        yield from _parent(seen, observed)
+    for run in observed.runs:
+        yield from _run(run, observed.by_run[run])
+
+
+def _ends(observed: Observed) -> Iterator[str]:
+    for span_id, name in observed.started.items():
+        ends = observed.ends.get(span_id, 0)
+        if ends != 1:
+            yield f"span {name!r} ({span_id}) has ended {ends} times instead of once"
+
+
+def _attributes(seen: Seen) -> Iterator[str]:
+    phase = seen.phase
+    target = seen.attributes.get(TARGETS.get(phase.name, ""))
+    name = f"{phase.operation} {target}" if target else phase.operation
+    if seen.span.name != name:
+        yield f"{seen} should be called {name!r}"
+    if seen.span.kind is not phase.kind:
+        yield f"{seen} has the kind {seen.span.kind.name} instead of {phase.kind.name}"
+    required = dict(REQUIRED[phase.name])
+    if seen.outcome == semconv.COMPLETED and seen.run is not None:
+        required.update(WHEN_COMPLETED.get(phase.name, {}))
+    for attribute, kind in required.items():
+        value = seen.attributes.get(attribute)
+        if not isinstance(value, kind):
+            yield f"{seen} has {attribute}={value!r}, which should be of type {kind.__name__}"
+    for attribute, expected in phase.attributes.items():
+        if seen.attributes.get(attribute) != expected:
+            yield f"{seen} has {attribute}={seen.attributes.get(attribute)!r} instead of {expected!r}"
+
+
+def _outcome(seen: Seen) -> Iterator[str]:
+    outcome, error_type = seen.outcome, seen.attributes.get(semconv.ERROR_TYPE)
+    if outcome not in OUTCOMES:
+        yield f"{seen} has no outcome"
+        return
+    is_error = outcome in (semconv.FAILED, semconv.TIMEOUT)
+    status = seen.span.status.status_code
+    if (status is StatusCode.ERROR) is not is_error:
+        yield f"{seen} has outcome {outcome} but status {status.name}"
+    if (error_type is not None) is not is_error or (error_type == semconv.TIMEOUT) is not (outcome == semconv.TIMEOUT):
+        yield f"{seen} has outcome {outcome} but error.type {error_type!r}"
+
+
+def _content(seen: Seen, observed: Observed) -> Iterator[str]:
+    total = 0
+    for attribute in CONTENT:
+        text = seen.attributes.get(attribute)
+        if text is None:
+            continue
+        size = len(text.encode("utf-8", "surrogatepass"))
+        total += size
+        try:
+            json.loads(text)
+        except ValueError as error:
+            yield f"{seen} has {attribute} that is not JSON: {error}"
+        if size > observed.policy.max_bytes:
+            yield f"{seen} has {attribute} of {size} bytes; the bound is {observed.policy.max_bytes}"
+        if not observed.policy.content:
+            yield f"{seen} has {attribute} although no content is recorded in mode {observed.policy.mode!r}"
+    if total > observed.policy.max_span_bytes:
+        yield f"{seen} has {total} bytes of content; the bound is {observed.policy.max_span_bytes}"
+
+
+def _parent(seen: Seen, observed: Observed) -> Iterator[str]:
+    if seen.end < seen.start:
+        yield f"{seen} ends before it begins"
+    parent = observed.by_id.get(seen.parent or "")
+    if seen.phase.name == semconv.RUN or seen.run not in observed.runs:
+        return
+    if parent is None:
+        yield f"{seen} is not below its run"
+        return
+    if parent.phase.name not in (semconv.RUN, semconv.DISCOVERY) or parent.run != seen.run:
+        yield f"{seen} is below {parent}"
+    if parent.trace != seen.trace:
+        yield f"{seen} is in another trace than {parent}"
+    if seen.start < parent.start or seen.end > parent.end:
+        yield f"{seen} does not lie within {parent} in time"
+
+
+def _run(run: str, spans: Sequence[Seen]) -> Iterator[str]:
+    roots = [seen for seen in spans if seen.phase.name == semconv.RUN]
+    if len(roots) != 1:
+        yield f"run {run} has {len(roots)} spans of its own that have ended instead of one"
+        return
+    by_iteration: dict[int, list[Seen]] = defaultdict(list)
+    for seen in spans:
+        if seen.phase.name != semconv.RUN:
+            by_iteration[seen.iteration].append(seen)
+    if sorted(by_iteration) != list(range(1, len(by_iteration) + 1)):
+        yield f"run {run} has the iterations {sorted(by_iteration)}"
+    previous = roots[0].start
+    for _, group in sorted(by_iteration.items()):
+        yield from _iteration(run, group, previous)
+        previous = max(seen.end for seen in group)
+    yield from _usage(roots[0], spans)
+
+
+def _iteration(run: str, group: Sequence[Seen], previous: int) -> Iterator[str]:
+    for seen in group:
+        if seen.start < previous:
+            yield f"{seen} begins before the iteration before has ended"
+    counts = Counter(seen.phase.name for seen in group)
+    if not counts[semconv.DISCOVERY]:
+        yield f"run {run} asked no provider in iteration {group[0].iteration}"
+    if counts[semconv.COMPOSE] > 2 or counts[semconv.INFERENCE] > counts[semconv.COMPOSE]:  # noqa: PLR2004  (the second is a closing answer)
+        yield f"run {run} has in iteration {group[0].iteration} the spans {dict(counts)}"
+    first = {name: min((seen.start for seen in group if seen.phase.name == name), default=None) for name in ORDER}
+    last = {name: min((seen.end for seen in group if seen.phase.name == name), default=None) for name in ORDER}
+    for before, after in pairwise(ORDER):
+        ended, began = last[before], first[after]
+        if began is not None and (ended is None or began < ended):
+            yield f"run {run} began {after} before {before} in iteration {group[0].iteration}"
+
+
+def _usage(root: Seen, spans: Sequence[Seen]) -> Iterator[str]:
+    for attribute in (semconv.USAGE_INPUT_TOKENS, semconv.USAGE_OUTPUT_TOKENS):
+        told: list[Any] = [
+            seen.attributes[attribute]
+            for seen in spans
+            if seen.phase.name == semconv.INFERENCE and attribute in seen.attributes
+        ]
+        total = sum(told) if told else None
+        if root.attributes.get(attribute) != total:
+            yield f"{root} has {attribute}={root.attributes.get(attribute)}; its chat spans add up to {total}"

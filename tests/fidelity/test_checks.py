@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode
+
+from fidelity.scripts import Playing, Script, make_tool, quick
+from pellucid import Agent, CapturePolicy, DiscoveryProvider, semconv
+from pellucid.testing import FakeHub
+from pellucid_exporters.checks.measurements import SDK_BOUNDS
+from pellucid_exporters.testing import Captured, Exemplar, Point, capture, check_telemetry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SCRIPT = Script([["quick"], ["quick", "broken"]], [], "text", True, False, "nothing", "reads", 1, 1, True)
+
+
+@pytest.fixture
+def told() -> Iterator[Captured]:
+    """Telemetry of a streamed run with a hub, tools and usage, which is true until a test bends it."""
+
+    async def read() -> None:
+        provider = DiscoveryProvider(FakeHub(lambda n: [make_tool(f"hub_{n}", quick)]), id="hub", ttl=0)
+        tools = [make_tool("quick", quick)]
+        async with Agent("a", model=Playing(SCRIPT), tools=tools, providers=[provider]).stream("go") as events:
+            async for _ in events:
+                pass
+
+    with capture(capture=CapturePolicy()) as telemetry:
+        anyio.run(read)
+        check_telemetry(telemetry)
+        telemetry.is_checked = False
+        yield telemetry
+
+
+def bend(telemetry: Captured, which: str, **changes: Any) -> None:
+    """Change the first span of a name: its fields, or the attributes given as `attributes`."""
+    span: Any = telemetry.find(which)[0]
+    attributes = changes.pop("attributes", {})
+    for field, value in changes.items():
+        setattr(span, f"_{field}", value)
+    if attributes:
+        merged = {**span.attributes, **attributes}
+        span._attributes = {key: value for key, value in merged.items() if value is not None}
+
+
+def bend_points(telemetry: Captured, change: Callable[[Point], Point | None]) -> None:
+    """Change what the metrics say."""
+    changed = [made for point in telemetry.metrics if (made := change(point)) is not None]
+    type(telemetry).metrics = property(lambda self: changed)  # type: ignore[method-assign,assignment]  # put back by the fixture below
+
+
+@pytest.fixture(autouse=True)
+def _metrics_put_back() -> Iterator[None]:
+    original = Captured.metrics
+    yield
+    Captured.metrics = original  # type: ignore[method-assign]  # see `bend_points`
+
+
+SPANS: dict[str, tuple[dict[str, Any], str]] = {
+    "a span below nothing": ({"parent": None}, "is not below its run"),
+    "a span below another": ({"parent": SpanContext(1, 4, is_remote=False)}, "is below span"),
+    "a span that outlives its run": ({"end_time": 2**62}, "does not lie within"),
+    "a span that ends before it begins": ({"end_time": 1}, "ends before it begins"),
+    "another name": ({"name": "chat other"}, "should be called 'chat scripted'"),
+    "another kind": ({"kind": SpanKind.SERVER}, "the kind SERVER instead of CLIENT"),
+    "no model": ({"attributes": {semconv.REQUEST_MODEL: None}}, "should be of type str"),
+    "a number as a text": ({"attributes": {semconv.ATTEMPT: "1"}}, "should be of type int"),
+    "another operation": ({"attributes": {semconv.OPERATION_NAME: "talk"}}, "instead of 'chat'"),
+    "no outcome": ({"attributes": {semconv.OUTCOME: None}}, "has no outcome"),
+    "a success with an error": ({"attributes": {semconv.ERROR_TYPE: "x"}}, "error.type 'x'"),
+    "a success with status error": ({"status": Status(StatusCode.ERROR)}, "status ERROR"),
+    "a timeout that is none": (
+        {"attributes": {semconv.OUTCOME: "timeout", semconv.ERROR_TYPE: "x"}, "status": Status(StatusCode.ERROR)},
+        "outcome timeout but error.type 'x'",
+    ),
+    "half a JSON": ({"attributes": {semconv.INPUT_MESSAGES: '[{"role'}}, "not JSON"),
+    "too long a text": ({"attributes": {semconv.OUTPUT_MESSAGES: f'"{"x" * 40_000}"'}}, "the bound is"),
+    "other usage": ({"attributes": {semconv.USAGE_INPUT_TOKENS: 1000}}, "chat spans add up to"),
+    "another run": ({"attributes": {semconv.RUN_ID: "another"}}, "usage"),
+    "a later iteration": ({"attributes": {semconv.ITERATION: 9}}, "has the iterations"),
+    "another label": ({"attributes": {semconv.RESPONSE_MODEL: "x"}}, "has 0 measurements for 1 spans"),
+    "another duration": ({"start_time": 2**60}, "adds up to"),
+}
+
+
+@pytest.mark.parametrize("case", SPANS)
+def test_a_span_that_lies_is_found(told: Captured, case: str) -> None:
+    """Whatever is wrong with one span is said."""
+    changes, complaint = SPANS[case]
+    bend(told, "chat", **changes)
+    with pytest.raises(AssertionError, match=complaint):
+        check_telemetry(told)
+
+
+def test_a_span_that_never_ended_or_ended_twice_is_found(told: Captured) -> None:
+    """Each started span ends once."""
+    span = told.spans.pop(3)
+    with pytest.raises(AssertionError, match="has ended 0 times"):
+        check_telemetry(told)
+    told.spans += [span, span]
+    with pytest.raises(AssertionError, match="has ended 2 times"):
+        check_telemetry(told)
+
+
+def test_phases_out_of_order_are_found(told: Captured) -> None:
+    """A model is called after its request was composed, and an iteration after the one before."""
+    first, second = (span.attributes or {} for span in told.find("compose_request")[:2])
+    bend(told, "compose_request", attributes={semconv.ITERATION: second[semconv.ITERATION]})
+    assert first[semconv.ITERATION] == 1
+    with pytest.raises(AssertionError, match="before"):
+        check_telemetry(told)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda point: replace(point, count=point.count + 1), "has 2 measurements for 1 spans|measurements for"),
+        (lambda point: replace(point, value=point.value * 1.5), "adds up to"),
+        (lambda point: None, "has 0 measurements"),
+        (lambda point: replace(point, attributes={**point.attributes, "run": "r1"}), "does not allow"),
+        (lambda point: replace(point, bounds=SDK_BOUNDS), "milliseconds"),
+        (
+            lambda point: replace(point, exemplars=(Exemplar(value=1, trace_id="0" * 32, span_id="0" * 16),)),
+            "not exported",
+        ),
+        (lambda point: replace(point, exemplars=tuple(replace(e, value=9.0) for e in point.exemplars)), "which took"),
+    ],
+)
+def test_a_metric_that_lies_is_found(told: Captured, change: Callable[[Point], Point | None], complaint: str) -> None:
+    """Counts, sums, labels, bounds and exemplars are held against the spans."""
+    name = semconv.OPERATION_DURATION.name
+    bend_points(told, lambda point: change(point) if point.name == name else point)
+    with pytest.raises(AssertionError, match=complaint):
+        check_telemetry(told)
+
+
+def test_an_exemplar_of_another_phase_is_found(told: Captured) -> None:
+    """A bucket of model calls leads to a model call."""
+    elsewhere = told.histogram(semconv.AGENT_DURATION).exemplars
+    name = semconv.OPERATION_DURATION.name
+    bend_points(told, lambda point: replace(point, exemplars=elsewhere) if point.name == name else point)
+    with pytest.raises(AssertionError, match="leads to span 'invoke_agent a'"):
+        check_telemetry(told)
+
+
+def test_events_and_lines_that_lie_are_found(told: Captured) -> None:
+    """Each span has its own, which say the same."""
+    events, logs = list(told.events), list(told.logs)
+    kinds = [event.name for event in events]
+    for name in ("inference.started", "inference.completed", "run.completed", "tools.discovery_completed"):
+        told.events[:] = [event for index, event in enumerate(events) if index != kinds.index(name)]
+        with pytest.raises(AssertionError, match=f"0 events {name}"):
+            check_telemetry(told)
+    where = kinds.index("tool.completed")
+    late: Any = events[where]
+    told.events[:] = [*events[:where], replace(late, duration_ms=1e9), *events[where + 1 :]]
+    with pytest.raises(AssertionError, match=r"its event tool\.completed says"):
+        check_telemetry(told)
+    told.events[:] = events
+    told.logs[:] = logs[1:]
+    with pytest.raises(AssertionError, match="has 0 log lines"):
+        check_telemetry(told)
+    told.logs[:] = [{**logs[0], "outcome": "failed"}, *logs[1:]]
+    with pytest.raises(AssertionError, match="its log line says 'failed'"):
+        check_telemetry(told)
+    told.logs[:] = logs
+    check_telemetry(told)
+
+
+def test_everything_that_is_wrong_is_said_at_once(told: Captured) -> None:
+    """One message names all of it, up to a length that is read."""
+    told.logs.clear()
+    told.events.clear()
+    with pytest.raises(AssertionError, match=r"... and \d+ more") as caught:
+        check_telemetry(told)
+    assert str(caught.value).count("\n- ") == 21

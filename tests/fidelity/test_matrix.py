@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import os
+
+import anyio
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from fidelity.scripts import ReaderError, Script, Stage, scripts
+from pellucid import PellucidError, RunResult
+from pellucid_exporters.testing import capture, check_telemetry
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.timeout(300)
+@settings(
+    max_examples=300,
+    deadline=None,
+    database=None,
+    derandomize="CI" in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+)
+@given(script=scripts)
+def test_whatever_happens_telemetry_is_true(backend: str, script: Script) -> None:
+    """Runs of any shape, ended in any way, leave spans, metrics, events and log lines that agree; none is left open."""
+    with capture(fixed=script.fixed) as telemetry:
+        stage = Stage(script, telemetry)
+        anyio.run(stage.play, backend=backend)
+    check_telemetry(telemetry)
+    for outcome in stage.outcomes:
+        assert outcome is None or isinstance(outcome, RunResult | PellucidError | ReaderError), outcome
+    if script.succeeds:
+        assert [outcome.status in ("completed", "limit_reached") for outcome in stage.outcomes] == [True] * script.runs
+        assert {outcome.output for outcome in stage.outcomes} == {"done"}
