@@ -32,6 +32,7 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from pellucid import semconv
 from pellucid.errors import ConfigError
 from pellucid.telemetry.pipeline import LogSink, current_default, set_default
+from pellucid.version import __version__
 from pellucid_exporters.endpoint import MetricsEndpoint
 from pellucid_exporters.exemplars import Fates
 from pellucid_exporters.faults import Faults
@@ -154,7 +155,9 @@ def _connect(settings: Settings, parts: Parts) -> Telemetry:
     logger_provider = _logger_provider(settings, resource, parts, faults)
     log_sinks: tuple[LogSink, ...] = ()
     if logger_provider is not None:
-        log_sinks = (OtlpLogSink(logger_provider.get_logger(semconv.SCOPE, schema_url=semconv.SCHEMA_URL)),)
+        log_sinks = (
+            OtlpLogSink(logger_provider.get_logger(semconv.SCOPE, __version__, schema_url=semconv.SCHEMA_URL)),
+        )
     return Telemetry(
         tracer_provider=tracer_provider,
         meter_provider=meter_provider,

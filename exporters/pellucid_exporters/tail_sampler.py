@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger(__name__)
 
-_NO_SPAN: Final = Context()
-"""What the sampler counts belongs to no trace: an exemplar would lead to the very run that it drops."""
+_NO_SPAN: Final = trace.set_span_in_context(trace.INVALID_SPAN, Context())
+"""What the sampler counts belongs to no trace: an exemplar would lead to the very run that it drops.
+
+An empty context would not do: the SDK takes the current one instead."""
 
 
 class _Run:

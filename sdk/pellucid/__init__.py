@@ -1,7 +1,7 @@
 """See through your agents: every discovery, compose, LLM call and dispatch is one OpenTelemetry span."""
 
 from pellucid.agent import Agent
-from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits, ToolContext
+from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits, ToolContext, propagate
 from pellucid.errors import (
     ConfigError,
     DiscoveryBackoff,
@@ -49,8 +49,7 @@ from pellucid.tools import (
     static_tools,
     tool,
 )
-
-__version__ = "0.1.0"
+from pellucid.version import __version__
 
 __all__ = [
     "DEFAULT_REDACTORS",
@@ -101,8 +100,10 @@ __all__ = [
     "ToolSource",
     "UriPart",
     "Usage",
+    "__version__",
     "combined",
     "gated_tools",
+    "propagate",
     "skill_scoped_tools",
     "static_tools",
     "tool",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextvars import copy_context
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import wraps
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import anyio
 from anyio.lowlevel import current_token
@@ -14,6 +16,9 @@ from opentelemetry.trace import SpanContext
 from pellucid.background import call_soon
 from pellucid.errors import ConfigError
 from pellucid.types import JSONValue
+
+_Params = ParamSpec("_Params")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,3 +209,24 @@ class Limits:
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ConfigError(f"Limits({name}={value!r}): must not be negative; use None for no bound")
+
+
+def propagate(function: Callable[_Params, _Result]) -> Callable[_Params, _Result]:
+    """Bind `function` to the context of this moment, for threads that do not take it along.
+
+    Spans made in it are then children of the current one, and baggage is there. Tasks, `anyio.to_thread` and
+    `asyncio.to_thread` take their context along by themselves; `executor.submit` and `loop.run_in_executor` do not:
+
+    ```python
+    futures = [executor.submit(propagate(fetch), url) for url in urls]
+    ```
+
+    What is returned may be called many times, at the same time too: each call gets a copy of the context.
+    """
+    context = copy_context()
+
+    @wraps(function)
+    def bound(*args: _Params.args, **kwargs: _Params.kwargs) -> _Result:
+        return context.copy().run(function, *args, **kwargs)
+
+    return bound

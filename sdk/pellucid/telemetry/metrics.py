@@ -9,9 +9,12 @@ from contextlib import contextmanager
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
+from opentelemetry.trace import INVALID_SPAN, set_span_in_context
 
 from pellucid import semconv
+from pellucid.version import __version__
 
 MAX_PROVIDERS: Final = 4096
 """Providers whose gauges are kept; the oldest go first. Ids made up per request must not eat the memory."""
@@ -93,7 +96,7 @@ class Instruments:
     __slots__ = ("by_name", "hubs")
 
     def __init__(self, provider: MeterProvider) -> None:
-        meter = provider.get_meter(semconv.SCOPE, schema_url=semconv.SCHEMA_URL)
+        meter = provider.get_meter(semconv.SCOPE, __version__, schema_url=semconv.SCHEMA_URL)
         self.hubs = hubs = Hubs()
         self.by_name: dict[str, Any] = {}
         observed: dict[str, Callable[[], dict[str, Any]]] = {
@@ -118,7 +121,11 @@ class Instruments:
 
 def _observe(read: Callable[[], dict[str, float]]) -> Callable[[CallbackOptions], Iterable[Observation]]:
     def callback(_options: CallbackOptions) -> Iterable[Observation]:
-        return [Observation(value, {semconv.PROVIDER_ID: provider_id}) for provider_id, value in read().items()]
+        # Whoever collects may be in a span of its own, which has nothing to do with what is observed.
+        nowhere = set_span_in_context(INVALID_SPAN, Context())
+        return [
+            Observation(value, {semconv.PROVIDER_ID: provider_id}, nowhere) for provider_id, value in read().items()
+        ]
 
     return callback
 
