@@ -12,16 +12,28 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pellucid_exporters.console import Console
     from pellucid_exporters.endpoint import MetricsApp
+    from pellucid_exporters.file.options import File
     from pellucid_exporters.options import Otlp, Prometheus
     from pellucid_exporters.pipeline import configure
     from pellucid_exporters.prometheus import PrometheusReader
     from pellucid_exporters.tail_sampling import TailSampling
     from pellucid_exporters.telemetry import Telemetry
 
-__all__ = ["Console", "MetricsApp", "Otlp", "Prometheus", "PrometheusReader", "TailSampling", "Telemetry", "configure"]
+__all__ = [
+    "Console",
+    "File",
+    "MetricsApp",
+    "Otlp",
+    "Prometheus",
+    "PrometheusReader",
+    "TailSampling",
+    "Telemetry",
+    "configure",
+]
 
 _HOMES = {
     "Console": "console",
+    "File": "file.options",
     "MetricsApp": "endpoint",
     "Otlp": "options",
     "Prometheus": "options",

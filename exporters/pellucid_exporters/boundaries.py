@@ -75,5 +75,5 @@ def _parsed(content: object) -> Any:
         return None
     try:
         return json.loads(content)
-    except ValueError:  # a limit on attributes that only the application's provider knows has cut it
+    except (ValueError, RecursionError):  # a limit on attributes that only the application's provider knows has cut it
         return content

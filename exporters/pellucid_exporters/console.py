@@ -1,4 +1,4 @@
-"""Runs as trees in the terminal: live while they happen, plain once they are over where there is no terminal."""
+"""Runs as trees in the terminal, live while they happen; elsewhere, if asked for, plain once they are over."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace import SpanContext
 
 from pellucid import semconv
-from pellucid_exporters.terminal import Page, Screen, Writer
+from pellucid_exporters.terminal import Page, Screen, Writer, is_terminal
 from pellucid_exporters.tree import Line, Node, Word, lines
 
 MOST_RUNS: Final = 256
@@ -33,7 +33,7 @@ _Key: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Console:
-    """How runs are shown.
+    """How runs are shown. Where there is no terminal they are only if `live` or `stream` is given.
 
     Attributes:
         content: Show what was recorded of input and output.
@@ -48,6 +48,17 @@ class Console:
     color: bool | None = None
     width: int | None = None
     stream: TextIO | None = None
+
+
+def is_shown(options: Console, *, asked: bool = False) -> bool:
+    """Say whether there is anything to show runs on. `asked`: they are wanted even where there is no terminal."""
+    if asked or options.live is not None or options.stream is not None or is_terminal(sys.stdout):
+        return True
+    _LOGGER.info(
+        "console= shows nothing because standard output is not a terminal; "
+        "Console(live=False) shows each run there when it is over"
+    )
+    return False
 
 
 @dataclass(slots=True)
@@ -74,14 +85,17 @@ class ConsoleProcessor(SpanProcessor):
 
     def __init__(self, options: Console) -> None:
         self._content = options.content
+        self._failed = False
+        self._clear()
+        self._writer = _writer(options, self._under_way)
+
+    def _clear(self) -> None:
         # Reentrant: the garbage collector may end an abandoned span wherever this thread happens to be.
         self._lock = threading.RLock()
         self._writing = threading.RLock()
         self._runs: OrderedDict[_Key, _Run] = OrderedDict()
         self._owners: dict[_Key, _Run] = {}
         self._left_out = 0
-        self._failed = False
-        self._writer = _writer(options, self._under_way)
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Take note of a span that begins."""
@@ -121,6 +135,11 @@ class ConsoleProcessor(SpanProcessor):
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Nothing waits here."""
         return True
+
+    def renew(self) -> None:
+        """Start afresh in a forked child: the runs under way, and what shows them, are the parent's."""
+        self._clear()
+        self._writer.renew()
 
     def _owner(self, span: Span) -> _Run | None:
         """Return the run that a span belongs to, a new one if the span begins it."""

@@ -29,17 +29,17 @@ class Faults:
         self._errors = instruments[semconv.TELEMETRY_ERRORS.name]
         self._dropped = instruments[semconv.TELEMETRY_DROPPED.name]
 
-    def count_failure(self) -> None:
+    def count_failure(self, part: str = "exporter") -> None:
         """Count a failed export, or an instrument that a scrape left out."""
         if self._errors is not None:
-            self._errors.add(1, {semconv.TELEMETRY_PART: "exporter"})
+            self._errors.add(1, {semconv.TELEMETRY_PART: part})
 
     def count_sampler_fault(self) -> None:
         """Count a rule of the tail sampler that raised."""
         if self._errors is not None:
             self._errors.add(1, {semconv.TELEMETRY_PART: "sampler"})
 
-    def count_drop(self) -> None:
-        """Count a span for which the queue had no room."""
+    def count_drop(self, part: str, items: int) -> None:
+        """Count spans, log records or others for which a queue had no room, or whose export failed."""
         if self._dropped is not None:
-            self._dropped.add(1, {semconv.TELEMETRY_PART: "span"})
+            self._dropped.add(items, {semconv.TELEMETRY_PART: part})

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pellucid.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.util.types import AttributeValue
@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 
     from pellucid.telemetry.capture import CapturePolicy
     from pellucid_exporters.console import Console
+    from pellucid_exporters.file.options import File
     from pellucid_exporters.tail_sampling import TailSampling
 
 OtlpProtocol: TypeAlias = Literal["http/protobuf", "grpc"]
+OtlpCompression: TypeAlias = Literal["none", "gzip", "deflate"]
 Signal: TypeAlias = Literal["traces", "metrics", "logs"]
 
 MAX_PORT: Final = 65535
@@ -41,6 +43,10 @@ class Otlp:
         logs: Send one log record per ended boundary.
         timeout: Seconds for one export, with its retries.
         metric_interval: Seconds between two exports of the metrics.
+        compression: `gzip` or `none`; over HTTP `deflate` too.
+        certificate: File with the PEM certificates of authorities that the collector's certificate is checked against.
+        client_certificate: File with the PEM certificate chain that this client shows, for collectors that ask for one.
+        client_key: File with its private key.
     """
 
     endpoint: str | None = None
@@ -51,15 +57,27 @@ class Otlp:
     logs: bool = True
     timeout: float | None = None
     metric_interval: float | None = None
+    compression: OtlpCompression | None = None
+    certificate: str | Path | None = None
+    client_certificate: str | Path | None = None
+    client_key: str | Path | None = None
 
     def __post_init__(self) -> None:
         if self.endpoint is not None:
             _check_endpoint(self.endpoint)
         if self.protocol is not None and self.protocol not in get_args(OtlpProtocol):
             raise ConfigError(f"Otlp(protocol={self.protocol!r}): use one of {', '.join(get_args(OtlpProtocol))}")
-        for name, value in (("timeout", self.timeout), ("metric_interval", self.metric_interval)):
-            if value is not None and value <= 0:
+        for name in ("timeout", "metric_interval"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
                 raise ConfigError(f"Otlp({name}={value}): must be more than 0 seconds")
+        if self.compression is not None and self.compression not in get_args(OtlpCompression):
+            raise ConfigError(
+                f"Otlp(compression={self.compression!r}): use one of {', '.join(get_args(OtlpCompression))}"
+            )
+        if (self.client_certificate is None) is not (self.client_key is None):
+            raise ConfigError("Otlp(client_certificate=, client_key=): give both, or none")
+        _check_files("Otlp", self, ("certificate", "client_certificate", "client_key"))
 
     def protocol_of(self, signal: Signal) -> OtlpProtocol:
         """Return the protocol of one signal, which the environment may set apart from the others."""
@@ -111,10 +129,7 @@ class Prometheus:
             raise ConfigError("Prometheus(key=, client_ca=): HTTPS needs a certificate of this server too")
         if self.certificate is not None and self.port is None:
             raise ConfigError("Prometheus(port=None, certificate=...): nothing is served; let your own server do HTTPS")
-        for name in ("certificate", "key", "client_ca"):
-            file = getattr(self, name)
-            if file is not None and not Path(file).is_file():
-                raise ConfigError(f"Prometheus({name}={str(file)!r}): there is no such file")
+        _check_files("Prometheus", self, ("certificate", "key", "client_ca"))
         if self.bearer_token is not None and not re.fullmatch(r"[!-~]+", self.bearer_token):
             raise ConfigError("Prometheus(bearer_token=...): must be printable ASCII without spaces, and not empty")
 
@@ -127,6 +142,7 @@ class Settings:
     otlp: Otlp | None = None
     prometheus: Prometheus | None = None
     console: Console | None = None
+    file: File | None = None
     tail_sampling: TailSampling | None = None
     capture: CapturePolicy | None = None
     resource: Resource | Mapping[str, AttributeValue] | None = None
@@ -136,7 +152,7 @@ class Settings:
         """These, or nothing but the name when `OTEL_SDK_DISABLED` turns telemetry off."""
         if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true":
             return self
-        return replace(self, otlp=None, prometheus=None, console=None)
+        return replace(self, otlp=None, prometheus=None, console=None, file=None)
 
 
 def resolve_otlp(given: Otlp | str | bool | None) -> Otlp | None:
@@ -180,6 +196,13 @@ def resolve_console(given: Console | bool) -> Console | None:
     return Console()
 
 
+def resolve_file(given: File | str | os.PathLike[str] | None) -> File | None:
+    """Return full options; with `None` there is no file."""
+    from pellucid_exporters.file.options import File
+
+    return given if given is None or isinstance(given, File) else File(given)
+
+
 def exporters_of(signal: Signal) -> frozenset[str]:
     """Return the exporters that `OTEL_<SIGNAL>_EXPORTER` names."""
     return frozenset(name.strip().lower() for name in os.environ.get(f"OTEL_{signal.upper()}_EXPORTER", "").split(","))
@@ -191,6 +214,13 @@ def _environment_sends(signal: Signal) -> bool:
         return "otlp" in named
     endpoints = ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT")
     return any(os.environ.get(name) for name in endpoints)
+
+
+def _check_files(what: str, options: object, names: Sequence[str]) -> None:
+    for name in names:
+        file = getattr(options, name)
+        if file is not None and not Path(file).is_file():
+            raise ConfigError(f"{what}({name}={str(file)!r}): there is no such file")
 
 
 def _check_endpoint(endpoint: str) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry._logs import Logger, LogRecord, SeverityNumber
 from opentelemetry.sdk.metrics import Histogram
 from opentelemetry.sdk.metrics.view import Aggregation, ExponentialBucketHistogramAggregation
 from opentelemetry.trace import NonRecordingSpan, SpanContext, set_span_in_context
+
+from pellucid.errors import ConfigError
+from pellucid_exporters.batches import MAX_POINTS
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -37,10 +41,10 @@ def span_exporter(options: Otlp) -> SpanExporter:
     if options.protocol_of("traces") == "grpc":
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcSpanExporter
 
-        return GrpcSpanExporter(endpoint=options.endpoint, headers=_metadata(options), timeout=options.timeout)
+        return GrpcSpanExporter(**_grpc_options(options))
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-    return OTLPSpanExporter(endpoint=_url(options, "traces"), headers=options.headers, timeout=options.timeout)
+    return OTLPSpanExporter(**_http_options(options, "traces"))
 
 
 def metric_exporter(options: Otlp) -> MetricExporter:
@@ -48,23 +52,14 @@ def metric_exporter(options: Otlp) -> MetricExporter:
     aggregation: dict[type, Aggregation] | None = None
     if not os.environ.get("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"):
         aggregation = {Histogram: ExponentialBucketHistogramAggregation()}
+    common: dict[str, Any] = {"preferred_aggregation": aggregation, "max_export_batch_size": MAX_POINTS}
     if options.protocol_of("metrics") == "grpc":
         from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as GrpcMetricExporter
 
-        return GrpcMetricExporter(
-            endpoint=options.endpoint,
-            headers=_metadata(options),
-            timeout=options.timeout,
-            preferred_aggregation=aggregation,
-        )
+        return GrpcMetricExporter(**_grpc_options(options), **common)
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 
-    return OTLPMetricExporter(
-        endpoint=_url(options, "metrics"),
-        headers=options.headers,
-        timeout=options.timeout,
-        preferred_aggregation=aggregation,
-    )
+    return OTLPMetricExporter(**_http_options(options, "metrics"), **common)
 
 
 def log_exporter(options: Otlp) -> LogRecordExporter:
@@ -72,10 +67,10 @@ def log_exporter(options: Otlp) -> LogRecordExporter:
     if options.protocol_of("logs") == "grpc":
         from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter as GrpcLogExporter
 
-        return GrpcLogExporter(endpoint=options.endpoint, headers=_metadata(options), timeout=options.timeout)
+        return GrpcLogExporter(**_grpc_options(options))
     from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 
-    return OTLPLogExporter(endpoint=_url(options, "logs"), headers=options.headers, timeout=options.timeout)
+    return OTLPLogExporter(**_http_options(options, "logs"))
 
 
 class OtlpLogSink:
@@ -123,10 +118,70 @@ def _attribute(value: Any) -> AnyValue:
     return str(value)
 
 
-def _url(options: Otlp, signal: Signal) -> str | None:
-    return options.endpoint and f"{options.endpoint.rstrip('/')}/v1/{signal}"
+def _http_options(options: Otlp, signal: Signal) -> dict[str, Any]:
+    from opentelemetry.exporter.otlp.proto.http import Compression
+
+    return {
+        "endpoint": options.endpoint and f"{options.endpoint.rstrip('/')}/v1/{signal}",
+        "headers": options.headers,
+        "timeout": options.timeout,
+        "compression": options.compression and Compression(options.compression),
+        "certificate_file": _path(options.certificate),
+        "client_certificate_file": _path(options.client_certificate),
+        "client_key_file": _path(options.client_key),
+        "session": _session(),
+    }
 
 
-def _metadata(options: Otlp) -> dict[str, str] | None:
-    """Return the headers with names in lower case, which gRPC insists on."""
-    return options.headers and {name.lower(): value for name, value in options.headers.items()}  # type: ignore[return-value]  # empty is as good as None
+def _session() -> Any:
+    """Return a session in which a certificate that was given wins over `REQUESTS_CA_BUNDLE` and `CURL_CA_BUNDLE`.
+
+    None if the environment names a provider of sessions with credentials.
+    """
+    import requests
+
+    if any(name.endswith("_CREDENTIAL_PROVIDER") and "_OTLP_HTTP_" in name for name in os.environ):
+        return None
+
+    class Session(requests.Session):
+        def merge_environment_settings(self, *of_request: Any) -> Any:
+            merged = super().merge_environment_settings(*of_request)
+            return {**merged, "verify": self.verify} if isinstance(self.verify, str) else merged
+
+    return Session()
+
+
+def _grpc_options(options: Otlp) -> dict[str, Any]:
+    """Return what the exporters over gRPC take.
+
+    Raises:
+        ConfigError: gRPC knows no such compression.
+    """
+    import grpc  # type: ignore[import-untyped]  # comes without types
+
+    if options.compression == "deflate":
+        raise ConfigError("Otlp(protocol='grpc', compression='deflate'): use gzip or none")
+    kinds = {"gzip": grpc.Compression.Gzip, "none": grpc.Compression.NoCompression}
+    credentials = None
+    if options.certificate is not None or options.client_certificate is not None:
+        credentials = grpc.ssl_channel_credentials(
+            root_certificates=_content(options.certificate),
+            private_key=_content(options.client_key),
+            certificate_chain=_content(options.client_certificate),
+        )
+    return {
+        "endpoint": options.endpoint,
+        # gRPC insists on names in lower case.
+        "headers": options.headers and {name.lower(): value for name, value in options.headers.items()},
+        "timeout": options.timeout,
+        "compression": kinds[options.compression] if options.compression is not None else None,
+        "credentials": credentials,
+    }
+
+
+def _path(file: str | Path | None) -> str | None:
+    return None if file is None else str(file)
+
+
+def _content(file: str | Path | None) -> bytes | None:
+    return None if file is None else Path(file).read_bytes()

@@ -5,28 +5,28 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from opentelemetry.sdk._logs.export import LogRecordExporter, LogRecordExportResult
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, LogRecordExporter, LogRecordExportResult
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult, MetricsData
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
+from pellucid_exporters.batches import split, weigh_record, weigh_span
 from pellucid_exporters.exemplars import Withheld
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from enum import Enum
 
-    from opentelemetry.sdk._logs import ReadableLogRecord
+    from opentelemetry.sdk._logs import ReadableLogRecord, ReadWriteLogRecord
     from opentelemetry.sdk.trace import ReadableSpan
 
 _log: Final = logging.getLogger(__name__)
 
 QUEUE_SIZE: Final = 16384
-"""Spans that wait for export unless `OTEL_BSP_MAX_QUEUE_SIZE` says otherwise: a burst of runs fits into it."""
-
-MAX_BATCH_TEXT: Final = 1024 * 1024
-"""Characters of attributes in one request. Receivers refuse gRPC messages of more than 4 MiB."""
+"""Spans, and log records, that wait for export unless `OTEL_BSP_MAX_QUEUE_SIZE` and `OTEL_BLRP_MAX_QUEUE_SIZE` say
+otherwise: a burst of runs fits into it."""
 
 ExporterT = TypeVar("ExporterT", SpanExporter, MetricExporter, LogRecordExporter)
 
@@ -74,18 +74,50 @@ class Outlet(Generic[ExporterT]):
         return succeeded
 
 
-class SpanOutlet(Outlet[SpanExporter], SpanExporter):
-    """Exports spans in requests of bounded size. Attributes: taken: spans that have left the queue."""
+class ItemOutlet(Outlet[ExporterT]):
+    """Exports items in requests of bounded size; one failed request does not keep back the next.
 
-    def __init__(self, make: Callable[[], SpanExporter], on_failure: Callable[[], None]) -> None:
+    Attributes:
+        taken: Items that have left the queue.
+    """
+
+    def __init__(self, make: Callable[[], Any], on_failure: Callable[[], None], on_loss: Callable[[int], None]) -> None:
         super().__init__(make, on_failure)
+        self._on_loss = on_loss
+        self._told_of_size = False
         self.taken = 0
 
+    def _send(self, items: Sequence[Any], weigh: Callable[[Any], int]) -> bool:
+        self.taken += len(items)
+        failed = self.failures
+        for batch in split(items, weigh, self._refuse):
+            if not self._attempt(partial(_export, batch=batch)):
+                self._on_loss(len(batch))
+        return self.failures == failed
+
+    def _refuse(self, item: object, weight: int) -> None:
+        self.failures += 1
+        self._on_loss(1)
+        if not self._told_of_size:
+            self._told_of_size = True
+            _log.warning(
+                "left out a %s of %d bytes: no receiver would take it; more such are only counted",
+                type(item).__name__,
+                weight,
+            )
+
+
+def _export(exporter: Any, *, batch: Sequence[Any]) -> Enum:
+    result: Enum = exporter.export(batch)
+    return result
+
+
+class SpanOutlet(ItemOutlet[SpanExporter], SpanExporter):
+    """Exports spans."""
+
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Export all spans; one failed request does not keep back the next."""
-        self.taken += len(spans)
-        sent = [self._attempt(lambda exporter, batch=batch: exporter.export(batch)) for batch in _batches(spans)]  # type: ignore[misc]  # mypy cannot infer a lambda with a default
-        return SpanExportResult.SUCCESS if all(sent) else SpanExportResult.FAILURE
+        """Export spans."""
+        return SpanExportResult.SUCCESS if self._send(spans, weigh_span) else SpanExportResult.FAILURE
 
 
 class MetricOutlet(Outlet[MetricExporter], MetricExporter):
@@ -118,75 +150,79 @@ class MetricOutlet(Outlet[MetricExporter], MetricExporter):
         return MetricExportResult.SUCCESS if sent else MetricExportResult.FAILURE
 
 
-class LogOutlet(Outlet[LogRecordExporter], LogRecordExporter):
+class LogOutlet(ItemOutlet[LogRecordExporter], LogRecordExporter):
     """Exports log records."""
 
     def export(self, batch: Sequence[ReadableLogRecord]) -> LogRecordExportResult:
-        """Export one batch."""
-        sent = self._attempt(lambda exporter: exporter.export(batch))
-        return LogRecordExportResult.SUCCESS if sent else LogRecordExportResult.FAILURE
+        """Export log records."""
+        return LogRecordExportResult.SUCCESS if self._send(batch, weigh_record) else LogRecordExportResult.FAILURE
 
 
-class SpanQueue(BatchSpanProcessor):
-    """The SDK's batch processor behind a door that counts whom it turns away.
+class Door:
+    """Counts who goes into a queue, and turns away whom it has no room for.
 
-    The SDK drops the oldest span of a full queue and tells nobody but its log. Spans are let in here only while there
+    The SDK drops the oldest item of a full queue and tells nobody but its log. Items are let in here only while there
     is room, so its queue never overflows, and each one turned away is counted.
     """
 
-    def __init__(self, outlet: SpanOutlet, on_drop: Callable[[], None]) -> None:
-        self._size = queue_size()
-        batch = None if os.environ.get("OTEL_BSP_MAX_EXPORT_BATCH_SIZE") else min(512, self._size)
-        super().__init__(outlet, max_queue_size=self._size, max_export_batch_size=batch)
+    def __init__(self, size: int, outlet: ItemOutlet[Any], on_drop: Callable[[int], None]) -> None:
+        self._size = size
         self._outlet = outlet
         self._on_drop = on_drop
-        self._door = threading.Lock()
+        self._lock = threading.Lock()
         self._admitted = 0
 
-    def on_end(self, span: ReadableSpan) -> None:
-        """Queue a sampled span, or drop and count it."""
-        if not (span.context and span.context.trace_flags.sampled):
-            return
-        with self._door:
+    def admits(self) -> bool:
+        """Whether there is room for one more, who has to go in then; if not, that is counted."""
+        with self._lock:
             has_room = self._admitted - self._outlet.taken < self._size
             self._admitted += has_room
-        if has_room:
-            super().on_end(span)
-        else:
-            self._on_drop()
+        if not has_room:
+            self._on_drop(1)
+        return has_room
 
     def renew(self) -> None:
-        """Start afresh in a forked child, where the SDK has emptied the queue: its spans are the parent's."""
-        self._door = threading.Lock()
+        """Start afresh in a forked child, where the SDK has emptied the queue: what it held is the parent's."""
+        self._lock = threading.Lock()
         self._admitted = self._outlet.taken
 
 
-def queue_size() -> int:
-    """Return how many spans may wait."""
-    named = os.environ.get("OTEL_BSP_MAX_QUEUE_SIZE", "").strip()
+class SpanQueue(BatchSpanProcessor):
+    """The SDK's batch processor for spans, behind a door."""
+
+    def __init__(self, outlet: SpanOutlet, on_drop: Callable[[int], None]) -> None:
+        size = queue_size("OTEL_BSP_MAX_QUEUE_SIZE")
+        batch = None if os.environ.get("OTEL_BSP_MAX_EXPORT_BATCH_SIZE") else min(512, size)
+        super().__init__(outlet, max_queue_size=size, max_export_batch_size=batch)
+        self.door = Door(size, outlet, on_drop)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Queue a sampled span, or drop and count it."""
+        if span.context and span.context.trace_flags.sampled and self.door.admits():
+            super().on_end(span)
+
+
+class LogQueue(BatchLogRecordProcessor):
+    """The SDK's batch processor for log records, behind a door."""
+
+    def __init__(self, outlet: LogOutlet, on_drop: Callable[[int], None]) -> None:
+        size = queue_size("OTEL_BLRP_MAX_QUEUE_SIZE")
+        batch = None if os.environ.get("OTEL_BLRP_MAX_EXPORT_BATCH_SIZE") else min(512, size)
+        super().__init__(outlet, max_queue_size=size, max_export_batch_size=batch)
+        self.door = Door(size, outlet, on_drop)
+
+    def on_emit(self, log_record: ReadWriteLogRecord) -> None:
+        """Queue a record, or drop and count it."""
+        if self.door.admits():
+            super().on_emit(log_record)
+
+
+def queue_size(variable: str) -> int:
+    """Return how many items may wait."""
+    named = os.environ.get(variable, "").strip()
     if not named:
         return QUEUE_SIZE
     if named.isascii() and named.isdigit() and int(named) > 0:
         return int(named)
-    _log.warning("OTEL_BSP_MAX_QUEUE_SIZE=%r is not a number above 0; using %d", named, QUEUE_SIZE)
+    _log.warning("%s=%r is not a number above 0; using %d", variable, named, QUEUE_SIZE)
     return QUEUE_SIZE
-
-
-def _batches(spans: Sequence[ReadableSpan]) -> Iterator[Sequence[ReadableSpan]]:
-    batch: list[ReadableSpan] = []
-    total = 0
-    for span in spans:
-        size = _text_of(span)
-        if batch and total + size > MAX_BATCH_TEXT:
-            yield batch
-            batch, total = [], 0
-        batch.append(span)
-        total += size
-    if batch:
-        yield batch
-
-
-def _text_of(span: ReadableSpan) -> int:
-    """Return the characters in the attributes of a span and its events: all that makes a span big."""
-    carriers = [span.attributes, *(event.attributes for event in span.events)]
-    return sum(len(value) for found in carriers for value in (found or {}).values() if isinstance(value, str))

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Final
 
 from opentelemetry import _logs, metrics, trace
 from opentelemetry.sdk._logs import LoggerProvider
-from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
@@ -40,12 +39,14 @@ from pellucid_exporters.options import (
     Otlp,
     Prometheus,
     Settings,
+    exporters_of,
     resolve_console,
+    resolve_file,
     resolve_otlp,
     resolve_prometheus,
 )
 from pellucid_exporters.otlp import OtlpLogSink, log_exporter, metric_exporter, span_exporter
-from pellucid_exporters.outlets import LogOutlet, MetricOutlet, SpanOutlet, SpanQueue
+from pellucid_exporters.outlets import LogOutlet, LogQueue, MetricOutlet, SpanOutlet, SpanQueue
 from pellucid_exporters.prometheus import PrometheusReader
 from pellucid_exporters.resource import make_resource
 from pellucid_exporters.tail_sampler import TailSampler
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 
     from pellucid.telemetry.capture import CapturePolicy
     from pellucid_exporters.console import Console
+    from pellucid_exporters.file.options import File
     from pellucid_exporters.tail_sampling import TailSampling
 
 _log: Final = logging.getLogger(__name__)
@@ -83,6 +85,7 @@ def configure(
     otlp: Otlp | str | bool | None = None,
     prometheus: Prometheus | str | int | None = None,
     console: Console | bool = False,
+    file: File | str | os.PathLike[str] | None = None,
     tail_sampling: TailSampling | None = None,
     capture: CapturePolicy | None = None,
     resource: Resource | Mapping[str, AttributeValue] | None = None,
@@ -98,7 +101,8 @@ def configure(
         service_name: Name of this service.
         otlp: Base URL of a collector, `True` for where the environment says, or full options. `False` is off.
         prometheus: Port for `/metrics` on this machine, "host:port", `True` for port 9464, or full options.
-        console: Show runs as a live tree in the terminal.
+        console: Show runs as a live tree, if standard output is a terminal; a `Console` shows them elsewhere too.
+        file: Path of a file for spans, events and boundaries as JSON Lines, or full options.
         tail_sampling: Export the spans of runs that failed, were slow or were costly, and of a share of the others.
         capture: What runs record of their content; by default what the environment says, else redacted content.
         resource: More attributes of this service, such as `{"deployment.environment.name": "staging"}`.
@@ -111,6 +115,7 @@ def configure(
         otlp=resolve_otlp(otlp),
         prometheus=resolve_prometheus(prometheus),
         console=resolve_console(console),
+        file=resolve_file(file),
         tail_sampling=tail_sampling,
         capture=capture,
         resource=resource,
@@ -149,6 +154,16 @@ def _connect(settings: Settings, parts: Parts) -> Telemetry:
     resource = make_resource(settings.service_name, settings.resource)
     meter_provider = _meter_provider(settings, resource, parts, faults, fates)
     faults.bind(meter_provider)
+    if settings.file is not None:
+        from pellucid_exporters.file.processor import FileProcessor
+
+        parts.file = FileProcessor(
+            settings.file,
+            resource,
+            on_failure=partial(faults.count_failure, "file"),
+            on_drop=partial(faults.count_drop, "file"),
+        )
+        parts.renewable.append(parts.file)
     tracer_provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     for processor in _span_processors(settings, parts, faults, fates, meter_provider):
         tracer_provider.add_span_processor(processor)
@@ -164,6 +179,7 @@ def _connect(settings: Settings, parts: Parts) -> Telemetry:
         logger_provider=logger_provider,
         log_sinks=log_sinks,
         capture=settings.capture,
+        listeners=parts.file.listeners if parts.file is not None else (),
         parts=parts,
         on_shutdown=_forget,
     )
@@ -199,9 +215,12 @@ def _span_processors(
     settings: Settings, parts: Parts, faults: Faults, fates: Fates, meter_provider: MeterProvider
 ) -> Iterator[SpanProcessor]:
     if settings.console is not None:
-        from pellucid_exporters.console import ConsoleProcessor
+        from pellucid_exporters.console import ConsoleProcessor, is_shown
 
-        yield ConsoleProcessor(settings.console)
+        if is_shown(settings.console, asked="console" in exporters_of("traces")):
+            console = ConsoleProcessor(settings.console)
+            parts.renewable.append(console)
+            yield console
     queues = list(_span_queues(settings, parts, faults))
     if settings.tail_sampling is not None and queues:
         sampler = TailSampler(
@@ -218,11 +237,14 @@ def _span_processors(
 
 
 def _span_queues(settings: Settings, parts: Parts, faults: Faults) -> Iterator[SpanProcessor]:
+    if parts.file is not None:  # first: it is done at once, while a collector that is down keeps its queue waiting
+        yield parts.file
     if settings.otlp is not None and settings.otlp.traces:
-        outlet = SpanOutlet(partial(span_exporter, settings.otlp), faults.count_failure)
+        on_drop = partial(faults.count_drop, "span")
+        outlet = SpanOutlet(partial(span_exporter, settings.otlp), faults.count_failure, on_drop)
         parts.outlets.append(outlet)
-        queue = SpanQueue(outlet, faults.count_drop)
-        parts.renewable.append(queue)
+        queue = SpanQueue(outlet, on_drop)
+        parts.renewable.append(queue.door)
         yield queue
 
 
@@ -230,9 +252,12 @@ def _logger_provider(settings: Settings, resource: Resource, parts: Parts, fault
     if settings.otlp is None or not settings.otlp.logs:
         return None
     provider = LoggerProvider(resource=resource, shutdown_on_exit=False)
-    outlet = LogOutlet(partial(log_exporter, settings.otlp), faults.count_failure)
+    on_drop = partial(faults.count_drop, "log")
+    outlet = LogOutlet(partial(log_exporter, settings.otlp), faults.count_failure, on_drop)
     parts.outlets.append(outlet)
-    provider.add_log_record_processor(BatchLogRecordProcessor(outlet))
+    queue = LogQueue(outlet, on_drop)
+    parts.renewable.append(queue.door)
+    provider.add_log_record_processor(queue)
     return provider
 
 

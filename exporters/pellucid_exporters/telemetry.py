@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pellucid.telemetry.capture import CapturePolicy
     from pellucid.telemetry.pipeline import Listener, LogSink
     from pellucid_exporters.endpoint import MetricsApp, MetricsEndpoint
+    from pellucid_exporters.file.processor import FileProcessor
     from pellucid_exporters.outlets import Outlet
 
 _log: Final = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ class Parts:
     """What hangs behind the providers. Attributes: renewable: in the order in which a forked child renews them."""
 
     endpoint: MetricsEndpoint | None = None
+    file: FileProcessor | None = None
     outlets: list[Outlet[Any]] = field(default_factory=list)
     renewable: list[Renewable] = field(default_factory=list)
 
@@ -44,6 +46,8 @@ class Parts:
         """Stop serving, and make exports that are under way give up."""
         if self.endpoint is not None:
             self.endpoint.close()
+        if self.file is not None:
+            self.file.shutdown()
         for outlet in self.outlets:
             outlet.shutdown()
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TextIO
 from pellucid_exporters.tree import Line, fitted, plain
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
@@ -35,6 +36,9 @@ class Writer(Protocol):
     def stop(self) -> None:
         """Leave the stream as it was."""
 
+    def renew(self) -> None:
+        """Forget, in a forked child, what the parent is showing."""
+
 
 class Page:
     """Plain text, written once per run."""
@@ -52,6 +56,9 @@ class Page:
     def stop(self) -> None:
         """Nothing to put back."""
 
+    def renew(self) -> None:
+        """Nothing to forget."""
+
 
 class Screen:
     """A terminal, through Rich: finished runs above, runs under way below, redrawn as time goes by."""
@@ -59,22 +66,13 @@ class Screen:
     def __init__(
         self, stream: TextIO, under_way: Callable[[], list[Line]], *, width: int | None, color: bool, live: bool
     ) -> None:
-        from rich.console import Console
-
         self._stream = stream
         self._under_way = under_way
+        self._width = width
+        self._has_color = color
         self._redraws = live
         self._live: Live | None = None
-        self._console = Console(
-            file=stream,
-            width=width or (None if stream.isatty() else PLAIN_WIDTH),
-            force_terminal=True,
-            color_system="auto" if color else None,
-            no_color=not color,
-            highlight=False,
-            markup=False,
-            emoji=False,
-        )
+        self._console = self._make_console()
 
     def show(self, finished: Sequence[Line], *, busy: bool) -> None:
         """Write the lines of a run that is over above those under way."""
@@ -92,6 +90,28 @@ class Screen:
         if live is not None:
             live.stop()
 
+    def renew(self) -> None:
+        """Leave the display to the parent: write around it, with locks that nobody holds."""
+        if self._live is not None:
+            sys.stdout = getattr(sys.stdout, "rich_proxied_file", sys.stdout)
+            sys.stderr = getattr(sys.stderr, "rich_proxied_file", sys.stderr)
+        self._live = None
+        self._console = self._make_console()
+
+    def _make_console(self) -> Console:
+        from rich.console import Console
+
+        return Console(
+            file=self._stream,
+            width=self._width or (None if self._stream.isatty() else PLAIN_WIDTH),
+            force_terminal=True,
+            color_system="auto" if self._has_color else None,
+            no_color=not self._has_color,
+            highlight=False,
+            markup=False,
+            emoji=False,
+        )
+
     def _start(self) -> None:
         from rich.live import Live
 
@@ -101,8 +121,8 @@ class Screen:
             refresh_per_second=8,
             transient=True,
             # What the application prints may go around the tree, but never to another file than it would.
-            redirect_stdout=_is_terminal(sys.stdout),
-            redirect_stderr=_is_terminal(sys.stderr),
+            redirect_stdout=is_terminal(sys.stdout),
+            redirect_stderr=is_terminal(sys.stderr),
         )
         self._live.start()
 
@@ -121,7 +141,8 @@ class Screen:
         return text
 
 
-def _is_terminal(stream: TextIO | None) -> bool:
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether somebody looks at what is written to a stream."""
     return stream is not None and not stream.closed and stream.isatty()
 
 

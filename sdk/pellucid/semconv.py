@@ -264,7 +264,7 @@ TELEMETRY_DROPPED: Final = Metric(
     name="pellucid.telemetry.dropped",
     kind="counter",
     unit="{item}",
-    description="Telemetry items dropped because a queue was full.",
+    description="Telemetry items dropped because a queue was full, or because their export failed.",
     attributes=(TELEMETRY_PART,),
 )
 SAMPLED_OUT: Final = Metric(

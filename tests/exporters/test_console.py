@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import sys
 import threading
@@ -17,6 +18,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from pellucid import Agent, DiscoveryProvider, Telemetry, Tool, ToolCall, ToolError, semconv, tool
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters.console import MOST_RUNS, MOST_SPANS, Console, ConsoleProcessor
+from support.files import run_python
 
 
 @tool
@@ -315,3 +317,95 @@ def test_without_rich_a_terminal_gets_plain_text(monkeypatch: pytest.MonkeyPatch
         tracer.start_span("invoke_agent a").end()
     assert names(stream) == ["invoke_agent a", ""]
     assert "\x1b" not in stream.getvalue()
+
+
+PIPED = """
+    import logging
+    import sys
+    from pellucid import Agent
+    from pellucid.testing import ScriptedModel
+    from pellucid_exporters import Console, configure
+
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    logging.getLogger("pellucid").setLevel(logging.WARNING)
+    telemetry = configure("shop", console=eval(sys.argv[1]))
+    Agent("a", model=ScriptedModel("x")).run_sync("x")
+    telemetry.shutdown()
+    """
+
+
+def test_without_a_terminal_nothing_is_shown() -> None:
+    """`console=True` writes nothing into a pipe, and one line of the log says why and what to do."""
+    done = run_python(PIPED, "True")
+    assert done.stdout == ""
+    (said,) = done.stderr.splitlines()
+    assert said.startswith("INFO console= shows nothing because standard output is not a terminal")
+    assert run_python(PIPED, "Console(content=True)").stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("console", "environment"),
+    [
+        ("Console(live=False)", {}),
+        ("Console(stream=sys.stdout)", {}),
+        ("False", {"OTEL_TRACES_EXPORTER": "console"}),
+        ("True", {"OTEL_TRACES_EXPORTER": "console"}),
+    ],
+)
+def test_whoever_asks_is_shown_the_tree_anywhere(console: str, environment: dict[str, str]) -> None:
+    """A given `live` or `stream`, and `OTEL_TRACES_EXPORTER`, ask for the plain tree where there is no terminal."""
+    done = run_python(PIPED, console, **environment)
+    assert done.stdout.startswith("invoke_agent a ")
+    assert "\x1b" not in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
+@pytest.mark.parametrize("live", [False, True])
+def test_a_forked_child_shows_its_own_runs(*, live: bool) -> None:
+    """Locks that were held when the process was forked, and a live tree, are the parent's; the child writes its own."""
+    script = """
+        import io
+        import os
+        import sys
+        import threading
+        from pellucid_exporters import Console, configure
+
+
+        class Terminal(io.StringIO):
+            def isatty(self):
+                return True
+
+
+        live = sys.argv[1] == "True"
+        sys.stdout = shown = Terminal()
+        telemetry = configure("shop", console=Console(stream=shown, live=live, color=live))
+        processor = telemetry.parts.renewable[-1]
+        tracer = telemetry.tracer_provider.get_tracer("pellucid")
+        run = tracer.start_span("invoke_agent parent")
+        held, over = threading.Event(), threading.Event()
+
+        def hold():
+            with processor._lock, processor._writing:
+                held.set()
+                over.wait(30)
+
+        holder = threading.Thread(target=hold, daemon=True)
+        holder.start()
+        assert held.wait(30)
+        child = os.fork()
+        if child == 0:
+            shown.truncate(0)
+            tracer.start_span("invoke_agent child").end()
+            run.end()
+            telemetry.shutdown()
+            is_right = "invoke_agent child" in shown.getvalue() and "invoke_agent parent" not in shown.getvalue()
+            os._exit(0 if is_right and sys.stdout is shown else 1)
+        over.set()
+        holder.join(30)
+        run.end()
+        telemetry.shutdown()
+        assert "invoke_agent parent" in shown.getvalue()
+        assert os.waitpid(child, 0)[1] == 0
+        """
+    run_python(script, live)

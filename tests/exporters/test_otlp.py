@@ -12,8 +12,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
 from pellucid import semconv
+from pellucid_exporters.batches import MAX_REQUEST
 from pellucid_exporters.options import Otlp, Settings
-from pellucid_exporters.outlets import MAX_BATCH_TEXT
 from pellucid_exporters.pipeline import build
 from support.otlp_receiver import Received, Receiver, attributes_of, otlp_receiver
 
@@ -146,15 +146,79 @@ def test_logs(telemetry: Telemetry, receiver: Receiver) -> None:
     assert (bare.trace_id, bare.severity_number, attributes_of(bare)) == (b"", 0, {"error": "x"})
 
 
-def test_big_spans_leave_in_bounded_requests(telemetry: Telemetry, receiver: Receiver) -> None:
-    """Spans with much content are split over requests that receivers accept, and all of them arrive."""
+GRPC_LIMIT = 4 * 1024 * 1024
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "🦊"])
+def test_big_items_leave_in_bounded_requests(telemetry: Telemetry, receiver: Receiver, letter: str) -> None:
+    """Spans and log records with much content are split over requests that receivers accept, and all arrive."""
+    content = letter * (200_000 // len(letter.encode()))
     tracer = telemetry.tracer_provider.get_tracer(semconv.SCOPE)
     for number in range(40):
-        tracer.start_span(f"chat {number}", attributes={semconv.INPUT: "x" * 200_000}).end()
+        span = tracer.start_span(f"chat {number}", attributes={semconv.INPUT: content})
+        span.add_event("said", {"text": content})
+        span.end()
+        telemetry.log_sinks[0]({"event": f"line {number}", "level": "info", "error": content})
     assert telemetry.flush(20.0)
     assert receiver.faults == []
-    assert len({span.name for span in receiver.spans}) == 40
-    assert max(receiver.sizes) < 1.2 * MAX_BATCH_TEXT
+    assert len({span.name for span in receiver.spans}) == len(receiver.logs) == 40
+    assert max(receiver.sizes) < GRPC_LIMIT
+    assert len(receiver.sizes) < 20
+
+
+def test_many_series_leave_in_bounded_requests(telemetry: Telemetry, receiver: Receiver) -> None:
+    """Two thousand histograms, each with its exemplars, are split over requests that receivers accept."""
+    tracer = telemetry.tracer_provider.get_tracer(semconv.SCOPE)
+    histogram = telemetry.meter_provider.get_meter("application").create_histogram("waits", unit="s")
+    for number in range(1900):
+        with tracer.start_as_current_span("wait"):
+            for power in range(20):
+                histogram.record(1.7**power, {"route": f"/a/rather/long/path/to/a/resource/{number}"})
+    assert telemetry.flush(30.0)
+    assert max(receiver.sizes) < GRPC_LIMIT
+    points = [
+        point
+        for metric in receiver.metrics
+        if metric.name == "waits"
+        for point in metric.exponential_histogram.data_points
+    ]
+    assert len({point.attributes[0].value.string_value for point in points}) == 1900
+
+
+def test_one_item_that_nobody_takes_costs_only_itself(
+    telemetry: Telemetry, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A foreign span that is too big alone is left out, counted and told once; those around it arrive."""
+    tracer = telemetry.tracer_provider.get_tracer("application")
+    for name in ("before", "big", "between", "big", "after"):
+        tracer.start_span(name, attributes={"content": "é" * MAX_REQUEST} if name == "big" else {}).end()
+    assert not telemetry.flush(20.0)
+    assert [span.name for span in receiver.spans] == ["before", "between", "after"]
+    assert telemetry.flush(20.0)
+    assert dropped(receiver) == {"span": 2}
+    assert len([record for record in caplog.records if "left out" in record.getMessage()]) == 1
+
+
+def dropped(receiver: Receiver) -> dict[str, int]:
+    """Return what the latest metrics say was dropped, by part."""
+    sent = [found for found in receiver.metrics if found.name == semconv.TELEMETRY_DROPPED.name]
+    points = sent[-1].sum.data_points if sent else []
+    return {attributes_of(point)[semconv.TELEMETRY_PART]: point.as_int for point in points}
+
+
+def test_what_is_lost_is_counted(telemetry: Telemetry, receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
+    """Sent and dropped add up to what there was, for spans and for log records."""
+    tracer = telemetry.tracer_provider.get_tracer(semconv.SCOPE)
+    caplog.set_level(logging.CRITICAL)
+    for receiver.refusing in (False, True, False):
+        for number in range(700):
+            tracer.start_span(f"span {number}").end()
+            telemetry.log_sinks[0]({"event": "line", "level": "info"})
+        telemetry.flush(20.0)
+    assert telemetry.flush(20.0)
+    lost = dropped(receiver)
+    assert set(lost) == {"span", "log"}
+    assert (len(receiver.spans) + lost["span"], len(receiver.logs) + lost["log"]) == (2100, 2100)
 
 
 def test_a_refusing_collector_is_counted(

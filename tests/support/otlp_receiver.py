@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import ssl
 import threading
+import zlib
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc  # type: ignore[import-untyped]  # comes without types, as do the next two
@@ -19,6 +25,9 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as trace_pb
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+_DECOMPRESS: Final[Mapping[str, Callable[[bytes], bytes]]] = {
+    "none": bytes, "gzip": gzip.decompress, "deflate": zlib.decompress,
+}  # fmt: skip
 TRACES, METRICS, LOGS = "traces", "metrics", "logs"
 
 _REQUESTS: Final[Mapping[str, type[Message]]] = {
@@ -105,38 +114,64 @@ class Received:
 
 
 class Receiver(Received):
-    """A collector that listens. Attributes: endpoint: its base URL; refusing: answer each request with an error."""
+    """A collector that listens.
+
+    Attributes:
+        endpoint: Its base URL.
+        refusing: Answer each request with an error that says not to try again.
+        answers: Over HTTP: statuses and headers of the next answers; nothing of these requests is taken.
+        asked: Requests so far, also refused ones.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.endpoint = ""
         self.refusing = False
+        self.answers: deque[tuple[int, dict[str, str]]] = deque()
+        self.asked = 0
+
+
+@dataclass(frozen=True)
+class Tls:
+    """What a collector shows and asks for, in PEM. Attributes: client_ca: of clients, which then need a certificate."""
+
+    certificate: bytes
+    key: bytes
+    client_ca: bytes | None = None
 
 
 @contextmanager
-def otlp_receiver(protocol: str) -> Iterator[Receiver]:
-    """Run a collector on a free loopback port."""
-    with _http() if protocol == "http/protobuf" else _grpc() as receiver:
+def otlp_receiver(protocol: str, *, port: int = 0, tls: Tls | None = None) -> Iterator[Receiver]:
+    """Run a collector on a loopback port, any free one unless told."""
+    with _http(port, tls) if protocol == "http/protobuf" else _grpc(port, tls) as receiver:
         yield receiver
 
 
 @contextmanager
-def _http() -> Iterator[Receiver]:
+def _http(port: int, tls: Tls | None) -> Iterator[Receiver]:
     receiver = Receiver()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            if self.headers.get("Content-Encoding") == "gzip":
-                body = gzip.decompress(body)
+            receiver.asked += 1
+            body = _DECOMPRESS[self.headers.get("Content-Encoding", "none")](body)
+            if receiver.answers:
+                self.answer(*receiver.answers.popleft())
+                return
             signal = self.path.removeprefix("/v1/")
             if self.headers["Content-Type"] != "application/x-protobuf" or signal not in _REQUESTS:
                 receiver.faults.append(f"POST {self.path} of {self.headers['Content-Type']}")
             elif not receiver.refusing:
                 receiver.take(signal, body, dict(self.headers))
-            self.send_response(400 if receiver.refusing else 200)
+            self.answer(400 if receiver.refusing else 200, {})
+
+        def answer(self, status: int, headers: dict[str, str]) -> None:
+            self.send_response(status)
             self.send_header("Content-Type", "application/x-protobuf")
             self.send_header("Content-Length", "0")
+            for name, value in headers.items():
+                self.send_header(name, value)
             self.end_headers()
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the name in the base class)
@@ -145,8 +180,14 @@ def _http() -> Iterator[Receiver]:
     class Server(ThreadingHTTPServer):
         daemon_threads = True
 
-    with Server(("127.0.0.1", 0), Handler) as server:
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """Say nothing of clients that go away."""
+
+    with Server(("127.0.0.1", port), Handler) as server, TemporaryDirectory() as folder:
         receiver.endpoint = f"http://127.0.0.1:{server.server_port}"
+        if tls is not None:
+            server.socket = _context(tls, Path(folder)).wrap_socket(server.socket, server_side=True)
+            receiver.endpoint = f"https://localhost:{server.server_port}"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         yield receiver
@@ -154,13 +195,30 @@ def _http() -> Iterator[Receiver]:
         thread.join()
 
 
+def _context(tls: Tls, folder: Path) -> ssl.SSLContext:
+    files = {"certificate": tls.certificate, "key": tls.key}
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "certificate", folder / "key")
+    if tls.client_ca is not None:
+        context.load_verify_locations(cadata=tls.client_ca.decode())
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
 @contextmanager
-def _grpc() -> Iterator[Receiver]:
+def _grpc(port: int, tls: Tls | None) -> Iterator[Receiver]:
     receiver = Receiver()
     with ThreadPoolExecutor(4) as pool:
         server = grpc.server(pool)
         server.add_generic_rpc_handlers([_service(receiver, name, signal) for name, signal in _SERVICES.items()])
-        receiver.endpoint = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        if tls is None:
+            receiver.endpoint = f"http://127.0.0.1:{server.add_insecure_port(f'127.0.0.1:{port}')}"
+        else:
+            pair = [(tls.key, tls.certificate)]
+            secured = grpc.ssl_server_credentials(pair, tls.client_ca, require_client_auth=tls.client_ca is not None)
+            receiver.endpoint = f"https://localhost:{server.add_secure_port(f'127.0.0.1:{port}', secured)}"
         server.start()
         yield receiver
         server.stop(grace=None).wait()
@@ -168,6 +226,7 @@ def _grpc() -> Iterator[Receiver]:
 
 def _service(receiver: Receiver, name: str, signal: str) -> grpc.GenericRpcHandler:
     def export(body: bytes, context: grpc.ServicerContext) -> Message:
+        receiver.asked += 1
         if receiver.refusing:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "refusing")
         receiver.take(signal, body, {key: str(value) for key, value in context.invocation_metadata()})

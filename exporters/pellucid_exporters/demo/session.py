@@ -124,6 +124,7 @@ def _console(options: Namespace, *, color: bool) -> Console:
         live=False if options.no_color else None,
         color=color,
         width=CONTENT_WIDTH if options.content and not sys.stdout.isatty() else None,
+        stream=sys.stdout,  # also into a pipe
     )
 
 

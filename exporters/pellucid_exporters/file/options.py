@@ -1,0 +1,50 @@
+"""What can be said about the file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from dataclasses import KW_ONLY, dataclass
+from typing import Final, Literal, TypeAlias, get_args
+
+from pellucid.errors import ConfigError
+
+LineType: TypeAlias = Literal["span", "event", "boundary"]
+
+LINE_TYPES: Final[tuple[LineType, ...]] = get_args(LineType)
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """Where to write JSON Lines, and when to begin a new file.
+
+    Attributes:
+        path: The file; it is made if it is not there, its folder is not.
+        max_bytes: A file that would grow beyond this is put aside; `None` is no limit.
+        max_age: Seconds. Lines of one file are from the same stretch of this length, counted from 1970: 86,400 is a
+            file for each day, in UTC. `None` is no limit.
+        keep: How many files that were put aside to keep; older ones are deleted. `None` keeps all.
+        types: The types of lines to write.
+    """
+
+    path: str | os.PathLike[str]
+    _: KW_ONLY
+    max_bytes: int | None = 100 * 1024 * 1024
+    max_age: float | None = None
+    keep: int | None = 10
+    types: Collection[LineType] = LINE_TYPES
+
+    def __post_init__(self) -> None:
+        path = os.fspath(self.path)
+        if not path or "\0" in path:
+            raise ConfigError(f"File({path!r}): that is not a path of a file")
+        for name in ("max_bytes", "max_age", "keep"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"File({name}={value}): must be more than 0, or None for no limit")
+        chosen = (self.types,) if isinstance(self.types, str) else tuple(self.types)
+        if not chosen or not set(chosen) <= set(LINE_TYPES):
+            raise ConfigError(f"File(types={self.types!r}): use some of {', '.join(LINE_TYPES)}")
+        # Options that mean the same are equal, which is what makes configure() idempotent.
+        object.__setattr__(self, "path", path)
+        object.__setattr__(self, "types", tuple(name for name in LINE_TYPES if name in chosen))

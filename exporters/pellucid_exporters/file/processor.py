@@ -1,0 +1,86 @@
+"""Spans, events and boundaries on their way into a file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry.sdk.trace import SpanProcessor
+
+from pellucid.events import EVENTS
+from pellucid_exporters.file.line_file import LineFile
+from pellucid_exporters.file.records import NEVER_WRITTEN, lines_of
+from pellucid_exporters.file.spool import Spool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import ReadableSpan
+
+    from pellucid.events import Event
+    from pellucid.telemetry.pipeline import Listener
+    from pellucid_exporters.file.options import File
+
+PATIENCE: Final = 2.0
+"""Seconds for which a flush or shutdown waits: a disk that hangs must not keep other exporters from theirs."""
+
+
+class FileProcessor(SpanProcessor):
+    """Writes what ended. Whoever ends a span or hears an event only queues it."""
+
+    def __init__(
+        self, options: File, resource: Resource, *, on_failure: Callable[[], None], on_drop: Callable[[int], None]
+    ) -> None:
+        """Open the file.
+
+        Raises:
+            ConfigError: it can never be written to.
+        """
+        file = LineFile(options)
+        file.check()
+        self._types = tuple(options.types)
+        self._spool: Spool[Any] = Spool(
+            file,
+            lambda item: b"".join(lines_of(item, self._types, resource)),
+            on_failure=on_failure,
+            on_drop=on_drop,
+        )
+
+    @property
+    def listeners(self) -> Sequence[tuple[str, Listener]]:
+        """What to give a pipeline as listeners."""
+        return [(pattern, self.hear) for pattern in _patterns()] if "event" in self._types else ()
+
+    def hear(self, event: Event) -> None:
+        """Queue an event."""
+        self._spool.put(event, len(getattr(event, "error", None) or ""))
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Queue a sampled span."""
+        if self._types != ("event",) and span.context is not None and span.context.trace_flags.sampled:
+            self._spool.put(span, _text_of(span))
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Write what is waiting; say whether it is all in the file."""
+        return self._spool.flush(min(PATIENCE, timeout_millis / 1000))
+
+    def shutdown(self) -> None:
+        """Write what is waiting and close."""
+        self._spool.close(PATIENCE)
+
+    def renew(self) -> None:
+        """Start afresh in a forked child."""
+        self._spool.renew()
+
+
+def _patterns() -> Iterator[str]:
+    """Yield patterns for all events that are written, few of them: each run subscribes to each."""
+    for group in dict.fromkeys(name.partition(".")[0] for name in EVENTS):
+        members = [name for name in EVENTS if name.startswith(f"{group}.")]
+        yield from [f"{group}.*"] if NEVER_WRITTEN.isdisjoint(members) else sorted({*members} - NEVER_WRITTEN)
+
+
+def _text_of(span: ReadableSpan) -> int:
+    """Return the characters in the attributes of a span and its events: all that makes a span big."""
+    carriers = [span.attributes, *(event.attributes for event in span.events)]
+    return sum(len(value) for found in carriers for value in (found or {}).values() if isinstance(value, str))

@@ -1,0 +1,112 @@
+"""The lines of the file: spans, events and boundaries as flat objects, and any of them as one line of valid JSON."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry.trace import format_span_id, format_trace_id
+from pydantic_core import PydanticSerializationError, to_json
+
+from pellucid.events import Event, InferenceDelta
+from pellucid_exporters.boundaries import boundary_of
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.trace import SpanContext
+
+    from pellucid_exporters.file.options import LineType
+
+NEVER_WRITTEN: Final = frozenset({InferenceDelta.name})
+"""Events that are left out: a secret that lies across two pieces of a stream cannot be masked."""
+
+_SURROGATES: Final = re.compile("[\ud800-\udfff]")
+
+
+def lines_of(item: ReadableSpan | Event, types: tuple[LineType, ...], resource: Resource) -> Iterator[bytes]:
+    """Yield what is written of a span or an event, each with its newline."""
+    service = resource.attributes.get("service.name")
+    if isinstance(item, Event):
+        yield _line({"type": "event", **_event(item, service)})
+        return
+    if "span" in types:
+        yield _line({"type": "span", **_span(item, service, resource)})
+    boundary = boundary_of(item) if "boundary" in types else None
+    if boundary is not None:
+        start = boundary.pop("start")
+        yield _line({"type": "boundary", "time": _time(start), "service": service, **boundary})
+
+
+def _span(span: ReadableSpan, service: Any, resource: Resource) -> dict[str, Any]:
+    start, end = span.start_time or 0, span.end_time or 0
+    scope = span.instrumentation_scope
+    record = {
+        "time": _time(start),
+        "service": service,
+        **_ids(span.get_span_context()),
+        "parent_span_id": format_span_id(span.parent.span_id) if span.parent is not None else None,
+        "name": span.name,
+        "kind": span.kind.name.lower(),
+        "duration_ms": (end - start) / 1e6,
+        "status": span.status.status_code.name.lower(),
+        "status_text": span.status.description,
+        "scope": scope.name if scope is not None else None,
+        "scope_version": scope.version if scope is not None else None,
+        "attributes": dict(span.attributes or {}),
+        "events": [
+            {"time": _time(event.timestamp), "name": event.name, "attributes": dict(event.attributes or {})}
+            for event in span.events
+        ],
+        "links": [{**_ids(link.context), "attributes": dict(link.attributes or {})} for link in span.links],
+        "resource": dict(resource.attributes),
+    }
+    return {name: value for name, value in record.items() if value is not None}
+
+
+def _event(event: Event, service: Any) -> dict[str, Any]:
+    """Return envelope and payload side by side. Of the identity only the id of the conversation is no content."""
+    fields = {field.name: getattr(event, field.name) for field in dataclasses.fields(event)}
+    del fields["identity"]
+    record = {
+        "time": _time(round(fields.pop("time") * 1e6) * 1000),
+        "service": service,
+        "name": event.name,
+        **fields,
+        "conversation_id": event.identity.conversation_id if event.identity is not None else None,
+    }
+    return {name: value for name, value in record.items() if value is not None}
+
+
+def _ids(context: SpanContext | None) -> dict[str, str]:
+    if context is None:
+        return {}
+    return {"trace_id": format_trace_id(context.trace_id), "span_id": format_span_id(context.span_id)}
+
+
+def _time(nanoseconds: int) -> str:
+    """Return ISO 8601 in UTC, always of the same length, so that lines sort by it."""
+    seconds, rest = divmod(nanoseconds, 1_000_000_000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    try:
+        return to_json(record, inf_nan_mode="strings", bytes_mode="base64") + b"\n"
+    except (PydanticSerializationError, ValueError):
+        # A lone surrogate has no UTF-8 form, and its JSON escape is refused by strict readers.
+        text = json.dumps(record, default=_plain)
+        text = json.dumps(json.loads(text, parse_constant=str), ensure_ascii=False, separators=(",", ":"))
+        return _SURROGATES.sub("\N{REPLACEMENT CHARACTER}", text).encode() + b"\n"
+
+
+def _plain(value: object) -> Any:
+    """Return what has no form in JSON as something that has."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return base64.urlsafe_b64encode(value).decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,202 @@
+"""The way from a run to the file: a bounded queue, and one thread that writes what is in it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from pellucid_exporters.file.line_file import MOST_AT_ONCE
+
+if TYPE_CHECKING:
+    from pellucid_exporters.file.line_file import LineFile
+
+_log: Final = logging.getLogger(__name__)
+
+MOST_WAITING: Final = 16_384
+"""Spans and events that wait to be written; more are dropped and counted."""
+
+MOST_TEXT: Final = 64 * 1024 * 1024
+"""Characters in them; the next one is dropped if there are more."""
+
+LINGER: Final = 0.1
+"""Seconds for which the thread waits for more before it opens the file."""
+
+FIRST_PAUSE: Final = 0.25
+LONGEST_PAUSE: Final = 5.0
+"""Seconds between two attempts while the file cannot be written to."""
+
+T = TypeVar("T")
+
+
+class Spool(Generic[T]):
+    """Takes items from any thread, at once, and writes them in the order of their coming."""
+
+    def __init__(
+        self,
+        file: LineFile,
+        encode: Callable[[T], bytes],
+        *,
+        on_failure: Callable[[], None],
+        on_drop: Callable[[int], None],
+    ) -> None:
+        """Start the thread.
+
+        Args:
+            file: Gets the lines.
+            encode: Makes whole lines of an item, or nothing.
+            on_failure: Called for each attempt that fails, and for each item that cannot be encoded.
+            on_drop: Called with a number of items that will never be written.
+        """
+        self._file = file
+        self._encode = encode
+        self._on_failure = on_failure
+        self._on_drop = on_drop
+        self._refusal_logged = False
+        self._start()
+
+    def _start(self) -> None:
+        # Reentrant, as SimpleQueue is: the garbage collector may end an abandoned span wherever this thread happens
+        # to be.
+        self._door = threading.RLock()
+        self._queue: SimpleQueue[tuple[T, int] | None] = SimpleQueue()
+        self._closed = False
+        self._admitted = self._done = 0
+        self._admitted_text = self._done_text = 0
+        self._flushes: list[tuple[int, Future[bool]]] = []
+        self._hurry = threading.Event()
+        self._chunks: deque[bytes] = deque()
+        self._sizes: deque[int] = deque()
+        self._pause = 0.0
+        self._thread = threading.Thread(target=self._work, name="pellucid-file", daemon=True)
+        self._thread.start()
+
+    def put(self, item: T, size: int) -> None:
+        """Queue an item with `size` characters of text, or drop and count it."""
+        with self._door:
+            if self._closed:
+                return
+            has_room = self._admitted - self._done < MOST_WAITING and self._admitted_text - self._done_text <= MOST_TEXT
+            if has_room:
+                self._admitted += 1
+                self._admitted_text += size
+        if has_room:
+            self._queue.put((item, size))
+        else:
+            self._on_drop(1)
+
+    def flush(self, timeout: float) -> bool:
+        """Write what is waiting; say whether it is all in the file, at the latest after `timeout` seconds."""
+        answer: Future[bool] = Future()
+        with self._door:
+            if self._done >= self._admitted or not self._thread.is_alive():
+                return self._done >= self._admitted
+            self._flushes.append((self._admitted, answer))
+        self._hurry.set()
+        try:
+            return answer.result(timeout)
+        except FutureTimeoutError:
+            return False
+
+    def close(self, timeout: float) -> None:
+        """Write what is waiting and end the thread; what cannot be written within `timeout` seconds is dropped."""
+        with self._door:
+            if self._closed:
+                return
+            self._closed = True
+        self._queue.put(None)
+        self._hurry.set()
+        self._thread.join(timeout)
+        lost = self._admitted - self._done
+        if lost:
+            self._on_drop(lost)
+            _log.warning("%d spans and events were not written to the file when it was closed; they are lost", lost)
+
+    def renew(self) -> None:
+        """Start afresh in a forked child: what waits is the parent's."""
+        was_closed = self._closed
+        self._file.forget()
+        if not was_closed:
+            self._start()
+
+    def _work(self) -> None:
+        self._attempt(self._file.repair)
+        while True:
+            self._gather()
+            before = len(self._chunks)
+            succeeded = self._attempt(lambda: self._file.append(self._chunks))
+            for _ in range(before - len(self._chunks)):
+                self._finish(self._sizes.popleft())
+            self._answer(succeeded=succeeded)
+            if self._closed and (not succeeded or (self._queue.empty() and not self._chunks)):
+                self._answer(succeeded=False)
+                return
+
+    def _gather(self) -> None:
+        """Wait for something to do, then encode what there is, as much as one write takes."""
+        if self._chunks:
+            self._hurry.wait(self._pause)
+        else:
+            self._take(self._queue.get())
+            if not self._flushes and not self._closed:
+                self._hurry.wait(LINGER)
+        self._hurry.clear()
+        total = sum(map(len, self._chunks))
+        while total < MOST_AT_ONCE:
+            try:
+                total += self._take(self._queue.get_nowait())
+            except Empty:
+                return
+
+    def _take(self, entry: tuple[T, int] | None) -> int:
+        if entry is None:
+            return 0
+        item, size = entry
+        try:
+            chunk = self._encode(item)
+        except Exception as error:  # noqa: BLE001  (attributes are anybody's; the thread goes on)
+            chunk = b""
+            self._on_failure()
+            if not self._refusal_logged:
+                self._refusal_logged = True
+                _log.warning("a span or event cannot be written as JSON (%s); more are only counted", type(error))
+        if chunk:
+            self._chunks.append(chunk)
+            self._sizes.append(size)
+        else:
+            self._finish(size)
+        return len(chunk)
+
+    def _finish(self, size: int) -> None:
+        with self._door:
+            self._done += 1
+            self._done_text += size
+
+    def _attempt(self, write: Callable[[], Any]) -> bool:
+        """Write; of a row of failures count each and log the first."""
+        try:
+            write()
+        except Exception as error:  # noqa: BLE001  (counted; the thread goes on)
+            self._on_failure()
+            if not self._pause:
+                _log.warning("telemetry cannot be written to its file (%s); trying again, runs are not affected", error)
+            self._pause = min(LONGEST_PAUSE, self._pause * 2 or FIRST_PAUSE)
+            return False
+        if self._pause:
+            _log.warning("telemetry is written to its file again")
+            self._pause = 0.0
+        return True
+
+    def _answer(self, *, succeeded: bool) -> None:
+        """Answer those who wait for a flush, as far as it is known."""
+        with self._door:
+            known = [(target, answer) for target, answer in self._flushes if self._done >= target or not succeeded]
+            self._flushes = [flush for flush in self._flushes if flush not in known]
+            done = self._done
+        for target, answer in known:
+            answer.set_result(done >= target)

@@ -1,0 +1,279 @@
+"""What is in the file: spans, events and boundaries, as valid JSON, and nothing that must not be in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+
+from pellucid import Agent, CapturePolicy, Identity, ToolCall, ToolError, tool
+from pellucid.errors import ConfigError
+from pellucid.events import EVENTS
+from pellucid.testing import ScriptedModel
+from pellucid_exporters import File, TailSampling
+from pellucid_exporters.file.records import NEVER_WRITTEN, lines_of
+from pellucid_exporters.options import Settings
+from pellucid_exporters.pipeline import build
+from support.canaries import SCENES, escaped
+from support.files import emit, lines, names, run_python, text, writing_to
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from pellucid.telemetry.capture import CaptureMode
+    from pellucid_exporters.file.options import LineType
+
+CONTENT = ("question-of-user", "argument-of-call", "result-of-tool", "text-of-exception", "answer-of-model")
+
+
+@tool
+async def look(what: str) -> str:
+    """Look something up."""
+    return "result-of-tool"
+
+
+@tool
+async def fail() -> str:
+    """Raise."""
+    raise ToolError("text-of-exception")
+
+
+async def run(telemetry: Any, **settings: Any) -> None:
+    """Run an agent that has content everywhere."""
+    model = ScriptedModel([ToolCall("look", {"what": "argument-of-call"}), ToolCall("fail", {})], "answer-of-model")
+    agent = Agent("looker", model=model, tools=[look, fail], telemetry=telemetry)
+    with anyio.fail_after(20):
+        await agent.run("question-of-user", **settings)
+        assert await anyio.to_thread.run_sync(telemetry.flush, 10)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where to write."""
+    return tmp_path / "runs.jsonl"
+
+
+@pytest.mark.anyio
+async def test_a_run_is_in_the_file(path: Path) -> None:
+    """Each span is a line; so is each of the run's phases and events, with the ids, time and duration of its span."""
+    with writing_to(path, resource={"deployment.environment.name": "test"}) as telemetry:
+        await run(telemetry, identity=Identity(conversation_id="c-1"))
+        spans = {line["span_id"]: line for line in lines(path, "span")}
+        boundaries = {line["span_id"]: line for line in lines(path, "boundary")}
+        events = lines(path, "event")
+    assert len(spans) == 9
+    assert spans.keys() == boundaries.keys() == {event["span_id"] for event in events}
+    for span_id, span in spans.items():
+        same = ("time", "duration_ms", "service", "trace_id", "name")
+        assert {name: span[name] for name in same} == {name: boundaries[span_id][name] for name in same}
+        assert (span["service"], span["scope"]) == ("shop", "pellucid")
+        assert span["resource"]["deployment.environment.name"] == "test"
+        assert len(span["time"]) == len("2026-01-01T00:00:00.000000000Z")
+        for event in events:
+            if event["span_id"] == span_id and "duration_ms" in event:
+                assert event["duration_ms"] == span["duration_ms"]
+                assert event["conversation_id"] == "c-1"
+    (root,) = [span for span in spans.values() if "parent_span_id" not in span]
+    assert root["name"] == "invoke_agent looker"
+    called = next(line for line in boundaries.values() if line.get("tool_name") == "look")
+    assert (called["phase"], called["iteration"], called["outcome"]) == ("dispatch", 1, "completed")
+    assert (called["input"], called["output"]) == ({"what": "argument-of-call"}, "result-of-tool")
+    failed = next(event for event in events if event["name"] == "tool.failed")
+    assert (failed["tool_name"], failed["error"]) == ("fail", "text-of-exception")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("types", [("span",), ("event",), ("boundary",), ("boundary", "event")])
+async def test_types_are_chosen(path: Path, types: Collection[LineType]) -> None:
+    """Only lines of the chosen types are written."""
+    with writing_to(File(path, types=types)) as telemetry:
+        await run(telemetry)
+    assert {line["type"] for line in lines(path)} == set(types)
+
+
+@pytest.mark.anyio
+@pytest.mark.filterwarnings("ignore:Async generator 'http:ResourceWarning")  # of the MCP SDK, on trio
+@pytest.mark.parametrize("mode", ["redacted", "metadata", "off"])
+@pytest.mark.parametrize("scene", SCENES)
+async def test_no_secret_is_in_the_file(path: Path, scene: str, mode: CaptureMode) -> None:
+    """Secrets in arguments, results, texts of errors, streams and all else are in no line, nor is who asked."""
+    with anyio.fail_after(60), writing_to(path, capture=CapturePolicy(mode)) as telemetry:
+        await SCENES[scene](telemetry)
+        assert await anyio.to_thread.run_sync(telemetry.flush, 20)
+        assert {line["type"] for line in lines(path)} == {"span", "event", "boundary"}
+        assert escaped(text(path)) == set()
+
+
+@pytest.mark.anyio
+async def test_the_search_for_secrets_would_find_them(path: Path) -> None:
+    """The same runs leave them in mode `full`, of the arguments, results, errors and answers among others."""
+    with anyio.fail_after(60), writing_to(path, capture=CapturePolicy("full")) as telemetry:
+        await SCENES["ordinary"](telemetry)
+    assert {"argument", "result-value", "error-text", "answer"} <= escaped(text(path))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("mode", "found"), [("full", 5), ("redacted", 5), ("metadata", 0), ("off", 0)])
+async def test_content_is_in_the_file_as_the_mode_says(path: Path, mode: CaptureMode, found: int) -> None:
+    """Ordinary content is there in the modes that record it, and in the others no word of it."""
+    with writing_to(path, capture=CapturePolicy(mode)) as telemetry:
+        await run(telemetry)
+    found_text = text(path)
+    assert sum(word in found_text for word in CONTENT) == found
+
+
+@pytest.mark.anyio
+async def test_pieces_of_a_stream_are_not_in_the_file(path: Path) -> None:
+    """A secret that is split over two pieces could not be masked, so the file has the whole answer only."""
+    with anyio.fail_after(20), writing_to(path) as telemetry:
+        agent = Agent("a", model=ScriptedModel("one two three"), telemetry=telemetry)
+        async with agent.stream("x") as events:
+            seen = {event.name async for event in events}
+    assert seen >= NEVER_WRITTEN
+    assert NEVER_WRITTEN.isdisjoint(line["name"] for line in lines(path, "event"))
+    assert "one two three" in text(path)
+
+
+def test_no_field_of_an_event_hides_one_of_the_line() -> None:
+    """Payloads stand beside the envelope and have names of their own."""
+    for name in EVENTS.keys() - NEVER_WRITTEN:
+        fields = {field.name for field in dataclasses.fields(EVENTS[name])}
+        assert fields.isdisjoint({"type", "service", "name", "conversation_id"}), name
+
+
+def test_lines_are_valid_json_whatever_is_in_them(path: Path) -> None:
+    """NUL, lone surrogates, NaN, bytes, line ends and numbers of any size: each span is one line."""
+    odd = {
+        "nul": "a\0b",
+        "lone": "\ud800 and \udfff",
+        "nan": float("nan"),
+        "infinite": [1.0, float("-inf")],
+        "ends": "a\r\nb\u2028c\x85d",
+        "bytes": b"\xff\0",
+        "long": 2**62,
+        "€\0\n": True,
+    }
+    with writing_to(path) as telemetry:
+        emit(telemetry, "odd", **odd)
+        emit(telemetry, "name \ud800\n\0")
+        assert telemetry.flush()
+        first, second = lines(path, "span")
+    assert first["attributes"] == {
+        "nul": "a\0b",
+        "lone": "\N{REPLACEMENT CHARACTER} and \N{REPLACEMENT CHARACTER}",
+        "nan": "NaN",
+        "infinite": [1.0, "-Infinity"],
+        "ends": "a\r\nb\u2028c\x85d",
+        "bytes": "_wA=",
+        "long": 2**62,
+        "€\0\n": True,
+    }
+    assert second["name"] == "name \N{REPLACEMENT CHARACTER}\n\0"
+
+
+@given(st.dictionaries(st.text(min_size=1), st.text() | st.floats() | st.integers() | st.lists(st.text()), max_size=4))
+def test_any_attributes_make_one_valid_line(attributes: dict[str, Any]) -> None:
+    """Whatever a span says, its line is one line of UTF-8 that a strict reader takes."""
+    span = TracerProvider(shutdown_on_exit=False).get_tracer("t").start_span("s", attributes=attributes)
+    span.end()
+    (line,) = lines_of(span, ("span", "boundary"), Resource({}))  # type: ignore[arg-type]  # the API's type
+    assert line.count(b"\n") == 1
+    assert line.endswith(b"}\n")
+    line.decode()
+
+
+def test_spans_of_other_libraries_are_no_boundaries(path: Path) -> None:
+    """A span that is none of Pellucid's has a line, but no boundary."""
+    with writing_to(path) as telemetry:
+        emit(telemetry, "GET /")
+    assert [(line["type"], line["scope"]) for line in lines(path)] == [("span", "test")]
+
+
+@pytest.mark.anyio
+async def test_tail_sampling_chooses_spans_and_boundaries(path: Path) -> None:
+    """Of a run that is dropped the file has the events only, as other exporters have its metrics."""
+    sampling = TailSampling(share=0.0, failed_phases=False, slow_hubs=False)
+    with anyio.fail_after(20), writing_to(path, tail_sampling=sampling) as telemetry:
+        await Agent("dropped", model=ScriptedModel("x"), telemetry=telemetry).run("x")
+        failing = Agent("kept", model=ScriptedModel(OSError("down")), telemetry=telemetry)
+        with pytest.raises(Exception, match="down"):
+            await failing.run("x")
+    assert {line["name"] for line in lines(path, "span") if "invoke" in line["name"]} == {"invoke_agent kept"}
+    assert {line["trace_id"] for line in lines(path, "boundary")} == {line["trace_id"] for line in lines(path, "span")}
+    assert {line["agent"] for line in lines(path, "event")} == {"dropped", "kept"}
+
+
+def test_the_file_is_private(path: Path) -> None:
+    """Nobody but its owner may read it, whatever the umask says; a mode that somebody gave it stays."""
+    mask = os.umask(0)
+    try:
+        with writing_to(path) as telemetry:
+            emit(telemetry, "a")
+            assert telemetry.flush()
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            path.chmod(0o640)
+            emit(telemetry, "b")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    finally:
+        os.umask(mask)
+    assert names(path) == ["a", "b"]
+
+
+def test_paths_that_cannot_work_are_refused(tmp_path: Path) -> None:
+    """A folder, a file in one that is none or not there, a pipe that nobody reads: said at once, and why."""
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")
+    for name, why in (
+        ("", "directory"),
+        ("missing/runs.jsonl", "No such file"),
+        ("file/runs.jsonl", "Not a directory"),
+        ("pipe", "No such device"),
+        ("x" * 300, "too long"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            build(Settings(service_name="shop", file=File(tmp_path / name)))
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["file", "pipe"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"max_bytes": 0}, {"max_age": -1.0}, {"keep": 0}, {"types": ()}, {"types": ["trace"]}, {"path": "\0"}],
+)
+def test_options_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
+    """Limits of nothing, types that there are not, and paths that are none."""
+    with pytest.raises(ConfigError, match="File"):
+        File(**{"path": "runs.jsonl", **options})
+
+
+def test_options_that_mean_the_same_are_equal() -> None:
+    """A path as text or `Path`, and types in any order; so configure() is idempotent."""
+    assert File("a.jsonl") == File(Path("a.jsonl"))
+    assert File("a", types=["event", "span"]) == File("a", types=("span", "event"))
+    assert File("a") != File("a", keep=3)
+
+
+def test_configure_takes_a_path(path: Path) -> None:
+    """A path is enough, the same one again gives the same Telemetry, and an exit writes what is waiting."""
+    script = """
+        import sys
+        from opentelemetry import trace
+        from pellucid_exporters import File, configure
+
+        telemetry = configure("shop", file=sys.argv[1])
+        assert configure("shop", file=File(sys.argv[1])) is telemetry
+        trace.get_tracer("test").start_span("last words").end()
+        """
+    run_python(script, path)
+    assert names(path) == ["last words"]
+    run_python(script, path.with_name("other"), OTEL_SDK_DISABLED="true")
+    assert not path.with_name("other").exists()

@@ -1,0 +1,238 @@
+"""When a new file is begun, whoever else writes, renames or breaks the one there is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pellucid_exporters import File
+from support.files import command, counted, emit, lines, names, put_aside, run_python, writing_to
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WRITER = """
+    import os
+    import sys
+    from pathlib import Path
+    from pellucid_exporters import File, configure
+
+    path, name, number, max_bytes = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    telemetry = configure("shop", file=File(path, max_bytes=max_bytes, keep=None))
+    tracer = telemetry.tracer_provider.get_tracer("test")
+    """
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where to write."""
+    return tmp_path / "runs.jsonl"
+
+
+def test_a_big_file_is_put_aside(path: Path) -> None:
+    """No file is bigger than it may be, no line is lost, and names sort by age."""
+    with writing_to(File(path, max_bytes=20_000, keep=None)) as telemetry:
+        emit(telemetry, *(f"span {number}" for number in range(500)))
+    assert len(put_aside(path)) >= 10
+    assert all(found.stat().st_size <= 20_000 for found in path.parent.iterdir())
+    assert names(*put_aside(path), path) == [f"span {number}" for number in range(500)]
+
+
+def test_a_line_that_is_too_big_has_a_file_of_its_own(path: Path) -> None:
+    """Lines are neither cut nor dropped for the sake of the limit."""
+    with writing_to(File(path, max_bytes=5_000)) as telemetry:
+        emit(telemetry, "small")
+        emit(telemetry, "big", text="x" * 50_000)
+        emit(telemetry, "also small")
+    assert [names(found) for found in [*put_aside(path), path]] == [["small"], ["big"], ["also small"]]
+
+
+def test_only_the_latest_files_are_kept(path: Path) -> None:
+    """The oldest that were put aside are deleted, and nothing else in the folder is."""
+    endings = ("1", "torn", "20200101T000000.000000Z.gz", "29999999T999999.999999Z")
+    others = [path.with_name(f"runs.jsonl.{ending}") for ending in endings]
+    for other in others:
+        other.touch()
+    with writing_to(File(path, max_bytes=2_000, keep=3)) as telemetry:
+        emit(telemetry, *(f"span {number}" for number in range(100)))
+    assert all(other.exists() for other in others)
+    others[-1].unlink()
+    assert len(put_aside(path)) == 3
+    kept = names(*put_aside(path), path)
+    assert kept == [f"span {number}" for number in range(100 - len(kept), 100)]
+
+
+def test_an_old_file_is_put_aside(path: Path) -> None:
+    """With `max_age` the lines of one file are from one stretch of that length."""
+    with writing_to(File(path, max_age=3600.0)) as telemetry:
+        emit(telemetry, "long ago")
+        assert telemetry.flush()
+        os.utime(path, (time.time() - 7200, time.time() - 7200))
+        emit(telemetry, "now")
+        assert telemetry.flush()
+        assert (names(*put_aside(path)), names(path)) == (["long ago"], ["now"])
+
+
+def test_a_clock_that_was_set_back_deletes_nothing_new(path: Path) -> None:
+    """What is put aside now is the newest, even if the names of others are from the future."""
+    future = path.with_name("runs.jsonl.29990101T000000.000000Z")
+    future.touch()
+    with writing_to(File(path, max_bytes=300, keep=1)) as telemetry:
+        emit(telemetry, "first", "second")
+    assert not future.exists()
+    assert names(*put_aside(path), path) == ["first", "second"]
+
+
+def test_several_processes_write_one_file(path: Path) -> None:
+    """Three processes write and put aside at the same time: every line is whole, and all are there."""
+    body = """
+    for number in range(int(sys.argv[3])):
+        tracer.start_span(f"{name} {number}", attributes={"text": "x" * (number % 300)}).end()
+        if number % 20 == 0:
+            assert telemetry.flush()
+    """
+    writers = [
+        subprocess.Popen(command(WRITER + body, path, name, 1000, 50_000), stderr=subprocess.PIPE, text=True)
+        for name in "abc"
+    ]
+    for writer in writers:
+        _, problem = writer.communicate(timeout=60)
+        assert writer.returncode == 0, problem
+    written = names(*put_aside(path), path)
+    assert sorted(written) == sorted(f"{name} {number}" for name in "abc" for number in range(1000))
+    assert len(put_aside(path)) > 10
+    assert all(found.stat().st_size <= 50_000 for found in path.parent.iterdir())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
+def test_forked_children_write_the_same_file(path: Path) -> None:
+    """Children go on with the Telemetry of their parent; what waited when they were forked is written once."""
+    body = """
+    tracer.start_span("before").end()
+    children = []
+    for child in range(4):
+        tracer.start_span(f"waiting {child}").end()
+        pid = os.fork()
+        if pid == 0:
+            for each in range(number):
+                tracer.start_span(f"child {child} {each}").end()
+            os._exit(0 if telemetry.flush() else 1)
+        children.append(pid)
+    for each in range(number):
+        tracer.start_span(f"parent {each}").end()
+    assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * 4
+    """
+    run_python(WRITER + body, path, "-", 300, 30_000)
+    expected = ["before", *(f"waiting {child}" for child in range(4)), *(f"parent {each}" for each in range(300))]
+    expected += [f"child {child} {each}" for child in range(4) for each in range(300)]
+    assert sorted(names(*put_aside(path), path)) == sorted(expected)
+
+
+@pytest.mark.parametrize("move", ["rename", "remove", "truncate", "replace"])
+def test_others_may_move_the_file(path: Path, move: str) -> None:
+    """After logrotate has renamed, emptied or replaced the file, lines go to the one at the path."""
+    with writing_to(path) as telemetry:
+        emit(telemetry, "before")
+        assert telemetry.flush()
+        if move == "rename":
+            path.rename(path.with_name("old"))
+        elif move == "remove":
+            path.unlink()
+        elif move == "truncate":
+            os.truncate(path, 0)
+        else:
+            path.with_name("new").touch()
+            path.with_name("new").replace(path)
+        emit(telemetry, "after")
+        assert telemetry.flush()
+        assert names(path) == ["after"]
+        assert counted(telemetry, "errors") == 0
+    if move == "rename":
+        assert names(path.with_name("old")) == ["before"]
+
+
+def test_of_a_link_the_file_that_it_leads_to_is_put_aside(path: Path, tmp_path: Path) -> None:
+    """The link stays, and old files lie beside what it leads to."""
+    (tmp_path / "disk").mkdir()
+    target = tmp_path / "disk" / "real.jsonl"
+    path.symlink_to(target)
+    with writing_to(File(path, max_bytes=300)) as telemetry:
+        emit(telemetry, "first", "second")
+    assert path.is_symlink()
+    assert names(*put_aside(target), target) == ["first", "second"]
+
+
+def test_the_file_stays_where_it_was_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path is of the folder that was current at first."""
+    monkeypatch.chdir(path.parent)
+    (path.parent / "elsewhere").mkdir()
+    with writing_to(path.name) as telemetry:
+        monkeypatch.chdir(path.parent / "elsewhere")
+        emit(telemetry, "a")
+    assert names(path) == ["a"]
+
+
+def test_a_torn_line_is_moved_aside(path: Path) -> None:
+    """The next start leaves whole lines only; the fragment is in a file beside it, as it was."""
+    path.write_bytes(b'{"type":"span","name":"whole"}\n{"type":"span","name":"to\xff')
+    with writing_to(path) as telemetry:
+        emit(telemetry, "next")
+    assert names(path) == ["whole", "next"]
+    torn = path.with_name("runs.jsonl.torn")
+    assert torn.read_bytes() == b'{"type":"span","name":"to\xff\n'
+    assert torn.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_start_alone_repairs(path: Path) -> None:
+    """A torn line is moved aside although nothing is written."""
+    path.write_bytes(b'{"type":"span","name":"whole"}\n' + b'{"text":"' + b"x" * 200_000)
+    with writing_to(path):
+        pass
+    assert names(path) == ["whole"]
+    assert path.with_name("runs.jsonl.torn").stat().st_size == len(b'{"text":"') + 200_001
+
+
+def test_a_line_that_lacks_its_end_only_gets_it(path: Path) -> None:
+    """A whole object without a newline, as editors leave it, stays."""
+    path.write_bytes(b'{"type":"span","name":"whole"}')
+    with writing_to(path) as telemetry:
+        emit(telemetry, "next")
+    assert names(path) == ["whole", "next"]
+    assert not path.with_name("runs.jsonl.torn").exists()
+
+
+def test_a_kill_leaves_whole_lines(path: Path) -> None:
+    """A process that is killed while it writes leaves whole lines; what it had flushed is there."""
+    body = """
+    def burst():
+        for each in range(1000):
+            tracer.start_span(f"{name} {each}", attributes={"text": "x" * 2000}).end()
+
+    burst()
+    assert telemetry.flush()
+    print("flushed", flush=True)
+    while True:
+        burst()
+    """
+    for attempt in range(5):
+        with subprocess.Popen(
+            command(WRITER + body, path, attempt, 0, 10**9), stdout=subprocess.PIPE, text=True
+        ) as writer:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "flushed\n"
+            size, deadline = path.stat().st_size, time.monotonic() + 30
+            while path.stat().st_size == size:  # it is in the middle of writing then
+                assert time.monotonic() < deadline
+            writer.kill()
+    with writing_to(path):
+        pass
+    written = names(path)
+    for attempt in range(5):
+        assert [name for name in written if name.startswith(f"{attempt} ")][:1000] == [
+            f"{attempt} {each}" for each in range(1000)
+        ]
+    assert {line["type"] for line in lines(path)} == {"span"}

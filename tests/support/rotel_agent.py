@@ -1,0 +1,73 @@
+"""An OTLP agent that is not ours, between an application and a collector: started, stopped and started again."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import rotel  # type: ignore[import-untyped]  # comes without types
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PROGRAM = Path(rotel.__file__).parent / "rotel-agent"
+
+
+class Agent:
+    """Forwards what it gets on one port to a collector. Attributes: endpoint: its base URL, over HTTP."""
+
+    def __init__(self, collector: str, folder: Path) -> None:
+        self._port, other = _free_port(), _free_port()
+        self.endpoint = f"http://127.0.0.1:{self._port}"
+        self._command = [
+            str(PROGRAM), "start",
+            "--otlp-http-endpoint", f"127.0.0.1:{self._port}",
+            "--otlp-grpc-endpoint", f"127.0.0.1:{other}",
+            "--exporter", "otlp", "--otlp-exporter-endpoint", collector, "--otlp-exporter-protocol", "http",
+            "--pid-file", str(folder / "rotel.pid"), "--log-file", str(folder / "rotel.log"),
+        ]  # fmt: skip
+        self._log = folder / "rotel.out"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and wait until it listens."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+        deadline = time.monotonic() + 10
+        while not self._listens():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the agent did not start: {self._log.read_text()[-500:]}")
+            time.sleep(0.02)  # between two looks at another process
+
+    def stop(self) -> None:
+        """Stop it; what it has taken it still passes on."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(10)
+            self._process = None
+
+    def _listens(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self._port)) == 0
+
+
+@contextmanager
+def agent_before(collector: str, folder: Path) -> Iterator[Agent]:
+    """Run an agent that forwards to a collector."""
+    agent = Agent(collector, folder)
+    agent.start()
+    try:
+        yield agent
+    finally:
+        agent.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address: Any = probe.getsockname()
+        return int(address[1])

@@ -1,0 +1,80 @@
+"""`docs/telemetry.md` says what the code emits: nothing is missing in it, and nothing in it is made up."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from pellucid import semconv
+from pellucid.events import EVENTS, Event
+from pellucid.telemetry.phases import COMPOSE, DISCOVERY, DISPATCH, INFERENCE, RUN
+
+PAGE = (Path(__file__).parent.parent / "docs" / "telemetry.md").read_text()
+KINDS = {"histogram": "histogram", "counter": "counter", "updown": "up-down counter", "gauge": "gauge"}
+EMITTED = {
+    value
+    for name, value in vars(semconv).items()
+    if name.isupper() and isinstance(value, str) and "." in value and not value.startswith("http")
+} - {semconv.MCP_SESSION_ID}
+"""Names of attributes. The MCP SDK does not tell the session's id."""
+
+ENVELOPE = {field.name for field in fields(Event)}
+PHASES = (RUN, DISCOVERY, COMPOSE, INFERENCE, DISPATCH)
+
+
+def rows(section: str) -> dict[str, list[str]]:
+    """Return the rows of the tables below a heading, by what stands in their first column."""
+    text = PAGE.split(f"\n## {section}\n")[1].split("\n## ")[0]
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| `")
+    ]
+    return {row[0].strip("`"): row[1:] for row in cells}
+
+
+@pytest.mark.parametrize("name", sorted(EMITTED))
+def test_each_attribute_is_described(name: str) -> None:
+    """It has a type, a meaning and an example."""
+    assert all(rows("Spans")[name])
+
+
+def test_no_attribute_is_made_up() -> None:
+    """Each that is described is a constant, and what a phase notes is described."""
+    assert set(rows("Spans")) == EMITTED
+    assert {name for phase in PHASES for name in (*phase.names.values(), *phase.attributes)} <= EMITTED
+
+
+@pytest.mark.parametrize("metric", semconv.METRICS, ids=lambda metric: metric.name)
+def test_each_metric_is_described(metric: semconv.Metric) -> None:
+    """With its type, unit, labels, meaning and buckets."""
+    found = re.search(rf"^\| `{re.escape(metric.name)}` \|(.*)\|(.*)\|(.*)\|$", PAGE, re.MULTILINE)
+    assert found is not None
+    kind, labels, meaning = (cell.strip() for cell in found.groups())
+    assert kind == f"{KINDS[metric.kind]}, {metric.unit}"
+    assert tuple(re.findall(r"`([^`]+)`", labels)) == metric.attributes
+    assert meaning == metric.description
+    if metric.buckets:
+        bounds = ", ".join(f"{bound:g}" for bound in metric.buckets)
+        assert f"| `{metric.name}` | {bounds} |" in PAGE
+
+
+def test_no_metric_is_made_up() -> None:
+    """Each that is described is there."""
+    assert set(rows("Metrics")) == {metric.name for metric in semconv.METRICS}
+
+
+def test_each_event_is_described() -> None:
+    """With its fields."""
+    described = {name: re.findall(r"`([^`]+)`", row[0]) for name, row in rows("Events").items()}
+    assert described == {
+        name: [field.name for field in fields(event) if field.name not in ENVELOPE] for name, event in EVENTS.items()
+    }
+
+
+def test_each_field_of_log_lines_is_described() -> None:
+    """What all lines have, and what those of a phase have."""
+    common = {"event", "level", "timestamp", "agent", "run_id", "iteration", "trace_id", "span_id"}
+    ended = {"outcome", "duration_ms", "error", "error_type"}
+    assert set(rows("Logs")) == common | ended | {name for phase in PHASES for name in phase.logged}
