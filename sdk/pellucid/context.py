@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import wraps
@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 import anyio
 from anyio.lowlevel import current_token
 from opentelemetry.trace import SpanContext
+from opentelemetry.util.types import AttributeValue
 
 from pellucid.background import call_soon
 from pellucid.errors import ConfigError
@@ -114,6 +115,10 @@ def _unreported(*, cache: str | None = None, link: SpanContext | None = None) ->
     """Report to nobody: the provider was asked outside of a run."""
 
 
+def _undescribed(attributes: Mapping[str, AttributeValue]) -> None:
+    """Describe a round trip to nobody."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryContext:
     """What a tool provider may base its list on.
@@ -127,6 +132,8 @@ class DiscoveryContext:
         deadline: When the run must be over, on the event loop's clock (`anyio.current_time()`).
         timeout: Seconds that a provider may take, unless it has a timeout of its own.
         report: Called by providers that cache; see `DiscoveryReport`. Wrappers pass it on with the context.
+        describe: Called by providers with what they know of a round trip: attributes of its span, under names of the
+            conventions.
     """
 
     iteration: int = 1
@@ -137,9 +144,15 @@ class DiscoveryContext:
     deadline: float | None = None
     timeout: float | None = None
     report: DiscoveryReport = field(default=_unreported, repr=False, compare=False)
+    describe: Callable[[Mapping[str, AttributeValue]], None] = field(default=_undescribed, repr=False, compare=False)
 
-    def reporting(self, report: DiscoveryReport, timeout: float | None) -> DiscoveryContext:
-        """Return this with another `report` and `timeout`; `dataclasses.replace` takes three times as long."""
+    def reporting(
+        self,
+        report: DiscoveryReport,
+        describe: Callable[[Mapping[str, AttributeValue]], None],
+        timeout: float | None,
+    ) -> DiscoveryContext:
+        """Return this with other values of these; `dataclasses.replace` takes three times as long."""
         return DiscoveryContext(
             iteration=self.iteration,
             active_skill_id=self.active_skill_id,
@@ -149,6 +162,7 @@ class DiscoveryContext:
             deadline=self.deadline,
             timeout=timeout,
             report=report,
+            describe=describe,
         )
 
 

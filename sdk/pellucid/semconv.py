@@ -41,6 +41,8 @@ ERROR_TYPE: Final = "error.type"
 SERVER_ADDRESS: Final = "server.address"
 SERVER_PORT: Final = "server.port"
 NETWORK_TRANSPORT: Final = "network.transport"
+NETWORK_PROTOCOL_NAME: Final = "network.protocol.name"
+NETWORK_PROTOCOL_VERSION: Final = "network.protocol.version"
 
 OPERATION_NAME: Final = "gen_ai.operation.name"
 PROVIDER_NAME: Final = "gen_ai.provider.name"
@@ -82,6 +84,7 @@ TOOL_CALL_RESULT: Final = "gen_ai.tool.call.result"
 MCP_METHOD_NAME: Final = "mcp.method.name"
 MCP_PROTOCOL_VERSION: Final = "mcp.protocol.version"
 MCP_SESSION_ID: Final = "mcp.session.id"
+JSONRPC_REQUEST_ID: Final = "jsonrpc.request.id"
 RPC_RESPONSE_STATUS_CODE: Final = "rpc.response.status_code"
 
 # --- attributes of ours -----------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ import anyio.to_thread
 from pellucid_exporters.options import Otlp, Settings
 from pellucid_exporters.pipeline import build
 from support.burst import RUNS, burst
-from support.otlp_receiver import otlp_receiver
 from support.rotel_agent import agent_before
 
 OUTAGE = 10.0
@@ -25,7 +24,7 @@ ROUNDS = 3
 
 async def measure(folder: Path, *, outage: bool) -> list[float]:
     """Return how long each run took, in seconds."""
-    with otlp_receiver("http/protobuf") as receiver, agent_before(receiver.endpoint, folder) as agent:
+    with agent_before(None, folder) as agent:
         telemetry = build(Settings(service_name="burst", otlp=Otlp(endpoint=agent.endpoint)))
 
         async def fail() -> None:

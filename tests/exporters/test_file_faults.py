@@ -270,6 +270,28 @@ def test_a_fork_while_the_file_hangs(path: Path) -> None:
     assert sorted(names(path)) == ["child", "parent"]
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
+def test_a_child_does_not_keep_the_lock_of_its_parent(path: Path) -> None:
+    """Forked in the middle of a write, and its parent killed there, a child still writes: the lock is nobody's then."""
+    script = """
+        import os
+        import sys
+        from pellucid_exporters import configure
+
+        telemetry = configure("shop", file=sys.argv[1])
+        assert telemetry.flush()
+        with telemetry.parts.file._spool._file._held():
+            child = os.fork()
+            if child:
+                os._exit(0)
+            telemetry.tracer_provider.get_tracer("test").start_span("orphan").end()
+            print(telemetry.flush(10), flush=True)
+            os._exit(0)
+        """
+    assert run_python(script, path).stdout == "True\n"
+    assert names(path) == ["orphan"]
+
+
 def test_a_span_that_cannot_be_told_costs_no_other(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What cannot be written, such as a time beyond all years, is counted and logged once; the lines around it stay."""
     with writing_to(path) as telemetry:

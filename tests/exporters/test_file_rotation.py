@@ -88,24 +88,38 @@ def test_a_clock_that_was_set_back_deletes_nothing_new(path: Path) -> None:
 
 
 def test_several_processes_write_one_file(path: Path) -> None:
-    """Three processes write and put aside at the same time: every line is whole, and all are there."""
+    """Four processes write and put aside at the same time: lines are whole and all there, and limits are kept."""
     body = """
-    for number in range(int(sys.argv[3])):
-        tracer.start_span(f"{name} {number}", attributes={"text": "x" * (number % 300)}).end()
-        if number % 20 == 0:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for each in range(number):
+        tracer.start_span(f"{name} {each}", attributes={"text": "x" * (each % 300)}).end()
+        if each % 3 == 0:
             assert telemetry.flush()
     """
     writers = [
-        subprocess.Popen(command(WRITER + body, path, name, 1000, 50_000), stderr=subprocess.PIPE, text=True)
-        for name in "abc"
+        subprocess.Popen(
+            command(WRITER + body, path, name, 600, 4_000),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name in "abcd"
     ]
+    for writer in writers:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
     for writer in writers:
         _, problem = writer.communicate(timeout=60)
         assert writer.returncode == 0, problem
     written = names(*put_aside(path), path)
-    assert sorted(written) == sorted(f"{name} {number}" for name in "abc" for number in range(1000))
-    assert len(put_aside(path)) > 10
-    assert all(found.stat().st_size <= 50_000 for found in path.parent.iterdir())
+    assert sorted(written) == sorted(f"{name} {each}" for name in "abcd" for each in range(600))
+    assert all(found.stat().st_size <= 4_000 for found in path.parent.iterdir())
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")

@@ -85,6 +85,8 @@ SPANS: dict[str, tuple[dict[str, Any], str]] = {
     "a later iteration": ({"attributes": {semconv.ITERATION: 9}}, "has the iterations"),
     "another label": ({"attributes": {semconv.RESPONSE_MODEL: "x"}}, "has 0 measurements for 1 spans"),
     "another duration": ({"start_time": 2**60}, "adds up to"),
+    "below another phase": ({"parent": SpanContext(1, 2, is_remote=False)}, r"is below span 'discover_tools"),
+    "no trace of its own": ({"context": SpanContext(9, 4, is_remote=False)}, "is in another trace than"),
 }
 
 
@@ -94,6 +96,84 @@ def test_a_span_that_lies_is_found(told: Captured, case: str) -> None:
     changes, complaint = SPANS[case]
     bend(told, "chat", **changes)
     with pytest.raises(AssertionError, match=complaint):
+        check_telemetry(told)
+
+
+def test_a_call_under_the_name_of_another_run_is_found(told: Captured) -> None:
+    """What is below a run belongs to it, also if the run that it names is not among what was captured."""
+    bend(told, "execute_tool", attributes={semconv.RUN_ID: "another"})
+    with pytest.raises(AssertionError, match=r"of run another is below span 'invoke_agent a'"):
+        check_telemetry(told)
+
+
+def test_iterations_that_are_counted_wrongly_are_found(told: Captured) -> None:
+    """The span of a run knows of all its iterations."""
+    bend(told, "invoke_agent", attributes={semconv.ITERATIONS: 1})
+    with pytest.raises(AssertionError, match="counts 1 iterations; there are spans of 3"):
+        check_telemetry(told)
+
+
+def test_an_iteration_with_too_much_or_too_little_is_found(told: Captured) -> None:
+    """Each asks the providers, composes one request, two with a closing answer, and sends no other."""
+    for span in told.find("compose_request") + told.find("discover_tools"):
+        span._attributes = {**(span.attributes or {}), semconv.ITERATION: 1}  # type: ignore[assignment]
+    with pytest.raises(AssertionError) as caught:
+        check_telemetry(told)
+    assert "asked no provider in iteration 2" in str(caught.value)
+    assert "'compose': 3" in str(caught.value)
+
+
+def test_a_request_composed_before_all_providers_have_answered_is_found(told: Captured) -> None:
+    """The snapshot is whole before it is used."""
+    request: Any = told.find("compose_request")[0]
+    slowest: Any = max(told.find("discover_tools")[:2], key=lambda span: span.end_time or 0)
+    slowest._end_time = request.start_time + 1
+    with pytest.raises(AssertionError, match="began compose before discovery in iteration 1"):
+        check_telemetry(told)
+
+
+def test_content_that_the_policy_forbids_is_found(told: Captured) -> None:
+    """The mode and the bound of a whole span hold too."""
+    told.capture = CapturePolicy("metadata")
+    with pytest.raises(AssertionError, match="although no content is recorded in mode 'metadata'"):
+        check_telemetry(told)
+    told.capture = CapturePolicy(max_bytes=256, max_span_bytes=256)
+    with pytest.raises(AssertionError, match=r"has \d+ bytes of content; the bound is 256"):
+        check_telemetry(told)
+
+
+def test_a_run_without_a_span_of_its_own_is_found(told: Captured) -> None:
+    """Each run that was started has one that ended."""
+    root = told.span("invoke_agent")
+    told.spans.remove(root)
+    with pytest.raises(AssertionError, match="has 0 spans of its own that have ended instead of one"):
+        check_telemetry(told)
+
+
+def test_spans_of_others_are_left_alone(told: Captured) -> None:
+    """Neither an open span of an application nor its attributes are judged."""
+    told.tracer_provider.get_tracer("app").start_span("open", attributes={semconv.PHASE: semconv.DISPATCH})
+    check_telemetry(told)
+
+
+def test_events_and_lines_of_nothing_are_found(told: Captured) -> None:
+    """An event or a log line of a phase leads to a span."""
+    told.events.append(replace(told.events[0], span_id="f" * 16))
+    told.logs.append({**told.logs[0], "span_id": "e" * 16})
+    with pytest.raises(AssertionError) as caught:
+        check_telemetry(told)
+    assert f"event run.started of run {told.events[0].run_id} tells of a span that there is not: {'f' * 16}" in str(
+        caught.value
+    )
+    assert f"a log line tells of a span that there is not: {'e' * 16}" in str(caught.value)
+
+
+def test_an_end_that_is_told_before_its_start_is_found(told: Captured) -> None:
+    """Listeners hear of a start first."""
+    kinds = [event.name for event in told.events]
+    first, second = kinds.index("inference.started"), kinds.index("inference.completed")
+    told.events[first], told.events[second] = told.events[second], told.events[first]
+    with pytest.raises(AssertionError, match="has its events in the wrong order"):
         check_telemetry(told)
 
 

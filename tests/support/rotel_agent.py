@@ -18,16 +18,16 @@ PROGRAM = Path(rotel.__file__).parent / "rotel-agent"
 
 
 class Agent:
-    """Forwards what it gets on one port to a collector. Attributes: endpoint: its base URL, over HTTP."""
+    """Forwards what it gets to a collector, if there is one. Attributes: endpoint: its base URL, over HTTP."""
 
-    def __init__(self, collector: str, folder: Path) -> None:
+    def __init__(self, collector: str | None, folder: Path) -> None:
         self._port, other = _free_port(), _free_port()
         self.endpoint = f"http://127.0.0.1:{self._port}"
         self._command = [
             str(PROGRAM), "start",
             "--otlp-http-endpoint", f"127.0.0.1:{self._port}",
             "--otlp-grpc-endpoint", f"127.0.0.1:{other}",
-            "--exporter", "otlp", "--otlp-exporter-endpoint", collector, "--otlp-exporter-protocol", "http",
+            *_exporter(collector),
             "--pid-file", str(folder / "rotel.pid"), "--log-file", str(folder / "rotel.log"),
         ]  # fmt: skip
         self._log = folder / "rotel.out"
@@ -56,14 +56,20 @@ class Agent:
 
 
 @contextmanager
-def agent_before(collector: str, folder: Path) -> Iterator[Agent]:
-    """Run an agent that forwards to a collector."""
+def agent_before(collector: str | None, folder: Path) -> Iterator[Agent]:
+    """Run an agent that forwards to a collector, or throws away what it gets."""
     agent = Agent(collector, folder)
     agent.start()
     try:
         yield agent
     finally:
         agent.stop()
+
+
+def _exporter(collector: str | None) -> list[str]:
+    if collector is None:
+        return ["--exporter", "blackhole"]
+    return ["--exporter", "otlp", "--otlp-exporter-endpoint", collector, "--otlp-exporter-protocol", "http"]
 
 
 def _free_port() -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pellucid import semconv
 from pellucid_exporters.boundaries import boundary_of
-from pellucid_exporters.checks.observed import Observed, Seen
+from pellucid_exporters.checks.observed import PHASES, Observed, Seen
 
 if TYPE_CHECKING:
     from pellucid.events import Event
@@ -27,11 +27,20 @@ def check(observed: Observed) -> Iterator[str]:
         yield from _events(seen, events[seen.id])
         yield from _lines(seen, lines[seen.id])
         yield from _record(seen)
+    known = observed.by_id.keys() | observed.started.keys()
+    kinds = {kind for phase in PHASES.values() for kind in (phase.started, phase.completed, phase.failed)}
+    for stray in (event for event in observed.events if type(event) in kinds and event.span_id not in known):
+        yield f"event {stray.name} of run {stray.run_id or 'none'} tells of a span that there is not: {stray.span_id}"
+    for span_id in lines.keys() - known:
+        yield f"a log line tells of a span that there is not: {span_id}"
 
 
 def _events(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
     phase = seen.phase
     ended = phase.completed if seen.outcome == semconv.COMPLETED else phase.failed
+    order = [type(event) for event in events if type(event) in (phase.started, ended)]
+    if phase.started is not None and order == [ended, phase.started]:
+        yield f"{seen} has its events in the wrong order"
     for kind in {phase.started, phase.completed, phase.failed} - {None}:
         assert kind is not None  # just taken out
         of_kind = [event for event in events if type(event) is kind]

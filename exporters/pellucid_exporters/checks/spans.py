@@ -117,10 +117,11 @@ def _parent(seen: Seen, observed: Observed) -> Iterator[str]:
     if seen.end < seen.start:
         yield f"{seen} ends before it begins"
     parent = observed.by_id.get(seen.parent or "")
-    if seen.phase.name == semconv.RUN or seen.run not in observed.runs:
+    if seen.phase.name == semconv.RUN:
         return
     if parent is None:
-        yield f"{seen} is not below its run"
+        if seen.run in observed.runs:
+            yield f"{seen} is not below its run"
         return
     if parent.phase.name not in (semconv.RUN, semconv.DISCOVERY) or parent.run != seen.run:
         yield f"{seen} is below {parent}"
@@ -145,6 +146,9 @@ def _run(run: str, spans: Sequence[Seen]) -> Iterator[str]:
     for _, group in sorted(by_iteration.items()):
         yield from _iteration(run, group, previous)
         previous = max(seen.end for seen in group)
+    counted = roots[0].attributes.get(semconv.ITERATIONS, 0)
+    if counted < len(by_iteration):  # the last may have been cut off before its first phase
+        yield f"{roots[0]} counts {counted} iterations; there are spans of {len(by_iteration)}"
     yield from _usage(roots[0], spans)
 
 
@@ -158,7 +162,9 @@ def _iteration(run: str, group: Sequence[Seen], previous: int) -> Iterator[str]:
     if counts[semconv.COMPOSE] > 2 or counts[semconv.INFERENCE] > counts[semconv.COMPOSE]:  # noqa: PLR2004  (the second is a closing answer)
         yield f"run {run} has in iteration {group[0].iteration} the spans {dict(counts)}"
     first = {name: min((seen.start for seen in group if seen.phase.name == name), default=None) for name in ORDER}
-    last = {name: min((seen.end for seen in group if seen.phase.name == name), default=None) for name in ORDER}
+    # All providers have answered before a request is composed; of the rest there may be more after a closing answer.
+    done = {name: max if name == semconv.DISCOVERY else min for name in ORDER}
+    last = {name: done[name]((seen.end for seen in group if seen.phase.name == name), default=None) for name in ORDER}
     for before, after in pairwise(ORDER):
         ended, began = last[before], first[after]
         if began is not None and (ended is None or began < ended):

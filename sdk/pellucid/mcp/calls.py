@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 from mcp import Client, MCPError
 from mcp_types import CallToolResult
 from opentelemetry import trace
+from opentelemetry.trace import Span
 
 from pellucid import semconv
 from pellucid.context import ToolContext
@@ -14,6 +16,7 @@ from pellucid.errors import DiscoveryError, ToolError
 from pellucid.mcp.connection import Connection, ServerGone, SessionUnknown
 from pellucid.mcp.content import to_value
 from pellucid.mcp.site import trace_context
+from pellucid.mcp.transports import REQUEST_SENT
 from pellucid.types import JSONObject, JSONValue
 
 
@@ -33,11 +36,19 @@ async def call(
     async def send(client: Client) -> CallToolResult:
         return await client.call_tool(name, arguments, progress_callback=report, meta=trace_context())
 
+    async def request() -> CallToolResult:
+        connection = await connect()
+        if span.is_recording():
+            span.set_attributes(connection.attributes)
+        return await connection.request(send)
+
+    span = trace.get_current_span()
     try:
-        try:
-            result = await (await connect()).request(send)
-        except SessionUnknown:
-            result = await (await connect()).request(send)
+        with _noting_its_id(span):
+            try:
+                result = await request()
+            except SessionUnknown:
+                result = await request()
     except ServerGone as error:
         raise ToolError(
             f"The connection to MCP server {server!r} was lost during the call ({error}). "
@@ -47,8 +58,18 @@ async def call(
     except DiscoveryError as error:
         raise ToolError(f"MCP server {server!r} is not available: {error.problem}", error_type="unavailable") from error
     except MCPError as error:
-        trace.get_current_span().set_attribute(semconv.RPC_RESPONSE_STATUS_CODE, str(error.code))
+        span.set_attribute(semconv.RPC_RESPONSE_STATUS_CODE, str(error.code))
         raise ToolError(
             f"MCP server {server!r} answered error {error.code}: {error}", error_type=str(error.code)
         ) from error
     return to_value(result)
+
+
+@contextmanager
+def _noting_its_id(span: Span) -> Iterator[None]:
+    """Note the id of the request that is sent meanwhile; requests in memory are not JSON-RPC and have none."""
+    token = REQUEST_SENT.set(lambda request_id: span.set_attribute(semconv.JSONRPC_REQUEST_ID, request_id))
+    try:
+        yield
+    finally:
+        REQUEST_SENT.reset(token)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from importlib.metadata import version
@@ -18,7 +18,9 @@ from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST, Implementation, ToolLi
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from opentelemetry import context as otel_context
 from opentelemetry.trace import INVALID_SPAN_CONTEXT
+from opentelemetry.util.types import AttributeValue
 
+from pellucid import semconv
 from pellucid.background import call_soon
 from pellucid.errors import describe, first_of
 from pellucid.mcp.transports import Link, Target
@@ -101,6 +103,18 @@ class Connection:
     def modern(self) -> bool:
         """Whether listings say how long they are good for."""
         return self.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+    @property
+    def attributes(self) -> Mapping[str, AttributeValue]:
+        """What the conventions want on spans of requests over this connection, as far as it is known by now."""
+        link = self._link
+        known = {
+            semconv.MCP_PROTOCOL_VERSION: self._client.protocol_version if self._client is not None else None,
+            # Since protocol 2026-07-28 there are no sessions, whatever a server puts into the header.
+            semconv.MCP_SESSION_ID: link.session_id if self._client is not None and not self.modern else None,
+            semconv.NETWORK_PROTOCOL_VERSION: link.http_version,
+        }
+        return {name: value for name, value in known.items() if value is not None}
 
     async def open(self) -> None:
         """Connect. Whatever went wrong is raised as it is."""

@@ -109,6 +109,7 @@ class MCPProvider:
             timeout=timeout,
             ttl=ttl,
             build=self._build,
+            attributes={semconv.MCP_METHOD_NAME: "tools/list", **self._reached()},
             opened=self._opened,
             ended=self._ended,
         )
@@ -241,9 +242,9 @@ class MCPProvider:
     def _ended(self, connection: Connection) -> None:
         self._connections.discard(connection)
 
-    def _build(self, listed: list[ServerTool], protocol_version: str) -> Tools:
+    def _build(self, listed: list[ServerTool]) -> Tools:
         names = exposed_names([tool.name for tool in listed], self.id, prefix=self._prefix)
-        attributes = self._attributes(protocol_version)
+        attributes = {semconv.MCP_METHOD_NAME: "tools/call", **self._reached()}
         tools = tuple(
             Tool(
                 name=names[tool.name],
@@ -261,12 +262,11 @@ class MCPProvider:
         self._server_names = {given: name for name, given in names.items()}
         return tools
 
-    def _attributes(self, protocol_version: str) -> Mapping[str, AttributeValue]:
-        """Return what the conventions want on `execute_tool` spans of MCP tools."""
+    def _reached(self) -> Mapping[str, AttributeValue]:
+        """Return what the conventions want on spans of requests and is known without a connection."""
         known = {
-            semconv.MCP_METHOD_NAME: "tools/call",
-            semconv.MCP_PROTOCOL_VERSION: protocol_version,
             semconv.NETWORK_TRANSPORT: self._target.transport,
+            semconv.NETWORK_PROTOCOL_NAME: self._target.protocol,
             semconv.SERVER_ADDRESS: self._target.address,
             semconv.SERVER_PORT: self._target.port,
         }

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from mcp import Client, MCPError
 from mcp_types import Tool as ServerTool
 from opentelemetry import propagate, trace
+from opentelemetry.util.types import AttributeValue
 
+from pellucid import semconv
 from pellucid.background import OutOfTime
 from pellucid.context import DiscoveryContext
 from pellucid.errors import DiscoveryBackoff, DiscoveryError, DiscoveryTimeout, InvalidCatalog, describe
@@ -27,13 +30,19 @@ Tools: TypeAlias = tuple[Tool, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How a provider connects and lists. Attributes: build: makes tools of what a server lists; see `MCPProvider`."""
+    """How a provider connects and lists; see `MCPProvider`.
+
+    Attributes:
+        build: Makes tools of what a server lists.
+        attributes: Of the spans of round trips.
+    """
 
     id: str
     target: Target
     timeout: float | None
     ttl: float | None
-    build: Callable[[list[ServerTool], str], Tools]
+    build: Callable[[list[ServerTool]], Tools]
+    attributes: Mapping[str, AttributeValue]
     opened: Callable[[Connection], None]
     ended: Callable[[Connection], None]
 
@@ -43,7 +52,6 @@ class _Listing:
     """A listing. Attributes: lifetime: seconds that it is good for."""
 
     listed: list[ServerTool]
-    protocol_version: str
     tools: Tools
     lifetime: float
 
@@ -68,15 +76,19 @@ class Site:
             ctx.report(cache="hit")
             return self._listing.tools
         flight = self._fetching
+        trip: dict[str, AttributeValue] = {}
         if flight is None:
             self._check_awake()
             ctx.report(cache="miss")
             flight = self._flight(self._listed)
             self._fetching = flight
-            flight.start(self._fetch)
+            flight.start(partial(self._fetch, trip))
         else:
             ctx.report(cache="joined", link=flight.span)
-        await flight.wait()
+        try:
+            await flight.wait()
+        finally:
+            ctx.describe(trip)
         if flight.error is not None:
             raise self._failed(flight.error) from _cause(flight.error)
         return flight.result.tools
@@ -133,17 +145,18 @@ class Site:
         elif not flight.abandoned:
             self._sleep(flight.error)
 
-    async def _fetch(self) -> _Listing:
+    async def _fetch(self, trip: dict[str, AttributeValue]) -> _Listing:
+        """List. What becomes known of the round trip is noted in `trip` at once, since it may be cut short."""
         hubs = current_scope().instruments.hubs
         with hubs.fetching(self._plan.id):
             reused = self._connection is not None and self._connection.usable
             try:
-                listing = await self._list(await self._open())
+                listing = await self._list(await self._open(), trip)
             except ServerGone:
                 if not reused:
                     raise
                 # It went away while nobody was looking: that says nothing of the server as it is now.
-                listing = await self._list(await self._open())
+                listing = await self._list(await self._open(), trip)
         hubs.succeeded(self._plan.id)
         return listing
 
@@ -164,15 +177,17 @@ class Site:
             if isinstance(error, TimeoutError) and self._connection is not None:
                 self._connection.retire()  # it may be half dead; requests under way are left alone
 
-    async def _list(self, connection: Connection) -> _Listing:
-        listed, said = await connection.request(self._pages)
-        version = connection.protocol_version
+    async def _list(self, connection: Connection, trip: dict[str, AttributeValue]) -> _Listing:
+        trip.update({**self._plan.attributes, **connection.attributes})
+        try:
+            listed, said = await connection.request(self._pages)
+        except MCPError as error:
+            trip[semconv.RPC_RESPONSE_STATUS_CODE] = str(error.code)
+            raise
         last = self._listing
-        if last is not None and last.listed == listed and last.protocol_version == version:
-            tools = last.tools  # the same objects, so that nobody needs to look at them again
-        else:
-            tools = self._plan.build(listed, version)
-        return _Listing(listed=listed, protocol_version=version, tools=tools, lifetime=self._lifetime(connection, said))
+        # The same objects, if they are equal, so that nobody needs to look at them again.
+        tools = last.tools if last is not None and last.listed == listed else self._plan.build(listed)
+        return _Listing(listed=listed, tools=tools, lifetime=self._lifetime(connection, said))
 
     async def _pages(self, client: Client) -> tuple[list[ServerTool], float]:
         """Return all pages, and the shortest time that one of them is good for."""

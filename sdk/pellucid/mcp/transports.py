@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Self, TextIO, TypeAlias
@@ -22,6 +23,8 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server import Server
 from mcp.server.mcpserver import MCPServer
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCRequest
 
 from pellucid.errors import ConfigError
 
@@ -29,7 +32,11 @@ CONNECT_PATIENCE: Final = 30.0
 READ_PATIENCE: Final = 300.0
 """HTTP timeouts as the MCP SDK has them by default; a server may hold a response stream open."""
 
+REQUEST_SENT: Final[ContextVar[Callable[[str], None] | None]] = ContextVar("pellucid_mcp_request_sent", default=None)
+"""Told the id of each JSON-RPC request that its context sends; the MCP SDK gives it and tells nobody."""
+
 _LAST_WORDS: Final = 10
+_SESSION: Final = "mcp-session-id"
 _log = logging.getLogger("pellucid.mcp")
 
 Reachable: TypeAlias = "Server[Any] | MCPServer | Transport"
@@ -45,6 +52,8 @@ class Link:
         over: It was.
         status: The last HTTP status that meant an error.
         session_unknown: The server answered that it does not know the session (any longer).
+        session_id: What the server calls the session, in an HTTP header.
+        http_version: Such as `1.1`.
         words: The last lines that the server process wrote to its standard error.
     """
 
@@ -52,6 +61,8 @@ class Link:
     over: bool = False
     status: int | None = None
     session_unknown: bool = False
+    session_id: str | None = None
+    http_version: str | None = None
     words: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_WORDS))
 
     def end(self) -> None:
@@ -69,6 +80,7 @@ class Target:
         kind: Value of `pellucid.provider.kind`.
         reach: Makes what `mcp.Client` connects to; called for each connection.
         transport: Value of `network.transport`.
+        protocol: Value of `network.protocol.name`.
         address: Host, for HTTP.
         port: Port, for HTTP.
         pushes: Whether change notifications of servers before protocol 2026-07-28 are sure to arrive. Over HTTP they
@@ -78,6 +90,7 @@ class Target:
     kind: str
     reach: Callable[[Link], Reachable]
     transport: str | None = None
+    protocol: str | None = None
     address: str | None = None
     port: int | None = None
     pushes: bool = True
@@ -111,7 +124,15 @@ def over_http(url: str, headers: Mapping[str, str] | None) -> Target:
         return _watched(_http(url, headers, link), link)
 
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    return Target(kind="mcp.http", reach=reach, transport="tcp", address=parts.hostname, port=port, pushes=False)
+    return Target(
+        kind="mcp.http",
+        reach=reach,
+        transport="tcp",
+        protocol="http",
+        address=parts.hostname,
+        port=port,
+        pushes=False,
+    )
 
 
 def over_transport(make: Callable[[], Transport]) -> Target:
@@ -140,7 +161,7 @@ def once(transport: Transport) -> Callable[[], Transport]:
 @asynccontextmanager
 async def _watched(transport: Transport, link: Link) -> AsyncIterator[Any]:
     async with transport as (read, write):
-        yield _Watched(read, link), write
+        yield _Watched(read, link), _Telling(write)
 
 
 class _Watched:
@@ -183,12 +204,38 @@ class _Watched:
         await self.aclose()
 
 
+class _Telling:
+    """A write stream that tells `REQUEST_SENT` of requests; they are sent in the context of their caller."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    async def send(self, item: SessionMessage) -> None:
+        tell = REQUEST_SENT.get()
+        if tell is not None and isinstance(item.message, JSONRPCRequest):
+            tell(str(item.message.id))
+        await self._stream.send(item)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
 @asynccontextmanager
 async def _http(url: str, headers: Mapping[str, str] | None, link: Link) -> AsyncIterator[Any]:
     async def note(response: httpx2.Response) -> None:
+        link.http_version = response.http_version.removeprefix("HTTP/")
+        link.session_id = response.headers.get(_SESSION) or link.session_id
         if response.status_code >= httpx2.codes.BAD_REQUEST:
             link.status = response.status_code
-        if response.status_code == httpx2.codes.NOT_FOUND and "mcp-session-id" in response.request.headers:
+        if response.status_code == httpx2.codes.NOT_FOUND and _SESSION in response.request.headers:
             link.session_unknown = True
 
     timeout = httpx2.Timeout(CONNECT_PATIENCE, read=READ_PATIENCE)

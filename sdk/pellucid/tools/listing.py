@@ -57,7 +57,7 @@ class Lister:
             cache="none",
         ) as b:
             b.record_input(lambda recorder: _record_asked(recorder, ctx))
-            ctx = ctx.reporting(_Report(b), within)
+            ctx = ctx.reporting(_Report(b), b.attributes, within)
             scope.instruments.hubs.declare(provider_id, facts.objective)
             catalog = self.check(await self._ask(scope, ctx, within))
             self._note(scope, b, ctx, catalog)
