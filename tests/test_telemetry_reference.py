@@ -18,8 +18,8 @@ EMITTED = {
     value
     for name, value in vars(semconv).items()
     if name.isupper() and isinstance(value, str) and "." in value and not value.startswith("http")
-} - {semconv.MCP_SESSION_ID}
-"""Names of attributes. The MCP SDK does not tell the session's id."""
+}
+"""Names of attributes."""
 
 ENVELOPE = {field.name for field in fields(Event)}
 PHASES = (RUN, DISCOVERY, COMPOSE, INFERENCE, DISPATCH)
