@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
 import anyio
+from anyio import to_thread
 from hypothesis import strategies as st
 
 from pellucid import (
     Agent,
     CancelToken,
+    CapturePolicy,
     DiscoveryProvider,
     Limits,
     Message,
@@ -22,6 +25,7 @@ from pellucid import (
     Usage,
     combined,
     gated_tools,
+    semconv,
     static_tools,
 )
 from pellucid.models import ModelDelta, ModelRequest
@@ -29,23 +33,34 @@ from pellucid.testing import FakeHub
 from pellucid_exporters.testing import Captured
 
 Ending: TypeAlias = Literal["nothing", "token", "native", "deadline"]
-Reader: TypeAlias = Literal["none", "reads", "leaves", "raises"]
+Capture: TypeAlias = Literal["full", "redacted", "metadata", "off"]
+Reader: TypeAlias = Literal["none", "reads", "leaves", "raises", "sync"]
 
-TOOLS: Final = ("quick", "threaded", "broken", "hangs", "nested")
+TOOLS: Final = ("quick", "threaded", "broken", "broken_thread", "hangs", "nested", "odd", "serial")
 CALLS: Final = (*TOOLS, "invented", "bad_arguments", "from_hub")
-PROVIDERS: Final = ("gate", "broken_gate", "hub", "stale_hub", "hung_hub", "skipping", "failing", "invalid", "empty")
-HARMLESS: Final = frozenset({"gate", "hub", "stale_hub", "skipping", "empty"})
+PROVIDERS: Final = (
+    "gate", "broken_gate", "hub", "stale_hub", "refreshing_hub", "dying_hub", "hung_hub", "skipping", "skipping_hubs",
+    "failing", "invalid", "quarantined", "empty",
+)  # fmt: skip
+HARMLESS: Final = frozenset(PROVIDERS) - {"broken_gate", "dying_hub", "hung_hub", "failing", "invalid"}
 DEADLINE: Final = 0.03
 TIMEOUT: Final = 0.02
 
 
 @dataclass(frozen=True)
 class Script:
-    """One scene. Attributes: at: number of the event at which the ending, or the reader's, comes."""
+    """One scene.
+
+    Attributes:
+        at: Number of the event at which the ending, or the reader's, comes.
+        reader: Who reads the run as a stream, if anybody; `sync`: it is called from a thread with `run_sync`.
+        runs: Runs at the same time, by the agents in turn, which share their providers.
+        listeners: Whether listeners that fail, or are async, hear all events too.
+    """
 
     steps: Sequence[Sequence[str]]
     providers: Sequence[str]
-    answer: Literal["text", "error", "nonsense"]
+    answer: Literal["text", "error", "nonsense", "hangs"]
     usage: bool
     repeated_ids: bool
     ending: Ending
@@ -53,6 +68,10 @@ class Script:
     at: int
     runs: int
     fixed: bool
+    agents: int = 1
+    capture: Capture | None = None
+    most_calls: int | None = None
+    listeners: bool = False
 
     @property
     def succeeds(self) -> bool:
@@ -60,23 +79,32 @@ class Script:
         return (
             self.answer == "text"
             and self.ending == "nothing"
-            and self.reader in ("none", "reads")
+            and self.reader in ("none", "reads", "sync")
             and set(self.providers) <= HARMLESS
         )
+
+    @property
+    def policy(self) -> CapturePolicy | None:
+        """A policy with little room, so that bounds are met; None leaves it to the environment."""
+        return CapturePolicy(self.capture, max_bytes=600, max_span_bytes=1000) if self.capture is not None else None
 
 
 scripts: Final = st.builds(
     Script,
     steps=st.lists(st.lists(st.sampled_from(CALLS), min_size=1, max_size=3), max_size=4),
     providers=st.lists(st.sampled_from(PROVIDERS), max_size=3, unique=True),
-    answer=st.sampled_from(("text", "text", "text", "error", "nonsense")),
+    answer=st.sampled_from(("text", "text", "text", "text", "error", "nonsense", "hangs")),
     usage=st.booleans(),
     repeated_ids=st.booleans(),
     ending=st.sampled_from(("nothing", "nothing", "token", "native", "deadline")),
-    reader=st.sampled_from(("none", "none", "reads", "leaves", "raises")),
+    reader=st.sampled_from(("none", "none", "reads", "leaves", "raises", "sync")),
     at=st.integers(1, 40),
-    runs=st.integers(1, 3),
+    runs=st.integers(1, 4),
     fixed=st.booleans(),
+    agents=st.integers(1, 2),
+    capture=st.sampled_from((None, "full", "redacted", "metadata", "off")),
+    most_calls=st.sampled_from((None, None, 1, 3)),
+    listeners=st.booleans(),
 )
 
 
@@ -104,6 +132,8 @@ class Playing:
             raise ConnectionError("the model is away")
         if self.script.answer == "nonsense":
             return 5
+        if self.script.answer == "hangs":
+            return None
         return ModelResponse(message=Message("assistant", "done"), usage=usage)
 
     def call(self, step: int, index: int, name: str) -> ToolCall:
@@ -115,14 +145,21 @@ class Playing:
     async def generate(self, request: ModelRequest) -> Any:
         """Answer whole."""
         await anyio.lowlevel.checkpoint()
-        return self.respond(request)
+        return await self.respond_or_hang(request)
+
+    async def respond_or_hang(self, request: ModelRequest) -> Any:
+        """Return the answer that is due, or never."""
+        response = self.respond(request)
+        if response is None:
+            await anyio.sleep_forever()
+        return response
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
         """Answer in pieces."""
         for word in ("some ", "words"):
             yield ModelDelta("text", word)
             await anyio.lowlevel.checkpoint()
-        yield self.respond(request)
+        yield await self.respond_or_hang(request)
 
 
 SCHEMA: Final = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -148,6 +185,16 @@ async def broken(arguments: dict[str, Any], ctx: object) -> int:
     raise LookupError(f"nothing has the number {arguments['n']}")
 
 
+def broken_thread(arguments: dict[str, Any], ctx: object) -> int:
+    """Fail in a thread."""
+    raise ZeroDivisionError
+
+
+async def odd(arguments: dict[str, Any], ctx: object) -> Any:
+    """Give back what is not JSON, and too much of it."""
+    return {"what": object(), "long": "\x00\ud800ü" * 500, "number": math.nan}
+
+
 async def hangs(arguments: dict[str, Any], ctx: object) -> None:
     """Never end."""
     await anyio.sleep_forever()
@@ -167,48 +214,77 @@ class Stage:
     outcomes: list[Any] = field(default_factory=list)
     heard: int = 0
 
-    def agent(self) -> Agent:
-        """Return the agent of all runs of the script."""
+    def agents(self) -> list[Agent]:
+        """Return the agents of the script, which share their providers."""
+        providers = [PROVIDER[name]() for name in self.script.providers]
+        return [self.agent(f"outer-{number}", providers) for number in range(self.script.agents)]
+
+    def agent(self, name: str, providers: Sequence[Any]) -> Agent:
+        """Return one agent of the script."""
         inner = Agent("inner", model=Playing(_INNER), tools=[make_tool("quick", quick)])
 
         async def nested(arguments: dict[str, Any], ctx: object) -> str:
             return (await inner.run("again")).output
 
         runs: dict[str, Callable[..., Any]] = {
-            "quick": quick, "threaded": threaded, "broken": broken, "hangs": hangs, "nested": nested,
+            "quick": quick, "threaded": threaded, "broken": broken, "broken_thread": broken_thread, "hangs": hangs,
+            "nested": nested, "odd": odd, "serial": quick,
         }  # fmt: skip
-        tools = [make_tool(name, runs[name], timeout=TIMEOUT if name == "hangs" else None) for name in TOOLS]
-        deadline = DEADLINE if self.script.ending == "deadline" else None
-        return Agent(
-            "outer",
-            model=Playing(self.script),
-            tools=tools,
-            providers=[PROVIDER[name]() for name in self.script.providers],
-            limits=Limits(max_iterations=4, deadline=deadline),
+        tools = [
+            make_tool(name, runs[name], timeout=TIMEOUT if name == "hangs" else None, serial=name == "serial")
+            for name in TOOLS
+        ]
+        limits = Limits(
+            max_iterations=4,
+            max_tool_calls=self.script.most_calls,
+            deadline=DEADLINE if self.script.ending == "deadline" else None,
+            model_timeout=TIMEOUT if self.script.answer == "hangs" else None,
         )
+        return Agent(name, model=Playing(self.script), tools=tools, providers=providers, limits=limits)
 
     async def play(self) -> None:
         """Run the script to its end, whatever that is."""
-        agent = self.agent()
+        agents = self.agents()
         with anyio.CancelScope() as scope:
 
             def listen(event: object) -> None:
                 self.heard += 1
                 if self.heard == self.script.at:
-                    if self.script.ending == "token":
-                        self.token.cancel("enough")
-                    elif self.script.ending == "native":
+                    # A scope cannot be cancelled from another thread.
+                    if self.script.ending == "native" and self.script.reader != "sync":
                         scope.cancel()
+                    elif self.script.ending in ("native", "token"):
+                        self.token.cancel("enough")
 
-            agent.on("*", listen)
+            for agent in agents:
+                if self.script.listeners:
+                    agent.on("*", _fail_to_listen)
+                    agent.on("*", _listen_slowly)
+                agent.on("*", listen)
             async with anyio.create_task_group() as tasks:
-                for _ in range(self.script.runs):
-                    tasks.start_soon(self.one, agent)
+                for number in range(self.script.runs):
+                    tasks.start_soon(self.one, agents[number % len(agents)])
+        if self.script.reader == "sync":
+            await self.settle()
+
+    async def settle(self) -> None:
+        """Wait for fetches in the background: the event loop of `run_sync` goes on after the runs."""
+        with anyio.fail_after(10):
+            while not self.is_settled:  # noqa: ASYNC110  (another thread, no event)
+                await anyio.sleep(0.001)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is under way any longer. A log line is the last that a boundary leaves."""
+        inflight = [point.value for point in self.telemetry.metrics if point.name == semconv.DISCOVERY_INFLIGHT.name]
+        return not any(inflight) and len(self.telemetry.logs) == len(self.telemetry.started)
 
     async def one(self, agent: Agent) -> None:
         """Run the agent once."""
         try:
-            if self.script.reader == "none":
+            if self.script.reader == "sync":
+                self.outcomes.append(await to_thread.run_sync(partial(agent.run_sync, "go", signal=self.token)))
+            elif self.script.reader == "none":
                 self.outcomes.append(await agent.run("go", signal=self.token))
             else:
                 self.outcomes.append(await self.read(agent))
@@ -236,6 +312,14 @@ def _hub_tools(number: int) -> list[Tool]:
     return [make_tool("from_hub", quick)] + ([make_tool("sometimes", quick)] if number % 2 else [])
 
 
+def _fail_to_listen(event: object) -> None:
+    raise RuntimeError("no ears")
+
+
+async def _listen_slowly(event: object) -> None:
+    await anyio.lowlevel.checkpoint()
+
+
 def _refuse(tool: Tool, ctx: object) -> bool:
     raise PermissionError("no policy")
 
@@ -250,6 +334,11 @@ class _Invalid:
 
     def list_tools(self, ctx: object) -> Any:
         return [make_tool("twice", quick), make_tool("twice", quick)]
+
+
+class _Quarantined(_Invalid):
+    id = "quarantined"
+    on_invalid = "quarantine"
 
 
 class _Guarded:
@@ -274,9 +363,22 @@ PROVIDER: Final[dict[str, Callable[[], Any]]] = {
         FakeHub([make_tool("from_stale", quick)], faults=[None, ConnectionError("away")]),
         id="stale-hub", ttl=0, stale_if_error=60,
     ),
+    "refreshing_hub": lambda: DiscoveryProvider(
+        FakeHub([make_tool("from_refreshed", quick)], latency=0.001, faults=[None, None, ConnectionError("away")]),
+        id="refreshing-hub", ttl=0, stale_while_revalidate=60,
+    ),
+    "dying_hub": lambda: DiscoveryProvider(
+        FakeHub([make_tool("from_dying", quick)], latency=0.001, faults=[None, ConnectionError("away")]),
+        id="dying-hub", ttl=0,
+    ),
     "hung_hub": lambda: DiscoveryProvider(FakeHub(latency=math.inf), id="hung-hub", timeout=TIMEOUT),
     "skipping": lambda: combined(_Down(), static_tools([make_tool("kept", quick)]), on_error="skip"),
+    "skipping_hubs": lambda: combined(
+        DiscoveryProvider(FakeHub(latency=math.inf), id="hung-and-skipped", timeout=TIMEOUT), _Invalid(),
+        DiscoveryProvider(FakeHub([make_tool("from_third", quick)]), id="third"), on_error="skip",
+    ),
     "failing": lambda: combined(_Down(), _Guarded()),
     "invalid": _Invalid,
+    "quarantined": _Quarantined,
     "empty": lambda: DiscoveryProvider(FakeHub(), id="empty"),
 }  # fmt: skip

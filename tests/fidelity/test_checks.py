@@ -116,7 +116,7 @@ def test_iterations_that_are_counted_wrongly_are_found(told: Captured) -> None:
 def test_an_iteration_with_too_much_or_too_little_is_found(told: Captured) -> None:
     """Each asks the providers, composes one request, two with a closing answer, and sends no other."""
     for span in told.find("compose_request") + told.find("discover_tools"):
-        span._attributes = {**(span.attributes or {}), semconv.ITERATION: 1}  # type: ignore[assignment]
+        span._attributes = {**(span.attributes or {}), semconv.ITERATION: 1}
     with pytest.raises(AssertionError) as caught:
         check_telemetry(told)
     assert "asked no provider in iteration 2" in str(caught.value)

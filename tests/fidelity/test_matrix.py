@@ -24,12 +24,15 @@ from pellucid_exporters.testing import capture, check_telemetry
 @given(script=scripts)
 def test_whatever_happens_telemetry_is_true(backend: str, script: Script) -> None:
     """Runs of any shape, ended in any way, leave spans, metrics, events and log lines that agree; none is left open."""
-    with capture(fixed=script.fixed) as telemetry:
+    with capture(capture=script.policy, fixed=script.fixed) as telemetry:
         stage = Stage(script, telemetry)
         anyio.run(stage.play, backend=backend)
     check_telemetry(telemetry)
+    assert stage.is_settled
+    runs = len(telemetry.find("invoke_agent outer"))
+    assert runs == script.runs or (script.ending == "native" and runs < script.runs)
     for outcome in stage.outcomes:
-        assert outcome is None or isinstance(outcome, RunResult | PellucidError | ReaderError), outcome
+        assert outcome is None or isinstance(outcome, RunResult | PellucidError | ReaderError), repr(outcome)
     if script.succeeds:
         assert [outcome.status in ("completed", "limit_reached") for outcome in stage.outcomes] == [True] * script.runs
         assert {outcome.output for outcome in stage.outcomes} == {"done"}

@@ -123,7 +123,9 @@ def _parent(seen: Seen, observed: Observed) -> Iterator[str]:
         if seen.run in observed.runs:
             yield f"{seen} is not below its run"
         return
-    if parent.phase.name not in (semconv.RUN, semconv.DISCOVERY) or parent.run != seen.run:
+    # A provider that is made of others lists them below itself; everything else is right below the run.
+    is_nested = seen.phase.name == parent.phase.name == semconv.DISCOVERY
+    if not (parent.phase.name == semconv.RUN or is_nested) or parent.run != seen.run:
         yield f"{seen} is below {parent}"
     if parent.trace != seen.trace:
         yield f"{seen} is in another trace than {parent}"
