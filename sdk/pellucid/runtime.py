@@ -66,14 +66,20 @@ async def _observed(run: Run) -> RunResult:
         RUN,
         setup.name,
         agent=setup.name,
-        description=run.label(setup.description) if setup.description else None,
         model=setup.model.name,
         conversation_id=run.conversation_id,
     ) as b:
+        if setup.description and b.records:
+            b.note(description=run.label(setup.description))
         entered = enter_scope(run)
         try:
             b.record_input(lambda recorder: recorder.messages(tuple(run.messages)))
             return _finish(run, b, *await _loop(run, b))
+        except Exception as error:
+            # What fails in a run that was cancelled does not make a failure of it: its caller hears of a cancellation.
+            if run.signal is not None and run.signal.cancelled:
+                raise RunCancelled(run.agent, run.signal.reason) from error
+            raise
         finally:
             leave_scope(entered)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +21,8 @@ from pellucid import (
     Limits,
     Message,
     ModelResponse,
+    RunCancelled,
+    RunResult,
     Tool,
     ToolCall,
     Usage,
@@ -56,6 +59,7 @@ class Script:
         reader: Who reads the run as a stream, if anybody; `sync`: it is called from a thread with `run_sync`.
         runs: Runs at the same time, by the agents in turn, which share their providers.
         listeners: Whether listeners that fail, or are async, hear all events too.
+        stubborn: Whether the tool `hangs` does not let itself be cancelled. It costs half a second.
     """
 
     steps: Sequence[Sequence[str]]
@@ -72,6 +76,7 @@ class Script:
     capture: Capture | None = None
     most_calls: int | None = None
     listeners: bool = False
+    stubborn: bool = False
 
     @property
     def succeeds(self) -> bool:
@@ -105,6 +110,7 @@ scripts: Final = st.builds(
     capture=st.sampled_from((None, "full", "redacted", "metadata", "off")),
     most_calls=st.sampled_from((None, None, 1, 3)),
     listeners=st.booleans(),
+    stubborn=st.integers(0, 9).map(lambda number: number == 9),  # seldom
 )
 
 
@@ -206,13 +212,22 @@ class Stage:
 
     Attributes:
         outcomes: How each run ended: its result, or what it raised.
+        late: Spans of runs that were still open when all callers had gone on.
+        released: Lets tools go that were left behind.
     """
 
     script: Script
     telemetry: Captured
     token: CancelToken = field(default_factory=CancelToken)
     outcomes: list[Any] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
     heard: int = 0
+    released: CancelToken = field(default_factory=CancelToken)
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that the tool `hangs` has; it may be the deadline of the run that ends it, and leaves it behind."""
+        return None if self.script.stubborn and self.script.ending == "deadline" else TIMEOUT
 
     def agents(self) -> list[Agent]:
         """Return the agents of the script, which share their providers."""
@@ -223,15 +238,19 @@ class Stage:
         """Return one agent of the script."""
         inner = Agent("inner", model=Playing(_INNER), tools=[make_tool("quick", quick)])
 
+        async def stubborn(arguments: dict[str, Any], ctx: object) -> None:
+            with anyio.CancelScope(shield=True):
+                await self.released.wait()
+
         async def nested(arguments: dict[str, Any], ctx: object) -> str:
             return (await inner.run("again")).output
 
         runs: dict[str, Callable[..., Any]] = {
-            "quick": quick, "threaded": threaded, "broken": broken, "broken_thread": broken_thread, "hangs": hangs,
-            "nested": nested, "odd": odd, "serial": quick,
+            "quick": quick, "threaded": threaded, "broken": broken, "broken_thread": broken_thread,
+            "hangs": stubborn if self.script.stubborn else hangs, "nested": nested, "odd": odd, "serial": quick,
         }  # fmt: skip
         tools = [
-            make_tool(name, runs[name], timeout=TIMEOUT if name == "hangs" else None, serial=name == "serial")
+            make_tool(name, runs[name], timeout=self.timeout if name == "hangs" else None, serial=name == "serial")
             for name in TOOLS
         ]
         limits = Limits(
@@ -264,6 +283,12 @@ class Stage:
             async with anyio.create_task_group() as tasks:
                 for number in range(self.script.runs):
                     tasks.start_soon(self.one, agents[number % len(agents)])
+        self.late = [
+            span.name
+            for span in self.telemetry.started
+            if span.is_recording() and semconv.RUN_ID in (span.attributes or {})
+        ]
+        self.released.cancel()
         if self.script.reader == "sync":
             await self.settle()
 
@@ -278,6 +303,11 @@ class Stage:
         """Whether nothing is under way any longer. A log line is the last that a boundary leaves."""
         inflight = [point.value for point in self.telemetry.metrics if point.name == semconv.DISCOVERY_INFLIGHT.name]
         return not any(inflight) and len(self.telemetry.logs) == len(self.telemetry.started)
+
+    @property
+    def expected(self) -> Counter[str]:
+        """How often each outcome must be found on the spans of the runs, by what their callers got."""
+        return Counter(_outcome(outcome) for outcome in self.outcomes)
 
     async def one(self, agent: Agent) -> None:
         """Run the agent once."""
@@ -303,6 +333,14 @@ class Stage:
                     if self.script.reader == "raises":
                         raise ReaderError
         return events.result
+
+
+def _outcome(outcome: Any) -> str:
+    if isinstance(outcome, RunResult):
+        return semconv.COMPLETED
+    if isinstance(outcome, RunCancelled):
+        return semconv.CANCELLED
+    return semconv.TIMEOUT if isinstance(outcome, TimeoutError) else semconv.FAILED
 
 
 _INNER: Final = Script([["quick"]], [], "text", True, False, "nothing", "none", 1, 1, False)

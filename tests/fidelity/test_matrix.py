@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
+from dataclasses import replace
 
 import anyio
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 
 from fidelity.scripts import ReaderError, Script, Stage, scripts
-from pellucid import PellucidError, RunResult
+from pellucid import PellucidError, RunResult, semconv
 from pellucid_exporters.testing import capture, check_telemetry
+
+LEFT_BEHIND = Script([["quick", "hangs"]], ["hub"], "text", True, False, "deadline", "none", 1, 2, True, stubborn=True)
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -21,6 +25,9 @@ from pellucid_exporters.testing import capture, check_telemetry
     suppress_health_check=[HealthCheck.too_slow],
     print_blob=True,
 )
+@example(script=LEFT_BEHIND)
+@example(script=replace(LEFT_BEHIND, reader="reads"))
+@example(script=replace(LEFT_BEHIND, reader="sync"))
 @given(script=scripts)
 def test_whatever_happens_telemetry_is_true(backend: str, script: Script) -> None:
     """Runs of any shape, ended in any way, leave spans, metrics, events and log lines that agree; none is left open."""
@@ -29,8 +36,11 @@ def test_whatever_happens_telemetry_is_true(backend: str, script: Script) -> Non
         anyio.run(stage.play, backend=backend)
     check_telemetry(telemetry)
     assert stage.is_settled
-    runs = len(telemetry.find("invoke_agent outer"))
-    assert runs == script.runs or (script.ending == "native" and runs < script.runs)
+    assert stage.late == []
+    runs = Counter((span.attributes or {})[semconv.OUTCOME] for span in telemetry.find("invoke_agent outer"))
+    assert runs.total() == script.runs or (script.ending == "native" and runs.total() < script.runs)
+    if len(stage.outcomes) == script.runs and script.reader not in ("leaves", "raises"):
+        assert runs == stage.expected
     for outcome in stage.outcomes:
         assert outcome is None or isinstance(outcome, RunResult | PellucidError | ReaderError), repr(outcome)
     if script.succeeds:

@@ -8,7 +8,18 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from pellucid import Agent, CancelToken, Limits, RunCancelled, RunTimeout, Tool, ToolCall, ToolResult, semconv
+from pellucid import (
+    Agent,
+    CancelToken,
+    Limits,
+    ModelError,
+    RunCancelled,
+    RunTimeout,
+    Tool,
+    ToolCall,
+    ToolResult,
+    semconv,
+)
 from pellucid.testing import FunctionModel, ScriptedModel
 from pellucid_exporters.testing import check_telemetry
 from support.runs import CANCELLED, COMPLETED, TIMEOUT, ending, within
@@ -339,6 +350,50 @@ async def test_a_run_that_never_waits_can_be_cancelled() -> None:
     )
     with pytest.raises(RunTimeout):
         await within(agent.run("x"))
+
+
+@pytest.mark.parametrize("by", ["token", "deadline"])
+async def test_a_run_that_is_stopped_says_so_whatever_fails_then(telemetry: Captured, by: str) -> None:
+    """Caller and span agree: what fails in a run that is stopped does not make a failure of it."""
+    token = CancelToken()
+
+    class Hub:
+        id = "hub"
+
+        async def list_tools(self, ctx: DiscoveryContext) -> Sequence[Tool]:
+            if by == "token":
+                token.cancel("enough")
+                raise ConnectionError("away")
+            try:
+                await anyio.sleep_forever()
+            finally:
+                raise ConnectionError("away")
+
+    limits = Limits(deadline=0.05 if by == "deadline" else None)
+    agent = Agent("a", model=ScriptedModel("x"), providers=[Hub()], limits=limits)
+    with pytest.raises(RunCancelled if by == "token" else RunTimeout):
+        await within(agent.run("x", signal=token))
+    assert ending(telemetry.span("invoke_agent")) == (CANCELLED if by == "token" else TIMEOUT)
+
+
+async def test_a_run_that_is_over_cannot_be_cancelled(telemetry: Captured) -> None:
+    """Whoever cancels when told of the end changes neither result nor span."""
+    token = CancelToken()
+    agent = Agent("a", model=ScriptedModel("hello"))
+    agent.on("run.completed", lambda event: token.cancel("too late"))
+    result = await within(agent.run("x", signal=token))
+    assert result.output == "hello"
+    assert ending(telemetry.span("invoke_agent")) == COMPLETED
+
+
+async def test_a_run_that_has_failed_cannot_be_cancelled(telemetry: Captured) -> None:
+    """Whoever cancels when told of the failure gets the failure all the same, as the span does."""
+    token = CancelToken()
+    agent = Agent("a", model=ScriptedModel(ConnectionError("away")))
+    agent.on("run.failed", lambda event: token.cancel("too late"))
+    with pytest.raises(ModelError, match="away"):
+        await within(agent.run("x", signal=token))
+    assert ending(telemetry.span("invoke_agent"))[0] == "failed"
 
 
 def test_a_token_cancels_a_sync_run(telemetry: Captured) -> None:

@@ -9,17 +9,20 @@ import anyio.to_thread
 import pytest
 from opentelemetry import baggage, context, propagate, trace
 from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import format_span_id
 
 import pellucid
-from pellucid import Agent, DiscoveryProvider, Telemetry, ToolCall, semconv, tool
+from pellucid import Agent, CapturePolicy, DiscoveryProvider, Telemetry, ToolCall, semconv, tool
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from pellucid_exporters.testing import capture
+from support import scene
 from support.runs import attributes, span_id, within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pellucid_exporters.testing import Captured
 
@@ -147,6 +150,51 @@ async def test_a_run_that_is_not_sampled_says_so_to_whom_it_calls(telemetry: Cap
     assert telemetry.histogram(semconv.AGENT_DURATION).count == 1
     assert telemetry.histogram(semconv.AGENT_DURATION).exemplars == ()
     assert {line["trace_id"] for line in telemetry.logs} == {event.trace_id for event in telemetry.events} == {TRACE}
+
+
+@pytest.mark.parametrize("how", ["run", "stream"])
+async def test_a_caller_s_decision_not_to_sample_is_respected(telemetry: Captured, how: str) -> None:
+    """With the SDK's usual sampler, a `traceparent` whose flag is unset gives no spans, and stays unset for others."""
+    telemetry.is_checked = False  # there are measurements without spans
+    asked = TracerProvider(shutdown_on_exit=False)
+    exporter = InMemorySpanExporter()
+    asked.add_span_processor(SimpleSpanProcessor(exporter))
+    places = Places(Telemetry(tracer_provider=asked, meter_provider=telemetry.meter_provider))
+    attached = context.attach(propagate.extract({**CALLER, "traceparent": f"00-{TRACE}-b7ad6b7169203331-00"}))
+    try:
+        if how == "run":
+            await within(places.agent.run("go"))
+        else:
+            async with places.agent.stream("go") as events:
+                async for _ in events:
+                    pass
+    finally:
+        context.detach(attached)
+    assert exporter.get_finished_spans() == ()
+    assert {tuple(seen["traceparent"].split("-")[1::2]) for seen in places.seen.values()} == {(TRACE, "00")}
+    assert {(seen["tracestate"], seen["baggage"]) for seen in places.seen.values()} == {
+        (CALLER["tracestate"], CALLER["baggage"])
+    }
+
+
+@pytest.mark.parametrize(
+    "provider", [TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False), trace.NoOpTracerProvider()]
+)
+async def test_for_spans_that_do_not_record_nothing_is_made(provider: trace.TracerProvider) -> None:
+    """No content is redacted or turned into JSON for nobody; with a recording span, the same content is."""
+    redacted: list[object] = []
+
+    def note(path: Sequence[str], value: Any) -> Any:
+        redacted.append(value)
+        return value
+
+    policy = CapturePolicy("redacted", redactors=(note,))
+    silent = Telemetry(tracer_provider=provider, capture=policy)
+    await within(scene.agent(telemetry=silent).run(scene.HISTORY, identity=scene.WHO))
+    assert redacted == []
+    recording = Telemetry(tracer_provider=TracerProvider(shutdown_on_exit=False), capture=policy)
+    await within(scene.agent(telemetry=recording).run(scene.HISTORY, identity=scene.WHO))
+    assert {"Look at these.", "Helps.", "Be brief.", "Add two numbers."} <= set(redacted)
 
 
 async def test_a_user_s_executor_takes_the_context_along_when_wrapped(telemetry: Captured) -> None:

@@ -73,6 +73,12 @@ def modern_server(desk: Desk | None = None) -> MCPServer:  # noqa: C901, PLR0915
         return str(meta.get("traceparent"))
 
     @server.tool()
+    def carried(ctx: Context) -> dict[str, Any]:
+        """Return all that came with the call about its context."""
+        meta: Any = ctx.request_context.meta or {}
+        return {name: meta.get(name) for name in ("traceparent", "tracestate", "baggage")}
+
+    @server.tool()
     def fail() -> str:
         """Fail."""
         raise ToolError("no such city")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, get_args
 
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
+from pellucid.messages import Role
 from pellucid.telemetry.capture import Redactor, mask_key, mask_secret_shapes
 from pellucid.types import JSONValue
 
@@ -22,6 +23,17 @@ MARGIN = 1024
 
 LONGEST_KEY = 256
 """Characters of a key of an object."""
+
+_NAMES = frozenset({"type", "role", "id", "name", "modality", "mime_type"})
+"""Keys that say what a message or part is; their values are not cut, or readers would not know it."""
+
+_LONGEST_NAME = 64
+
+_SHORTER = (
+    (4096, MAX_DEPTH + 1), (1024, MAX_DEPTH + 1), (256, MAX_DEPTH + 1), (64, MAX_DEPTH + 1),
+    (64, 5), (16, 5), (16, 4), (16, 3),
+)  # fmt: skip
+"""Lengths of texts and lists, and depths, to which what is too big is cut. The parts of a message are at depth 2."""
 
 _LEAVES = (str, bool, int, float, type(None))
 
@@ -149,20 +161,33 @@ def _first_items(items: list[JSONValue], limit: int) -> tuple[str, int]:
 
 
 def _shrunk(value: JSONValue, limit: int) -> JSONValue:
-    """Cut the texts and lists inside `value`, harder each time, until it fits."""
-    for text_limit in (4096, 1024, 256, 64, 16):
-        shorter = _cut_inside(value, text_limit)
+    """Cut texts, lists and depth of `value`, harder each time, until it fits; a message stays a message."""
+    for text_limit, depth in _SHORTER:
+        shorter = _cut_inside(value, text_limit, depth)
         if size_of(dumps(shorter)) <= limit:
             return shorter
-    return {"omitted": f"{size_of(dumps(value))} bytes"}
+    is_message = isinstance(value, dict) and "parts" in value and value.get("role") in get_args(Role)
+    shape = {"role": value["role"], "parts": []} if is_message else {}
+    return {**shape, "omitted": f"{size_of(dumps(value))} bytes"}
 
 
-def _cut_inside(value: JSONValue, text_limit: int) -> JSONValue:
+def _cut_inside(value: JSONValue, text_limit: int, depth: int) -> JSONValue:
     if isinstance(value, str):
         over = len(value) - text_limit
         return value if over <= 0 else f"{value[:text_limit]}… [{over} more characters]"
+    if isinstance(value, dict | list) and not depth:
+        kind = value.get("type") if isinstance(value, dict) else None
+        return {"type": kind} if _names("type", kind) else f"[{size_of(dumps(value))} bytes]"
     if isinstance(value, list):
-        return [_cut_inside(item, text_limit) for item in value[:text_limit]]
+        return [_cut_inside(item, text_limit, depth - 1) for item in value[:text_limit]]
     if isinstance(value, dict):
-        return {key: _cut_inside(item, text_limit) for key, item in list(value.items())[:text_limit]}
+        return {
+            key: item if _names(key, item) else _cut_inside(item, text_limit, depth - 1)
+            for key, item in list(value.items())[:text_limit]
+        }
     return value
+
+
+def _names(key: str, item: JSONValue) -> bool:
+    """Say whether this tells what a message or part is, or which."""
+    return key in _NAMES and isinstance(item, str) and len(item) <= _LONGEST_NAME

@@ -1,0 +1,176 @@
+"""`error.type`: few values, the same for the same fault, on span, metric, event and log line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from pellucid import Agent, DiscoveryProvider, Limits, PellucidError, ToolCall, ToolError, semconv, tool
+from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
+from support.runs import attributes, within
+
+if TYPE_CHECKING:
+    from pellucid_exporters.testing import Captured
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
+
+
+class VendorError(Exception):
+    """An error of a library, whose text is different each time."""
+
+
+class Status:
+    """A fault that differs in its text and not in its kind."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def __call__(self) -> str:
+        """Fail, each time with another text."""
+        self.number += 1
+        raise VendorError(f"request {self.number} to https://example.com/{self.number} failed")
+
+
+@tool
+async def plain() -> str:
+    """Fail with an error of Python's."""
+    raise ValueError("no such thing")
+
+
+@tool
+async def chosen() -> str:
+    """Fail with a type of one's own choosing."""
+    raise ToolError("try later", error_type="rate_limited")
+
+
+@tool
+async def own() -> str:
+    """Fail as tools do that say nothing of the type."""
+    raise ToolError("no such city")
+
+
+@tool(timeout=0.05)
+async def slow() -> str:
+    """Take too long."""
+    await anyio.sleep_forever()
+    return ""
+
+
+@tool
+async def late() -> str:
+    """Fail with a timeout of some library."""
+    raise TimeoutError
+
+
+@tool
+async def vendor() -> str:
+    """Fail with an error of some library's."""
+    raise VendorError("x")
+
+
+@tool
+async def add(a: int) -> int:
+    """Take a number."""
+    return a
+
+
+@pytest.mark.parametrize(
+    ("call", "error_type"),
+    [
+        (ToolCall("plain"), "ValueError"),
+        (ToolCall("chosen"), "rate_limited"),
+        (ToolCall("own"), "tool_error"),
+        (ToolCall("slow"), "timeout"),
+        (ToolCall("late"), "timeout"),
+        (ToolCall("vendor"), f"{__name__}.VendorError"),
+        (ToolCall("add", {"a": "no number"}), "invalid_arguments"),
+        (ToolCall("add", "{"), "invalid_arguments"),
+        (ToolCall("made_up"), "unknown_tool"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
+async def test_a_failed_tool_call_has_a_type(telemetry: Captured, call: ToolCall, error_type: str) -> None:
+    """The same word on the span, as a label, in the event and in the log line."""
+    agent = Agent("a", model=ScriptedModel(call, "x"), tools=[plain, chosen, own, slow, late, vendor, add])
+    await within(agent.run("go"))
+    assert attributes(telemetry.span("execute_tool"))[semconv.ERROR_TYPE] == error_type
+    assert telemetry.histogram(semconv.TOOL_DURATION).attributes[semconv.ERROR_TYPE] == error_type
+    [event] = [event for event in telemetry.events if event.name == "tool.failed"]
+    assert vars_of(event)["error_type"] == error_type
+    [line] = [line for line in telemetry.logs if line["event"] == "tool.failed"]
+    assert line["error_type"] == error_type
+
+
+def vars_of(event: Any) -> dict[str, Any]:
+    """Return the payload of an event."""
+    return {name: getattr(event, name) for name in ("error_type", "outcome")}
+
+
+@pytest.mark.parametrize(
+    ("fault", "limits", "error_type"),
+    [
+        (ConnectionResetError("x"), None, "ConnectionResetError"),
+        (VendorError("x"), None, f"{__name__}.VendorError"),
+        (TimeoutError("x"), None, "timeout"),
+        ("hangs", Limits(model_timeout=0.05), "timeout"),
+        ("nonsense", None, "invalid_response"),
+    ],
+    ids=["python", "vendor", "timeout", "hangs", "nonsense"],
+)
+async def test_a_failed_model_call_has_the_type_of_its_cause(
+    telemetry: Captured, fault: Any, limits: Limits | None, error_type: str
+) -> None:
+    """On the call and on the run that failed because of it; the wrapper's name says nothing."""
+
+    async def model(request: object) -> Any:
+        if fault == "hangs":
+            await anyio.sleep_forever()
+        if isinstance(fault, Exception):
+            raise fault
+        return None
+
+    class Odd(FunctionModel):
+        async def generate(self, request: Any) -> Any:
+            return await model(request)
+
+    with pytest.raises(PellucidError):
+        await within(Agent("a", model=Odd(lambda request: ""), limits=limits).run("go"))
+    for name in ("chat", "invoke_agent"):
+        assert attributes(telemetry.span(name))[semconv.ERROR_TYPE] == error_type
+    assert telemetry.histogram(semconv.OPERATION_DURATION, error_type=error_type).count == 1
+    assert telemetry.histogram(semconv.AGENT_DURATION, error_type=error_type).count == 1
+
+
+@pytest.mark.parametrize(
+    ("hub", "error_type"),
+    [
+        ({"faults": [OSError("refused")]}, "OSError"),
+        ({"faults": [VendorError("x")]}, f"{__name__}.VendorError"),
+        ({"latency": 60.0}, "timeout"),
+        ({"tools": lambda number: "nonsense"}, "invalid_catalog"),
+    ],
+    ids=["python", "vendor", "timeout", "nonsense"],
+)
+async def test_a_failed_discovery_has_the_type_of_its_cause(telemetry: Captured, hub: Any, error_type: str) -> None:
+    """On the discovery and on the run; a hub that is left alone because it failed before has `backoff`."""
+    provider = DiscoveryProvider(FakeHub(**hub), id="hub", timeout=0.05)
+    agent = Agent("a", model=ScriptedModel("x"), providers=[provider])
+    with pytest.raises(PellucidError):
+        await within(agent.run("go"))
+    for name in ("discover_tools", "invoke_agent"):
+        assert attributes(telemetry.span(name))[semconv.ERROR_TYPE] == error_type
+    with pytest.raises(PellucidError):
+        await within(agent.run("go"))
+    assert attributes(telemetry.find("discover_tools")[1])[semconv.ERROR_TYPE] == "backoff"
+
+
+async def test_a_hundred_faults_of_one_kind_are_one_label(telemetry: Captured) -> None:
+    """What differs from time to time is in the text, which is no label."""
+    fault = Status()
+    calls = [ToolCall("broken", {}, f"call_{number}") for number in range(100)]
+    broken = tool(name="broken", description="Fail.")(fault)
+    await within(Agent("a", model=ScriptedModel(calls, "x"), tools=[broken]).run("go"))
+    assert fault.number == 100
+    assert telemetry.histogram(semconv.TOOL_DURATION).count == 100
