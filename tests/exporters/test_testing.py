@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -119,6 +120,47 @@ def test_the_fixture_captures(telemetry: Captured) -> None:
     assert telemetry.span("invoke_agent").name == "invoke_agent a"
     assert telemetry.logs[-1]["event"] == "run.completed"
     assert telemetry.events[0].name == "run.started"
+
+
+def test_the_fixture_checks_what_it_captured(tmp_path: Path) -> None:
+    """A test that leaves telemetry that is not true is in error, unless it says that this is on purpose."""
+    (tmp_path / "test_it.py").write_text(
+        """
+from pellucid import Agent
+from pellucid.testing import ScriptedModel
+
+def bend(telemetry):
+    Agent("a", model=ScriptedModel("x")).run_sync("hi")
+    telemetry.logs.clear()
+
+def test_true(telemetry):
+    Agent("a", model=ScriptedModel("x")).run_sync("hi")
+
+def test_bent(telemetry):
+    bend(telemetry)
+
+def test_bent_on_purpose(telemetry):
+    bend(telemetry)
+    telemetry.is_checked = False
+"""
+    )
+    done = run_pytest(tmp_path)
+    assert "3 passed, 1 error" in done.stdout
+    assert "ERROR at teardown of test_bent " in done.stdout
+    assert "has 0 log lines instead of one" in done.stdout
+
+
+def test_the_page_on_testing_shows_a_test_that_passes(tmp_path: Path) -> None:
+    """Its example of the fixture is a test: only pytest can run it."""
+    page = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
+    (tmp_path / "test_page.py").write_text(page.split("With pytest")[1].split("```python\n")[1].split("```")[0])
+    assert "1 passed" in run_pytest(tmp_path).stdout
+
+
+def run_pytest(where: Path) -> subprocess.CompletedProcess[str]:
+    """Run the tests of a directory as a user of Pellucid would."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(where), str(where)]
+    return subprocess.run(command, check=False, capture_output=True, text=True, cwd=where, timeout=60)
 
 
 def test_testing_does_not_import_pytest() -> None:

@@ -1,0 +1,39 @@
+"""Who emitted it: the instrumentation scope of spans, metrics and log records, as a collector gets it."""
+
+from __future__ import annotations
+
+import pytest
+
+import pellucid
+from pellucid import Agent, semconv
+from pellucid.testing import ScriptedModel
+from pellucid_exporters.options import Otlp, Settings
+from pellucid_exporters.pipeline import build
+from support.otlp_receiver import LOGS, METRICS, TRACES, otlp_receiver
+
+
+@pytest.mark.parametrize(
+    ("signal", "resources", "scopes"),
+    [
+        (TRACES, "resource_spans", "scope_spans"),
+        (METRICS, "resource_metrics", "scope_metrics"),
+        (LOGS, "resource_logs", "scope_logs"),
+    ],
+    ids=["traces", "metrics", "logs"],
+)
+def test_each_signal_names_its_scope_with_version_and_schema(signal: str, resources: str, scopes: str) -> None:
+    """`pellucid`, the version of the package, and the schema of the conventions."""
+    with otlp_receiver("http/protobuf") as receiver:
+        telemetry = build(Settings(service_name="shop", otlp=Otlp(endpoint=receiver.endpoint)))
+        try:
+            Agent("a", model=ScriptedModel("hi"), telemetry=telemetry).run_sync("hi")
+        finally:
+            telemetry.shutdown()
+    found = {
+        (scope.scope.name, scope.scope.version, scope.schema_url)
+        for sent, request in receiver.requests
+        if sent == signal
+        for resource in getattr(request, resources)
+        for scope in getattr(resource, scopes)
+    }
+    assert found == {("pellucid", pellucid.__version__, semconv.SCHEMA_URL)}
