@@ -37,6 +37,7 @@ async def execute(run: Run) -> RunResult:
         PellucidError: a phase failed.
     """
     deadline = run.limits.deadline
+    ended: list[RunResult | Exception] = []
     try:
         with anyio.move_on_after(deadline) as scope:
             run.deadline = scope.deadline if deadline is not None else None
@@ -45,17 +46,33 @@ async def execute(run: Run) -> RunResult:
                 run.cancelled = True
                 scope.cancel()
 
+            async def work() -> None:
+                try:
+                    ended.append(await _observed(run))
+                except Exception as error:  # noqa: BLE001  (raised below)
+                    ended.append(error)
+
             with run.signal.calling(stop) if run.signal is not None else nullcontext():
-                return await race(_observed, run)
+                await race(work)
     finally:
         run.close()
+        outcome = ended[0] if ended else None  # what is left behind may still end, but no longer says how the run did
         for listeners in run.listeners:
             if listeners.busy:
                 with anyio.CancelScope(shield=True):
                     await listeners.drain(PATIENCE)
+    # A run that came to its end in the moment in which it was stopped has ended as its span says.
+    if isinstance(outcome, RunResult):
+        return outcome
+    if outcome is not None:
+        raise outcome
+    raise _stopped(run)
+
+
+def _stopped(run: Run) -> RunCancelled | RunTimeout:
     if run.cancelled:
-        raise RunCancelled(run.agent, run.signal.reason if run.signal is not None else None)
-    raise RunTimeout(f"run of agent {run.agent!r} did not finish within its deadline of {deadline:g} s")
+        return RunCancelled(run.agent, run.signal.reason if run.signal is not None else None)
+    return RunTimeout(f"run of agent {run.agent!r} did not finish within its deadline of {run.limits.deadline:g} s")
 
 
 async def _observed(run: Run) -> RunResult:

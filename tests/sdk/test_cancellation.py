@@ -386,6 +386,31 @@ async def test_a_run_that_is_over_cannot_be_cancelled(telemetry: Captured) -> No
     assert ending(telemetry.span("invoke_agent")) == COMPLETED
 
 
+@pytest.mark.parametrize("ends", ["answers", "fails"])
+@pytest.mark.parametrize("steps", range(8))
+async def test_caller_and_span_agree_when_a_run_ends_as_it_is_cancelled(
+    telemetry: Captured, ends: str, steps: int
+) -> None:
+    """Whichever comes first: a result is not lost whose span says that the run completed."""
+    token = CancelToken()
+
+    async def answer(request: Any) -> str:
+        token.cancel("now")
+        for _ in range(steps):
+            await anyio.lowlevel.cancel_shielded_checkpoint()
+        if ends == "fails":
+            raise ConnectionError("away")
+        return "hello"
+
+    agent = Agent("a", model=FunctionModel(answer))
+    outcome = COMPLETED
+    try:
+        assert (await within(agent.run("x", signal=token))).output == "hello"
+    except RunCancelled:
+        outcome = CANCELLED
+    assert ending(telemetry.span("invoke_agent")) == outcome
+
+
 async def test_a_run_that_has_failed_cannot_be_cancelled(telemetry: Captured) -> None:
     """Whoever cancels when told of the failure gets the failure all the same, as the span does."""
     token = CancelToken()
