@@ -6,7 +6,6 @@ import contextvars
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
-from importlib.metadata import version
 from typing import Final, TypeVar
 
 import anyio
@@ -24,6 +23,7 @@ from pellucid import semconv
 from pellucid.background import call_soon
 from pellucid.errors import describe, first_of
 from pellucid.mcp.transports import Link, Target
+from pellucid.version import __version__
 from pellucid.tools.flight import Flight
 
 T = TypeVar("T")
@@ -238,7 +238,7 @@ class Connection:
                 self._target.reach(self._link),
                 cache=None,  # what is kept, and for how long, is the provider's business: it is on its spans
                 message_handler=self._hear,
-                client_info=Implementation(name="pellucid", version=version("pellucid")),
+                client_info=Implementation(name="pellucid", version=__version__),
             )
             return await stack.enter_async_context(client)
         finally:
