@@ -23,8 +23,8 @@ from pellucid import semconv
 from pellucid.background import call_soon
 from pellucid.errors import describe, first_of
 from pellucid.mcp.transports import Link, Target
-from pellucid.version import __version__
 from pellucid.tools.flight import Flight
+from pellucid.version import __version__
 
 T = TypeVar("T")
 
