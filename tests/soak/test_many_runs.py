@@ -62,7 +62,7 @@ AT_ONCE = 10
 WARM = 3
 """Blocks after which pools, caches and exemplar tables are full."""
 
-OBJECTS_PER_RUN = 0.2
+OBJECTS_PER_RUN = 0.5
 """Growth that is noise: whatever keeps something of each run keeps at least one object of each."""
 
 BYTES_PER_RUN = 1024
