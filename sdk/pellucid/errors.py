@@ -10,8 +10,9 @@ PellucidError
 │  ├─ DiscoveryBackoff            not asked, because it failed a moment ago; carries retry_after
 │  └─ InvalidCatalog              it answered something that is not a catalogue
 ├─ ToolNameCollision              two providers offer one name
-├─ ModelError                     a model failed; carries model
-│  └─ ModelTimeout                it did not answer in time; also a TimeoutError
+├─ ModelError                     a model failed; carries model, error_kind, status, request_id, retry_after
+│  ├─ ModelTimeout                it did not answer in time; also a TimeoutError
+│  └─ OutputError                 its answer is not of the type that `Agent(output=)` asks for
 └─ ToolError                      a tool failed; tools raise it, the model gets its text
 ```
 
@@ -20,20 +21,38 @@ The fault of the hub, model or tool itself is always the `__cause__`.
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 __all__ = [
     "ConfigError",
     "DiscoveryBackoff",
     "DiscoveryError",
     "DiscoveryTimeout",
+    "ErrorKind",
     "InvalidCatalog",
     "ModelError",
     "ModelTimeout",
+    "OutputError",
     "PellucidError",
     "RunCancelled",
     "RunTimeout",
     "ToolError",
     "ToolNameCollision",
 ]
+
+ErrorKind: TypeAlias = Literal[
+    "cancelled",
+    "timeout",
+    "rate_limited",
+    "unavailable",
+    "auth",
+    "invalid_request",
+    "invalid_response",
+    "tool_error",
+    "circuit_open",
+    "unknown",
+]
+"""What a failure means for whoever has to decide what to do next, whichever vendor it came from."""
 
 
 class PellucidError(Exception):
@@ -113,16 +132,49 @@ class ToolNameCollision(PellucidError):
 
 
 class ModelError(PellucidError):
-    """A model call failed. Attributes: model: its name."""
+    """A model call failed.
 
-    def __init__(self, model: str, message: str, *, error_type: str = "") -> None:
+    Attributes:
+        model: Its name.
+        error_kind: What the failure means.
+        status: HTTP status, if there was an answer.
+        request_id: The vendor's id of the request, to quote in a support case.
+        retry_after: Seconds after which the vendor wants to be asked again, if it said so.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        message: str,
+        *,
+        error_type: str = "",
+        error_kind: ErrorKind = "unknown",
+        status: int | None = None,
+        request_id: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(f"call of model {model!r} failed: {message}")
         self.model = model
         self.error_type = error_type
+        self.error_kind = error_kind
+        self.status = status
+        self.request_id = request_id
+        self.retry_after = retry_after
 
 
 class ModelTimeout(ModelError, TimeoutError):
-    """A model did not answer within `Limits.model_timeout`."""
+    """A model did not answer within `Limits.model_timeout`, or within the time that its adapter allows."""
+
+    def __init__(self, model: str, message: str, *, request_id: str | None = None) -> None:
+        super().__init__(model, message, error_type="timeout", error_kind="timeout", request_id=request_id)
+
+
+class OutputError(ModelError):
+    """A model's answer is not of the type that `Agent(output=)` asks for. Attributes: text: the answer as it came."""
+
+    def __init__(self, model: str, message: str, *, text: str) -> None:
+        super().__init__(model, message, error_type="invalid_output", error_kind="invalid_response")
+        self.text = text
 
 
 class ToolError(PellucidError):

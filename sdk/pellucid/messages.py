@@ -6,14 +6,17 @@ A message is `{"role", "parts": [...]}`; see "Recording content" in the GenAI co
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, TypeAlias
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from pellucid.types import JSONObject, JSONValue
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 FinishReason: TypeAlias = Literal["stop", "length", "content_filter", "tool_call", "error"]
 Modality: TypeAlias = Literal["image", "video", "audio", "document"]
+Vendor: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""What a vendor wants back with a part when the conversation goes on, by its provider name: signatures, encrypted
+reasoning. It is opaque, another vendor never gets it, and it is not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,7 @@ class TextPart:
 
     type: ClassVar[str] = "text"
     content: str
+    vendor: Vendor | None = field(default=None, repr=False, kw_only=True)
 
     def to_dict(self) -> JSONObject:
         """Return the conventions' JSON shape."""
@@ -34,6 +38,7 @@ class ReasoningPart:
 
     type: ClassVar[str] = "reasoning"
     content: str
+    vendor: Vendor | None = field(default=None, repr=False, kw_only=True)
 
     def to_dict(self) -> JSONObject:
         """Return the conventions' JSON shape."""
@@ -54,6 +59,7 @@ class ToolCall:
     name: str
     arguments: JSONObject | str = ""
     id: str | None = None
+    vendor: Vendor | None = field(default=None, repr=False, kw_only=True)
 
     def to_dict(self) -> JSONObject:
         """Return the conventions' JSON shape."""
@@ -190,9 +196,11 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Tokens of one model call, or the sum of several. `None` means unknown, which is not 0.
+    """Tokens and cost of one model call, or the sum of several. `None` means unknown, which is not 0.
 
     Cached tokens are part of `input_tokens`, reasoning tokens part of `output_tokens`.
+
+    Attributes: cost: in US dollars; of several calls, the sum of those whose price is known.
     """
 
     input_tokens: int | None = None
@@ -200,18 +208,24 @@ class Usage:
     cache_read_input_tokens: int | None = None
     cache_write_input_tokens: int | None = None
     reasoning_output_tokens: int | None = None
+    cost: float | None = None
 
     def __add__(self, other: Usage) -> Usage:
-        def add(a: int | None, b: int | None) -> int | None:
-            return b if a is None else a if b is None else a + b
-
         return Usage(
-            input_tokens=add(self.input_tokens, other.input_tokens),
-            output_tokens=add(self.output_tokens, other.output_tokens),
-            cache_read_input_tokens=add(self.cache_read_input_tokens, other.cache_read_input_tokens),
-            cache_write_input_tokens=add(self.cache_write_input_tokens, other.cache_write_input_tokens),
-            reasoning_output_tokens=add(self.reasoning_output_tokens, other.reasoning_output_tokens),
+            input_tokens=_add(self.input_tokens, other.input_tokens),
+            output_tokens=_add(self.output_tokens, other.output_tokens),
+            cache_read_input_tokens=_add(self.cache_read_input_tokens, other.cache_read_input_tokens),
+            cache_write_input_tokens=_add(self.cache_write_input_tokens, other.cache_write_input_tokens),
+            reasoning_output_tokens=_add(self.reasoning_output_tokens, other.reasoning_output_tokens),
+            cost=_add(self.cost, other.cost),
         )
+
+
+_Number = TypeVar("_Number", int, float)
+
+
+def _add(a: _Number | None, b: _Number | None) -> _Number | None:
+    return b if a is None else a if b is None else a + b
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,13 @@
-"""Models: the protocol and what goes through it."""
+"""Models: the protocol, what goes through it, and adapters that are loaded when they are asked for."""
 
-from pellucid.models.base import Model, ModelDelta, ModelRequest, ModelResponse, StreamItem
+from pellucid.models.base import (
+    Model,
+    ModelDelta,
+    ModelRequest,
+    ModelResponse,
+    OutputSchema,
+    Settings,
+    StreamItem,
+)
 
-__all__ = ["Model", "ModelDelta", "ModelRequest", "ModelResponse", "StreamItem"]
+__all__ = ["Model", "ModelDelta", "ModelRequest", "ModelResponse", "OutputSchema", "Settings", "StreamItem"]

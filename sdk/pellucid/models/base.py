@@ -4,9 +4,41 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict, runtime_checkable
 
 from pellucid.messages import FinishReason, Message, ToolDefinition, Usage
+from pellucid.types import JSONObject
+
+
+class Settings(TypedDict, total=False):
+    """Request parameters, under the names of the conventions' `gen_ai.request.*`; only what is set is sent.
+
+    A vendor that has no such parameter refuses the request: none is dropped in silence.
+
+    Keys:
+        reasoning_level: How hard to think, in the vendor's words (`low`, `high`, ...).
+        extra: Further members of the vendor's request body, sent as they are and not recorded.
+    """
+
+    max_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int
+    frequency_penalty: float
+    presence_penalty: float
+    stop_sequences: Sequence[str]
+    reasoning_level: str
+    extra: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputSchema:
+    """The shape that an answer must have. Attributes: name: `[A-Za-z0-9_-]{1,64}`; schema: a JSON Schema."""
+
+    name: str
+    schema: JSONObject
+    description: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,14 +49,15 @@ class ModelRequest:
         instructions: System text, apart from the history.
         messages: The history, oldest first.
         tools: What the model may ask for; empty when a closing answer is wanted.
-        settings: Request parameters under the names of the conventions' `gen_ai.request.*` (`temperature`,
-            `max_tokens`, `top_p`, `seed`, `stop_sequences`, ...).
+        settings: Request parameters.
+        output: What the final answer must look like, if not plain text.
     """
 
     instructions: str | None = None
     messages: Sequence[Message] = ()
     tools: Sequence[ToolDefinition] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Settings = field(default_factory=Settings)
+    output: OutputSchema | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +73,7 @@ class ModelResponse:
 
 @dataclass(frozen=True, slots=True)
 class ModelDelta:
-    """A piece of a streamed answer."""
+    """A piece of a streamed answer. Attributes: content: of a tool call the tool's name, once it is known."""
 
     type: Literal["text", "reasoning", "tool_call"]
     content: str
@@ -57,7 +90,8 @@ class Model(Protocol):
         name: Value of `gen_ai.request.model`.
         provider_name: Value of `gen_ai.provider.name`, such as `openai` or `anthropic`.
 
-    `server_address` and `server_port` may be given as further attributes.
+    Optional: `server_address` and `server_port`, for telemetry; `native_output = True` if the model takes
+    `ModelRequest.output` to the vendor (otherwise the schema is put into the instructions); `aclose()`.
     """
 
     @property
@@ -71,7 +105,7 @@ class Model(Protocol):
         ...
 
     async def generate(self, request: ModelRequest) -> ModelResponse:
-        """Return the whole answer. Raise on failure; the runtime names the model and keeps the cause."""
+        """Return the whole answer. Raise on failure: a `ModelError` that says its kind, or anything else."""
         ...
 
     def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:

@@ -1,0 +1,152 @@
+"""What adapters share: a client for each event loop, and how a vendor's failure becomes a `ModelError`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final, Generic, Protocol, TypeVar
+from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
+
+import httpx2
+from anyio.lowlevel import current_token
+
+from pellucid.errors import ErrorKind, ModelError, ModelTimeout, describe
+from pellucid.models.base import Settings
+
+TIMEOUT: Final = httpx2.Timeout(600.0, connect=10.0)
+"""Seconds for a connection, and between two pieces of an answer; `Limits.model_timeout` bounds the whole call."""
+
+_KINDS: Final[Mapping[int, ErrorKind]] = {
+    401: "auth",
+    402: "auth",
+    403: "auth",
+    408: "timeout",
+    409: "unavailable",
+    429: "rate_limited",
+    504: "timeout",
+}
+
+
+class _Client(Protocol):
+    async def close(self) -> None: ...
+
+
+_AnyClient = TypeVar("_AnyClient", bound=_Client)
+
+
+class Clients(Generic[_AnyClient]):
+    """One client of a vendor's SDK for each event loop: connections of one loop do not work in another.
+
+    Args:
+        make: Makes a client; called in the loop that needs it.
+    """
+
+    def __init__(self, make: Callable[[], _AnyClient]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._clients: WeakKeyDictionary[Any, _AnyClient] = WeakKeyDictionary()
+
+    def get(self) -> _AnyClient:
+        """Return the client of this event loop."""
+        loop = current_token().native_token
+        with self._lock:
+            client = self._clients.get(loop)
+            if client is None:
+                client = self._clients[loop] = self._make()
+            return client
+
+    async def aclose(self) -> None:
+        """Close the client of this event loop; those of other loops end with their loops."""
+        with self._lock:
+            client = self._clients.pop(current_token().native_token, None)
+        if client is not None:
+            await client.close()
+
+
+def failure(
+    model: str,
+    error: Exception,
+    *,
+    message: str | None = None,
+    kind: ErrorKind | None = None,
+    status: int | None = None,
+    request_id: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    secrets: Iterable[str | None] = (),
+) -> ModelError:
+    """Return what to raise for a vendor's error.
+
+    Args:
+        model: The model's name.
+        error: What the vendor's SDK raised; raise what is returned from it.
+        message: What the vendor says; the error's own text if not given.
+        kind: What it means, where the status and the type of the error do not say it.
+        status: HTTP status of the answer, if there was one.
+        request_id: The vendor's id of the request.
+        headers: Those of the answer, for `retry-after`.
+        secrets: Keys, which the text must not show.
+    """
+    kind = kind or _kind_of(error, status)
+    told = [f"HTTP {status}"] if status is not None else []
+    if request_id is not None:
+        told.append(f"request {request_id}")
+    text = message or describe(error)
+    for secret in secrets:
+        if secret:
+            text = text.replace(secret, "[masked]")
+    if told:
+        text = f"{', '.join(told)}: {text}"
+    if kind == "timeout":
+        return ModelTimeout(model, text, request_id=request_id)
+    wait = retry_after(headers or {})
+    return ModelError(model, text, error_kind=kind, status=status, request_id=request_id, retry_after=wait)
+
+
+def _kind_of(error: Exception, status: int | None) -> ErrorKind:
+    if status is not None:
+        return _KINDS.get(status) or ("unavailable" if status >= 500 else "invalid_request")  # noqa: PLR2004
+    if isinstance(error, (TimeoutError, httpx2.TimeoutException)):
+        return "timeout"
+    if isinstance(error, (OSError, httpx2.TransportError)):
+        return "unavailable"
+    return "invalid_response" if isinstance(error, ValueError) else "unknown"
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds that `retry-after-ms` or `retry-after` ask for (RFC 9110, section 10.2.3)."""
+    try:
+        if (milliseconds := headers.get("retry-after-ms")) is not None:
+            return max(0.0, float(milliseconds) / 1000)
+        if (given := headers.get("retry-after")) is None:
+            return None
+        if given.strip().replace(".", "", 1).isdigit():
+            return float(given)
+        return max(0.0, (parsedate_to_datetime(given) - datetime.now(UTC)).total_seconds())
+    except (TypeError, ValueError):  # a header that says nothing
+        return None
+
+
+def server_of(url: str) -> tuple[str | None, int | None]:
+    """Return the values of `server.address` and `server.port` for a base URL."""
+    parts = urlsplit(url)
+    return parts.hostname, parts.port or {"https": 443, "http": 80}.get(parts.scheme)
+
+
+def refuse_unknown(model: str, settings: Settings, known: AbstractSet[str]) -> None:
+    """Refuse settings that a vendor has no parameter for.
+
+    Raises:
+        ModelError: there is one.
+    """
+    if unknown := sorted(name for name in settings if name != "extra" and name not in known):
+        raise ModelError(
+            model,
+            f"its API has no parameter for {', '.join(unknown)}; remove that from the agent's settings, or pass what "
+            f"the vendor calls it in settings['extra']",
+            error_type="invalid_request",
+            error_kind="invalid_request",
+        )
