@@ -10,6 +10,7 @@ from pellucid.errors import (
     InvalidCatalog,
     ModelError,
     ModelTimeout,
+    OutputError,
     PellucidError,
     RunCancelled,
     RunTimeout,
@@ -30,7 +31,17 @@ from pellucid.messages import (
     UriPart,
     Usage,
 )
-from pellucid.models import Model, ModelDelta, ModelRequest, ModelResponse
+from pellucid.models import (
+    FallbackModel,
+    Model,
+    ModelDelta,
+    ModelRequest,
+    ModelResponse,
+    OutputSchema,
+    Price,
+    PriceTable,
+    Settings,
+)
 from pellucid.run import RunResult
 from pellucid.stream import RunStream
 from pellucid.telemetry import DEFAULT_REDACTORS, CapturePolicy, Redactor, Telemetry
@@ -64,6 +75,7 @@ __all__ = [
     "DiscoveryError",
     "DiscoveryProvider",
     "DiscoveryTimeout",
+    "FallbackModel",
     "FilePart",
     "Hub",
     "Identity",
@@ -77,7 +89,11 @@ __all__ = [
     "ModelRequest",
     "ModelResponse",
     "ModelTimeout",
+    "OutputError",
+    "OutputSchema",
     "PellucidError",
+    "Price",
+    "PriceTable",
     "ReasoningPart",
     "Redactor",
     "RunCancelled",
@@ -86,6 +102,7 @@ __all__ = [
     "RunTimeout",
     "ServerToolCall",
     "ServerToolResult",
+    "Settings",
     "Telemetry",
     "TextPart",
     "Tool",

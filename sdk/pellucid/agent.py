@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from difflib import get_close_matches
+from typing import Any, Generic, TypeAlias
 
 from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits
 from pellucid.errors import ConfigError
 from pellucid.messages import Message
-from pellucid.models import Model
+from pellucid.models import Model, Prices, PublishedPrices, Settings, resolve
+from pellucid.output import Output, OutputT
 from pellucid.portal import run_in_portal
 from pellucid.run import Run, RunResult, Setup
 from pellucid.runtime import execute
@@ -20,7 +22,7 @@ from pellucid.tools.catalog import Catalogs
 Input: TypeAlias = str | Message | Sequence[Message]
 
 
-class Agent:
+class Agent(Generic[OutputT]):
     """A configuration that can be run any number of times, also at the same time.
 
     ```python
@@ -30,13 +32,17 @@ class Agent:
 
     Args:
         name: Value of `gen_ai.agent.name`.
-        model: What answers.
+        model: What answers; a name such as `openai:gpt-5` is resolved.
         instructions: System text.
+        output: Type of the answers, if they are not text: anything that pydantic can validate. An answer that does not
+            fit is sent back once with what is wrong.
+        settings: Request parameters of every model call, such as `{"temperature": 0.2, "max_tokens": 4096}`.
         tools: Tools, or functions to make tools of; they are listed by a provider called `static`.
         providers: What else lists tools; asked once per iteration, in this order, all at the same time.
         limits: Bounds of each run.
         telemetry: Where telemetry goes; OpenTelemetry's global providers if not given.
         description: Value of `gen_ai.agent.description`.
+        prices: Says what model calls cost; the vendors' published prices if not given.
 
     Raises:
         ConfigError: something of this cannot work.
@@ -47,16 +53,21 @@ class Agent:
         self,
         name: str,
         *,
-        model: Model,
+        model: Model | str,
         instructions: str | None = None,
+        output: type[OutputT] | None = None,
+        settings: Settings | None = None,
         tools: Sequence[Tool | Callable[..., Any]] = (),
         providers: Sequence[ToolProvider] = (),
         limits: Limits | None = None,
         telemetry: Pipeline | None = None,
         description: str | None = None,
+        prices: Prices | None = None,
     ) -> None:
         if not name:
             raise ConfigError("Agent: name must not be empty; it names the agent in traces and metrics")
+        if isinstance(model, str):
+            model = resolve(model)
         if not isinstance(model, Model):
             raise ConfigError(
                 f"Agent {name!r}: {model!r} is not a model; "
@@ -75,6 +86,9 @@ class Agent:
             description=description,
             model=model,
             instructions=instructions,
+            output=Output(output) if output is not None and output is not str else None,
+            settings=_checked(name, settings or Settings()),
+            prices=prices if prices is not None else PublishedPrices(),
             listers=listers,
             limits=limits or Limits(),
             catalogs=Catalogs(),
@@ -98,7 +112,7 @@ class Agent:
         identity: Identity | None = None,
         signal: CancelToken | None = None,
         deps: Any = None,
-    ) -> RunResult:
+    ) -> RunResult[OutputT]:
         """Run until the model is done or a limit is reached.
 
         Args:
@@ -112,6 +126,7 @@ class Agent:
             RunCancelled: `signal` was cancelled. (A cancelled task or scope raises the event loop's own exception.)
             RunTimeout: `Limits.deadline` passed.
             DiscoveryError, ToolNameCollision, ModelError: a phase failed.
+            OutputError: the model's answer is not of the type `output`, also at the second attempt.
         """
         return await execute(self._begin(input, history, identity=identity, signal=signal, deps=deps))
 
@@ -123,7 +138,7 @@ class Agent:
         identity: Identity | None = None,
         signal: CancelToken | None = None,
         deps: Any = None,
-    ) -> RunResult:
+    ) -> RunResult[OutputT]:
         """Do as `run` does, for sync callers: without an event loop, inside a running one, or after one was closed."""
         return run_in_portal(lambda: self.run(input, history=history, identity=identity, signal=signal, deps=deps))
 
@@ -135,7 +150,7 @@ class Agent:
         identity: Identity | None = None,
         signal: CancelToken | None = None,
         deps: Any = None,
-    ) -> RunStream:
+    ) -> RunStream[OutputT]:
         """Run, and read the events as they happen; arguments as for `run`.
 
         ```python
@@ -150,7 +165,7 @@ class Agent:
         """
         readers = Listeners()
         run = self._begin(input, history, identity=identity, signal=signal, deps=deps, stream=readers)
-        return RunStream(readers, run)
+        return RunStream[OutputT](readers, run)
 
     def on(self, pattern: str, listener: Listener, *, once: bool = False) -> Callable[[], None]:
         """Call `listener` for every event that matches: `"run.completed"`, `"tools.*"` or `"*"`.
@@ -186,6 +201,19 @@ class Agent:
             pipeline=self._telemetry,
             stream=stream,
         )
+
+
+def _checked(agent: str, settings: Settings) -> Settings:
+    known = Settings.__annotations__
+    for name in settings:
+        if name not in known:
+            close = get_close_matches(name, known, 1)
+            raise ConfigError(
+                f"Agent {agent!r}: there is no setting {name!r}; "
+                f"{f'did you mean {close[0]!r}? ' if close else ''}"
+                f"known are {', '.join(known)}, and what only one vendor knows goes into `extra`"
+            )
+    return settings
 
 
 def _messages(given: Input) -> Sequence[Message]:

@@ -33,6 +33,8 @@ def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> ModelReques
             instructions=run.setup.instructions,
             messages=tuple(run.messages),
             tools=definitions,
+            settings=run.setup.settings,
+            output=run.setup.output.schema if run.setup.output is not None else None,
         )
         b.note(tool_count=len(definitions), message_count=len(request.messages), catalog_digest=catalog.digest)
 

@@ -206,6 +206,15 @@ def error_type_of(error: BaseException) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
+def error_kind_of(error: BaseException) -> ErrorKind:
+    """Return what an error means, as far as its type says."""
+    if isinstance(error, ModelError):
+        return error.error_kind
+    if isinstance(error, TimeoutError):
+        return "timeout"
+    return "unavailable" if isinstance(error, OSError) else "unknown"
+
+
 def describe(error: BaseException) -> str:
     """Return one informative line for `error`, looking into groups and causes where the error itself says nothing."""
     seen: BaseException | None = error

@@ -187,6 +187,18 @@ class InferenceFailed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OutputRejected(Event):
+    """A model's answer is not of the type that the agent asks for.
+
+    Attributes: is_final: the run fails of it; otherwise the model was told, and answers once more.
+    """
+
+    name: ClassVar[str] = "output.rejected"
+    problem: str
+    is_final: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolStarted(Event):
     """A tool call began."""
 

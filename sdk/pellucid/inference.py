@@ -11,10 +11,11 @@ from opentelemetry.trace import format_span_id
 
 from pellucid import semconv
 from pellucid.background import OutOfTime, race
-from pellucid.errors import ModelError, ModelTimeout, describe
+from pellucid.errors import ModelError, ModelTimeout, describe, error_kind_of
 from pellucid.events import InferenceDelta
-from pellucid.messages import Message, Part, ReasoningPart, TextPart, ToolCall
-from pellucid.models import Model, ModelDelta, ModelRequest, ModelResponse, StreamItem
+from pellucid.messages import Message, Part, ReasoningPart, TextPart, ToolCall, Usage
+from pellucid.models import Model, ModelDelta, ModelRequest, ModelResponse, StreamItem, candidates, falls_back, told
+from pellucid.output import prompted
 from pellucid.run import Run
 from pellucid.telemetry import INFERENCE, Boundary, boundary, once
 from pellucid.tools.catalog import Catalog
@@ -23,10 +24,29 @@ from pellucid.tools.catalog import Catalog
 async def infer(run: Run, request: ModelRequest, catalog: Catalog) -> ModelResponse:
     """Return the model's answer, every tool call in it with an id of its own.
 
+    A `FallbackModel` is a list of models that are asked in turn; each attempt is a `chat` span of its own.
+
     Raises:
-        ModelError: the model failed; its own exception is the cause.
+        ModelError: the model failed; its own exception is the cause. Of several models, the last one's error has
+            notes that tell of the others.
     """
-    model = run.setup.model
+    failures: list[ModelError] = []
+    for attempt, model in enumerate(candidates(run.setup.model), 1):
+        partial: list[ModelDelta] = []
+        try:
+            return await _attempt(run, model, request, catalog, attempt, partial)
+        except ModelError as error:
+            failures.append(error)
+            # Whoever reads the stream has had the beginning of an answer; another one cannot follow it.
+            if partial or not falls_back(run.setup.model, error):
+                break
+    raise told(failures)
+
+
+async def _attempt(
+    run: Run, model: Model, request: ModelRequest, catalog: Catalog, attempt: int, partial: list[ModelDelta]
+) -> ModelResponse:
+    request = request if getattr(model, "native_output", False) else prompted(request)
     with boundary(
         run,
         INFERENCE,
@@ -37,18 +57,19 @@ async def infer(run: Run, request: ModelRequest, catalog: Catalog) -> ModelRespo
         server_port=getattr(model, "server_port", None),
         conversation_id=run.conversation_id,
         stream=run.reader is not None or None,
-        attempt=1,
+        output_type="json" if request.output is not None else None,
+        attempt=attempt,
         **request.settings,
     ) as b:
         b.note(finish_reasons=("error",))  # until there is a better one, whatever ends this
         _record_request(run, b, request, catalog)
-        partial: list[ModelDelta] = []
         try:
             response = await _answer(run, b, model, request, partial)
         except BaseException:
             if partial:
                 b.record_output(lambda recorder: recorder.answer(_unfinished(partial), "error"))
             raise
+        response = _priced(run, model, response)
         run.usage += response.usage
         _record_response(run, b, model, response)
         return response
@@ -69,7 +90,20 @@ async def _answer(
             model.name, f"no answer within {timeout:g} s; raise Limits.model_timeout if that is normal"
         ) from None
     except Exception as error:
-        raise ModelError(model.name, describe(error)) from error
+        raise ModelError(model.name, describe(error), error_kind=error_kind_of(error)) from error
+
+
+def _priced(run: Run, model: Model, response: ModelResponse) -> ModelResponse:
+    """Say what the answer cost, unless the vendor did or nobody knows."""
+    usage = response.usage
+    if usage.cost is not None:
+        return response
+    try:
+        cost = run.setup.prices(model.provider_name, response.model or model.name, usage)
+    except Exception as error:  # noqa: BLE001  (price tables are the application's)
+        run.fault("prices", error)
+        return response
+    return response if cost is None else replace(response, usage=replace(usage, cost=cost))
 
 
 async def _consume(
@@ -124,6 +158,7 @@ def _checked(run: Run, model: Model, response: object) -> ModelResponse:
             f"it returned an object of type {type(response).__name__} instead of a ModelResponse"
             f"{'; a stream must end with one' if run.reader is not None else ''}",
             error_type="invalid_response",
+            error_kind="invalid_response",
         )
     message = response.message
     if all(call.id for call in message.tool_calls):
@@ -163,12 +198,31 @@ def _record_response(run: Run, b: Boundary, model: Model, response: ModelRespons
         cache_read_input_tokens=usage.cache_read_input_tokens,
         cache_write_input_tokens=usage.cache_write_input_tokens,
         reasoning_output_tokens=usage.reasoning_output_tokens,
+        cached_share=_cached_share(usage),
+        cost=usage.cost,
     )
     b.record_output(lambda recorder: recorder.answer(response.message, response.finish_reason))
+    _count(run, b, model, response)
+
+
+def _count(run: Run, b: Boundary, model: Model, response: ModelResponse) -> None:
+    usage = response.usage
     for kind, tokens in (("input", usage.input_tokens), ("output", usage.output_tokens)):
         if tokens is not None:
             labels = {**_labels(model, response.model), semconv.TOKEN_TYPE: kind}
             run.count(semconv.TOKEN_USAGE, tokens, labels, b.context)
+    labels = {semconv.PROVIDER_NAME: model.provider_name, semconv.REQUEST_MODEL: model.name}
+    if (share := _cached_share(usage)) is not None:
+        run.count(semconv.PROMPT_CACHE_SHARE, share, labels, b.context)
+    if usage.cost is not None:
+        run.count(semconv.COST, usage.cost, labels, b.context)
+
+
+def _cached_share(usage: Usage) -> float | None:
+    """Return which share of the input came from the vendor's prompt cache, if both are known."""
+    if not usage.input_tokens or usage.cache_read_input_tokens is None:
+        return None
+    return usage.cache_read_input_tokens / usage.input_tokens
 
 
 def _labels(model: Model, answered: str | None = None) -> dict[str, Any]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Generic, Literal, TypeAlias
 
 import anyio
 
 from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits
 from pellucid.messages import Message, Usage
-from pellucid.models import Model
+from pellucid.models import Model, Prices, Settings
+from pellucid.output import Output, OutputT
 from pellucid.telemetry import Listeners, Pipeline, Scope
 from pellucid.tools.catalog import Catalogs
 from pellucid.tools.listing import Lister
@@ -20,12 +21,12 @@ Status: TypeAlias = Literal["completed", "limit_reached"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
+class RunResult(Generic[OutputT]):
     """What a run came to.
 
     Attributes:
         status: `completed`, or `limit_reached` if a limit made the model answer before it was done.
-        output: Text of the last answer.
+        output: Text of the last answer, or the value it says if the agent has a type for its answers.
         messages: The whole conversation, ready to be the `history` of the next run.
         usage: Sum over all model calls; `None` where no call said anything.
         iterations: Passes of the loop.
@@ -35,7 +36,7 @@ class RunResult:
     """
 
     status: Status
-    output: str
+    output: OutputT
     messages: tuple[Message, ...]
     usage: Usage
     iterations: int
@@ -53,6 +54,9 @@ class Setup:
     description: str | None
     model: Model
     instructions: str | None
+    output: Output[Any] | None
+    settings: Settings
+    prices: Prices
     listers: tuple[Lister, ...]
     limits: Limits
     catalogs: Catalogs
@@ -68,15 +72,19 @@ class Run(Scope):
         tool_calls: Calls dispatched so far.
         offered: Names of all tools that were ever offered, to tell a removed one from an invented one.
         offering: Digest of the catalogue that was offered last.
+        answer: What the last answer came to: its text, or the value it says.
+        repaired: Whether the model was told once that its answer is not of the type that is wanted.
     """
 
     __slots__ = (
+        "answer",
         "deps",
         "limits",
         "messages",
         "offered",
         "offering",
         "reader",
+        "repaired",
         "serial",
         "setup",
         "signal",
@@ -112,6 +120,8 @@ class Run(Scope):
         self.tool_calls = 0
         self.offered: set[str] = set()
         self.offering: str | None = None
+        self.answer: Any = None
+        self.repaired = False
         self.serial = anyio.Lock()
 
     def discovery_context(self) -> DiscoveryContext:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import Any, Final
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -13,10 +14,12 @@ from pellucid.background import race
 from pellucid.compose import compose
 from pellucid.discovery import discover
 from pellucid.dispatch import dispatch
-from pellucid.errors import RunCancelled, RunTimeout
+from pellucid.errors import OutputError, RunCancelled, RunTimeout
+from pellucid.events import OutputRejected
 from pellucid.inference import infer
 from pellucid.messages import Message, ToolCall
-from pellucid.models import ModelResponse
+from pellucid.models import ModelResponse, candidates
+from pellucid.output import Mismatch, repair
 from pellucid.run import Run, RunResult, Status
 from pellucid.telemetry import RUN, Boundary, boundary, enter_scope, leave_scope
 from pellucid.tools.catalog import Catalog
@@ -24,8 +27,14 @@ from pellucid.tools.catalog import Catalog
 PATIENCE = 0.25
 """Seconds that a finished run waits for async listeners to hear of it."""
 
+CUT_SHORT: Final = {
+    "length": "it was cut off; raise `max_tokens` in the agent's settings",
+    "content_filter": "the model refused to answer",
+}
+"""Finish reasons after which asking again for the same does not help, and what to say of them."""
 
-async def execute(run: Run) -> RunResult:
+
+async def execute(run: Run) -> RunResult[Any]:
     """Run the loop until it ends, is cancelled, or its deadline has passed.
 
     It runs in a task of its own. A tool, provider or model that does not let itself be cancelled is left behind, with
@@ -37,7 +46,7 @@ async def execute(run: Run) -> RunResult:
         PellucidError: a phase failed.
     """
     deadline = run.limits.deadline
-    ended: list[RunResult | Exception] = []
+    ended: list[RunResult[Any] | Exception] = []
     try:
         with anyio.move_on_after(deadline) as scope:
             run.deadline = scope.deadline if deadline is not None else None
@@ -75,7 +84,7 @@ def _stopped(run: Run) -> RunCancelled | RunTimeout:
     return RunTimeout(f"run of agent {run.agent!r} did not finish within its deadline of {run.limits.deadline:g} s")
 
 
-async def _observed(run: Run) -> RunResult:
+async def _observed(run: Run) -> RunResult[Any]:
     """Run the loop within the boundary of the run."""
     setup = run.setup
     with boundary(
@@ -83,7 +92,7 @@ async def _observed(run: Run) -> RunResult:
         RUN,
         setup.name,
         agent=setup.name,
-        model=setup.model.name,
+        model=setup.model.name if len(candidates(setup.model)) == 1 else None,
         conversation_id=run.conversation_id,
     ) as b:
         if setup.description and b.records:
@@ -114,19 +123,50 @@ async def _loop(run: Run, b: Boundary) -> tuple[Status, str, ModelResponse]:
         run.messages.append(_without_repeated_ids(response.message))
         calls = response.message.tool_calls
         if not calls:
-            return "completed", response.finish_reason, response
+            if _accept(run, b, response, again=not run.repaired):
+                return "completed", response.finish_reason, response
+            run.repaired = True
+            continue
         run.messages.append(Message("tool", await dispatch(run, catalog, calls)))
         if run.limits.max_tool_calls is not None and run.tool_calls >= run.limits.max_tool_calls:
             limit = "max_tool_calls"
             break
     response = await _closing_answer(run, catalog)
     _tally(run, b)
+    _accept(run, b, response, again=False)
     return "limit_reached", limit, response
+
+
+def _accept(run: Run, b: Boundary, response: ModelResponse, *, again: bool) -> bool:
+    """Take the answer if it is of the type that is wanted; otherwise tell the model what is wrong with it, or give up.
+
+    Raises:
+        OutputError: it is not, and there is no other attempt.
+    """
+    text = run.messages[-1].text
+    output = run.setup.output
+    if output is None:
+        run.answer = text
+        return True
+    try:
+        run.answer = output.parse(text)
+    except Mismatch as mismatch:
+        again = again and response.finish_reason not in CUT_SHORT
+        told = {"problem": run.text(str(mismatch)) or "", "is_final": not again}
+        run.emit(OutputRejected, b.span.get_span_context(), told)
+        if not again:
+            reason = CUT_SHORT.get(response.finish_reason, str(mismatch))
+            raise OutputError(
+                response.model or run.setup.model.name, f"its answer is no {output.name}: {reason}", text=text
+            ) from mismatch.__cause__
+        run.messages.append(Message("user", repair(str(mismatch))))
+        return False
+    return True
 
 
 def _tally(run: Run, b: Boundary) -> None:
     """Note what the run has used so far: one that fails later has cost that too."""
-    b.note(input_tokens=run.usage.input_tokens, output_tokens=run.usage.output_tokens)
+    b.note(input_tokens=run.usage.input_tokens, output_tokens=run.usage.output_tokens, cost=run.usage.cost)
 
 
 async def _closing_answer(run: Run, catalog: Catalog) -> ModelResponse:
@@ -150,14 +190,14 @@ def _without_repeated_ids(message: Message) -> Message:
     return message if len(parts) == len(message.parts) else Message(message.role, parts)
 
 
-def _finish(run: Run, b: Boundary, status: Status, stop_reason: str, response: ModelResponse) -> RunResult:
+def _finish(run: Run, b: Boundary, status: Status, stop_reason: str, response: ModelResponse) -> RunResult[Any]:
     b.note(stop_reason=stop_reason, finish_reasons=(response.finish_reason,))
     b.record_output(lambda recorder: recorder.answer(run.messages[-1], response.finish_reason))
     labels = {semconv.AGENT_NAME: run.agent, semconv.STOP_REASON: stop_reason}
     run.count(semconv.RUN_ITERATIONS, run.iteration, labels, b.context)
     return RunResult(
         status=status,
-        output=run.messages[-1].text,
+        output=run.answer,
         messages=tuple(run.messages),
         usage=run.usage,
         iterations=run.iteration,

@@ -10,7 +10,7 @@ import math
 import weakref
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Any, Generic, Self
 
 import anyio
 from anyio.lowlevel import current_token
@@ -18,12 +18,13 @@ from anyio.lowlevel import current_token
 from pellucid.background import call_soon, spawn
 from pellucid.errors import ConfigError
 from pellucid.events import Event
+from pellucid.output import OutputT
 from pellucid.run import Run, RunResult
 from pellucid.runtime import execute
 from pellucid.telemetry import Listeners
 
 
-class RunStream:
+class RunStream(Generic[OutputT]):
     """The events of one run, as they happen: `async with agent.stream(...) as events: async for event in events: ...`.
 
     Leaving the block cancels the run if it is not over. If the run fails, its exception comes after its last event.
@@ -35,7 +36,7 @@ class RunStream:
         self._production: _Production | None = None
 
     @property
-    def result(self) -> RunResult:
+    def result(self) -> RunResult[OutputT]:
         """What the run came to, once its events have been read to the end.
 
         Raises:
@@ -85,7 +86,7 @@ class _Production:
         self._over = anyio.Event()
         self._abandoned = False
         self.send, self.receive = anyio.create_memory_object_stream[Event](math.inf)
-        self.result: RunResult | None = None
+        self.result: RunResult[Any] | None = None
         self.error: Exception | None = None
 
     async def produce(self) -> None:

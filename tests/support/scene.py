@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
+
 from pellucid import (
     Agent,
     BlobPart,
@@ -12,9 +14,12 @@ from pellucid import (
     Message,
     ModelDelta,
     ModelResponse,
+    Price,
+    PriceTable,
     ReasoningPart,
     ServerToolCall,
     ServerToolResult,
+    Settings,
     TextPart,
     ToolCall,
     ToolResult,
@@ -35,6 +40,19 @@ USAGE = Usage(
     cache_read_input_tokens=50,
     cache_write_input_tokens=25,
     reasoning_output_tokens=4,
+)
+PRICES = PriceTable({"gpt-x-2026-08-07": Price(input=1.0, output=10.0)})
+SETTINGS = Settings(
+    max_tokens=1024,
+    temperature=0.2,
+    top_p=0.9,
+    top_k=40,
+    seed=7,
+    frequency_penalty=0.1,
+    presence_penalty=0.2,
+    stop_sequences=["END"],
+    reasoning_level="high",
+    extra={"metadata": {"team": "a"}},
 )
 HISTORY = [
     Message("system", "Be kind."),
@@ -68,6 +86,7 @@ class RemoteModel:
     provider_name = "openai"
     server_address = "api.example.com"
     server_port = 443
+    native_output = True
 
     def __init__(self) -> None:
         self.asked = 0
@@ -77,7 +96,7 @@ class RemoteModel:
         message = (
             Message("assistant", [ReasoningPart("Sum them."), ToolCall("add", {"a": 1, "b": 2}, "call_1")])
             if self.asked == 1
-            else Message("assistant", "It is 3.")
+            else Message("assistant", '{"sum": 3}')
         )
         return ModelResponse(
             message=message,
@@ -105,7 +124,14 @@ async def add(a: int, b: int) -> int:
     return a + b
 
 
+class Sum(TypedDict):
+    """What the agent answers."""
+
+    sum: int
+
+
 def agent(**options: Any) -> Agent:
     """Return an agent that has everything an agent may have."""
     model = options.pop("model", None) or RemoteModel()
-    return Agent("support", model=model, tools=[add], description="Helps.", instructions="Be brief.", **options)
+    given = {"tools": [add], "description": "Helps.", "settings": SETTINGS, "output": Sum, "prices": PRICES, **options}
+    return Agent("support", model=model, instructions="Be brief.", **given)

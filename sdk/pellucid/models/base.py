@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict, runtime_checkable
 
+from pellucid.errors import ModelError
 from pellucid.messages import FinishReason, Message, ToolDefinition, Usage
 from pellucid.types import JSONObject
 
@@ -111,3 +112,15 @@ class Model(Protocol):
     def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
         """Yield deltas as they arrive, and last the whole `ModelResponse`, equal to what `generate` would return."""
         ...
+
+
+def candidates(model: Model) -> tuple[Model, ...]:
+    """Return the models that are asked in turn until one answers: the model itself, but for a `FallbackModel`."""
+    models: tuple[Model, ...] = getattr(model, "models", (model,))
+    return models
+
+
+def falls_back(model: Model, error: ModelError) -> bool:
+    """Return whether the next candidate of `model` is to be asked after `error`."""
+    decide: Callable[[ModelError], bool] | None = getattr(model, "falls_back", None)
+    return decide is not None and decide(error)

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import httpx2
 from anyio.lowlevel import current_token
 
-from pellucid.errors import ErrorKind, ModelError, ModelTimeout, describe
+from pellucid.errors import ErrorKind, ModelError, ModelTimeout, describe, error_kind_of
 from pellucid.models.base import Settings
 
 TIMEOUT: Final = httpx2.Timeout(600.0, connect=10.0)
@@ -109,11 +109,11 @@ def failure(
 def _kind_of(error: Exception, status: int | None) -> ErrorKind:
     if status is not None:
         return _KINDS.get(status) or ("unavailable" if status >= 500 else "invalid_request")  # noqa: PLR2004
-    if isinstance(error, (TimeoutError, httpx2.TimeoutException)):
+    if isinstance(error, httpx2.TimeoutException):
         return "timeout"
-    if isinstance(error, (OSError, httpx2.TransportError)):
+    if isinstance(error, httpx2.TransportError):
         return "unavailable"
-    return "invalid_response" if isinstance(error, ValueError) else "unknown"
+    return "invalid_response" if isinstance(error, ValueError) else error_kind_of(error)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

@@ -1,0 +1,121 @@
+"""Several models as one: the next answers when one fails."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import aclosing
+from typing import Any, Final, cast
+
+from pellucid.errors import ConfigError, ErrorKind, ModelError, describe, error_kind_of
+from pellucid.models.base import Model, ModelRequest, ModelResponse, StreamItem, candidates
+from pellucid.models.resolve import resolve
+
+FALL_BACK_ON: Final[frozenset[ErrorKind]] = frozenset(
+    {"auth", "circuit_open", "invalid_response", "rate_limited", "timeout", "unavailable", "unknown"}
+)
+"""Failures that another model may not have. A request that is refused as invalid would be refused again."""
+
+
+class FallbackModel:
+    """Models that are asked in turn until one answers.
+
+    ```python
+    Agent("support", model=FallbackModel("anthropic:claude-sonnet-4-5", "openai:gpt-5"))
+    ```
+
+    In a run, each attempt is a `chat` span of its own, with the name of the model that was asked and
+    `pellucid.attempt`. A stream goes to the next model only as long as no piece of an answer has arrived.
+
+    Args:
+        models: In the order in which they are asked; names such as `openai:gpt-5` are resolved.
+        on: Kinds of failures after which the next one is asked.
+
+    Attributes:
+        models: What is asked; a `FallbackModel` among them stands for its own models.
+
+    Raises:
+        ConfigError: there is no model, or one is given twice.
+    """
+
+    def __init__(self, *models: Model | str, on: Collection[ErrorKind] = FALL_BACK_ON) -> None:
+        resolved = [resolve(model) if isinstance(model, str) else model for model in models]
+        self.models: tuple[Model, ...] = tuple(each for model in resolved for each in candidates(model))
+        if not self.models:
+            raise ConfigError("FallbackModel: no model is given; name at least two, the first choice first")
+        if len({id(model) for model in self.models}) < len(self.models):
+            raise ConfigError(f"FallbackModel: one model is given twice in {[model.name for model in self.models]}")
+        self._on = frozenset(on)
+
+    def __repr__(self) -> str:
+        return f"FallbackModel({', '.join(map(repr, self.models))})"
+
+    @property
+    def name(self) -> str:
+        """The name of the first choice."""
+        return self.models[0].name
+
+    @property
+    def provider_name(self) -> str:
+        """The vendor of the first choice."""
+        return self.models[0].provider_name
+
+    @property
+    def native_output(self) -> bool:
+        """Whether all of them have a parameter for the output's schema."""
+        return all(getattr(model, "native_output", False) for model in self.models)
+
+    def falls_back(self, error: ModelError) -> bool:
+        """Return whether the next model is to be asked after this failure."""
+        return error.error_kind in self._on
+
+    async def generate(self, request: ModelRequest) -> ModelResponse:
+        """Return the first answer that there is."""
+        failures: list[ModelError] = []
+        for model in self.models:
+            try:
+                return await model.generate(request)
+            except Exception as error:  # noqa: BLE001  (raised when no model is left)
+                failures.append(_named(model, error))
+                if not self.falls_back(failures[-1]):
+                    break
+        raise told(failures)
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
+        """Yield the pieces of the first answer that begins to arrive."""
+        failures: list[ModelError] = []
+        for model in self.models:
+            begun = False
+            try:
+                async with aclosing(cast("Any", model.stream(request))) as items:
+                    async for item in items:
+                        begun = True
+                        yield item
+            except Exception as error:  # noqa: BLE001  (raised when no model is left)
+                failures.append(_named(model, error))
+                if begun or not self.falls_back(failures[-1]):
+                    break
+            else:
+                return
+        raise told(failures)
+
+    async def aclose(self) -> None:
+        """Close all models that can be closed."""
+        for model in self.models:
+            if hasattr(model, "aclose"):
+                await model.aclose()
+
+
+def told(failures: Sequence[ModelError]) -> ModelError:
+    """Return the last of several failures, with notes that tell of the others."""
+    last = failures[-1]
+    for earlier in failures[:-1]:
+        last.add_note(f"before that: {earlier}")
+    return last
+
+
+def _named(model: Model, error: Exception) -> ModelError:
+    if isinstance(error, ModelError):
+        return error
+    named = ModelError(model.name, describe(error), error_kind=error_kind_of(error))
+    named.__cause__ = error
+    return named

@@ -1,0 +1,141 @@
+"""What a model call costs: published prices, and your own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, Protocol
+
+from pellucid.errors import ConfigError
+from pellucid.messages import Usage
+
+MILLION: Final = 1_000_000
+
+_PUBLISHERS: Final[Mapping[str, str]] = {
+    "anthropic": "anthropic",
+    "aws.bedrock": "aws",
+    "azure.ai.openai": "azure",
+    "azure.ai.inference": "azure",
+    "cohere": "cohere",
+    "deepseek": "deepseek",
+    "gcp.gemini": "google",
+    "gcp.gen_ai": "google",
+    "gcp.vertex_ai": "google",
+    "groq": "groq",
+    "mistral_ai": "mistral",
+    "openai": "openai",
+    "openrouter": "openrouter",
+    "perplexity": "perplexity",
+    "x_ai": "x-ai",
+}
+"""Values of `gen_ai.provider.name`, and the ids of the `genai-prices` package."""
+
+
+class Prices(Protocol):
+    """Something that knows what model calls cost; any function of this shape will do."""
+
+    def __call__(self, provider_name: str, model: str, usage: Usage, /) -> float | None:
+        """Return US dollars, or `None` if they are not known."""
+        ...
+
+
+class PublishedPrices:
+    """The vendors' published prices of today, from the `genai-prices` package; no network is used.
+
+    `None` for a model that it does not know, for unknown tokens, and without the package (`pip install
+    pellucid[prices]`; each vendor's extra brings it).
+    """
+
+    def __call__(self, provider_name: str, model: str, usage: Usage, /) -> float | None:
+        """Return US dollars, or `None` if they are not known."""
+        publisher = _PUBLISHERS.get(provider_name)
+        if publisher is None or usage.input_tokens is None or usage.output_tokens is None:
+            return None
+        calculate = _calculator()
+        return calculate(publisher, model, usage) if calculate is not None else None
+
+    def __repr__(self) -> str:
+        return "PublishedPrices()"
+
+
+@cache
+def _calculator() -> Callable[[str, str, Usage], float | None] | None:
+    """Return the package's calculation; loading it takes 0.1 s, which runs without prices need not pay."""
+    try:
+        import genai_prices
+    except ImportError:
+        return None
+
+    def calculate(publisher: str, model: str, usage: Usage) -> float | None:
+        known: dict[str, Any] = {
+            "input_tokens": usage.input_tokens,
+            "output_tokens": usage.output_tokens,
+            "cache_read_tokens": usage.cache_read_input_tokens,
+            "cache_write_tokens": usage.cache_write_input_tokens,
+        }
+        try:
+            counted = genai_prices.Usage(**{name: count for name, count in known.items() if count is not None})
+            return float(genai_prices.calc_price(counted, model, provider_id=publisher).total_price)
+        except (LookupError, ValueError):  # no such model, or tokens that contradict each other
+            return None
+
+    return calculate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What a model costs, in US dollars for a million tokens.
+
+    Attributes:
+        input: Tokens that did not come from the vendor's cache.
+        cache_read: Tokens that did; as `input` if not given.
+        cache_write: Tokens that were written to the cache; as `input` if not given.
+    """
+
+    input: float
+    output: float
+    cache_read: float | None = None
+    cache_write: float | None = None
+
+    def of(self, usage: Usage) -> float | None:
+        """Return US dollars, or `None` if the number of tokens is not known."""
+        if usage.input_tokens is None or usage.output_tokens is None:
+            return None
+        read, written = usage.cache_read_input_tokens or 0, usage.cache_write_input_tokens or 0
+        dollars = (
+            max(0, usage.input_tokens - read - written) * self.input
+            + read * (self.input if self.cache_read is None else self.cache_read)
+            + written * (self.input if self.cache_write is None else self.cache_write)
+            + usage.output_tokens * self.output
+        )
+        return dollars / MILLION
+
+
+class PriceTable:
+    """Prices of your own, for contracts, new models and models of your own.
+
+    ```python
+    prices = PriceTable({"openai:gpt-5": Price(input=1.0, output=8.0), "my-model": Price(input=0.0, output=0.0)})
+    Agent("support", model="openai:gpt-5", prices=prices)
+    ```
+
+    Args:
+        table: By the model's name, or by `provider:model`, which goes before it.
+        otherwise: Asked about models that are not in the table.
+
+    Raises:
+        ConfigError: a value is not a `Price`.
+    """
+
+    def __init__(self, table: Mapping[str, Price], *, otherwise: Prices | None = None) -> None:
+        for name, price in table.items():
+            if not isinstance(price, Price):
+                raise ConfigError(f"PriceTable: {price!r} for {name!r} is no Price(input=..., output=...)")
+        self._table = dict(table)
+        self._otherwise = otherwise if otherwise is not None else PublishedPrices()
+
+    def __call__(self, provider_name: str, model: str, usage: Usage, /) -> float | None:
+        """Return US dollars, or `None` if they are not known."""
+        price = self._table.get(f"{provider_name}:{model}") or self._table.get(model)
+        return price.of(usage) if price is not None else self._otherwise(provider_name, model, usage)

@@ -1,0 +1,103 @@
+"""Models by name: `openai:gpt-5`, `anthropic:claude-sonnet-4-5`, `ollama:qwen3`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any, Final
+
+from pellucid.errors import ConfigError
+from pellucid.models.base import Model
+
+ADAPTERS: Final[Mapping[str, tuple[str, str]]] = {
+    "OpenAIModel": ("openai", "openai"),
+    "AnthropicModel": ("anthropic", "anthropic"),
+    "GeminiModel": ("gemini", "google.genai"),
+}
+"""Classes, their module and extra, and the vendor's package; they are loaded when they are asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A place that serves models.
+
+    Attributes:
+        adapter: Name of the class that speaks its protocol.
+        base_url: Where it is, if not where the adapter's vendor is.
+        key: Environment variable of its key; none for one on this machine.
+        provider_name: Value of `gen_ai.provider.name`, if not the adapter's.
+        options: Further arguments of the adapter.
+    """
+
+    adapter: str = "OpenAIModel"
+    base_url: str | None = None
+    key: str | None = None
+    provider_name: str | None = None
+    options: Mapping[str, Any] | None = None
+
+
+HOSTS: Final[Mapping[str, Host]] = {
+    "openai": Host(),
+    "openai-chat": Host(options={"api": "chat"}),
+    "anthropic": Host(adapter="AnthropicModel"),
+    "gemini": Host(adapter="GeminiModel"),
+    "google": Host(adapter="GeminiModel"),
+    "ollama": Host(base_url="http://localhost:11434/v1", provider_name="ollama"),
+    "lmstudio": Host(base_url="http://localhost:1234/v1", provider_name="lmstudio"),
+    "llamacpp": Host(base_url="http://localhost:8080/v1", provider_name="llamacpp"),
+    "vllm": Host(base_url="http://localhost:8000/v1", provider_name="vllm"),
+    "deepseek": Host(base_url="https://api.deepseek.com", key="DEEPSEEK_API_KEY", provider_name="deepseek"),
+    "groq": Host(base_url="https://api.groq.com/openai/v1", key="GROQ_API_KEY", provider_name="groq"),
+    "mistral": Host(base_url="https://api.mistral.ai/v1", key="MISTRAL_API_KEY", provider_name="mistral_ai"),
+    "openrouter": Host(base_url="https://openrouter.ai/api/v1", key="OPENROUTER_API_KEY", provider_name="openrouter"),
+    "perplexity": Host(base_url="https://api.perplexity.ai", key="PERPLEXITY_API_KEY", provider_name="perplexity"),
+    "together": Host(base_url="https://api.together.xyz/v1", key="TOGETHER_API_KEY", provider_name="together"),
+    "xai": Host(base_url="https://api.x.ai/v1", key="XAI_API_KEY", provider_name="x_ai"),
+}
+"""What may stand before the colon; all but the vendors' own speak OpenAI's Chat Completions."""
+
+
+def resolve(name: str) -> Model:
+    """Return the model that `host:model` names.
+
+    Raises:
+        ConfigError: there is no such host, or its key or package is missing.
+    """
+    prefix, colon, model = name.partition(":")
+    host = HOSTS.get(prefix)
+    if not colon or not model or host is None:
+        close = get_close_matches(prefix, HOSTS, 1)
+        hint = f"did you mean {close[0]!r}? " if close and host is None else ""
+        raise ConfigError(
+            f"there is no model {name!r}: {hint}write `host:model`, such as `openai:gpt-5`, with one of the hosts "
+            f"{', '.join(HOSTS)}; for any other server use OpenAIModel(name, base_url=...)"
+        )
+    options: dict[str, Any] = dict(host.options or {})
+    if host.base_url is not None:
+        options["base_url"] = host.base_url
+    if host.provider_name is not None:
+        options["provider_name"] = host.provider_name
+    if host.key is not None:
+        if not (key := os.environ.get(host.key)):
+            raise ConfigError(f"model {name!r}: set the environment variable {host.key} to your key")
+        options["api_key"] = key
+    return adapter(host.adapter)(model, **options)
+
+
+def adapter(name: str) -> Callable[..., Model]:
+    """Return an adapter's class, and load its vendor's package.
+
+    Raises:
+        ConfigError: the package is not installed.
+    """
+    module, package = ADAPTERS[name]
+    try:
+        found: Callable[..., Model] = getattr(import_module(f"pellucid.models.{module}"), name)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] not in {package.split(".")[0], "httpx2"}:
+            raise
+        raise ConfigError(f"{name} needs the package {package!r}: pip install 'pellucid[{module}]'") from error
+    return found

@@ -1,0 +1,120 @@
+"""Structured output: an answer that is a value of a given type."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Generic, cast
+
+from pydantic import (
+    BaseModel,
+    PydanticSchemaGenerationError,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
+from typing_extensions import TypeVar
+
+from pellucid.errors import ConfigError
+from pellucid.models import ModelRequest, OutputSchema
+from pellucid.types import JSONObject, JSONValue
+
+OutputT = TypeVar("OutputT", default=str)
+"""The type of an agent's answers: text, unless `Agent(output=)` says otherwise."""
+
+_FENCED = re.compile(r"\A\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*\Z", re.DOTALL)
+
+
+class Mismatch(Exception):
+    """An answer is not of the type that was asked for; the text says what is wrong, in words for the model."""
+
+
+class Output(Generic[OutputT]):
+    """The type that an agent's answers must have.
+
+    Vendors want an object: a type that is none (a list, a number, a union) travels as the member `result` of one.
+
+    Attributes:
+        schema: What models are asked for. Objects in it are closed, so that vendors can hold a model to it.
+
+    Raises:
+        ConfigError: pydantic cannot make a JSON Schema of the type.
+    """
+
+    def __init__(self, kind: type[OutputT]) -> None:
+        self.name = getattr(kind, "__name__", None) or str(kind)
+        try:
+            self._adapter: TypeAdapter[Any] = TypeAdapter(kind)
+            schema = self._adapter.json_schema()
+            self._wrapped: type[BaseModel] | None = None
+            if schema.get("type") != "object" or "properties" not in schema:
+                self._wrapped = create_model("Output", result=(kind, ...))
+                schema = self._wrapped.model_json_schema()
+        except (PydanticSchemaGenerationError, PydanticUserError) as error:
+            raise ConfigError(
+                f"Agent(output={self.name}): pydantic cannot make a JSON Schema of this type: {error.message}"
+            ) from error
+        self.schema = OutputSchema(
+            name=re.sub(r"[^A-Za-z0-9_-]", "_", self.name)[:64],
+            schema=_closed(schema),
+            description=schema.get("description"),
+        )
+
+    def parse(self, text: str) -> OutputT:
+        """Return the value that an answer says.
+
+        Raises:
+            Mismatch: it is not of the type.
+        """
+        fenced = _FENCED.match(text)
+        document = fenced.group(1) if fenced else text
+        try:
+            if self._wrapped is not None:
+                # Models that were only told of the schema often leave the object out.
+                with suppress(ValidationError):
+                    return cast("OutputT", vars(self._wrapped.model_validate_json(document))["result"])
+            return cast("OutputT", self._adapter.validate_json(document))
+        except ValidationError as error:
+            raise Mismatch(_problems(error)) from error
+
+
+def prompted(request: ModelRequest) -> ModelRequest:
+    """Return the request for a model that has no parameter for the output's schema: it is put into the instructions."""
+    if request.output is None:
+        return request
+    asked = (
+        "Give your final answer as one JSON value that matches this JSON Schema, and nothing else:\n"
+        f"{json.dumps(request.output.schema, ensure_ascii=False)}"
+    )
+    instructions = f"{request.instructions}\n\n{asked}" if request.instructions else asked
+    return replace(request, instructions=instructions)
+
+
+def repair(problem: str) -> str:
+    """Return what a model is told about an answer that does not fit."""
+    return f"That answer does not match the JSON Schema of the output: {problem}\nAnswer again with valid JSON only."
+
+
+def _problems(error: ValidationError) -> str:
+    """Return what is wrong, without repeating what the model said."""
+    found = error.errors(include_url=False, include_input=False, include_context=False)
+    lines = [f"{'.'.join(str(step) for step in each['loc']) or 'the answer'}: {each['msg']}" for each in found[:10]]
+    if len(found) > len(lines):
+        lines.append(f"and {len(found) - len(lines)} more")
+    return "; ".join(lines)
+
+
+def _closed(schema: JSONValue) -> Any:
+    """Return a schema in which no object takes other members than those it names."""
+    if isinstance(schema, list):
+        return [_closed(each) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    closed: JSONObject = {key: _closed(value) for key, value in schema.items()}
+    if closed.get("type") == "object" and isinstance(closed.get("properties"), Mapping):
+        closed.setdefault("additionalProperties", False)
+    return closed
