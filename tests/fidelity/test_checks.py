@@ -70,6 +70,8 @@ SPANS: dict[str, tuple[dict[str, Any], str]] = {
     "another kind": ({"kind": SpanKind.SERVER}, "the kind SERVER instead of CLIENT"),
     "no model": ({"attributes": {semconv.REQUEST_MODEL: None}}, "should be of type str"),
     "a number as a text": ({"attributes": {semconv.ATTEMPT: "1"}}, "should be of type int"),
+    "a second attempt of nothing": ({"attributes": {semconv.ATTEMPT: 2}}, "no failed attempt goes before it"),
+    "a cost that nobody counted": ({"attributes": {semconv.COST_USD: 0.5}}, "its chat spans add up to 0.5"),
     "another operation": ({"attributes": {semconv.OPERATION_NAME: "talk"}}, "instead of 'chat'"),
     "no outcome": ({"attributes": {semconv.OUTCOME: None}}, "has no outcome"),
     "a success with an error": ({"attributes": {semconv.ERROR_TYPE: "x"}}, "error.type 'x'"),

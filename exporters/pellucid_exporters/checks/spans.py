@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -161,8 +162,11 @@ def _iteration(run: str, group: Sequence[Seen], previous: int) -> Iterator[str]:
     counts = Counter(seen.phase.name for seen in group)
     if not counts[semconv.DISCOVERY]:
         yield f"run {run} asked no provider in iteration {group[0].iteration}"
-    if counts[semconv.COMPOSE] > 2 or counts[semconv.INFERENCE] > counts[semconv.COMPOSE]:  # noqa: PLR2004  (the second is a closing answer)
+    calls = [seen for seen in group if seen.phase.name == semconv.INFERENCE]
+    asked = sum(seen.attributes.get(semconv.ATTEMPT) == 1 for seen in calls)
+    if counts[semconv.COMPOSE] > 2 or asked > counts[semconv.COMPOSE]:  # noqa: PLR2004  (the second is a closing answer)
         yield f"run {run} has in iteration {group[0].iteration} the spans {dict(counts)}"
+    yield from _attempts(calls)
     first = {name: min((seen.start for seen in group if seen.phase.name == name), default=None) for name in ORDER}
     # All providers have answered before a request is composed; of the rest there may be more after a closing answer.
     done = {name: max if name == semconv.DISCOVERY else min for name in ORDER}
@@ -173,13 +177,30 @@ def _iteration(run: str, group: Sequence[Seen], previous: int) -> Iterator[str]:
             yield f"run {run} began {after} before {before} in iteration {group[0].iteration}"
 
 
+def _attempts(calls: Sequence[Seen]) -> Iterator[str]:
+    """Check that each further attempt follows one that failed."""
+    before: Seen | None = None
+    for seen in sorted(calls, key=lambda call: call.start):
+        attempt = seen.attributes.get(semconv.ATTEMPT)
+        if attempt != 1 and (
+            before is None
+            or before.attributes.get(semconv.ATTEMPT, 0) + 1 != attempt
+            or before.attributes.get(semconv.OUTCOME) not in {semconv.FAILED, semconv.TIMEOUT}
+        ):
+            yield f"{seen} is attempt {attempt}, but no failed attempt goes before it"
+        before = seen
+
+
 def _usage(root: Seen, spans: Sequence[Seen]) -> Iterator[str]:
-    for attribute in (semconv.USAGE_INPUT_TOKENS, semconv.USAGE_OUTPUT_TOKENS):
+    for attribute in (semconv.USAGE_INPUT_TOKENS, semconv.USAGE_OUTPUT_TOKENS, semconv.COST_USD):
         told: list[Any] = [
             seen.attributes[attribute]
             for seen in spans
             if seen.phase.name == semconv.INFERENCE and attribute in seen.attributes
         ]
         total = sum(told) if told else None
-        if root.attributes.get(attribute) != total:
-            yield f"{root} has {attribute}={root.attributes.get(attribute)}; its chat spans add up to {total}"
+        of_run = root.attributes.get(attribute)
+        # Costs are fractions, and adding them in another order gives another last digit.
+        is_same = of_run == total or (of_run is not None and total is not None and math.isclose(of_run, total))
+        if not is_same:
+            yield f"{root} has {attribute}={of_run}; its chat spans add up to {total}"

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from pellucid import Agent, CancelToken, ConfigError, FallbackModel, ModelDelta, ModelError, RunCancelled
+from pellucid.events import InferenceDelta
+from pellucid.models import ModelRequest, ModelResponse
+from pellucid.testing import FunctionModel, ScriptedModel
+from support.runs import attributes, ending, within
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from pellucid import ErrorKind
+    from pellucid_exporters.testing import Captured
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
+
+ASKED = ModelRequest()
+
+
+def failing(kind: ErrorKind, name: str = "first") -> ScriptedModel:
+    """Return a model that fails each time."""
+    return ScriptedModel(*[ModelError(name, "no", error_kind=kind) for _ in range(3)], name=name)
+
+
+class Broken(ScriptedModel):
+    """A model whose streams end in the middle."""
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
+        """Yield a piece, then fail."""
+        yield ModelDelta("text", "Once upon")
+        raise ModelError(self.name, "the connection broke", error_kind="unavailable")
+
+
+async def read(agent: Agent) -> None:
+    """Stream a run to its end."""
+    async with agent.stream("go") as events:
+        async for _ in events:
+            pass
+
+
+async def test_each_attempt_is_a_span(telemetry: Captured) -> None:
+    """With the model that was asked and the number of the attempt; the run completes with the answer that came."""
+    second = ScriptedModel("hi", name="second")
+    result = await within(Agent("a", model=FallbackModel(failing("rate_limited"), second)).run("go"))
+    assert result.output == "hi"
+    chats = [span for span in telemetry.spans if span.name.startswith("chat")]
+    assert [(span.name, attributes(span)["pellucid.attempt"]) for span in chats] == [
+        ("chat first", 1),
+        ("chat second", 2),
+    ]
+    assert [ending(span)[0] for span in chats] == ["failed", "completed"]
+    names = [event.name for event in telemetry.events if event.name.startswith("inference.")]
+    assert names == ["inference.started", "inference.failed", "inference.started", "inference.completed"]
+
+
+async def test_the_run_has_no_single_model(telemetry: Captured) -> None:
+    """So its span and metric name none."""
+    await within(Agent("a", model=FallbackModel(ScriptedModel("hi", name="x"), ScriptedModel(name="y"))).run("go"))
+    assert "gen_ai.request.model" not in attributes(telemetry.span("invoke_agent"))
+    [point] = [point for point in telemetry.metrics if point.name == "gen_ai.invoke_agent.duration"]
+    assert "gen_ai.request.model" not in point.attributes
+
+
+@pytest.mark.parametrize(
+    "kind", ["auth", "circuit_open", "invalid_response", "rate_limited", "timeout", "unavailable", "unknown"]
+)
+async def test_failures_that_another_model_may_not_have(kind: ErrorKind) -> None:
+    """The next one is asked."""
+    model = FallbackModel(failing(kind), ScriptedModel("hi", "hi"))
+    assert (await within(Agent("a", model=model).run("go"))).output == "hi"
+    assert (await within(model.generate(ASKED))).message.text == "hi"
+
+
+@pytest.mark.parametrize("kind", ["invalid_request", "cancelled"])
+async def test_failures_that_every_model_would_have(kind: ErrorKind) -> None:
+    """The run fails at once, and the next one is not asked."""
+    second = ScriptedModel()
+    model = FallbackModel(failing(kind), second)
+    with pytest.raises(ModelError):
+        await within(Agent("a", model=model).run("go"))
+    with pytest.raises(ModelError):
+        await within(model.generate(ASKED))
+    assert second.requests == []
+
+
+async def test_the_kinds_can_be_chosen() -> None:
+    """`on=` says which."""
+    model = FallbackModel(failing("rate_limited"), ScriptedModel("hi"), on={"timeout"})
+    with pytest.raises(ModelError):
+        await within(Agent("a", model=model).run("go"))
+
+
+async def test_when_all_fail_the_last_error_tells_of_the_others() -> None:
+    """In notes; other exceptions than ModelError are named after their model."""
+    first, second = ScriptedModel(OSError("down"), OSError("down"), name="first"), failing("timeout", "second")
+    for attempt in (
+        Agent("a", model=FallbackModel(first, second)).run("go"),
+        FallbackModel(first, second).generate(ASKED),
+    ):
+        with pytest.raises(ModelError, match="'second'") as caught:
+            await within(attempt)
+        assert caught.value.__notes__ == ["before that: call of model 'first' failed: OSError: down"]
+
+
+async def test_a_stream_goes_on_with_the_next_model_until_something_has_arrived(telemetry: Captured) -> None:
+    """What was read cannot be taken back, so a stream that breaks later fails."""
+    agent = Agent("a", model=FallbackModel(failing("unavailable"), ScriptedModel("all is well")))
+    with anyio.fail_after(10):
+        async with agent.stream("go") as events:
+            pieces = [event.content async for event in events if isinstance(event, InferenceDelta)]
+    assert "".join(pieces) == "all is well"
+    agent = Agent("a", model=FallbackModel(Broken(), ScriptedModel("another story")))
+    with pytest.raises(ModelError, match="the connection broke"):
+        await within(read(agent))
+
+
+async def test_as_a_plain_model_it_streams_by_the_same_rule() -> None:
+    """Outside of a run too."""
+    model = FallbackModel(failing("unavailable"), ScriptedModel("well"))
+    items = [item async for item in model.stream(ASKED)]
+    assert isinstance(items[-1], ModelResponse)
+    assert items[-1].message.text == "well"
+    seen: list[object] = []
+    stream = FallbackModel(Broken(), ScriptedModel("another")).stream(ASKED)
+    seen.append(await anext(stream))
+    with pytest.raises(ModelError, match="the connection broke"):
+        await anext(stream)
+    assert seen == [ModelDelta("text", "Once upon")]
+
+
+async def test_a_cancellation_is_no_failure_to_fall_back_from() -> None:
+    """Nobody else is asked."""
+    token, second = CancelToken(), ScriptedModel()
+
+    async def hang(request: ModelRequest) -> str:
+        token.cancel("enough")
+        await anyio.sleep_forever()
+        return ""
+
+    with pytest.raises(RunCancelled):
+        await within(Agent("a", model=FallbackModel(FunctionModel(hang), second)).run("go", signal=token))
+    assert second.requests == []
+
+
+async def test_what_it_is_made_of() -> None:
+    """Models within models are one list; none, or one twice, is refused."""
+    one, two, three = (ScriptedModel(name=name) for name in ("one", "two", "three"))
+    model = FallbackModel(one, FallbackModel(two, three))
+    assert model.models == (one, two, three)
+    assert (model.name, model.provider_name) == ("one", "pellucid.testing")
+    with pytest.raises(ConfigError, match="no model is given"):
+        FallbackModel()
+    with pytest.raises(ConfigError, match="given twice"):
+        FallbackModel(one, one)
+    with pytest.raises(ConfigError, match="there is no model 'nonsense'"):
+        FallbackModel("nonsense")
+
+
+async def test_closing_it_closes_its_models() -> None:
+    """Those that can be closed."""
+    closed: list[str] = []
+
+    class Closable(ScriptedModel):
+        async def aclose(self) -> None:
+            closed.append(self.name)
+
+    await FallbackModel(Closable(name="one"), ScriptedModel(name="two"), Closable(name="three")).aclose()
+    assert closed == ["one", "three"]

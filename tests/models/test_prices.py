@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pellucid import Agent, ConfigError, Message, ModelResponse, Price, PriceTable, ToolCall, Usage, semconv, tool
+from pellucid.models import PublishedPrices
+from pellucid.models import prices as prices_module
+from pellucid.testing import ScriptedModel
+from support.runs import attributes, within
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pellucid_exporters.testing import Captured
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
+
+TABLE = PriceTable({"scripted": Price(input=2.0, output=10.0, cache_read=0.5)})
+
+
+@tool
+async def look() -> str:
+    """Look."""
+    return "seen"
+
+
+def answer(content: Any, **usage: Any) -> ModelResponse:
+    """Return an answer that used so much."""
+    message = Message("assistant", content)
+    return ModelResponse(
+        message=message, usage=Usage(**usage), finish_reason="tool_call" if message.tool_calls else "stop"
+    )
+
+
+async def test_a_call_has_its_cost_and_a_run_the_sum(telemetry: Captured) -> None:
+    """On the result, on spans, and as a counter; what came from the cache is cheaper."""
+    model = ScriptedModel(
+        answer([ToolCall("look")], input_tokens=1_000_000, output_tokens=100_000),
+        answer("done", input_tokens=1_000_000, output_tokens=0, cache_read_input_tokens=1_000_000),
+    )
+    result = await within(Agent("a", model=model, tools=[look], prices=TABLE).run("go"))
+    assert result.usage.cost == pytest.approx(3.0 + 0.5)
+    costs = [attributes(span)[semconv.COST_USD] for span in telemetry.spans if span.name == "chat scripted"]
+    assert costs == pytest.approx([3.0, 0.5])
+    assert attributes(telemetry.span("invoke_agent"))[semconv.COST_USD] == pytest.approx(3.5)
+    [point] = [point for point in telemetry.metrics if point.name == "pellucid.cost"]
+    assert point.value == pytest.approx(3.5)
+    assert dict(point.attributes) == {
+        "gen_ai.provider.name": "pellucid.testing",
+        "gen_ai.request.model": "scripted",
+    }
+
+
+async def test_an_unknown_cost_is_absent(telemetry: Captured) -> None:
+    """No price, or no tokens: neither attribute nor metric, and never 0."""
+    for model, prices in (
+        (ScriptedModel(answer("x", input_tokens=10, output_tokens=1)), PublishedPrices()),
+        (ScriptedModel(answer("x", input_tokens=10)), TABLE),
+    ):
+        result = await within(Agent("a", model=model, prices=prices).run("go"))
+        assert result.usage.cost is None
+    assert not [span for span in telemetry.spans if semconv.COST_USD in attributes(span)]
+    assert not [point for point in telemetry.metrics if point.name == "pellucid.cost"]
+
+
+async def test_a_cost_that_the_vendor_says_goes_first() -> None:
+    """Some tell what a call cost."""
+    model = ScriptedModel(answer("x", input_tokens=10, output_tokens=1, cost=0.25))
+    assert (await within(Agent("a", model=model, prices=TABLE).run("go"))).usage.cost == 0.25
+
+
+async def test_prices_that_fail_do_not_fail_the_run(telemetry: Captured) -> None:
+    """The fault is counted, and the cost is unknown."""
+
+    def broken(provider_name: str, model: str, usage: Usage) -> float | None:
+        raise KeyError(model)
+
+    result = await within(Agent("a", model=ScriptedModel("x"), prices=broken).run("go"))
+    assert result.usage.cost is None
+    [point] = [point for point in telemetry.metrics if point.name == "pellucid.telemetry.errors"]
+    assert (point.attributes["pellucid.telemetry.part"], point.value) == ("prices", 1)
+
+
+async def test_the_cached_share_is_on_the_span_and_a_metric(telemetry: Captured) -> None:
+    """Where input and cached tokens are known."""
+    model = ScriptedModel(
+        answer([ToolCall("look")], input_tokens=100, output_tokens=1, cache_read_input_tokens=0),
+        answer([ToolCall("look")], input_tokens=200, output_tokens=1, cache_read_input_tokens=150),
+        answer("done", input_tokens=300, output_tokens=1),
+    )
+    await within(Agent("a", model=model, tools=[look]).run("go"))
+    chats = [attributes(span) for span in telemetry.spans if span.name == "chat scripted"]
+    assert [chat.get(semconv.CACHED_SHARE) for chat in chats] == [0.0, 0.75, None]
+    [point] = [point for point in telemetry.metrics if point.name == "pellucid.prompt_cache.share"]
+    assert (point.count, point.value) == (2, 0.75)
+
+
+@pytest.mark.parametrize(
+    ("provider", "model"),
+    [
+        ("openai", "gpt-5"),
+        ("anthropic", "claude-sonnet-4-5"),
+        ("gcp.gemini", "gemini-2.5-flash"),
+        ("deepseek", "deepseek-chat"),
+    ],
+)
+async def test_published_prices(provider: str, model: str) -> None:
+    """Vendors' models have a price; cached tokens cost less, more tokens cost more."""
+    prices = PublishedPrices()
+    usage = Usage(input_tokens=1_000_000, output_tokens=1_000)
+    cached = Usage(input_tokens=1_000_000, output_tokens=1_000, cache_read_input_tokens=900_000)
+    more = Usage(input_tokens=1_000_000, output_tokens=100_000)
+    plain = prices(provider, model, usage)
+    assert plain is not None
+    assert 0 < (prices(provider, model, cached) or 0) < plain < (prices(provider, model, more) or 0)
+
+
+@pytest.mark.parametrize(
+    ("provider", "model", "usage"),
+    [
+        ("openai", "no-such-model", Usage(input_tokens=1, output_tokens=1)),
+        ("no-such-vendor", "gpt-5", Usage(input_tokens=1, output_tokens=1)),
+        ("openai", "gpt-5", Usage(output_tokens=1)),
+        ("openai", "gpt-5", Usage()),
+        ("openai", "gpt-5", Usage(input_tokens=1, output_tokens=1, cache_read_input_tokens=2)),
+    ],
+)
+async def test_what_has_no_published_price(provider: str, model: str, usage: Usage) -> None:
+    """Unknown models, vendors and tokens, and tokens that contradict each other."""
+    assert PublishedPrices()(provider, model, usage) is None
+
+
+@pytest.fixture
+def without_the_package(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Make `genai_prices` look as if it were not installed."""
+    prices_module._calculator.cache_clear()
+    monkeypatch.setitem(sys.modules, "genai_prices", None)
+    yield
+    prices_module._calculator.cache_clear()
+
+
+@pytest.mark.usefixtures("without_the_package")
+async def test_without_the_package_no_price_is_known() -> None:
+    """And nothing fails."""
+    assert PublishedPrices()("openai", "gpt-5", Usage(input_tokens=1, output_tokens=1)) is None
+
+
+async def test_a_table_goes_before_published_prices() -> None:
+    """By provider and model first, then by model; what it does not know is asked elsewhere."""
+    table = PriceTable(
+        {"openai:gpt-5": Price(input=1.0, output=0.0), "gpt-5": Price(input=2.0, output=0.0)},
+        otherwise=lambda provider_name, model, usage: 99.0,
+    )
+    usage = Usage(input_tokens=1_000_000, output_tokens=0)
+    assert [table(provider, "gpt-5", usage) for provider in ("openai", "azure.ai.openai")] == [1.0, 2.0]
+    assert table("openai", "gpt-4", usage) == 99.0
+    written = Usage(input_tokens=1_000_000, output_tokens=0, cache_write_input_tokens=500_000)
+    assert Price(input=1.0, output=0.0, cache_write=3.0).of(written) == 2.0
+    with pytest.raises(ConfigError, match="is no Price"):
+        PriceTable({"gpt-5": 1.0})  # type: ignore[dict-item]  # the mistake under test

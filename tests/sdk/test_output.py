@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import anyio
+import pytest
+from pydantic import BaseModel, Field, field_validator
+
+from pellucid import (
+    Agent,
+    ConfigError,
+    Limits,
+    Message,
+    ModelResponse,
+    OutputError,
+    OutputSchema,
+    ToolCall,
+    tool,
+)
+from pellucid.testing import FunctionModel, ScriptedModel
+from support.runs import attributes, everything, within
+
+if TYPE_CHECKING:
+    from pellucid_exporters.testing import Captured
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
+
+
+class City(BaseModel):
+    """A city and what it is like."""
+
+    name: str
+    people: int = Field(ge=0)
+
+
+@dataclass
+class Point:
+    x: float
+    y: float
+
+
+GOOD = '{"name": "Bergen", "people": 291940}'
+BERGEN = City(name="Bergen", people=291940)
+
+
+@tool
+async def look_up(name: str) -> str:
+    """Look a city up."""
+    return "291940 people"
+
+
+class NativeModel(ScriptedModel):
+    """A model whose vendor takes the schema."""
+
+    native_output = True
+
+
+async def test_the_answer_is_a_value_of_the_type(telemetry: Captured) -> None:
+    """Also after tool calls; the conversation keeps the text, and the span says that JSON was asked for."""
+    model = ScriptedModel(ToolCall("look_up", {"name": "Bergen"}), GOOD)
+    agent = Agent("a", model=model, tools=[look_up], output=City)
+    result = await within(agent.run("How big is Bergen?"))
+    assert result.output == BERGEN
+    assert result.messages[-1].text == GOOD
+    assert (result.status, result.iterations) == ("completed", 2)
+    assert [attributes(span)["gen_ai.output.type"] for span in telemetry.spans if span.name == "chat scripted"] == [
+        "json",
+        "json",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (list[int], '{"result": [1, 2]}', [1, 2]),
+        (list[int], "[1, 2]", [1, 2]),
+        (int, "3", 3),
+        (Literal["yes", "no"], '{"result": "yes"}', "yes"),
+        (int | str, '{"result": "x"}', "x"),
+        (dict[str, int], '{"result": {"a": 1}}', {"a": 1}),
+        (Point, '{"x": 1, "y": 2.5}', Point(1.0, 2.5)),
+        (City | Point, '{"result": {"x": 1, "y": 2}}', Point(1.0, 2.0)),
+        (City, f"```json\n{GOOD}\n```", BERGEN),
+        (City, f"\n```\n{GOOD}\n```  ", BERGEN),
+    ],
+)
+async def test_any_type_that_pydantic_knows(kind: Any, text: str, value: object) -> None:
+    """Those that are no object travel as the member of one, or as they are; a fence around JSON is no fault."""
+    result = await within(Agent[Any]("a", model=ScriptedModel(text), output=kind).run("go"))
+    assert result.output == value
+
+
+async def test_without_a_type_the_answer_is_text() -> None:
+    """As it is with `output=str`."""
+    assert (await within(Agent("a", model=ScriptedModel("hi")).run("go"))).output == "hi"
+    model = ScriptedModel("hi")
+    assert (await within(Agent("a", model=model, output=str).run("go"))).output == "hi"
+    assert model.requests[0].output is None
+
+
+async def test_a_model_that_takes_schemas_gets_it_closed() -> None:
+    """Objects in it take no other members, so that vendors can hold the model to it; the instructions are untouched."""
+    model = NativeModel(GOOD)
+    await within(Agent("a", model=model, instructions="Be brief.", output=City).run("go"))
+    [request] = model.requests
+    assert isinstance(request.output, OutputSchema)
+    assert (request.output.name, request.output.description) == ("City", "A city and what it is like.")
+    assert request.output.schema["additionalProperties"] is False
+    assert request.output.schema["required"] == ["name", "people"]
+    assert request.instructions == "Be brief."
+
+
+async def test_other_models_are_told_in_the_instructions(telemetry: Captured) -> None:
+    """The same text in each iteration, which the span has too."""
+    model = ScriptedModel(ToolCall("look_up", {"name": "Bergen"}), GOOD)
+    await within(Agent("a", model=model, instructions="Be brief.", tools=[look_up], output=City).run("go"))
+    first, second = (request.instructions for request in model.requests)
+    assert first == second
+    assert first is not None
+    assert first.startswith("Be brief.\n\n")
+    schema = json.loads(first.splitlines()[-1])
+    assert set(schema["properties"]) == {"name", "people"}
+    recorded = json.loads(attributes(telemetry.find("chat scripted")[0])["gen_ai.system_instructions"])
+    assert recorded == [{"type": "text", "content": first}]
+
+
+@pytest.mark.parametrize("bad", ['{"name": "Bergen", "people": -1}', '{"name": "Bergen"}', "Bergen is big.", ""])
+async def test_a_wrong_answer_is_sent_back_once(telemetry: Captured, bad: str) -> None:
+    """The model hears what is wrong, not what it said; the second answer counts, and an event tells of the first."""
+    model = ScriptedModel(bad, GOOD)
+    result = await within(Agent("a", model=model, output=City).run("go"))
+    assert result.output == BERGEN
+    told = model.requests[1].messages[-1]
+    assert told.role == "user"
+    assert "does not match the JSON Schema" in told.text
+    assert "Bergen" not in told.text
+    [event] = [event for event in telemetry.events if event.name == "output.rejected"]
+    assert (getattr(event, "is_final", None), event.iteration) == (False, 1)
+    assert getattr(event, "problem", "") in told.text
+
+
+async def test_a_second_wrong_answer_fails_the_run(telemetry: Captured) -> None:
+    """With an error that says what is wrong and has the text; the model calls themselves did not fail."""
+    model = ScriptedModel('{"name": 1}', '{"name": "Bergen", "people": "many"}')
+    with pytest.raises(OutputError, match="its answer is no City: people: Input should be a valid integer") as caught:
+        await within(Agent("a", model=model, output=City).run("go"))
+    assert caught.value.text == '{"name": "Bergen", "people": "many"}'
+    assert (caught.value.error_kind, caught.value.error_type) == ("invalid_response", "invalid_output")
+    assert attributes(telemetry.span("invoke_agent"))["error.type"] == "invalid_output"
+    outcomes = [attributes(span)["pellucid.outcome"] for span in telemetry.spans if span.name == "chat scripted"]
+    assert outcomes == ["completed", "completed"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"), [("length", "raise `max_tokens`"), ("content_filter", "refused to answer")]
+)
+async def test_an_answer_that_cannot_be_mended_is_not_asked_for_again(reason: Any, said: str) -> None:
+    """One that was cut off, or refused."""
+    response = ModelResponse(message=Message("assistant", '{"name": "Ber'), finish_reason=reason)
+    model = ScriptedModel(response)
+    with pytest.raises(OutputError, match=said):
+        await within(Agent("a", model=model, output=City).run("go"))
+    assert len(model.requests) == 1
+
+
+async def test_the_closing_answer_is_of_the_type_too() -> None:
+    """It is given once, because there is no further iteration."""
+    call = ToolCall("look_up", {"name": "Bergen"})
+    limits = Limits(max_iterations=1)
+    result = await within(
+        Agent("a", model=ScriptedModel(call, GOOD), tools=[look_up], output=City, limits=limits).run("x")
+    )
+    assert (result.status, result.output) == ("limit_reached", BERGEN)
+    with pytest.raises(OutputError):
+        await within(Agent("a", model=ScriptedModel(call, "no"), tools=[look_up], output=City, limits=limits).run("x"))
+    result = await within(Agent("a", model=ScriptedModel("no", GOOD), output=City, limits=limits).run("x"))
+    assert result.output == BERGEN
+
+
+async def test_a_stream_has_the_value_in_its_result() -> None:
+    """And a rejected answer among its events."""
+    agent = Agent("a", model=ScriptedModel("no", GOOD), output=City)
+    with anyio.fail_after(10):
+        async with agent.stream("go") as events:
+            names = [event.name async for event in events]
+    assert names.count("output.rejected") == 1
+    assert events.result.output == BERGEN
+
+
+async def test_what_is_wrong_is_redacted_in_telemetry(telemetry: Captured) -> None:
+    """A validator of the application may say what it wants; the secret in it stays inside."""
+
+    class Guarded(BaseModel):
+        key: str
+
+        @field_validator("key")
+        @classmethod
+        def check(cls, value: str) -> str:
+            raise ValueError("sk-proj-abcdefghijklmnopqrstuvwx is no good key")
+
+    with pytest.raises(OutputError):
+        await within(Agent("a", model=ScriptedModel('{"key": "x"}', '{"key": "x"}'), output=Guarded).run("go"))
+    assert "sk-proj-abcdefghijklmnopqrstuvwx" not in everything(telemetry)
+
+
+async def test_a_type_that_has_no_schema_is_refused() -> None:
+    """When the agent is made."""
+
+    class Odd:
+        pass
+
+    with pytest.raises(ConfigError, match=r"Agent\(output=Odd\): pydantic cannot make a JSON Schema"):
+        Agent("a", model=FunctionModel(lambda request: "x"), output=Odd)
+
+
+async def test_the_type_checker_knows_the_type_of_the_output() -> None:
+    """`output: City`, and text without a type: these lines are checked by mypy."""
+    city: City = (await within(Agent("a", model=ScriptedModel(GOOD), output=City).run("go"))).output
+    text: str = (await within(Agent("a", model=ScriptedModel("hi")).run("go"))).output
+    assert (city.name, text) == ("Bergen", "hi")
