@@ -166,7 +166,7 @@ async def test_a_conversation_with_tools(server: VendorServer, model: AnthropicM
             {
                 "type": "tool_result",
                 "tool_use_id": "t_3",
-                "content": [text("see"), {"type": "image", "source": source}],
+                "content": shown,
             },
         ],
     }
