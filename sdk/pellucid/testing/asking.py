@@ -4,13 +4,32 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import anyio
 
 from pellucid.errors import ModelError
 from pellucid.messages import Part, ReasoningPart, TextPart, ToolCall
 from pellucid.models import Model, ModelDelta, ModelRequest, ModelResponse, StreamItem
+
+Way: TypeAlias = Literal["whole", "streamed"]
+
+
+async def ask(model: Model, request: ModelRequest, way: Way) -> ModelResponse:
+    """Return the answer, whole or as the last item of a stream."""
+    response: object = await model.generate(request) if way == "whole" else (await read(model, request))[-1]
+    assert isinstance(response, ModelResponse), f"the {way} answer is {response!r}, not a ModelResponse"
+    return response
+
+
+async def answer(model: Model, request: ModelRequest, way: Way, why: str = "") -> ModelResponse:
+    """Return the answer of a vendor that gives one."""
+    try:
+        return await ask(model, request, way)
+    except AssertionError:
+        raise
+    except Exception as error:
+        raise AssertionError(f"the vendor answers{why and f' {why}'}, but the model raised {error!r}") from error
 
 
 def identity(model: Model) -> tuple[Any, ...]:
@@ -84,17 +103,17 @@ async def close(what: object) -> None:
         await what.aclose()
 
 
-async def failure(ask: Callable[[], Awaitable[object]], why: str = "the vendor failed") -> ModelError:
+async def failure(call: Callable[[], Awaitable[object]], why: str = "the vendor failed") -> ModelError:
     """Return the error that a model raises."""
     try:
-        answer = await ask()
+        given = await call()
     except ModelError as error:
         return error
     except AssertionError:
         raise
     except Exception as error:
         raise AssertionError(f"{why}, and the model raised {error!r} instead of a ModelError") from error
-    raise AssertionError(f"{why}, and the model gave {answer!r} instead of raising a ModelError")
+    raise AssertionError(f"{why}, and the model gave {given!r} instead of raising a ModelError")
 
 
 async def until(condition: Callable[[], bool]) -> None:

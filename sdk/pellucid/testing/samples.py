@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
@@ -186,9 +187,9 @@ IN_ORDER: Final[tuple[tuple[str, ...], ...]] = (
 
 
 def question(**changes: Any) -> ModelRequest:
-    """Return a small request; parts of it given by keyword."""
+    """Return a small request of its own, which nobody else sees when a model changes it; parts are given by keyword."""
     values: dict[str, Any] = {"messages": (Message("user", "Will it rain?"),), "tools": (LOOKUP, OTHER), **changes}
-    return ModelRequest(**values)
+    return copy.deepcopy(ModelRequest(**values))
 
 
 def with_content(part: Part) -> tuple[Message, ...]:
@@ -230,7 +231,7 @@ def answer(parts: tuple[Part, ...], lacks: Collection[str], **changes: Any) -> M
         values["id"] = None
     if "model" in lacks:
         values["model"] = None
-    return ModelResponse(**values)
+    return copy.deepcopy(ModelResponse(**values))
 
 
 def _reduced(part: Part, lacks: Collection[str]) -> Part:
