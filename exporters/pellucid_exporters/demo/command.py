@@ -28,7 +28,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         metavar="HOST:NAME",
-        help="ask a real model, such as openai:gpt-5-mini or ollama:qwen3 (default: a script without any key)",
+        help="ask a real model, such as openai:gpt-6-luna or ollama:qwen3 (default: a script without any key)",
     )
     parser.add_argument("--content", action="store_true", help="show the input and output of each span, too")
     parser.add_argument(

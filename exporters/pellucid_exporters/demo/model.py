@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     from pellucid import Model
 
-SERVERS: Final = {"OPENAI_BASE_URL": "openai:gpt-5-mini", "ANTHROPIC_BASE_URL": "anthropic:claude-haiku-4-5"}
+SERVERS: Final = {"OPENAI_BASE_URL": "openai:gpt-6-luna", "ANTHROPIC_BASE_URL": "anthropic:claude-haiku-5-5"}
 """Variables that point to a server, and the model that is asked for there."""
 
-KEYS: Final = {"OPENAI_API_KEY": "openai:gpt-5-mini", "ANTHROPIC_API_KEY": "anthropic:claude-haiku-4-5"}
+KEYS: Final = {"OPENAI_API_KEY": "openai:gpt-6-luna", "ANTHROPIC_API_KEY": "anthropic:claude-haiku-5-5"}
 
 
 def choose(name: str | None, repository: Path) -> tuple[Model, list[str]]:
