@@ -54,7 +54,8 @@ def event(name: str, **data: Any) -> bytes:
 
 def events(whole: dict[str, Any], *, piece: int = 3) -> list[bytes]:
     """Return the stream of a message: its blocks in pieces of so many characters."""
-    head = {**whole, "content": [], "stop_reason": None, "usage": {**whole["usage"], "output_tokens": 1}}
+    begun = {**whole["usage"], "output_tokens": 1} if whole["usage"] else {}
+    head = {**whole, "content": [], "stop_reason": None, "usage": begun}
     sent = [event("message_start", message=head), PING]
     for index, block in enumerate(whole["content"]):
         sent += _block(index, block, piece)

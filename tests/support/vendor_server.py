@@ -75,11 +75,13 @@ class VendorServer:
         left: Hanging answers whose client went away.
         reached: Set once an answer hangs.
         released: Set it to let hanging answers go on.
+        on_left: Called when a client has gone before its answer was over.
     """
 
     def __init__(self) -> None:
         self.requests: list[Received] = []
         self.left = 0
+        self.on_left: Callable[[], None] | None = None
         self.released = threading.Event()
         self.reached = threading.Event()
         self._replies: list[Reply] = []
@@ -142,6 +144,8 @@ class VendorServer:
             self._send(handler, answer)
         except OSError:  # the client has gone
             handler.close_connection = True
+            if self.on_left is not None:
+                self.on_left()
 
     def _send(self, handler: BaseHTTPRequestHandler, answer: Answer) -> None:
         handler.send_response(answer.status)
