@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 help: ## Show this list.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-demo: $(VENV)/demo ## See a real agent on real MCP servers, traced; arguments: make demo ARGS="--content".
+demo: $(VENV)/demo $(if $(OPENAI_BASE_URL),$(VENV)/openai) $(if $(ANTHROPIC_BASE_URL),$(VENV)/anthropic) ## See a real agent on real MCP servers, traced; arguments: make demo ARGS="--content".
 	@$(BIN)/pellucid demo $(ARGS)
 
 test: $(VENV)/dev ## Run the test suite; arguments: make test ARGS="-k stream".
@@ -46,7 +46,12 @@ $(VENV)/demo: $(VENV)/base
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[demo]"
 	@touch $@
 
+$(VENV)/openai $(VENV)/anthropic: $(VENV)/demo
+	@echo "Installing the extra $(@F) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$(@F)]"
+	@touch $@
+
 $(VENV)/dev: $(VENV)/base
 	@echo "Installing Pellucid with everything that tests and checks need ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[all]" --group dev
-	@touch $@ $(VENV)/demo
+	@touch $(VENV)/demo && touch $@ $(VENV)/openai $(VENV)/anthropic

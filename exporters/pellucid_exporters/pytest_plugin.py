@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
     from pellucid_exporters.testing import Captured
 
+# Where the assertions are of those who inherit `ModelContract`.
+pytest.register_assert_rewrite("pellucid.testing.asking", "pellucid.testing.contract")
+
 
 @pytest.fixture
 def telemetry() -> Iterator[Captured]:

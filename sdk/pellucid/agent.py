@@ -32,7 +32,7 @@ class Agent(Generic[OutputT]):
 
     Args:
         name: Value of `gen_ai.agent.name`.
-        model: What answers; a name such as `openai:gpt-5` is resolved.
+        model: What answers; a name such as `openai:gpt-6-sol` is resolved.
         instructions: System text.
         output: Type of the answers, if they are not text: anything that pydantic can validate. An answer that does not
             fit is sent back once with what is wrong.

@@ -96,10 +96,11 @@ class _RecordPart:
     """A part whose fields are its JSON shape."""
 
     type: ClassVar[str]
+    vendor: Vendor | None = field(default=None, repr=False)
 
     def to_dict(self) -> JSONObject:
         """Return the conventions' JSON shape."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "vendor"}
         return {"type": self.type, **{key: value for key, value in values.items() if value is not None}}
 
 

@@ -101,9 +101,9 @@ async def test_the_cached_share_is_on_the_span_and_a_metric(telemetry: Captured)
 @pytest.mark.parametrize(
     ("provider", "model"),
     [
-        ("openai", "gpt-5"),
-        ("anthropic", "claude-sonnet-4-5"),
-        ("gcp.gemini", "gemini-2.5-flash"),
+        ("openai", "gpt-6-sol"),
+        ("anthropic", "claude-sonnet-5-5"),
+        ("gcp.gemini", "gemini-3.8-flash"),
         ("deepseek", "deepseek-chat"),
     ],
 )
@@ -122,10 +122,10 @@ async def test_published_prices(provider: str, model: str) -> None:
     ("provider", "model", "usage"),
     [
         ("openai", "no-such-model", Usage(input_tokens=1, output_tokens=1)),
-        ("no-such-vendor", "gpt-5", Usage(input_tokens=1, output_tokens=1)),
-        ("openai", "gpt-5", Usage(output_tokens=1)),
-        ("openai", "gpt-5", Usage()),
-        ("openai", "gpt-5", Usage(input_tokens=1, output_tokens=1, cache_read_input_tokens=2)),
+        ("no-such-vendor", "gpt-6-sol", Usage(input_tokens=1, output_tokens=1)),
+        ("openai", "gpt-6-sol", Usage(output_tokens=1)),
+        ("openai", "gpt-6-sol", Usage()),
+        ("openai", "gpt-6-sol", Usage(input_tokens=1, output_tokens=1, cache_read_input_tokens=2)),
     ],
 )
 async def test_what_has_no_published_price(provider: str, model: str, usage: Usage) -> None:
@@ -145,19 +145,19 @@ def without_the_package(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("without_the_package")
 async def test_without_the_package_no_price_is_known() -> None:
     """And nothing fails."""
-    assert PublishedPrices()("openai", "gpt-5", Usage(input_tokens=1, output_tokens=1)) is None
+    assert PublishedPrices()("openai", "gpt-6-sol", Usage(input_tokens=1, output_tokens=1)) is None
 
 
 async def test_a_table_goes_before_published_prices() -> None:
     """By provider and model first, then by model; what it does not know is asked elsewhere."""
     table = PriceTable(
-        {"openai:gpt-5": Price(input=1.0, output=0.0), "gpt-5": Price(input=2.0, output=0.0)},
+        {"openai:gpt-6-sol": Price(input=1.0, output=0.0), "gpt-6-sol": Price(input=2.0, output=0.0)},
         otherwise=lambda provider_name, model, usage: 99.0,
     )
     usage = Usage(input_tokens=1_000_000, output_tokens=0)
-    assert [table(provider, "gpt-5", usage) for provider in ("openai", "azure.ai.openai")] == [1.0, 2.0]
+    assert [table(provider, "gpt-6-sol", usage) for provider in ("openai", "azure.ai.openai")] == [1.0, 2.0]
     assert table("openai", "gpt-4", usage) == 99.0
     written = Usage(input_tokens=1_000_000, output_tokens=0, cache_write_input_tokens=500_000)
     assert Price(input=1.0, output=0.0, cache_write=3.0).of(written) == 2.0
     with pytest.raises(ConfigError, match="is no Price"):
-        PriceTable({"gpt-5": 1.0})  # type: ignore[dict-item]  # the mistake under test
+        PriceTable({"gpt-6-sol": 1.0})  # type: ignore[dict-item]  # the mistake under test

@@ -25,6 +25,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="PATH",
         help="git repository to ask about (default: this one)",
     )
+    parser.add_argument(
+        "--model",
+        metavar="HOST:NAME",
+        help="ask a real model, such as openai:gpt-6-luna or ollama:qwen3 (default: a script without any key)",
+    )
     parser.add_argument("--content", action="store_true", help="show the input and output of each span, too")
     parser.add_argument(
         "--otlp", metavar="URL", help="also send traces, metrics and logs there (http://localhost:4318)"

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 WIDTH: Final = 98
 COLLECTOR: Final = "http://localhost:4318"
-MODEL_VARIABLES: Final = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,7 +33,7 @@ class Report:
     color: bool
     runs: int = 0
 
-    def introduce(self, repository: Path) -> None:
+    def introduce(self, repository: Path, model: Sequence[str]) -> None:
         """Say what will happen."""
         self._title("Pellucid demo: one agent, three tool hubs, nothing hidden")
         _row("question", QUESTION)
@@ -43,9 +42,8 @@ class Report:
         _row("hub time", "mcp-server-time, likewise")
         _row("hub catalogue", f"an HTTP server of this demo; slow on purpose ({LATENCY:g} s), and down at first")
         _row("objective", f"each hub should list its tools within {OBJECTIVE:g} s")
-        _row("model", "a script that says only what the tools returned: no key, no tokens, no cost")
-        if used := [name for name in MODEL_VARIABLES if os.environ.get(name)]:
-            _row("", f"({' and '.join(used)} set, but this release has no model adapters yet)")
+        for line, text in enumerate(model):
+            _row("" if line else "model", text)
         _say("\nStarting the hubs. Then each line is one span; [1] is the iteration of the loop.\n")
 
     def begin(self) -> None:

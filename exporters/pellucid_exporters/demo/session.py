@@ -19,8 +19,9 @@ from pellucid_exporters import configure
 from pellucid_exporters.console import Console
 from pellucid_exporters.demo.catalogue_server import catalogue_server
 from pellucid_exporters.demo.hubs import catalogue_hub, git_hub, time_hub
+from pellucid_exporters.demo.model import choose
 from pellucid_exporters.demo.report import Report, use_color
-from pellucid_exporters.demo.script import QUESTION, scripted_model
+from pellucid_exporters.demo.script import QUESTION
 from pellucid_exporters.hub_stats import HubStatsProcessor
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from pellucid import RunResult
+    from pellucid import Model, RunResult
     from pellucid_exporters import Telemetry
 
 PORT: Final = 9464
@@ -42,14 +43,15 @@ DELIVERY: Final = 3.0
 def show(options: Namespace, repository: Path) -> int:
     """Run the demo and return the exit code."""
     _prepare_output()
+    model, said = choose(options.model, repository)
     color = use_color(no_color=options.no_color)
     telemetry = _configure(options, _console(options, color=color))
     hubs = HubStatsProcessor()
     telemetry.tracer_provider.add_span_processor(hubs)
     report = Report(color=color)
     try:
-        report.introduce(repository)
-        result, objectives = anyio.run(_converse, repository, report)
+        report.introduce(repository, said)
+        result, objectives = anyio.run(_converse, repository, model, report)
         report.answered(result)
         report.hubs(hubs.stats(objectives))
         _point_out(report, telemetry, options, result)
@@ -70,14 +72,16 @@ def _point_out(report: Report, telemetry: Telemetry, options: Namespace, result:
         _wait_for_interrupt()
 
 
-async def _converse(repository: Path, report: Report) -> tuple[RunResult, Mapping[str, float | None]]:
+async def _converse(repository: Path, model: Model, report: Report) -> tuple[RunResult, Mapping[str, float | None]]:
     """Start the hubs, ask the agent, stop the hubs; return the result and the hubs' objectives."""
     with catalogue_server() as port:
         async with git_hub(repository) as git, time_hub() as time, aclosing(catalogue_hub(port)) as catalogue:
             agent = Agent(
                 "demo",
-                model=scripted_model(repository),
-                instructions="Answer from what the tools return, and from nothing else.",
+                model=model,
+                instructions=(
+                    f"Answer from what the tools return, and from nothing else. The git repository is at {repository}."
+                ),
                 providers=[git, time, catalogue],
             )
             result = await _ask(agent, report)

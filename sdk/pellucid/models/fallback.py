@@ -20,14 +20,14 @@ class FallbackModel:
     """Models that are asked in turn until one answers.
 
     ```python
-    Agent("support", model=FallbackModel("anthropic:claude-sonnet-4-5", "openai:gpt-5"))
+    Agent("support", model=FallbackModel("anthropic:claude-sonnet-5-5", "openai:gpt-6-sol"))
     ```
 
     In a run, each attempt is a `chat` span of its own, with the name of the model that was asked and
     `pellucid.attempt`. A stream goes to the next model only as long as no piece of an answer has arrived.
 
     Args:
-        models: In the order in which they are asked; names such as `openai:gpt-5` are resolved.
+        models: In the order in which they are asked; names such as `openai:gpt-6-sol` are resolved.
         on: Kinds of failures after which the next one is asked.
 
     Attributes:

@@ -116,8 +116,8 @@ class PriceTable:
     """Prices of your own, for contracts, new models and models of your own.
 
     ```python
-    prices = PriceTable({"openai:gpt-5": Price(input=1.0, output=8.0), "my-model": Price(input=0.0, output=0.0)})
-    Agent("support", model="openai:gpt-5", prices=prices)
+    prices = PriceTable({"openai:gpt-6-sol": Price(input=1.0, output=8.0), "my-model": Price(input=0.0, output=0.0)})
+    Agent("support", model="openai:gpt-6-sol", prices=prices)
     ```
 
     Args:

@@ -1,4 +1,4 @@
-"""Models by name: `openai:gpt-5`, `anthropic:claude-sonnet-4-5`, `ollama:qwen3`."""
+"""Models by name: `openai:gpt-6-sol`, `anthropic:claude-sonnet-5-5`, `ollama:qwen3`."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def resolve(name: str) -> Model:
         close = get_close_matches(prefix, HOSTS, 1)
         hint = f"did you mean {close[0]!r}? " if close and host is None else ""
         raise ConfigError(
-            f"there is no model {name!r}: {hint}write `host:model`, such as `openai:gpt-5`, with one of the hosts "
+            f"there is no model {name!r}: {hint}write `host:model`, such as `openai:gpt-6-sol`, with one of the hosts "
             f"{', '.join(HOSTS)}; for any other server use OpenAIModel(name, base_url=...)"
         )
     options: dict[str, Any] = dict(host.options or {})

@@ -20,6 +20,9 @@ from pellucid.models.base import Settings
 TIMEOUT: Final = httpx2.Timeout(600.0, connect=10.0)
 """Seconds for a connection, and between two pieces of an answer; `Limits.model_timeout` bounds the whole call."""
 
+SHORTEST_KEY: Final = 8
+"""Characters of a key that is one; shorter ones are placeholders for servers that ask for none."""
+
 _KINDS: Final[Mapping[int, ErrorKind]] = {
     401: "auth",
     402: "auth",
@@ -96,7 +99,7 @@ def failure(
         told.append(f"request {request_id}")
     text = message or describe(error)
     for secret in secrets:
-        if secret:
+        if secret and len(secret) >= SHORTEST_KEY:
             text = text.replace(secret, "[masked]")
     if told:
         text = f"{', '.join(told)}: {text}"

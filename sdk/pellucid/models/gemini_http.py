@@ -1,0 +1,128 @@
+"""How `GeminiModel` reaches the API: one HTTP client for each event loop, and streams that close when they are left."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from functools import cache
+from typing import Final, TypeVar, cast
+
+import httpx2
+from google import genai
+from google.genai import types
+
+_LIMITS: Final = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
+
+_NO_DATA: Final = re.compile(rb":|event:|id:|retry:")
+"""Beginnings of lines of an event stream that carry none of the answer; the SDK takes them for JSON."""
+
+T = TypeVar("T")
+
+
+class Connection:
+    """A client of the SDK over an HTTP client that works on every event loop that anyio knows.
+
+    The client that the SDK makes for itself asks asyncio which loop it runs in; with one that it is given it does not.
+    """
+
+    def __init__(self, *, api_key: str, base_url: str, timeout: httpx2.Timeout) -> None:
+        async def prepare(request: httpx2.Request) -> None:
+            # The SDK knows one number for all time-outs, and sends it to the server, too.
+            request.extensions["timeout"] = timeout.as_dict()
+            if _opened.get() is not None:
+                request.headers["accept-encoding"] = "identity"  # the body is read below as it comes
+
+        trusted = _trusted()
+        self._http = httpx2.AsyncClient(
+            limits=_LIMITS, event_hooks={"request": [prepare], "response": [_note]}, verify=trusted
+        )
+        options = types.HttpOptions(
+            base_url=base_url,
+            httpx_async_client=self._http,
+            client_args={"verify": trusted},  # of the SDK's clients that are not used, but made
+            async_client_args={"ssl": trusted},
+        )
+        self.client = genai.Client(api_key=api_key, vertexai=False, http_options=options)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+        self.client.close()
+
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    """Return whom to trust; to load that takes 20 ms, in which an event loop stands still."""
+    return httpx2.create_ssl_context()
+
+
+async def streamed(stream: AsyncIterator[T]) -> AsyncGenerator[T]:
+    """Yield what the SDK yields; when left early, close the connection at once.
+
+    The SDK's streams are generators inside generators: closing the outermost leaves the others, and the connection, to
+    the garbage collector. So the body is closed, and they are run to their end, which is an error now. Of a client
+    that is not ours nothing is known, and closing the outermost has to do.
+    """
+    bodies: list[_Body] = []
+    items = cast("AsyncGenerator[T]", aiter(stream))
+    try:
+        while True:
+            with _noting(bodies):
+                try:
+                    item = await anext(items)
+                except StopAsyncIteration:
+                    return
+            yield item
+    finally:
+        for body in bodies:
+            await body.aclose()
+        with suppress(Exception):
+            while bodies:
+                await anext(items)
+        await items.aclose()
+
+
+class _Body(httpx2.AsyncByteStream):
+    """The body of a streamed answer, without comments and keep-alives; reading on when it is closed fails."""
+
+    def __init__(self, body: httpx2.AsyncByteStream) -> None:
+        self._body = body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        begun: list[bytes] = []  # a line of which the end has not arrived; it may be an image of megabytes
+        async for piece in self._body:
+            first, newline, rest = piece.partition(b"\n")
+            begun.append(first)
+            if not newline:
+                continue
+            *lines, last = rest.split(b"\n")
+            yield b"".join(line + b"\n" for line in (b"".join(begun), *lines) if not _NO_DATA.match(line))
+            begun = [last]
+        yield b"".join(begun)
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+
+
+_opened: ContextVar[list[_Body] | None] = ContextVar("pellucid_gemini_opened", default=None)
+"""Where to note the body of the answer that is being asked for, while a stream is asked for."""
+
+
+@contextmanager
+def _noting(bodies: list[_Body]) -> Iterator[None]:
+    token = _opened.set(bodies)
+    try:
+        yield
+    finally:
+        _opened.reset(token)
+
+
+async def _note(response: httpx2.Response) -> None:
+    bodies = _opened.get()
+    if bodies is not None and isinstance(response.stream, httpx2.AsyncByteStream):
+        body = _Body(response.stream)
+        response.stream = body
+        bodies.append(body)

@@ -1,0 +1,459 @@
+"""The contract of models: what every `Model` promises, as tests to inherit.
+
+```python
+from pellucid.testing import Answers, Fails, Hangs, ModelContract, ScriptedVendor
+
+
+class TestMyModel(ModelContract):
+    lacks = ("top_k", "video")
+
+    def model_that(self, vendor: ScriptedVendor) -> MyModel:
+        def reply(body: bytes) -> bytes:
+            match vendor.receive(body):
+                case Answers(response): ...  # as the vendor would write it
+                case Fails(kind=kind): ...  # HTTP 429 for "rate_limited", and so on
+                case Hangs(text=text): ...  # call vendor.leave() when the client goes
+        return MyModel(transport=Double(reply))
+```
+
+The tests run under anyio's pytest plugin, on asyncio and trio; a class with the fixture `anyio_backend` of its own
+chooses.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, ClassVar
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from pellucid.errors import ConfigError, ErrorKind
+from pellucid.messages import FinishReason, Message, ReasoningPart
+from pellucid.models import Model, ModelDelta, ModelRequest, ModelResponse, StreamItem
+from pellucid.testing import samples
+from pellucid.testing.asking import (
+    Way,
+    answer,
+    ask,
+    changed_by_addition,
+    close,
+    failure,
+    found,
+    identity,
+    joined,
+    opened,
+    read,
+    same,
+    until,
+)
+from pellucid.testing.samples import question
+from pellucid.testing.vendor import Answers, Deed, Fails, Hangs, ScriptedVendor
+
+both_ways = pytest.mark.parametrize("way", ["whole", "streamed"])
+
+
+class ModelContract:
+    """What every model promises. Inherit it in a class named `Test...`, and say how to make a model.
+
+    Attributes:
+        lacks: What the vendor's API does not have; see `pellucid.testing.samples.FEATURES`. The vendor will not answer
+            with it, and a request that asks for it must be refused with a `ModelError` of the kind `invalid_request`.
+        blind_to: What the vendor's double cannot show: `requests` if `ScriptedVendor.receive` is not told the whole
+            body, `connections` if `ScriptedVendor.leave` is not called. Nothing is checked then that needs it.
+        patience: Seconds that a test may take.
+    """
+
+    pytestmark: ClassVar[Any] = pytest.mark.anyio
+
+    lacks: ClassVar[Collection[str]] = ()
+    blind_to: ClassVar[Collection[str]] = ()
+    patience: ClassVar[float] = 10.0
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if unknown := {*cls.lacks} - samples.FEATURES:
+            raise ConfigError(f"{cls.__name__}.lacks: there is no {sorted(unknown)} in {sorted(samples.FEATURES)}")
+        if unknown := {*cls.blind_to} - {"connections", "requests"}:
+            raise ConfigError(f"{cls.__name__}.blind_to: {sorted(unknown)} is neither 'connections' nor 'requests'")
+
+    def model_that(self, vendor: ScriptedVendor) -> Model | Awaitable[Model]:
+        """Return a model whose vendor does what `vendor.receive` says about each request; may be async."""
+        raise NotImplementedError(f"{type(self).__name__} must define model_that(vendor)")
+
+    # --- what it is ---------------------------------------------------------------------------------------------------
+
+    async def test_it_is_a_model_with_a_stable_name(self) -> None:
+        """A model has the protocol's methods, and a name and a vendor that a call does not change."""
+        async with self._model(self._answers("text")) as (model, _):
+            assert isinstance(model, Model), f"{type(model).__name__} lacks a member of pellucid.models.Model"
+            before = identity(model)
+            for name, value in zip(("name", "provider_name"), before, strict=False):
+                assert isinstance(value, str), f"{name} is {value!r}; telemetry needs a text"
+                assert value, f"{name} is empty; telemetry needs it"
+            await answer(model, question(), "whole")
+            assert identity(model) == before, "a call changed the model's name, provider_name or server"
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    @both_ways
+    @pytest.mark.parametrize("sample", samples.ANSWERS)
+    async def test_answers_are_those_of_the_vendor(self, sample: str, way: Way) -> None:
+        """Parts, order, finish reason, id, model and usage of an answer are what the vendor said."""
+        answers = self._answers(sample)
+        async with self._model(answers) as (model, _):
+            same(await answer(model, question(), way), answers.response)
+
+    @both_ways
+    @pytest.mark.parametrize("reason", samples.FINISH_REASONS)
+    async def test_finish_reasons_are_told(self, reason: FinishReason, way: Way) -> None:
+        """The reason why the vendor stopped is that of the response."""
+        if reason in self.lacks:
+            reason = "stop"
+        answers = self._answers("tool_call" if reason == "tool_call" else "text", finish_reason=reason)
+        async with self._model(answers) as (model, _):
+            told = (await answer(model, question(), way)).finish_reason
+            assert told == reason, f"the vendor stopped because of {reason!r}, the response says {told!r}"
+
+    @both_ways
+    @pytest.mark.parametrize("counted", samples.USAGE)
+    async def test_usage_is_exact_and_unknown_is_none(self, counted: str, way: Way) -> None:
+        """Tokens are counted as the vendor counts them, also cached and reasoning ones; what it leaves out is None."""
+        answers = self._answers("text", usage=samples.USAGE[counted])
+        async with self._model(answers) as (model, _):
+            told = (await answer(model, question(), way)).usage
+            assert told == answers.response.usage, (
+                "the usage is not the vendor's: what is unknown is None and never 0, cached tokens are part of the "
+                "input, reasoning tokens of the output"
+            )
+
+    # --- streams ------------------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("sample", samples.ANSWERS)
+    async def test_streamed_and_whole_are_equal(self, sample: str) -> None:
+        """A stream ends with the very response that `generate` returns."""
+        async with self._model(self._answers(sample)) as (model, _):
+            whole = await answer(model, question(), "whole")
+            streamed = await answer(model, question(), "streamed")
+            assert streamed == whole, "the streamed answer is not the one that generate() returns"
+
+    @pytest.mark.parametrize("sample", samples.ANSWERS)
+    async def test_a_stream_ends_with_the_response(self, sample: str) -> None:
+        """A stream yields deltas, and last one ModelResponse, after which nothing follows."""
+        async with self._model(self._answers(sample)) as (model, _):
+            items = await read(model, question())
+            assert items, "the stream yielded nothing"
+            assert isinstance(items[-1], ModelResponse), f"the stream ends with {items[-1]!r}, not with a ModelResponse"
+            strange = [item for item in items[:-1] if not isinstance(item, ModelDelta)]
+            assert strange == [], "something other than a ModelDelta comes before the last item of the stream"
+
+    @pytest.mark.parametrize("sample", samples.ANSWERS)
+    async def test_deltas_make_up_the_answer(self, sample: str) -> None:
+        """Texts and thoughts of the deltas join to those of the answer, and each tool call is announced by name."""
+        async with self._model(self._answers(sample)) as (model, _):
+            *deltas, last = await read(model, question())
+            assert isinstance(last, ModelResponse), "the stream does not end with a ModelResponse"
+            parts = last.message.parts
+            assert joined(deltas, "text") == last.message.text, "the deltas of text do not join to the answer's text"
+            thoughts = "".join(part.content for part in parts if isinstance(part, ReasoningPart))
+            assert joined(deltas, "reasoning") == thoughts, "the deltas of reasoning do not join to that of the answer"
+            announced = [item.content for item in deltas if isinstance(item, ModelDelta) and item.type == "tool_call"]
+            called = [call.name for call in last.message.tool_calls]
+            assert announced == called, "a delta must announce each tool call once, by name, in the order of the answer"
+            empty = [item for item in deltas if isinstance(item, ModelDelta) and not item.content]
+            assert empty == [], "a delta says nothing; time to first chunk would be wrong"
+
+    async def test_pieces_are_yielded_as_they_arrive(self) -> None:
+        """The first piece of a stream comes before the vendor has come to its end."""
+        async with self._model(Hangs(text="Half an answer")) as (model, _):
+            items = opened(model, question())
+            first = await anext(items)
+            assert isinstance(first, ModelDelta), f"the first piece of an answer that is not over is {first!r}"
+            await close(items)
+
+    async def test_a_stream_can_be_read_from_anywhere(
+        self, anyio_backend_name: str, anyio_backend_options: dict[str, Any]
+    ) -> None:
+        """A stream holds no cancel scope or task group open while its reader has control."""
+
+        async def read_in_two_places() -> None:
+            items = opened(model, question())
+            with anyio.CancelScope():
+                await anext(items)
+            async for _ in items:
+                pass
+            await close(model)
+
+        async with self._model(self._answers("text")) as (model, _):
+            # In an event loop of its own: this one would not survive a cancel scope that is left open.
+            run = partial(
+                anyio.run, read_in_two_places, backend=anyio_backend_name, backend_options=anyio_backend_options
+            )
+            try:
+                await anyio.to_thread.run_sync(run)
+            except Exception as error:
+                raise AssertionError(
+                    "the first piece of a stream was read inside a cancel scope, the others outside of it, and that "
+                    "failed; no cancel scope or task group may be open at a yield"
+                ) from error
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    @both_ways
+    async def test_the_request_is_not_changed(self, way: Way) -> None:
+        """A model changes nothing in the request, which is used again."""
+        request = self._long_request()
+        before = copy.deepcopy(request)
+        async with self._model(self._answers("text")) as (model, _):
+            await answer(model, request, way)
+            assert request == before, "the model changed the request that it was given"
+
+    @both_ways
+    async def test_the_history_is_sent_in_order(self, way: Way) -> None:
+        """Instructions, texts, tool calls and results of all kinds reach the vendor, in order."""
+        async with self._model(self._answers("text")) as (model, vendor):
+            await answer(model, self._long_request(), way)
+            if "requests" in self.blind_to:
+                return
+            sent = vendor.received[0]
+            found(sent, "INSTRUCTIONS", "STANDINGORDER", *(word for group in samples.IN_ORDER for word in group))
+            places = [[sent.index(word) for word in group] for group in samples.IN_ORDER]
+            for before, after, words in zip(places, places[1:], samples.IN_ORDER[1:], strict=False):
+                assert max(before) < min(after), f"{words} is sent before what was said earlier"
+            assert "FOREIGNSIGNATURE" not in sent, "what another vendor wants back was sent to this one"
+
+    @both_ways
+    async def test_tools_are_sent(self, way: Way) -> None:
+        """Name, description and parameters of each tool reach the vendor, in order."""
+        async with self._model(self._answers("text")) as (model, vendor):
+            await answer(model, question(), way)
+            if "requests" not in self.blind_to:
+                words = ("TOOLDESCRIPTION", "PARAMETERDESCRIPTION", "OTHERDESCRIPTION", "lookup_other")
+                found(vendor.received[0], *words)
+                first, last = (vendor.received[0].index(word) for word in ("TOOLDESCRIPTION", "OTHERDESCRIPTION"))
+                assert first < last, "the tools are not sent in the order of the request"
+
+    @both_ways
+    async def test_a_closing_answer_needs_no_tools(self, way: Way) -> None:
+        """A history with tool calls is accepted although no tools are offered any more."""
+        answers = self._answers("text")
+        async with self._model(answers) as (model, vendor):
+            same(
+                await answer(model, question(messages=samples.HISTORY, tools=()), way, "to a request without tools"),
+                answers.response,
+            )
+            if "requests" not in self.blind_to:
+                assert "TOOLDESCRIPTION" not in vendor.received[0], "a tool was sent that the request does not offer"
+
+    @both_ways
+    @pytest.mark.parametrize("sample", samples.ANSWERS)
+    async def test_an_answer_can_be_given_back(self, sample: str, way: Way) -> None:
+        """What the model answered is accepted as history, as it is."""
+        async with self._model(self._answers(sample)) as (model, vendor):
+            message = (await answer(model, question(), way)).message
+            await answer(model, question(messages=samples.going_on(message)), way, "to its own answer, given back")
+            if "requests" not in self.blind_to and message.text:
+                found(vendor.received[1], "ANSWERTEXT")
+
+    @both_ways
+    @pytest.mark.parametrize("content", samples.CONTENTS)
+    async def test_content_is_sent_or_refused(self, content: str, way: Way) -> None:
+        """Images, documents and the like reach the vendor, or the request is refused; none is dropped in silence."""
+        part, mark = samples.CONTENTS[content]
+        await self._sent_or_refused(content, question(messages=samples.with_content(part)), mark, way)
+
+    @both_ways
+    @pytest.mark.parametrize("setting", samples.SETTINGS)
+    async def test_settings_are_sent_or_refused(self, setting: str, way: Way) -> None:
+        """A setting reaches the vendor as it is set, or the request is refused; none is dropped in silence."""
+        settings, mark = samples.SETTINGS[setting]
+        await self._sent_or_refused(setting, question(settings=settings), mark, way)
+
+    @both_ways
+    async def test_a_schema_for_the_answer_is_accepted(self, way: Way) -> None:
+        """A request may ask for an answer of a certain shape; a model with `native_output` sends the schema."""
+        async with self._model(self._answers("text")) as (model, vendor):
+            await answer(model, question(output=samples.OUTPUT), way)
+            if getattr(model, "native_output", False) and "requests" not in self.blind_to:
+                found(vendor.received[0], "OUTPUTPROPERTY")
+
+    @both_ways
+    async def test_equal_requests_are_sent_alike(self, way: Way) -> None:
+        """Two equal requests are the same bytes: nothing is made up on the way, so that prompt caches hold."""
+        async with self._model(self._answers("text")) as (model, vendor):
+            for _ in range(2):
+                await answer(model, self._long_request(), way)
+            if "requests" not in self.blind_to:
+                assert vendor.received[0] == vendor.received[1], "two equal requests were not sent alike"
+
+    async def test_a_longer_history_begins_like_the_shorter_one(self) -> None:
+        """A message that is added changes nothing in what was sent before it, so that prompt caches hold."""
+        request = self._long_request()
+        follow = (Message("assistant", "So it goes."), Message("user", "Anything else?"))
+        longer = question(instructions=request.instructions, messages=(*request.messages, *follow))
+        async with self._model(self._answers("text")) as (model, vendor):
+            for each in (request, longer):
+                await answer(model, copy.deepcopy(each), "whole")
+            if "requests" in self.blind_to:
+                return
+            first, second = vendor.received
+            changed = changed_by_addition(first, second)
+            assert changed == "", f"what was sent before a message that is added has changed: {changed!r}"
+
+    # --- failures -----------------------------------------------------------------------------------------------------
+
+    @both_ways
+    @pytest.mark.parametrize("kind", samples.KINDS)
+    async def test_failures_are_model_errors_with_kind_and_cause(self, kind: ErrorKind, way: Way) -> None:
+        """A failure of the vendor is a ModelError that says its kind, with the original error as its cause."""
+        wait = 7.0 if kind == "rate_limited" else None
+        async with self._model(Fails(kind=kind, retry_after=wait)) as (model, _):
+            error = await failure(partial(ask, model, question(), way))
+            assert error.error_kind == kind, f"the vendor failed with {kind!r}, the error says {error.error_kind!r}"
+            assert error.__cause__ is not None, (
+                "the ModelError has no cause; raise it from what the vendor's SDK raised"
+            )
+            assert error.model, "the ModelError does not say which model failed"
+            assert error.retry_after == wait, f"the vendor asks to wait {wait} s, the error says {error.retry_after}"
+
+    async def test_a_stream_that_breaks_is_an_error(self) -> None:
+        """A stream that breaks off is an error, never a short answer that looks whole."""
+        async with self._model(Fails(kind="unavailable", text="Half an ans")) as (model, _):
+            items: list[StreamItem] = []
+
+            async def read() -> None:
+                async for item in opened(model, question()):
+                    items.append(item)  # noqa: PERF401  (what came before the error is looked at)
+
+            kind = (await failure(read)).error_kind
+            answers = [item for item in items if isinstance(item, ModelResponse)]
+            assert answers == [], "a stream that broke off yielded a response"
+            kinds = ("invalid_response", "unavailable")
+            assert kind in kinds, (
+                f"the stream broke off, and the kind of the error is {kind!r}, which is not of {kinds}"
+            )
+
+    # --- leaving ------------------------------------------------------------------------------------------------------
+
+    @both_ways
+    async def test_cancellation_passes_through(self, way: Way) -> None:
+        """A call that is cancelled ends at once, by the cancellation itself, and lets the vendor's connection go."""
+        async with self._model(Hangs(text="Half an answer")) as (model, vendor):
+            began = anyio.Event()
+            ended: list[str] = []
+
+            async def call() -> None:
+                try:
+                    if way == "whole":
+                        await model.generate(question())
+                    else:
+                        async for _ in opened(model, question()):
+                            began.set()
+                    ended.append("it returned")
+                except Exception as error:  # noqa: BLE001  (told below)
+                    ended.append(f"it raised {error!r}")
+                except anyio.get_cancelled_exc_class():
+                    ended.append("cancelled")
+                    raise
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(call)
+                await until(lambda: bool(vendor.received or ended) if way == "whole" else began.is_set() or bool(ended))
+                group.cancel_scope.cancel()
+            assert ended == ["cancelled"], f"a cancelled call must raise the cancellation itself, but {ended[0]}"
+            await self._left(vendor, "a call was cancelled")
+
+    async def test_a_stream_left_early_is_closed(self) -> None:
+        """`aclose()` on a stream that is not over lets the vendor's connection go."""
+        async with self._model(Hangs(text="Half an answer")) as (model, vendor):
+            items = opened(model, question())
+            await anext(items)
+            await close(items)
+            await self._left(vendor, "a stream was closed")
+
+    # --- many at once -------------------------------------------------------------------------------------------------
+
+    async def test_calls_at_once_do_not_mix(self) -> None:
+        """Ten calls at the same time get an answer each, their own."""
+
+        def echo(sent: str) -> Deed:
+            number = next(number for number in range(10) if f"NUMBER{number}" in sent)
+            return self._answers("text", message=Message("assistant", f"This is the answer to NUMBER{number}."))
+
+        async with self._model(echo) as (model, _):
+            told: dict[int, str] = {}
+
+            async def call(number: int) -> None:
+                request = question(messages=(Message("user", f"NUMBER{number}"),))
+                told[number] = (await answer(model, request, "whole" if number % 2 else "streamed")).message.text
+
+            async with anyio.create_task_group() as group:
+                for number in range(10):
+                    group.start_soon(call, number)
+            expected = {number: f"This is the answer to NUMBER{number}." for number in range(10)}
+            assert told == expected, "calls at the same time got each other's answers"
+
+    @both_ways
+    async def test_it_works_in_several_event_loops(
+        self, way: Way, anyio_backend_name: str, anyio_backend_options: dict[str, Any]
+    ) -> None:
+        """One model works in several event loops, also after one of them was closed; `aclose` concerns its own loop."""
+        answers = self._answers("text")
+        loop: dict[str, Any] = {"backend": anyio_backend_name, "backend_options": anyio_backend_options}
+
+        async def once() -> ModelResponse:
+            try:
+                return await answer(model, question(), way, "in another event loop")
+            finally:
+                await close(model)
+
+        async with self._model(answers) as (model, _):
+            same(await answer(model, question(), way), answers.response)
+            for _ in range(2):
+                same(await anyio.to_thread.run_sync(partial(anyio.run, once, **loop)), answers.response)
+            same(await answer(model, question(), way, "after it was closed in another event loop"), answers.response)
+
+    # --- how ----------------------------------------------------------------------------------------------------------
+
+    def _long_request(self) -> ModelRequest:
+        return question(instructions="INSTRUCTIONS", messages=samples.HISTORY)
+
+    def _answers(self, sample: str, **changes: Any) -> Answers:
+        return Answers(samples.answer(samples.ANSWERS[sample], self.lacks, **changes))
+
+    @asynccontextmanager
+    async def _model(self, does: Deed | Callable[[str], Deed]) -> AsyncIterator[tuple[Model, ScriptedVendor]]:
+        """Make a model and its vendor, and close it; nothing takes longer than the patience of the test."""
+        vendor = ScriptedVendor(does)
+        made = self.model_that(vendor)
+        model = await made if inspect.isawaitable(made) else made
+        with anyio.move_on_after(self.patience) as limit:
+            try:
+                yield model, vendor
+            finally:
+                await close(model)
+        assert not limit.cancelled_caught, f"nothing more happened within {self.patience:g} s"
+
+    async def _sent_or_refused(self, feature: str, request: ModelRequest, mark: str, way: Way) -> None:
+        async with self._model(self._answers("text")) as (model, vendor):
+            if feature not in self.lacks:
+                await answer(model, request, way, f"to a request with {feature}")
+                if "requests" not in self.blind_to:
+                    found(vendor.received[0], mark)
+                return
+            kind = (
+                await failure(partial(ask, model, request, way), f"the request has {feature}, which the vendor lacks")
+            ).error_kind
+            assert kind == "invalid_request", f"{feature} was refused as {kind!r} instead of 'invalid_request'"
+
+    async def _left(self, vendor: ScriptedVendor, why: str) -> None:
+        if "connections" in self.blind_to:
+            return
+        with anyio.move_on_after(self.patience / 2):
+            await until(lambda: vendor.left > 0)
+        assert vendor.left, f"{why}, and the vendor's connection is still open"

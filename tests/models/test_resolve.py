@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from pellucid import Agent, ConfigError
+from pellucid.models import Model, resolve
+from pellucid.models.resolve import HOSTS
+
+KEYS = {host.key: "key-1" for host in HOSTS.values() if host.key} | {
+    "OPENAI_API_KEY": "key-1",
+    "ANTHROPIC_API_KEY": "key-1",
+    "GEMINI_API_KEY": "key-1",
+}
+
+
+@pytest.fixture(autouse=True)
+def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL", "ANTHROPIC_AUTH_TOKEN", "GOOGLE_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, key in KEYS.items():
+        monkeypatch.setenv(name, key)
+
+
+@pytest.mark.parametrize("host", sorted(HOSTS))
+def test_every_host_gives_a_model(host: str) -> None:
+    """With its name, vendor and address, and without a word to the network."""
+    model = resolve(f"{host}:some/model:latest")
+    assert isinstance(model, Model)
+    assert model.name == "some/model:latest"
+    address, port = (getattr(model, name) for name in ("server_address", "server_port"))
+    assert address
+    assert port
+    told = HOSTS[host]
+    if told.base_url is not None:
+        assert address in told.base_url
+        assert model.provider_name == told.provider_name
+
+
+def test_an_agent_takes_a_name() -> None:
+    """As its model."""
+    assert "gpt-6-sol" in repr(Agent("a", model="openai:gpt-6-sol"))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gpt-6-sol", "write `host:model`"),
+        ("openai:", "write `host:model`"),
+        ("opena:gpt-6-sol", "did you mean 'openai'"),
+        ("", "write `host:model`"),
+    ],
+)
+def test_a_name_that_means_nothing_is_refused(name: str, said: str) -> None:
+    """With what to write instead."""
+    with pytest.raises(ConfigError, match=said):
+        resolve(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"),
+    [
+        ("groq:llama", "GROQ_API_KEY"),
+        ("openrouter:x", "OPENROUTER_API_KEY"),
+        ("openai:gpt-6-sol", "OPENAI_API_KEY"),
+        ("anthropic:claude", "ANTHROPIC_API_KEY"),
+        ("gemini:flash", "GEMINI_API_KEY"),
+    ],
+)
+def test_a_missing_key_is_named(monkeypatch: pytest.MonkeyPatch, name: str, variable: str) -> None:
+    """When the model is made, not at its first call."""
+    monkeypatch.delenv(variable)
+    with pytest.raises(ConfigError, match=variable):
+        resolve(name)
+
+
+@pytest.mark.parametrize(
+    ("package", "adapter", "extra"),
+    [
+        ("openai", "OpenAIModel", "openai"),
+        ("anthropic", "AnthropicModel", "anthropic"),
+        ("google.genai", "GeminiModel", "gemini"),
+        ("httpx2", "OpenAIModel", "openai"),
+    ],
+)
+def test_a_missing_package_is_named(package: str, adapter: str, extra: str) -> None:
+    """With the extra that brings it."""
+    code = f"import sys\nsys.modules[{package!r}] = None\nfrom pellucid.models import {adapter}\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode != 0
+    assert f"pip install 'pellucid[{extra}]'" in done.stderr
+
+
+def test_importing_the_models_loads_no_vendor() -> None:
+    """Neither their packages nor the HTTP client; each adapter loads its own vendor only."""
+    code = (
+        "import sys, pellucid, pellucid.models\n"
+        "loaded = {'openai', 'anthropic', 'google.genai', 'httpx2', 'genai_prices'} & set(sys.modules)\n"
+        "assert not loaded, loaded\n"
+        "from pellucid.models import OpenAIModel\n"
+        "assert not {'anthropic', 'google.genai'} & set(sys.modules)\n"
+        "try:\n"
+        "    pellucid.models.NoSuchModel\n"
+        "except AttributeError as error:\n"
+        "    assert 'NoSuchModel' in str(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
