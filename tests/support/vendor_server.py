@@ -171,11 +171,14 @@ class VendorServer:
             if self.released.is_set():
                 return
             try:
-                if handler.connection.recv(1) == b"":
-                    self.left += 1
-                    raise ConnectionResetError("the client has gone")
+                has_left = handler.connection.recv(1) == b""
             except TimeoutError:
                 continue
+            except ConnectionError:  # it left without having read all
+                has_left = True
+            if has_left:
+                self.left += 1
+                raise ConnectionResetError("the client has gone")
         raise TimeoutError("nobody released the answer that hangs")
 
 

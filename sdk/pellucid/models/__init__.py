@@ -1,6 +1,6 @@
 """Models: the protocol, what goes through it, and adapters that are loaded when they are asked for."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pellucid.models.base import (
     Model,
@@ -17,12 +17,20 @@ from pellucid.models.fallback import FallbackModel, told
 from pellucid.models.prices import Price, Prices, PriceTable, PublishedPrices
 from pellucid.models.resolve import ADAPTERS, adapter, resolve
 
+if TYPE_CHECKING:
+    from pellucid.models.anthropic import AnthropicModel as AnthropicModel
+    from pellucid.models.gemini import GeminiModel as GeminiModel
+    from pellucid.models.openai import OpenAIModel as OpenAIModel
+
 __all__ = [
+    "AnthropicModel",
     "FallbackModel",
+    "GeminiModel",
     "Model",
     "ModelDelta",
     "ModelRequest",
     "ModelResponse",
+    "OpenAIModel",
     "OutputSchema",
     "Price",
     "PriceTable",

@@ -76,7 +76,14 @@ class OpenAIModel:
             key = _key(api_key, required=is_home)
             self._secrets += (key,)
             self._clients = Clients(
-                lambda: openai.AsyncOpenAI(api_key=key or _NO_KEY, base_url=url, timeout=timeout, max_retries=0)
+                lambda: openai.AsyncOpenAI(
+                    api_key=key or _NO_KEY,
+                    base_url=url,
+                    timeout=timeout,
+                    max_retries=0,
+                    # The SDK's default closes itself when it is collected, in whichever event loop runs then.
+                    http_client=openai.DefaultAsyncHttpxClient(timeout=timeout),
+                )
             )
         else:
             self._secrets += (client.api_key,)
