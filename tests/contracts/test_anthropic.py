@@ -41,8 +41,7 @@ class TestAnthropicModel(VendorContract):
 
     def model_at(self, url: str) -> Model:
         """Return a model with a key that opens nothing."""
-        model: Model = AnthropicModel("claude-sonnet-5-5", api_key="sk-ant-test", base_url=url)
-        return model
+        return AnthropicModel("claude-sonnet-5-5", api_key="sk-ant-test", base_url=url)
 
     def whole(self, response: ModelResponse) -> dict[str, Any]:
         """Return a message."""

@@ -35,8 +35,7 @@ class TestGeminiModel(VendorContract):
 
     def model_at(self, url: str) -> Model:
         """Return a model with a key that opens nothing."""
-        model: Model = GeminiModel(wire.NAME, api_key=wire.KEY, base_url=url)
-        return model
+        return GeminiModel(wire.NAME, api_key=wire.KEY, base_url=url)
 
     def is_streamed(self, received: Received) -> bool:
         """Return whether a stream is asked for: the path says so."""

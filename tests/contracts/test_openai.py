@@ -36,8 +36,7 @@ class TestChatCompletions(OpenAIContract):
 
     def model_at(self, url: str) -> Model:
         """Return a model of a compatible server."""
-        model: Model = OpenAIModel("qwen3", base_url=f"{url}/v1", api_key="sk-test", provider_name="vllm")
-        return model
+        return OpenAIModel("qwen3", base_url=f"{url}/v1", api_key="sk-test", provider_name="vllm")
 
     def whole(self, response: ModelResponse) -> dict[str, Any]:
         """Return a completion."""
@@ -81,8 +80,7 @@ class TestResponses(OpenAIContract):
 
     def model_at(self, url: str) -> Model:
         """Return a model with a key that opens nothing."""
-        model: Model = OpenAIModel("gpt-5", api="responses", base_url=f"{url}/v1", api_key="sk-test")
-        return model
+        return OpenAIModel("gpt-5", api="responses", base_url=f"{url}/v1", api_key="sk-test")
 
     def whole(self, response: ModelResponse) -> dict[str, Any]:
         """Return a response."""
