@@ -19,7 +19,7 @@ from pellucid.errors import ConfigError, ErrorKind, ModelError
 from pellucid.models.base import ModelRequest, ModelResponse, StreamItem
 from pellucid.models.gemini_answers import Answer
 from pellucid.models.gemini_contents import Dialect, functions, parameters, refused
-from pellucid.models.gemini_http import Connection, NotAnEvent, streamed
+from pellucid.models.gemini_http import Connection, NotAnEvent, streamed, watch
 from pellucid.models.wire import TIMEOUT, Clients, failure, server_of
 
 _KEYS: Final = ("GOOGLE_API_KEY", "GEMINI_API_KEY")
@@ -129,6 +129,8 @@ class GeminiModel:
 
     async def _pieces(self, call: Mapping[str, Any]) -> AsyncGenerator[types.GenerateContentResponse]:
         try:
+            if self._given is not None:
+                watch(self._given)
             stream = await self._models().generate_content_stream(**call)
             async with aclosing(streamed(stream)) as pieces:
                 async for piece in pieces:
