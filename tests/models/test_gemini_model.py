@@ -170,7 +170,7 @@ async def test_a_client_with_its_own_connections(anyio_backend: str) -> None:
         assert (await within(model.generate(ASKED))).message.text == "Hi."
         items = model.stream(ASKED)
         assert await within(anext(items)) == ModelDelta("text", "Once upon")
-        await items.aclose()  # type: ignore[attr-defined]  # it is a generator
+        await items.aclose()
         await gone(server)
         await client.aio.aclose()
         client.close()
@@ -184,7 +184,7 @@ async def test_the_connections_of_a_given_client_are_closed_at_once() -> None:
             model = GeminiModel(NAME, client=_vertex(server, http))
             items = model.stream(ASKED)
             assert await within(anext(items)) == ModelDelta("text", "Once upon")
-            await items.aclose()  # type: ignore[attr-defined]  # it is a generator
+            await items.aclose()
             await gone(server)
             assert (await within(read(model)))[1].message.text == "Hi."
             assert {kind: len(hooks) for kind, hooks in http.event_hooks.items()} == {"request": 1, "response": 1}
@@ -216,7 +216,7 @@ async def test_a_stream_that_is_closed_closes_the_connection() -> None:
         server.answers(BEGUN)
         items = model.stream(ASKED)
         assert await anext(items) == ModelDelta("text", "Once upon")
-        await items.aclose()  # type: ignore[attr-defined]  # it is a generator
+        await items.aclose()
         await gone(server)
         gc.collect()
 
@@ -230,7 +230,7 @@ async def test_a_stream_can_be_closed_in_another_task() -> None:
         async def begin() -> None:
             assert await anext(items) == ModelDelta("text", "Once upon")
 
-        for job in (begin, items.aclose):  # type: ignore[attr-defined]  # it is a generator
+        for job in (begin, items.aclose):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(job)
         await gone(server)
@@ -271,7 +271,7 @@ async def test_many_streams_at_a_time() -> None:
         for items in streams:
             assert await anext(items) == ModelDelta("text", "Once upon")
         for count, items in enumerate(streams, 1):
-            await items.aclose()  # type: ignore[attr-defined]  # it is a generator
+            await items.aclose()
             with anyio.fail_after(5):
                 while server.left < count:
                     await anyio.lowlevel.checkpoint()
