@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+from support import anthropic_wire, gemini_wire, openai_wire
+from support.vendor_server import answer_json, vendor_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from support.vendor_server import Answer, Received
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -27,8 +37,31 @@ def blocks(language: str) -> list[object]:
     ]
 
 
+def reply(asked: Received) -> Answer:
+    """Answer as the vendor whose path is asked."""
+    if asked.path.endswith("/messages"):
+        return answer_json(anthropic_wire.message(anthropic_wire.text("Rain.")))
+    if asked.path.endswith("/chat/completions"):
+        return answer_json(openai_wire.completion({"content": "Rain."}))
+    return gemini_wire.whole(gemini_wire.text("Rain."))
+
+
+@pytest.fixture(scope="module")
+def vendors() -> Iterator[dict[str, str]]:
+    """Return the environment of a reader who has keys; the vendors are a local server."""
+    with vendor_server() as server:
+        server.always(reply)
+        keys = {f"{vendor}_API_KEY": "key-of-a-reader" for vendor in ("ANTHROPIC", "GEMINI", "OPENAI")}
+        addresses = {
+            "ANTHROPIC_BASE_URL": server.url,
+            "GOOGLE_GEMINI_BASE_URL": server.url,
+            "OPENAI_BASE_URL": f"{server.url}/v1",
+        }
+        yield {**os.environ, **keys, **addresses}
+
+
 @pytest.mark.parametrize("code", blocks("python"))
-def test_python_blocks_run(code: str, tmp_path: Path) -> None:
+def test_python_blocks_run(code: str, tmp_path: Path, vendors: dict[str, str]) -> None:
     """Each block of Python runs by itself, as a reader would paste it."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
@@ -36,6 +69,7 @@ def test_python_blocks_run(code: str, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         cwd=tmp_path,
+        env=vendors,
         timeout=60,
     )
     assert done.returncode == 0, done.stderr

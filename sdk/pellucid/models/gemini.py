@@ -19,7 +19,7 @@ from pellucid.errors import ConfigError, ErrorKind, ModelError
 from pellucid.models.base import ModelRequest, ModelResponse, StreamItem
 from pellucid.models.gemini_answers import Answer
 from pellucid.models.gemini_contents import Dialect, functions, parameters, refused
-from pellucid.models.gemini_http import Connection, streamed
+from pellucid.models.gemini_http import Connection, NotAnEvent, streamed
 from pellucid.models.wire import TIMEOUT, Clients, failure, server_of
 
 _KEYS: Final = ("GOOGLE_API_KEY", "GEMINI_API_KEY")
@@ -236,7 +236,7 @@ def _kind_of(error: Exception) -> ErrorKind | None:
         return "unavailable" if isinstance(error, TransportError) else "auth"
     if module in {"aiohttp", "httpx"}:  # a client that was given may use them
         return "timeout" if "Timeout" in type(error).__name__ else "unavailable"
-    if isinstance(error, ValidationError | json.JSONDecodeError | errors.UnknownApiResponseError):
+    if isinstance(error, ValidationError | json.JSONDecodeError | errors.UnknownApiResponseError | NotAnEvent):
         return "invalid_response"
     if isinstance(error, ValueError):  # the SDK refuses what this API lacks
         return "invalid_request"

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import re
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import httpx2
 from google import genai
-from google.genai import types
+from google.genai import errors, types
 
 _LIMITS: Final = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
 
 _NO_DATA: Final = re.compile(rb":|event:|id:|retry:")
-"""Beginnings of lines of an event stream that carry none of the answer; the SDK takes them for JSON."""
+"""Beginnings of lines of an event stream that carry none of the answer."""
+
+_INTERNAL: Final = 500
+"""The code of errors in streams that have none."""
 
 T = TypeVar("T")
+
+
+class NotAnEvent(ValueError):
+    """A stream holds something that is no event of the API."""
 
 
 class Connection:
@@ -79,29 +87,73 @@ async def streamed(stream: AsyncIterator[T]) -> AsyncGenerator[T]:
     finally:
         for body in bodies:
             await body.aclose()
-        with suppress(Exception):
-            while bodies:
-                await anext(items)
+        if bodies:
+            await _run_out(items)
         await items.aclose()
 
 
-class _Body(httpx2.AsyncByteStream):
-    """The body of a streamed answer, without comments and keep-alives; reading on when it is closed fails."""
+async def _run_out(items: AsyncIterator[Any]) -> None:
+    """Let generators inside generators come to their ends, now that there is nothing left to read."""
+    with suppress(Exception):
+        async for _ in items:
+            pass
 
-    def __init__(self, body: httpx2.AsyncByteStream) -> None:
+
+class _Body(httpx2.AsyncByteStream):
+    """The body of a streamed answer, of which the SDK sees nothing but events that are JSON objects.
+
+    It takes comments and keep-alives for JSON itself, and where it finds that an event is an error, or none, the
+    generators below that place are not run to their end. To read on when the body is closed fails.
+    """
+
+    def __init__(self, response: httpx2.Response, body: httpx2.AsyncByteStream) -> None:
+        self._response = response
         self._body = body
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        event: list[bytes] = []
+        received = self._lines()
+        try:
+            async for lines in received:
+                for line in lines:
+                    if line.startswith(b"data:"):
+                        event.append(line[5:])
+                    elif line and not _NO_DATA.match(line):
+                        event.append(line)  # errors have come as bare JSON
+                    elif event and not line:
+                        yield self._checked(b" ".join(event))
+                        event = []
+            if event:
+                yield self._checked(b" ".join(event), is_last=True)
+        finally:
+            await self.aclose()
+            await _run_out(received)
+
+    async def _lines(self) -> AsyncIterator[list[bytes]]:
         begun: list[bytes] = []  # a line of which the end has not arrived; it may be an image of megabytes
         async for piece in self._body:
             first, newline, rest = piece.partition(b"\n")
             begun.append(first)
-            if not newline:
-                continue
-            *lines, last = rest.split(b"\n")
-            yield b"".join(line + b"\n" for line in (b"".join(begun), *lines) if not _NO_DATA.match(line))
-            begun = [last]
-        yield b"".join(begun)
+            if newline:
+                *lines, last = rest.split(b"\n")
+                yield [line.rstrip(b"\r") for line in (b"".join(begun), *lines)]
+                begun = [last]
+        yield [b"".join(begun)]
+
+    def _checked(self, event: bytes, *, is_last: bool = False) -> bytes:
+        try:
+            value = json.loads(event)
+        except ValueError:
+            if is_last:  # the stream broke off here, which is seen by what is missing
+                return b""
+            raise NotAnEvent("an event of its stream is not JSON") from None
+        if not isinstance(value, dict):
+            raise NotAnEvent(f"an event of its stream is no object, but of type {type(value).__name__}")
+        if "error" in value:
+            told = value["error"]
+            code = told.get("code") if isinstance(told, dict) else None
+            raise errors.APIError(code if isinstance(code, int) and code else _INTERNAL, value, self._response)
+        return b"data: " + event + b"\n\n"
 
     async def aclose(self) -> None:
         await self._body.aclose()
@@ -122,7 +174,7 @@ def _noting(bodies: list[_Body]) -> Iterator[None]:
 
 async def _note(response: httpx2.Response) -> None:
     bodies = _opened.get()
-    if bodies is not None and isinstance(response.stream, httpx2.AsyncByteStream):
-        body = _Body(response.stream)
+    if bodies is not None and response.is_success and isinstance(response.stream, httpx2.AsyncByteStream):
+        body = _Body(response, response.stream)
         response.stream = body
         bodies.append(body)
