@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -147,6 +148,7 @@ async def test_the_key_is_in_no_message() -> None:
         b"{}",
         b'{"candidates": []}',
         b'{"candidates": {}}',
+        b'{"candidates": 5}',
         b'{"candidates": [{"content": 1}]}',
     ],
 )
@@ -228,6 +230,14 @@ async def test_an_error_in_the_middle_of_a_stream(code: int, status: str, kind: 
     error = await broke(answer_sse(BEGUN, event(fault(code, status, "No more."))))
     assert error.error_kind == kind
     assert "No more." in str(error)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_garbage_that_the_sdk_finds(anyio_backend: str) -> None:
+    """In a stream that is compressed; nothing of it is told, either. On trio, a warning tells of its generators."""
+    error = await broke(answer_sse(gzip.compress(b"data: {secret}\n\n"), content_encoding="gzip"))
+    assert error.error_kind == "invalid_response"
+    assert str(error).endswith("an event of its stream is not JSON")
 
 
 async def test_an_error_in_a_stream_that_is_no_event() -> None:

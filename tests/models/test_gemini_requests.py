@@ -291,7 +291,7 @@ async def test_calls_of_other_models_are_marked_for_models_that_want_signatures(
 
 
 async def test_server_tools_are_sent_as_they_are() -> None:
-    """Beside the others, and shown in answers; before Gemini 3 the API shows none."""
+    """With other tools beside them, the API has to show their calls; before Gemini 3 it cannot."""
     tools: list[dict[str, Any]] = [{"google_search": {}}, {"codeExecution": {}}]
     request = ModelRequest(messages=ASKED.messages, tools=[NOW])
     body = await sent(request, server_tools=tools)
@@ -299,6 +299,7 @@ async def test_server_tools_are_sent_as_they_are() -> None:
     assert [each["name"] for each in body["tools"][2]["functionDeclarations"]] == ["now"]
     assert body["toolConfig"] == {"includeServerSideToolInvocations": True}
     assert "toolConfig" not in await sent(request, "gemini-2.5-flash", server_tools=tools)
+    assert "toolConfig" not in await sent(ASKED, server_tools=tools)
 
 
 # --- an answer goes back ----------------------------------------------------------------------------------------------

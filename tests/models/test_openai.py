@@ -4,7 +4,7 @@ import json
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import httpx2
@@ -27,19 +27,8 @@ from pellucid import (
 from pellucid.models import Model, resolve
 from pellucid.models.openai import OpenAIModel
 from pellucid.models.openai_schema import is_strict
-from support.openai_wire import (
-    ask,
-    call,
-    chunks,
-    completion,
-    events,
-    function_call,
-    read,
-    response,
-    said,
-    sse,
-    thought,
-)
+from support.models import read
+from support.openai_wire import ask, call, chunks, completion, events, function_call, response, said, sse, thought
 from support.runs import attributes
 from support.vendor_server import Answer, Cut, Hang, answer_json, answer_sse, vendor_server
 
@@ -254,7 +243,7 @@ async def test_pieces_are_told_as_they_come(server: VendorServer, model: OpenAIM
     server.answers(answer_sse(begun(model), Hang(), sse(*streamed(model)[3 if is_chat(model) else 5 :])))
     told: list[ModelDelta] = []
     with anyio.fail_after(10):
-        async with aclosing(model.stream(ASKED)) as items:  # type: ignore[type-var]
+        async with aclosing(cast("Any", model.stream(ASKED))) as items:
             async for item in items:
                 if isinstance(item, ModelResponse):
                     break
@@ -282,7 +271,7 @@ async def test_a_stream_that_is_left_closes_its_connection(server: VendorServer,
     """At once, and whoever leaves hears of nothing."""
     server.answers(answer_sse(begun(model), Hang()))
     with anyio.fail_after(10):
-        async with aclosing(model.stream(ASKED)) as items:  # type: ignore[type-var]
+        async with aclosing(cast("Any", model.stream(ASKED))) as items:
             async for _ in items:
                 break
         await until(lambda: server.left == 1)
@@ -293,7 +282,7 @@ async def test_a_cancelled_stream_closes_its_connection(server: VendorServer, mo
     server.answers(answer_sse(begun(model), Hang()))
 
     async def consume() -> None:
-        async with aclosing(model.stream(ASKED)) as items:  # type: ignore[type-var]
+        async with aclosing(cast("Any", model.stream(ASKED))) as items:
             async for _ in items:
                 pass
 

@@ -24,7 +24,8 @@ from pellucid import (
     Usage,
 )
 from pellucid.models.openai import OpenAIModel
-from support.openai_wire import CHAT_USAGE, ask, call, chunk, chunks, completion, joined, read, sse
+from support.models import joined, read
+from support.openai_wire import CHAT_USAGE, ask, call, chunk, chunks, completion, sse
 from support.vendor_server import answer_json, answer_sse, vendor_server
 
 if TYPE_CHECKING:

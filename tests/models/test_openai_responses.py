@@ -25,19 +25,8 @@ from pellucid import (
     Usage,
 )
 from pellucid.models.openai import OpenAIModel
-from support.openai_wire import (
-    RESPONSE_USAGE,
-    ask,
-    events,
-    function_call,
-    joined,
-    read,
-    refusal,
-    response,
-    said,
-    sse,
-    thought,
-)
+from support.models import joined, read
+from support.openai_wire import RESPONSE_USAGE, ask, events, function_call, refusal, response, said, sse, thought
 from support.vendor_server import answer_json, answer_sse, vendor_server
 
 if TYPE_CHECKING:

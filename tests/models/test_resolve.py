@@ -93,6 +93,13 @@ def test_a_missing_package_is_named(package: str, adapter: str, extra: str) -> N
     assert f"pip install 'pellucid[{extra}]'" in done.stderr
 
 
+def test_a_missing_package_whose_namespace_is_there_is_named() -> None:
+    """Protobuf brings a package `google`, too; that it has no `genai` is said in the same way."""
+    code = "import google\ngoogle.__path__ = []\nfrom pellucid.models import GeminiModel\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert "pip install 'pellucid[gemini]'" in done.stderr
+
+
 def test_importing_the_models_loads_no_vendor() -> None:
     """Neither their packages nor the HTTP client; each adapter loads its own vendor only."""
     code = (

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
-import anyio
-
-from pellucid import ModelDelta, ModelResponse
+from support.models import read
+from support.runs import within
 
 if TYPE_CHECKING:
-    from pellucid import Model, ModelRequest
+    from pellucid import Model, ModelRequest, ModelResponse
 
 JSON = dict[str, Any]
 
@@ -182,24 +180,6 @@ def _item_events(item: JSON) -> list[JSON]:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-async def read(model: Model, request: ModelRequest) -> tuple[list[ModelDelta], ModelResponse]:
-    """Return what a model streams: its pieces, and the whole answer."""
-    deltas: list[ModelDelta] = []
-    with anyio.fail_after(10):
-        async with aclosing(cast("Any", model.stream(request))) as items:
-            async for item in items:
-                if isinstance(item, ModelResponse):
-                    return deltas, item
-                deltas.append(item)
-    raise AssertionError("the stream ended without an answer")
-
-
 async def ask(model: Model, request: ModelRequest, *, stream: bool) -> ModelResponse:
     """Return the whole answer, in one way or the other."""
-    with anyio.fail_after(10):
-        return (await read(model, request))[1] if stream else await model.generate(request)
-
-
-def joined(deltas: list[ModelDelta], kind: str) -> str:
-    """Return what the pieces of one kind say."""
-    return "".join(delta.content for delta in deltas if delta.type == kind)
+    return (await read(model, request))[1] if stream else await within(model.generate(request))

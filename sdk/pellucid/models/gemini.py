@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from pellucid.errors import ConfigError, ErrorKind, ModelError
 from pellucid.models.base import ModelRequest, ModelResponse, StreamItem
 from pellucid.models.gemini_answers import Answer
 from pellucid.models.gemini_contents import Dialect, functions, parameters, refused
-from pellucid.models.gemini_http import Connection, NotAnEvent, streamed
+from pellucid.models.gemini_http import Connection, NotAnEvent, streamed, watch
 from pellucid.models.wire import TIMEOUT, Clients, failure, server_of
 
 _KEYS: Final = ("GOOGLE_API_KEY", "GEMINI_API_KEY")
@@ -85,8 +85,7 @@ class GeminiModel:
         self.native_output = is_new if native_output is None else native_output
         self._dialect = Dialect(model=name, provider=self.provider_name, is_signed=is_new)
         self._server_tools = [_server_tool(name, tool) for tool in server_tools]
-        # Asked for their tool calls, models show them as parts; with other tools beside them, they have to.
-        self._shows_server_tools = bool(server_tools) and is_new and not is_vertex
+        self._mixes_tools = bool(server_tools) and is_new and not is_vertex
 
     def __repr__(self) -> str:
         return f"GeminiModel({self.name!r})"
@@ -107,7 +106,7 @@ class GeminiModel:
             if (token := answer.next_token()) is None:
                 return answer.response()
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamItem]:
         """Yield pieces of the answer as they arrive, and last the whole answer."""
         call = self._call(request)
         answer = Answer(self.name, self.provider_name)
@@ -129,6 +128,8 @@ class GeminiModel:
 
     async def _pieces(self, call: Mapping[str, Any]) -> AsyncGenerator[types.GenerateContentResponse]:
         try:
+            if self._given is not None:
+                watch(self._given)
             stream = await self._models().generate_content_stream(**call)
             async with aclosing(streamed(stream)) as pieces:
                 async for piece in pieces:
@@ -158,13 +159,13 @@ class GeminiModel:
     def _config(self, request: ModelRequest) -> types.GenerateContentConfig:
         settings = request.settings
         output = request.output if self.native_output else None
+        # Beside other tools, the API runs its own only if their calls are shown, as parts that go back to it.
+        shown = types.ToolConfig(include_server_side_tool_invocations=True) if self._mixes_tools else None
         return types.GenerateContentConfig(
             **parameters(self.name, settings),
             system_instruction=self._dialect.instructions(request),
             tools=[*self._server_tools, *functions(request.tools)] or None,
-            tool_config=types.ToolConfig(include_server_side_tool_invocations=True)
-            if self._shows_server_tools
-            else None,
+            tool_config=shown if request.tools else None,
             response_mime_type="application/json" if output is not None else None,
             response_json_schema=output.schema if output is not None else None,
             # The run calls the tools; and its reliability rules alone say what is tried again.
@@ -177,11 +178,10 @@ class GeminiModel:
 
     def _failure(self, error: Exception) -> ModelError:
         """Return what to raise for what the SDK raised, or the HTTP client below it."""
-        if isinstance(error, ModelError):
-            return error
         if not isinstance(error, errors.APIError):
             return failure(self.name, error, message=_told(error), kind=_kind_of(error), secrets=[self._key])
-        headers = dict(getattr(error.response, "headers", None) or {})
+        given: Mapping[str, str] = getattr(error.response, "headers", None) or {}
+        headers = {name.lower(): value for name, value in given.items()}
         details = _details(error)
         if "RetryInfo" in details and "retry-after" not in headers:
             headers["retry-after"] = str(details["RetryInfo"].get("retryDelay", "")).removesuffix("s")
@@ -193,7 +193,7 @@ class GeminiModel:
         return failure(
             self.name,
             error,
-            message=error.message,
+            message=str(error.message) if error.message else None,
             kind=kind,
             status=error.code,
             request_id=details.get("RequestInfo", {}).get("requestId") or headers.get("x-request-id"),
@@ -246,7 +246,7 @@ def _kind_of(error: Exception) -> ErrorKind | None:
 
 
 def _told(error: Exception) -> str | None:
-    """Return what an error says, if it would quote content."""
+    """Return what an error says, without the content that some of them quote; nothing if its own text will do."""
     if isinstance(error, ValidationError):
         problems = error.errors(include_url=False, include_input=False, include_context=False)
         return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in problems[:5])

@@ -40,13 +40,10 @@ class Connection:
         async def prepare(request: httpx2.Request) -> None:
             # The SDK knows one number for all time-outs, and sends it to the server, too.
             request.extensions["timeout"] = timeout.as_dict()
-            if _opened.get() is not None:
-                request.headers["accept-encoding"] = "identity"  # the body is read below as it comes
 
         trusted = _trusted()
-        self._http = httpx2.AsyncClient(
-            limits=_LIMITS, event_hooks={"request": [prepare], "response": [_note]}, verify=trusted
-        )
+        self._http = httpx2.AsyncClient(limits=_LIMITS, event_hooks={"request": [prepare]}, verify=trusted)
+        _watch(self._http)
         options = types.HttpOptions(
             base_url=base_url,
             httpx_async_client=self._http,
@@ -67,12 +64,31 @@ def _trusted() -> ssl.SSLContext:
     return httpx2.create_ssl_context()
 
 
+def watch(client: genai.Client) -> None:
+    """Have streams of a client that was given close at once, too; nothing else of it changes.
+
+    That is for a client over httpx2, which is what the SDK uses where aiohttp is not installed.
+    """
+    http: Any = getattr(client._api_client, "_async_httpx_client", None)  # noqa: SLF001  (nowhere public)
+    if getattr(http, "_per_loop", False):  # the SDK's own: a client for each event loop, and one that picks it
+        http = http._client_for_running_loop()  # noqa: SLF001
+    if isinstance(http, httpx2.AsyncClient):
+        _watch(http)
+
+
+def _watch(http: httpx2.AsyncClient) -> None:
+    hooks = http.event_hooks
+    if _note not in hooks["response"]:
+        hooks["request"].append(_ask_for_plain_text)
+        hooks["response"].append(_note)
+
+
 async def streamed(stream: AsyncIterator[T]) -> AsyncGenerator[T]:
     """Yield what the SDK yields; when left early, close the connection at once.
 
     The SDK's streams are generators inside generators: closing the outermost leaves the others, and the connection, to
-    the garbage collector. So the body is closed, and they are run to their end, which is an error now. Of a client
-    that is not ours nothing is known, and closing the outermost has to do.
+    the garbage collector. So the body is closed, and they are run to their end, which is an error now. Where the body
+    is not known, closing the outermost has to do.
     """
     bodies: list[_Body] = []
     items = cast("AsyncGenerator[T]", aiter(stream))
@@ -172,9 +188,16 @@ def _noting(bodies: list[_Body]) -> Iterator[None]:
         _opened.reset(token)
 
 
+async def _ask_for_plain_text(request: httpx2.Request) -> None:
+    if _opened.get() is not None:
+        request.headers["accept-encoding"] = "identity"
+
+
 async def _note(response: httpx2.Response) -> None:
     bodies = _opened.get()
-    if bodies is not None and response.is_success and isinstance(response.stream, httpx2.AsyncByteStream):
+    if bodies is None or response.status_code != httpx2.codes.OK:
+        return
+    if isinstance(response.stream, httpx2.AsyncByteStream) and "content-encoding" not in response.headers:
         body = _Body(response, response.stream)
         response.stream = body
         bodies.append(body)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Final
 
 from pellucid.errors import ConfigError
@@ -96,8 +97,15 @@ def adapter(name: str) -> Callable[..., Model]:
     module, package = ADAPTERS[name]
     try:
         found: Callable[..., Model] = getattr(import_module(f"pellucid.models.{module}"), name)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] not in {package.split(".")[0], "httpx2"}:
+    except ImportError as error:
+        if all(map(_is_installed, (package, "httpx2"))):
             raise
         raise ConfigError(f"{name} needs the package {package!r}: pip install 'pellucid[{module}]'") from error
     return found
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except (ImportError, ValueError):  # what it is part of is missing, or it was put out of reach
+        return False
