@@ -381,9 +381,13 @@ NO_ANSWERS = [
     b'{"choices": [{"message": null}]}',
     b'{"choices": [{"message": {"content": null}}]}',
     b'{"choices": [{"message": {"tool_calls": [{"function": {}}]}}]}',
+    b'{"choices": [{"message": {"content": {"text": "hi"}}}]}',
+    b'{"choices": [{"message": {"tool_calls": [{"id": [1], "function": {"name": "add"}}]}}]}',
     b'{"status": "completed"}',
     b'{"status": "completed", "output": [1]}',
     b'{"status": "completed", "output": [{"type": "function_call"}]}',
+    b'{"status": "completed", "output": [{"type": "function_call", "call_id": "c1", "name": null}]}',
+    b'{"status": "completed", "output": [{"type": "message", "content": [{"text": ["hi"]}]}]}',
 ]
 
 

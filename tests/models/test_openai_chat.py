@@ -334,13 +334,13 @@ async def test_other_accents_of_streams(server: VendorServer, model: OpenAIModel
 
 
 async def test_accents_of_whole_answers(server: VendorServer, model: OpenAIModel) -> None:
-    """Arguments as an object, calls without an id, missing members, and JSON that is not called JSON."""
+    """Arguments as an object, calls without an id, missing members, a number as id, JSON not called JSON."""
     calls = [{"function": {"name": "add", "arguments": {"a": 1}}}, {"id": "", "function": {"name": "add"}}]
-    answer = {"choices": [{"message": {"content": None, "tool_calls": calls}}]}
+    answer = {"id": 7, "choices": [{"message": {"content": None, "tool_calls": calls}}]}
     server.answers(answer_json(answer, content_type="text/plain"))
     found = await ask(model, ASKED, stream=False)
     assert found.message.tool_calls == (ToolCall("add", {"a": 1}), ToolCall("add", {}))
-    assert (found.finish_reason, found.id, found.model, found.usage) == ("tool_call", None, None, Usage())
+    assert (found.finish_reason, found.id, found.model, found.usage) == ("tool_call", "7", None, Usage())
 
 
 # --- reasoning --------------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ class OpenAIModel:
     """A model of OpenAI, or of a server that speaks one of OpenAI's protocols.
 
     ```python
-    OpenAIModel("gpt-5")
+    OpenAIModel("gpt-6-sol")
     OpenAIModel("qwen3", base_url="http://localhost:11434/v1", provider_name="ollama")
     OpenAIModel("my-deployment", client=AsyncAzureOpenAI(max_retries=0), provider_name="azure.ai.openai")
     ```
@@ -38,7 +38,7 @@ class OpenAIModel:
     Args:
         name: The model's name, as the server knows it.
         api: Which protocol: `responses` for OpenAI itself and `chat`, which all others speak, elsewhere.
-        api_key: `OPENAI_API_KEY` if not given; servers elsewhere may need none.
+        api_key: `OPENAI_API_KEY` if not given, wherever the server is; those elsewhere may need none.
         base_url: `OPENAI_BASE_URL` if not given, else OpenAI's own address.
         provider_name: Value of `gen_ai.provider.name`.
         timeout: Seconds for a connection and between two pieces of an answer.

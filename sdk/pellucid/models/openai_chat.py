@@ -33,6 +33,7 @@ from pellucid.models.openai_content import (
     merged,
     refused,
     result_parts,
+    text,
     tokens,
 )
 from pellucid.models.openai_pieces import ChatPieces, text_of, thought_of
@@ -166,8 +167,8 @@ class ChatCompletions:
     @staticmethod
     def _content(parts: list[JSONObject]) -> str | list[JSONObject]:
         """Return content as plain text where it can be: some servers take nothing else."""
-        text: str | None = parts[0].get("text") if len(parts) == 1 else None
-        return parts if text is None else text
+        only: str | None = parts[0].get("text") if len(parts) == 1 else None
+        return parts if only is None else only
 
     def _text(self, part: Part) -> JSONObject:
         if not isinstance(part, TextPart):
@@ -254,33 +255,33 @@ class ChatCompletions:
             message=Message("assistant", parts),
             usage=self._usage(members(answer.get("usage"))),
             finish_reason=_finish(said, choice["message"]),
-            model=answer.get("model") or None,
-            id=answer.get("id") or None,
+            model=text(answer.get("model")) or None,
+            id=text(answer.get("id")) or None,
         )
 
     def _parts(self, message: Mapping[str, Any]) -> list[Part]:
         parts: list[Part] = []
         if (reasoning := self._reasoning(message)) is not None:
             parts.append(reasoning)
-        parts += [TextPart(text) for text in (text_of(message.get("content")), message.get("refusal")) if text]
+        parts += [TextPart(said) for said in (text_of(message.get("content")), text(message.get("refusal"))) if said]
         for image in message.get("images") or ():
-            parts.append(_image(image["image_url"]["url"]))
+            parts.append(_image(text(image["image_url"]["url"])))
         for call in message.get("tool_calls") or ():
             function = members(call.get("function"))
-            if not function.get("name"):
+            if not (name := text(function.get("name"))):
                 raise ValueError("a tool call in the answer has no name")
-            parts.append(ToolCall(function["name"], arguments_of(function.get("arguments")), call.get("id") or None))
+            parts.append(ToolCall(name, arguments_of(function.get("arguments")), text(call.get("id")) or None))
         return parts
 
     def _reasoning(self, message: Mapping[str, Any]) -> ReasoningPart | None:
         """Return what the server thought aloud, and which members of the message it wants back."""
         back = {name: message[name] for name in (*_REASONING, "reasoning_details") if message.get(name)}
-        text = thought_of(message)
+        thought = thought_of(message)
         if not back:
-            return ReasoningPart(text) if text else None
+            return ReasoningPart(thought) if thought else None
         if details := back.get("reasoning_details"):
             back = {"reasoning_details": details}
-        return ReasoningPart(text, vendor={self.provider_name: {"message": back}})
+        return ReasoningPart(thought, vendor={self.provider_name: {"message": back}})
 
     def _usage(self, usage: Mapping[str, Any]) -> Usage:
         read = members(usage.get("prompt_tokens_details"))

@@ -121,6 +121,19 @@ def members(value: JSONValue) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
+def text(value: JSONValue) -> str:
+    """Return a text that may be missing; some servers write ids as numbers.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if isinstance(value, str):
+        return value
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return "" if value is None else str(value)
+    raise ValueError(f"the answer has a value of type {type(value).__name__} where text belongs")
+
+
 def tokens(value: JSONValue) -> int | None:
     """Return a number of tokens, if it is one."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None

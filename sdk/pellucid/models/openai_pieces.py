@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pellucid.models.base import ModelDelta
-from pellucid.models.openai_content import ReportedError, json_text, members
+from pellucid.models.openai_content import ReportedError, json_text, members, text
 from pellucid.types import JSONObject, JSONValue
 
 _TEXTS = ("content", "refusal", "reasoning_content", "reasoning")
@@ -17,14 +17,14 @@ _TEXTS = ("content", "refusal", "reasoning_content", "reasoning")
 def text_of(content: JSONValue) -> str:
     """Return the text of a message's content: plain, or in parts, among which there may be thoughts."""
     if isinstance(content, list):
-        return "".join(part.get("text") or "" for part in map(members, content) if part.get("type") == "text")
-    return content or ""
+        return "".join(text(part.get("text")) for part in map(members, content) if part.get("type") == "text")
+    return text(content)
 
 
 def thought_of(message: Mapping[str, Any]) -> str:
     """Return what a message, or a piece of one, thinks aloud."""
-    if text := message.get("reasoning_content") or message.get("reasoning"):
-        return str(text)
+    if thought := message.get("reasoning_content") or message.get("reasoning"):
+        return text(thought)
     content = message.get("content")
     parts = [members(part) for part in content] if isinstance(content, list) else []
     return "".join(text_of(part.get("thinking")) for part in parts if part.get("type") == "thinking")
@@ -86,8 +86,8 @@ class ChatPieces:
         if thought := thought_of(delta):
             yield ModelDelta("reasoning", thought)
         for name in ("content", "refusal"):
-            if text := text_of(delta.get(name)):
-                yield ModelDelta("text", text)
+            if said := text_of(delta.get(name)):
+                yield ModelDelta("text", said)
         for name in _TEXTS:
             if (piece := delta.get(name)) is not None:
                 before = self._message.get(name)
@@ -103,12 +103,11 @@ class ChatPieces:
         call = self._call_of(piece, function)
         if piece.get("id") and not call["id"]:
             call["id"] = piece["id"]
-        if function.get("name") and not call["function"]["name"]:
-            call["function"]["name"] = function["name"]
-            yield ModelDelta("tool_call", function["name"])
+        if (name := text(function.get("name"))) and not call["function"]["name"]:
+            call["function"]["name"] = name
+            yield ModelDelta("tool_call", name)
         if arguments := function.get("arguments"):
-            text = arguments if isinstance(arguments, str) else json_text(arguments)
-            call["function"]["arguments"] += text
+            call["function"]["arguments"] += arguments if isinstance(arguments, str) else json_text(arguments)
 
     def _call_of(self, piece: Mapping[str, Any], function: Mapping[str, Any]) -> JSONObject:
         """Return the call that a piece belongs to: servers may leave out its index, its id, or give all the same."""

@@ -34,6 +34,7 @@ from pellucid.models.openai_content import (
     merged,
     refused,
     result_parts,
+    text,
     tokens,
 )
 from pellucid.models.openai_schema import is_strict
@@ -130,8 +131,8 @@ class Responses:
 
     def _result(self, result: ToolResult) -> JSONObject:
         parts = [self._part(part) for part in result_parts(result)]
-        text = parts[0].get("text") if len(parts) == 1 else None
-        return {"type": "function_call_output", "call_id": result.id, "output": parts if text is None else text}
+        only = parts[0].get("text") if len(parts) == 1 else None
+        return {"type": "function_call_output", "call_id": result.id, "output": parts if only is None else only}
 
     def _part(self, part: Part) -> JSONObject:
         match part:
@@ -205,8 +206,8 @@ class Responses:
             message=Message("assistant", parts),
             usage=_usage(members(answer.get("usage"))),
             finish_reason=_finish(answer),
-            model=answer.get("model") or None,
-            id=answer.get("id") or None,
+            model=text(answer.get("model")) or None,
+            id=text(answer.get("id")) or None,
         )
 
     def _read(self, item: JSONObject) -> Iterator[Part]:
@@ -217,31 +218,34 @@ class Responses:
                 yield self._reasoning(item)
             case "function_call":
                 own = {"namespace": item["namespace"]} if item.get("namespace") else None
+                if not (name := text(item["name"])):
+                    raise ValueError("a tool call in the answer has no name")
                 arguments = arguments_of(item.get("arguments"))
-                yield ToolCall(item["name"], arguments, item["call_id"], vendor=self._own(own))
+                yield ToolCall(name, arguments, text(item["call_id"]), vendor=self._own(own))
             case kind:
                 # What has no outcome, such as a web search, is a call alone.
                 call = {name: value for name, value in item.items() if name not in _OUTCOME}
                 outcome = {name: item[name] for name in _OUTCOME if item.get(name) is not None}
-                name = item["name"] if kind == "mcp_call" else kind.removesuffix("_call")
-                yield ServerToolCall(name=name, server_tool_call=call, id=item.get("id"))
-                if kind == "image_generation_call" and (image := outcome.pop("result", None)):
+                name = text(item["name"]) if kind == "mcp_call" else text(kind).removesuffix("_call")
+                item_id = text(item.get("id")) or None
+                yield ServerToolCall(name=name, server_tool_call=call, id=item_id)
+                if kind == "image_generation_call" and (image := text(outcome.pop("result", None))):
                     mime_type = f"image/{item.get('output_format') or 'png'}"
                     yield BlobPart(content=image, modality="image", mime_type=mime_type)
                 if outcome:
                     told = {"type": kind, **outcome}
-                    yield ServerToolResult(id=item.get("id"), server_tool_call_response=told)
+                    yield ServerToolResult(id=item_id, server_tool_call_response=told)
 
     def _said(self, item: JSONObject) -> Iterator[Part]:
         own = {"phase": item["phase"]} if item.get("phase") else None
         for content in item.get("content") or ():
-            if text := content.get("text") or content.get("refusal"):
+            if said := text(content.get("text") or content.get("refusal")):
                 cited = content.get("annotations")
-                yield TextPart(text, vendor=self._own(own, **({"annotations": cited} if cited else {})))
+                yield TextPart(said, vendor=self._own(own, **({"annotations": cited} if cited else {})))
 
     def _reasoning(self, item: JSONObject) -> ReasoningPart:
         """Return a thought. It goes back if it tells all: nothing is stored that an id could stand for."""
-        texts = [each.get("text") or "" for each in (item.get("summary") or item.get("content") or ())]
+        texts = [text(each.get("text")) for each in (item.get("summary") or item.get("content") or ())]
         own = {name: item[name] for name in ("id", "summary", "content", "encrypted_content") if item.get(name)}
         is_whole = "encrypted_content" in own or "content" in own
         return ReasoningPart("\n\n".join(texts), vendor=self._own({"summary": [], **own} if is_whole else None))
@@ -274,12 +278,12 @@ class ResponsePieces:
         kind = event.get("type")
         if kind == "error" or event.get("error"):
             raise ReportedError(event.get("error") or event)
-        if kind in _DELTAS and event.get("delta"):
-            yield ModelDelta(_DELTAS[kind], event["delta"])
+        if kind in _DELTAS and (piece := text(event.get("delta"))):
+            yield ModelDelta(_DELTAS[kind], piece)
         elif kind == "response.reasoning_summary_part.added" and event.get("summary_index"):
             yield ModelDelta("reasoning", "\n\n")
-        elif kind == "response.output_item.added" and event["item"]["type"] == "function_call":
-            yield ModelDelta("tool_call", event["item"]["name"])
+        elif kind == "response.output_item.added" and (name := _called(event["item"])):
+            yield ModelDelta("tool_call", name)
         elif kind == "response.output_item.done":
             self._items.append(event["item"])
         elif kind in _LAST:
@@ -300,6 +304,11 @@ class ResponsePieces:
 def _tool(tool: ToolDefinition) -> JSONObject:
     function: JSONObject = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
     return {"type": "function", **function, "strict": is_strict(tool.parameters)}
+
+
+def _called(item: Mapping[str, Any]) -> str:
+    """Return which tool an item calls, if it is a call."""
+    return text(item["name"]) if item["type"] == "function_call" else ""
 
 
 def _is_item(value: Mapping[str, Any]) -> bool:
