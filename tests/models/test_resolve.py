@@ -2,14 +2,23 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
 from pellucid import Agent, ConfigError
 from pellucid.models import Model, resolve
 from pellucid.models.resolve import HOSTS
+from support.models import HELLO
+from support.openai_wire import completion
+from support.runs import within
+from support.vendor_server import answer_json, vendor_server
 
-KEYS = {host.key: "key-1" for host in HOSTS.values() if host.key} | {
+pytestmark = pytest.mark.anyio
+
+KEYS = {host.key: f"key-of-{host.key}" for host in HOSTS.values() if host.key} | {
     "OPENAI_API_KEY": "key-1",
     "ANTHROPIC_API_KEY": "key-1",
     "GEMINI_API_KEY": "key-1",
@@ -42,6 +51,18 @@ def test_every_host_gives_a_model(host: str) -> None:
 def test_an_agent_takes_a_name() -> None:
     """As its model."""
     assert "gpt-6-sol" in repr(Agent("a", model="openai:gpt-6-sol"))
+
+
+async def test_openai_s_key_goes_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server on this machine gets a word that is no key, another host its own."""
+    with vendor_server() as server:
+        server.always(answer_json(completion({"content": "Hi"})))
+        for name in ("ollama", "groq"):
+            monkeypatch.setitem(HOSTS, name, replace(HOSTS[name], base_url=f"{server.url}/v1"))
+            async with aclosing(cast("Any", resolve(f"{name}:some"))) as model:
+                await within(model.generate(HELLO))
+    sent = [request.headers["authorization"] for request in server.requests]
+    assert sent == ["Bearer none", "Bearer key-of-GROQ_API_KEY"]
 
 
 @pytest.mark.parametrize(

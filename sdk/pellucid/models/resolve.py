@@ -78,7 +78,8 @@ def resolve(name: str) -> Model:
         )
     options: dict[str, Any] = dict(host.options or {})
     if host.base_url is not None:
-        options["base_url"] = host.base_url
+        # A server that asks for no key gets a word that is none: OpenAI's key is not for it.
+        options |= {"base_url": host.base_url, "api_key": "none"}
     if host.provider_name is not None:
         options["provider_name"] = host.provider_name
     if host.key is not None:
