@@ -191,8 +191,7 @@ class SpanQueue(BatchSpanProcessor):
     """The SDK's batch processor for spans, behind a door."""
 
     def __init__(self, outlet: SpanOutlet, on_drop: Callable[[int], None]) -> None:
-        size = queue_size("OTEL_BSP_MAX_QUEUE_SIZE")
-        batch = None if os.environ.get("OTEL_BSP_MAX_EXPORT_BATCH_SIZE") else min(512, size)
+        size, batch = _bounds("OTEL_BSP")
         super().__init__(outlet, max_queue_size=size, max_export_batch_size=batch)
         self.door = Door(size, outlet, on_drop)
 
@@ -206,8 +205,7 @@ class LogQueue(BatchLogRecordProcessor):
     """The SDK's batch processor for log records, behind a door."""
 
     def __init__(self, outlet: LogOutlet, on_drop: Callable[[int], None]) -> None:
-        size = queue_size("OTEL_BLRP_MAX_QUEUE_SIZE")
-        batch = None if os.environ.get("OTEL_BLRP_MAX_EXPORT_BATCH_SIZE") else min(512, size)
+        size, batch = _bounds("OTEL_BLRP")
         super().__init__(outlet, max_queue_size=size, max_export_batch_size=batch)
         self.door = Door(size, outlet, on_drop)
 
@@ -217,8 +215,13 @@ class LogQueue(BatchLogRecordProcessor):
             super().on_emit(log_record)
 
 
-def queue_size(variable: str) -> int:
-    """Return how many items may wait."""
+def _bounds(prefix: str) -> tuple[int, int | None]:
+    """Return how many items may wait, and how many go out at once; `None` leaves that to the environment."""
+    size = _queue_size(f"{prefix}_MAX_QUEUE_SIZE")
+    return size, None if os.environ.get(f"{prefix}_MAX_EXPORT_BATCH_SIZE") else min(512, size)
+
+
+def _queue_size(variable: str) -> int:
     named = os.environ.get(variable, "").strip()
     if not named:
         return QUEUE_SIZE

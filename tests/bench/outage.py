@@ -27,15 +27,9 @@ async def measure(folder: Path, *, outage: bool) -> list[float]:
     with agent_before(None, folder) as agent:
         telemetry = build(Settings(service_name="burst", otlp=Otlp(endpoint=agent.endpoint)))
 
-        async def fail() -> None:
-            await anyio.sleep(2)
-            await anyio.to_thread.run_sync(agent.stop)
-            await anyio.sleep(OUTAGE)
-            await anyio.to_thread.run_sync(agent.start)
-
         async with anyio.create_task_group() as tasks:
             if outage:
-                tasks.start_soon(fail)
+                tasks.start_soon(agent.pause, 2, OUTAGE)
             taken = await burst(telemetry)
         await anyio.to_thread.run_sync(telemetry.shutdown, 10.0)
     return taken

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from pellucid import Agent, DiscoveryProvider, Telemetry, Tool, ToolCall, ToolError, semconv, tool
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters.console import MOST_RUNS, MOST_SPANS, Console, ConsoleProcessor
-from support.files import run_python
+from support.processes import run_python
 
 
 @tool

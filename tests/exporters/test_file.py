@@ -27,7 +27,8 @@ from pellucid_exporters.file.records import NEVER_WRITTEN, lines_of
 from pellucid_exporters.options import Settings
 from pellucid_exporters.pipeline import build
 from support.canaries import SCENES, escaped
-from support.files import emit, lines, names, run_python, text, writing_to
+from support.files import emit, lines, names, text, writing_to
+from support.processes import run_python
 
 if TYPE_CHECKING:
     from collections.abc import Collection

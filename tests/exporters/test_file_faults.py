@@ -20,7 +20,8 @@ from pellucid import Agent
 from pellucid.testing import ScriptedModel
 from pellucid_exporters import File
 from pellucid_exporters.file.spool import MOST_TEXT, MOST_WAITING
-from support.files import counted, emit, lines, names, put_aside, run_python, writing_to
+from support.files import counted, emit, lines, names, put_aside, writing_to
+from support.processes import run_python
 
 if sys.platform != "win32":
     import fcntl

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pellucid_exporters import File
-from support.files import command, counted, emit, lines, names, put_aside, run_python, writing_to
+from support.files import counted, emit, lines, names, put_aside, writing_to
+from support.processes import command, run_python
 
 if TYPE_CHECKING:
     from pathlib import Path

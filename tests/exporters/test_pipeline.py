@@ -6,11 +6,8 @@ import io
 import logging
 import os
 import socket
-import subprocess
-import sys
 import time
 from contextlib import contextmanager
-from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,6 +22,7 @@ from pellucid_exporters.options import (
 from pellucid_exporters.pipeline import build
 from support.openmetrics import scrape
 from support.otlp_receiver import otlp_receiver
+from support.processes import run_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,20 +62,6 @@ def emit(telemetry: Telemetry, name: str = "run") -> None:
     telemetry.meter_provider.get_meter(semconv.SCOPE).create_counter("test.count").add(1)
     for sink in telemetry.log_sinks:
         sink({"event": name, "level": "info"})
-
-
-def run_python(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a script in a process of its own, where it may set the global providers; it must succeed."""
-    finished = subprocess.run(
-        [sys.executable, "-W", "error", "-c", dedent(script)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr
-    return finished
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

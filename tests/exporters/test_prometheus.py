@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 from opentelemetry.sdk.metrics import Histogram as HistogramInstrument
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import Buckets, ExponentialHistogramDataPoint
@@ -28,6 +27,7 @@ from pellucid_exporters.naming import to_labels, to_name
 from pellucid_exporters.options import Prometheus, Settings
 from pellucid_exporters.pipeline import build
 from pellucid_exporters.prometheus import PrometheusCollector, PrometheusReader
+from support.instruments import ANY_INSTRUMENT
 from support.openmetrics import exemplars, fetch, scrape, values
 
 if TYPE_CHECKING:
@@ -229,11 +229,7 @@ def test_every_exponential_bucket_lands_in_a_classic_one() -> None:
     assert to_classic(point, [-3.0, -1.0, 0.0, 1.0, math.inf]) == [0, 8, 1, 2, 4]
 
 
-@given(
-    attributes=st.dictionaries(st.text(max_size=8), st.text(max_size=8) | st.integers() | st.booleans(), max_size=4),
-    name=st.from_regex(r"[a-zA-Z][a-zA-Z0-9_./-]{0,20}", fullmatch=True),
-    unit=st.sampled_from(["", "1", "s", "{x}", "{x}/s", "weird unit", "/"]),
-)
+@given(**ANY_INSTRUMENT)
 def test_any_name_and_label_is_valid(attributes: dict[str, Any], name: str, unit: str) -> None:
     """Whatever an application names its instruments and attributes, the answer is valid OpenMetrics."""
     bench = Bench()

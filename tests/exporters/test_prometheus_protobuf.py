@@ -27,6 +27,7 @@ from prometheus_client.samples import BucketSpan, Exemplar, NativeHistogram, Sam
 
 from pellucid_exporters.endpoint import MetricsApp
 from pellucid_exporters.prometheus import PrometheusReader
+from support.instruments import ANY_INSTRUMENT
 from support.metrics_proto import (
     COUNTER,
     GAUGE,
@@ -341,11 +342,7 @@ def test_names_are_escaped_unless_the_server_takes_them() -> None:
     assert headers["Content-Type"].endswith("; escaping=allow-utf-8")
 
 
-@given(
-    attributes=st.dictionaries(st.text(max_size=8), st.text(max_size=8) | st.integers() | st.booleans(), max_size=4),
-    name=st.from_regex(r"[a-zA-Z][a-zA-Z0-9_./-]{0,20}", fullmatch=True),
-    unit=st.sampled_from(["", "1", "s", "{x}", "{x}/s", "weird unit", "/"]),
-)
+@given(**ANY_INSTRUMENT)
 def test_any_name_and_label_can_be_decoded(attributes: dict[str, Any], name: str, unit: str) -> None:
     """Whatever an application names its instruments and attributes, the answer is valid protobuf."""
     bench = Bench()

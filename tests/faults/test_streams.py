@@ -17,7 +17,7 @@ from pellucid import Agent, Message, ModelDelta, ModelError, ModelResponse, Tool
 from pellucid.events import InferenceDelta
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import check_telemetry
-from support.runs import CANCELLED, attributes, ending
+from support.runs import CANCELLED, attributes, ending, words_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -58,14 +58,6 @@ class Talking:
                 raise OSError("could not be closed")
 
 
-async def words(agent: Agent) -> AsyncGenerator[str]:
-    """Yield from within a span of the caller's and from within the stream, as web frameworks have their users do."""
-    async with agent.stream("x") as events:
-        async for event in events:
-            if isinstance(event, InferenceDelta):
-                yield event.content
-
-
 async def ended(telemetry: Captured) -> None:
     """Wait until the run was started and all of its spans have ended."""
     with anyio.fail_after(10):
@@ -86,7 +78,7 @@ def assert_cancelled_whole(telemetry: Captured) -> None:
 @pytest.mark.filterwarnings("ignore:Async generator:ResourceWarning")  # trio mentions what this test is about
 async def test_a_generator_that_the_garbage_collector_closes(telemetry: Captured) -> None:
     """A half-read generator that is dropped is closed in another task and context, and its run ends whole."""
-    reading = words(Agent("a", model=Talking()))
+    reading = words_of(Agent("a", model=Talking()))
     assert await anext(reading) == "more "
     del reading
     await ended(telemetry)
@@ -96,7 +88,7 @@ async def test_a_generator_that_the_garbage_collector_closes(telemetry: Captured
 
 async def test_a_generator_closed_in_another_context(telemetry: Captured) -> None:
     """`aclose` in a task with an empty context, as after a disconnect, raises nothing and ends the run whole."""
-    reading = words(Agent("a", model=Talking()))
+    reading = words_of(Agent("a", model=Talking()))
     assert await anext(reading) == "more "
     failures: list[BaseException] = []
     done = anyio.Event()
@@ -161,7 +153,7 @@ async def test_a_reader_that_leaves(telemetry: Captured, how: str) -> None:
 async def test_a_cancellation_that_arrives_during_the_close(telemetry: Captured) -> None:
     """A reader that is cancelled again while it waits for the run's end leaves no span open."""
     model = Talking(slow_close=True)
-    reading = words(Agent("a", model=model))
+    reading = words_of(Agent("a", model=model))
     assert await anext(reading) == "more "
     with anyio.fail_after(10):
         async with anyio.create_task_group() as tasks:
@@ -222,7 +214,7 @@ async def test_a_stream_that_breaks_after_some_words(telemetry: Captured) -> Non
             yield ModelDelta("text", "half an ans")
             raise ConnectionResetError
 
-    reading = words(Agent("a", model=Breaking()))
+    reading = words_of(Agent("a", model=Breaking()))
     with anyio.fail_after(10):
         assert await anext(reading) == "half an ans"
         with pytest.raises(ModelError):

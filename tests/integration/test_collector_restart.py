@@ -45,14 +45,8 @@ async def test_an_outage_costs_no_run_and_what_it_costs_is_counted(
         )
         telemetry = build(settings)
 
-        async def fail() -> None:
-            await anyio.sleep(2)
-            await anyio.to_thread.run_sync(agent.stop)
-            await anyio.sleep(OUTAGE)
-            await anyio.to_thread.run_sync(agent.start)
-
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(fail)
+            tasks.start_soon(agent.pause, 2, OUTAGE)
             taken = await burst(telemetry)
         await anyio.to_thread.run_sync(telemetry.flush, 30.0)
         lost = await anyio.to_thread.run_sync(dropped, telemetry)

@@ -71,8 +71,8 @@ async def test_a_plain_request(server: VendorServer, model: AnthropicModel) -> N
         "max_tokens": 16384,
         "messages": [{"role": "user", "content": [text("Hello?")]}],
         "cache_control": EPHEMERAL,
-        "stream": False,
     }
+    assert server.requests[-1].headers["anthropic-version"] > "2023-06-01"
 
 
 async def test_instructions_and_tools(server: VendorServer, model: AnthropicModel) -> None:
@@ -112,12 +112,14 @@ async def test_settings(server: VendorServer, model: AnthropicModel) -> None:
         "top_p": 0.9,
         "top_k": 5,
         "stop_sequences": ["END"],
-        "thinking": {"type": "adaptive"},
+        "thinking": {"type": "adaptive", "display": "summarized"},
         "output_config": {"effort": "high"},
         "service_tier": "standard_only",
         "metadata": {"user_id": "u1"},
     }
     assert expected.items() <= body.items()
+    # Newer versions of the API have nothing to do with sampling, and refuse it whichever model is asked.
+    assert server.requests[-1].headers["anthropic-version"] == "2023-06-01"
     body = await sent(server, model, asking(*HELLO.messages, settings={"reasoning_level": "none"}))
     assert body["thinking"] == {"type": "disabled"}
 
@@ -126,7 +128,10 @@ async def test_an_answer_of_a_type(server: VendorServer, model: AnthropicModel) 
     """Is asked for with the vendor's own parameter, beside the effort."""
     schema = OutputSchema(name="Sum", schema={"type": "object", "properties": {}})
     body = await sent(server, model, asking(*HELLO.messages, output=schema, settings={"reasoning_level": "low"}))
-    assert body["output_config"] == {"effort": "low", "format": {"type": "json_schema", "schema": schema.schema}}
+    assert body["output_config"] == {
+        "effort": "low",
+        "format": {"type": "json_schema", "schema": {**schema.schema, "additionalProperties": False}},
+    }
 
     class Sum(BaseModel):
         total: int
@@ -153,7 +158,7 @@ async def test_a_conversation_with_tools(server: VendorServer, model: AnthropicM
         "role": "assistant",
         "content": [
             tool_use("add", {"a": 1}, "t1"),
-            tool_use("add", {"unparsed_arguments": "nonsense"}, "t2"),
+            tool_use("add", {"INVALID_JSON": "nonsense"}, "t2"),
             tool_use("add", {}, "t_3"),
         ],
     }
@@ -246,7 +251,7 @@ async def test_system_messages(server: VendorServer, model: AnthropicModel) -> N
         asking(Message("system", "Be kind."), *HELLO.messages, Message("system", "Hurry."), instructions="Be brief."),
     )
     assert [block["text"] for block in body["system"]] == ["Be brief.", "Be kind."]
-    assert body["messages"][1] == {"role": "system", "content": "Hurry."}
+    assert body["messages"][1] == {"role": "system", "content": [text("Hurry.")]}
 
 
 @pytest.mark.parametrize("how", ["run", "stream"])

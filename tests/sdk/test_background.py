@@ -11,6 +11,7 @@ import pytest
 from anyio.lowlevel import checkpoint, current_token
 
 from pellucid.background import ForeignCancellation, call_soon, race, spawn
+from support.runs import cancel_itself
 
 pytestmark = pytest.mark.anyio
 
@@ -213,28 +214,9 @@ async def test_a_function_that_swallows_its_cancellation_is_left_behind() -> Non
 
 async def test_a_cancellation_of_the_function_s_own_is_an_error(anyio_backend: str) -> None:
     """The caller, which nobody cancelled, gets an error, and neither it nor the event loop is cancelled."""
-    if anyio_backend == "asyncio":
-        import asyncio
-
-        async def work() -> None:
-            raise asyncio.CancelledError
-    else:
-        import trio
-
-        async def work() -> None:
-            saved: BaseException | None = None
-            with trio.CancelScope() as scope:
-                scope.cancel()
-                try:
-                    await checkpoint()
-                except trio.Cancelled as error:
-                    saved = error
-            assert saved is not None
-            raise saved
-
     for _ in range(2):
         with anyio.fail_after(5), pytest.raises(ForeignCancellation):
-            await race(work)
+            await race(cancel_itself, anyio_backend)
         await anyio.wait_all_tasks_blocked()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import anyio
@@ -30,7 +30,7 @@ from pellucid.tools import Lister
 from pellucid.tools.discovery_cache import FIRST_BACKOFF, LONGEST_BACKOFF, backoff
 from pellucid_exporters.testing import Captured
 from support.hubs import Clock, named, names
-from support.runs import attributes, ending
+from support.runs import attributes, cancel_itself, ending
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 
@@ -160,21 +160,7 @@ async def test_a_hub_that_cancels_itself_fails(telemetry: Captured, anyio_backen
 
     class Cancelling:
         async def fetch_catalog(self, ctx: DiscoveryContext) -> Sequence[Tool]:
-            if anyio_backend == "asyncio":
-                import asyncio
-
-                raise asyncio.CancelledError
-            import trio
-
-            saved: BaseException | None = None
-            with trio.CancelScope() as scope:
-                scope.cancel()
-                try:
-                    await checkpoint()
-                except trio.Cancelled as error:
-                    saved = error
-            assert saved is not None
-            raise saved
+            await cancel_itself(anyio_backend)
 
     provider = DiscoveryProvider(Cancelling(), id="hub")
     with pytest.raises(DiscoveryError, match="'hub' failed: ForeignCancellation"):
@@ -217,6 +203,22 @@ async def test_a_hub_that_is_down_for_long_is_asked_every_now_and_then() -> None
 # --- callers that come and go -----------------------------------------------------------------------------------------
 
 
+def run_in_two_loops(
+    provider: DiscoveryProvider,
+    hub: FakeHub,
+    first: Callable[[threading.Thread], Awaitable[None]],
+    second: Callable[[], Awaitable[None]],
+    backend: str,
+) -> None:
+    """Run both on a hub that hangs, each in an event loop of its own; `first` starts the thread of the other one."""
+    provider.invalidate()
+    hub.calls.clear()
+    hub.latency = math.inf
+    thread = threading.Thread(target=anyio.run, args=(second,), kwargs={"backend": backend})
+    anyio.run(first, thread, backend=backend)
+    thread.join(20)
+
+
 def test_a_caller_that_comes_as_the_last_one_leaves_asks_by_itself() -> None:
     """Between joining a fetch and waiting for it, it may have been cancelled for want of anybody who waits."""
     hub = FakeHub(named("a"), latency=math.inf)
@@ -232,7 +234,7 @@ def test_a_caller_that_comes_as_the_last_one_leaves_asks_by_itself() -> None:
             joined.set()
             assert left.wait(5)
 
-    async def first() -> None:
+    async def first(thread: threading.Thread) -> None:
         with anyio.fail_after(10):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(provider.list_tools, CTX)
@@ -249,12 +251,7 @@ def test_a_caller_that_comes_as_the_last_one_leaves_asks_by_itself() -> None:
     for backend in ("asyncio", "trio"):
         joined.clear()
         left.clear()
-        provider.invalidate()
-        hub.calls.clear()
-        hub.latency = math.inf
-        thread = threading.Thread(target=anyio.run, args=(second,), kwargs={"backend": backend})
-        anyio.run(first, backend=backend)
-        thread.join(20)
+        run_in_two_loops(provider, hub, first, second, backend)
     assert got == [["a"]] * 2
     assert caches == ["joined", "miss"] * 2
 
@@ -266,7 +263,7 @@ def test_a_fetch_does_not_end_with_the_event_loop_that_began_it() -> None:
     waiting = threading.Event()
     got: list[list[str]] = []
 
-    async def first() -> None:
+    async def first(thread: threading.Thread) -> None:
         with anyio.fail_after(10):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(provider.list_tools, CTX)
@@ -288,12 +285,7 @@ def test_a_fetch_does_not_end_with_the_event_loop_that_began_it() -> None:
 
     for backend in ("asyncio", "trio"):
         waiting.clear()
-        provider.invalidate()
-        hub.calls.clear()
-        hub.latency = math.inf
-        thread = threading.Thread(target=anyio.run, args=(second,), kwargs={"backend": backend})
-        anyio.run(first, backend=backend)
-        thread.join(20)
+        run_in_two_loops(provider, hub, first, second, backend)
     assert got == [["a"]] * 2
 
 

@@ -25,7 +25,7 @@ from pellucid import (
 from pellucid.events import InferenceDelta
 from pellucid.testing import FunctionModel, ScriptedModel
 from pellucid_exporters.testing import check_telemetry
-from support.runs import CANCELLED, COMPLETED, attributes, ending, iteration, within
+from support.runs import CANCELLED, COMPLETED, attributes, ending, iteration, within, words_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -241,20 +241,12 @@ async def test_a_cancelled_reader_cancels_the_run(telemetry: Captured) -> None:
     check_telemetry(telemetry)
 
 
-async def words_of(agent: Agent) -> AsyncIterator[str]:
-    """Yield from inside the block, as web frameworks have their users do."""
-    async with agent.stream("x") as events:
-        async for event in events:
-            if isinstance(event, InferenceDelta):
-                yield event.content
-
-
 async def test_a_generator_over_a_stream_can_be_closed(telemetry: Captured) -> None:
     """`aclose()` of a generator that yields inside the block ends the run."""
     with anyio.fail_after(5):
         words = words_of(endless())
         assert await anext(aiter(words)) == "more "
-        await words.aclose()  # type: ignore[attr-defined]  # it is a generator
+        await words.aclose()
     assert ending(telemetry.span("invoke_agent")) == CANCELLED
     check_telemetry(telemetry)
 
@@ -270,7 +262,7 @@ async def test_a_generator_closed_in_another_task_ends_the_run(telemetry: Captur
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(begin)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(words.aclose)  # type: ignore[attr-defined]  # it is a generator
+            tasks.start_soon(words.aclose)
     assert ending(telemetry.span("invoke_agent")) == CANCELLED
     check_telemetry(telemetry)
 

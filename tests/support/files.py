@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from contextlib import contextmanager
-from textwrap import dedent
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pellucid_exporters.options import Prometheus, Settings, resolve_file
@@ -69,25 +65,6 @@ def counted(telemetry: Telemetry, what: str) -> float:
     found = [sample.value for sample in family.samples] if family is not None else []
     assert family is None or {sample.labels["pellucid_telemetry_part"] for sample in family.samples} == {"file"}
     return sum(found)
-
-
-def run_python(script: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a script in a process of its own; it must succeed."""
-    finished = subprocess.run(
-        command(script, *arguments),
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr
-    return finished
-
-
-def command(script: str, *arguments: object) -> list[str]:
-    """Return the command for a script, which finds `arguments` in `sys.argv`."""
-    return [sys.executable, "-W", "error", "-c", dedent(script), *map(str, arguments)]
 
 
 def _refuse(constant: str) -> NoReturn:

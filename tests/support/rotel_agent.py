@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import anyio
+import anyio.to_thread
 import pytest
 
 if TYPE_CHECKING:
@@ -50,6 +52,13 @@ class Agent:
             self._process.terminate()
             self._process.wait(10)
             self._process = None
+
+    async def pause(self, after: float, seconds: float) -> None:
+        """Stop it after some seconds, and start it again so many seconds later."""
+        await anyio.sleep(after)
+        await anyio.to_thread.run_sync(self.stop)
+        await anyio.sleep(seconds)
+        await anyio.to_thread.run_sync(self.start)
 
     def _listens(self) -> bool:
         with socket.socket() as probe:

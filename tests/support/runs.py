@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import anyio
 from opentelemetry.trace import format_span_id
 
 from pellucid import semconv
+from pellucid.events import InferenceDelta
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import AsyncGenerator, Awaitable
 
     from opentelemetry.sdk.trace import ReadableSpan
 
+    from pellucid import Agent
     from pellucid_exporters.testing import Captured, Tree
 
 T = TypeVar("T")
@@ -23,6 +25,33 @@ async def within(awaitable: Awaitable[T], seconds: float = 10.0) -> T:
     """Await something that must not take longer."""
     with anyio.fail_after(seconds):
         return await awaitable
+
+
+async def cancel_itself(backend: str) -> NoReturn:
+    """Raise the event loop's own cancellation, although nobody cancels."""
+    if backend == "asyncio":
+        import asyncio
+
+        raise asyncio.CancelledError
+    import trio
+
+    saved: BaseException | None = None
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        try:
+            await trio.lowlevel.checkpoint()
+        except trio.Cancelled as error:
+            saved = error
+    assert saved is not None
+    raise saved
+
+
+async def words_of(agent: Agent) -> AsyncGenerator[str]:
+    """Yield from inside the block, as web frameworks have their users do."""
+    async with agent.stream("x") as events:
+        async for event in events:
+            if isinstance(event, InferenceDelta):
+                yield event.content
 
 
 def iteration(*tools: str, model: str = "scripted", provider: str = "static") -> list[Tree]:

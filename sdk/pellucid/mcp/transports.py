@@ -164,11 +164,29 @@ async def _watched(transport: Transport, link: Link) -> AsyncIterator[Any]:
         yield _Watched(read, link), _Telling(write)
 
 
-class _Watched:
+class _Wrapped:
+    """A stream around another one, which it closes."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+class _Watched(_Wrapped):
     """A read stream that notes its end."""
 
     def __init__(self, stream: Any, link: Link) -> None:
-        self._stream = stream
+        super().__init__(stream)
         self._link = link
 
     @property
@@ -183,9 +201,6 @@ class _Watched:
             self._link.end()
             raise
 
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
     def __aiter__(self) -> Self:
         return self
 
@@ -195,37 +210,15 @@ class _Watched:
         except anyio.EndOfStream:
             raise StopAsyncIteration from None
 
-    async def __aenter__(self) -> Self:
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-
-class _Telling:
+class _Telling(_Wrapped):
     """A write stream that tells `REQUEST_SENT` of requests; they are sent in the context of their caller."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
 
     async def send(self, item: SessionMessage) -> None:
         tell = REQUEST_SENT.get()
         if tell is not None and isinstance(item.message, JSONRPCRequest):
             tell(str(item.message.id))
         await self._stream.send(item)
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
 
 @asynccontextmanager
