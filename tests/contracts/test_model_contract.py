@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
@@ -14,7 +15,6 @@ from support import broken_models as broken
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from pathlib import Path
 
     from pellucid import Model
 
@@ -116,6 +116,15 @@ async def test_a_broken_model_is_found(
         await getattr(Contract(model), f"test_{rule}")(**given)
 
 
+@pytest.mark.anyio
+async def test_what_a_double_cannot_show_is_not_checked() -> None:
+    """A double that does not know what was sent, or who has gone, is asked for neither."""
+    blind = type("Blind", (Contract,), {"blind_to": ("connections", "requests")})
+    await blind(broken.Forgetful).test_the_history_is_sent_in_order("whole")
+    await blind(broken.Unasked).test_settings_are_sent_or_refused("seed", "whole")
+    await blind(broken.Leaky).test_cancellation_passes_through("whole")
+
+
 def test_every_rule_finds_a_broken_model() -> None:
     """For each test of the contract there is a model that fails it."""
     rules = {name.removeprefix("test_") for name in dir(ModelContract) if name.startswith("test_")}
@@ -155,17 +164,8 @@ class TestMine(ModelContract):
 
 def run_pytest(where: Path, *arguments: str) -> str:
     """Return what pytest says of the tests of a directory, as a user of Pellucid would run it."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "no:cacheprovider",
-        "--rootdir",
-        str(where),
-        *arguments,
-        str(where),
-    ]
+    options = ["-p", "no:cacheprovider", "--rootdir", str(where), *arguments]
+    command = [sys.executable, "-m", "pytest", *options, str(where)]
     return subprocess.run(command, check=False, capture_output=True, text=True, cwd=where, timeout=60).stdout
 
 
@@ -185,6 +185,16 @@ def test_users_see_what_is_wrong(tmp_path: Path) -> None:
     assert "AssertionError: the usage is not the vendor's: what is unknown is None and never 0" in said
     assert "input_tokens: None != 21" in said
     assert "Differing attributes" in said
+
+
+def test_the_example_of_the_documentation_passes(tmp_path: Path) -> None:
+    """The test class in docs/models.md keeps the contract as it stands there."""
+    page = Path(__file__).parents[2].joinpath("docs", "models.md").read_text()
+    example = next(block for block in page.split("```python\n") if "(ModelContract)" in block).partition("```")[0]
+    (tmp_path / "test_example.py").write_text(example)
+    said = run_pytest(tmp_path)
+    assert " passed in " in said
+    assert "failed" not in said
 
 
 def test_doubles_do_not_import_pytest() -> None:

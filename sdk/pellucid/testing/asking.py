@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from typing import Any, Literal, TypeAlias
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import anyio
 
-from pellucid.errors import ModelError
+from pellucid.errors import ConfigError, ModelError
 from pellucid.messages import Part, ReasoningPart, TextPart, ToolCall
 from pellucid.models import Model, ModelDelta, ModelRequest, ModelResponse, StreamItem
+from pellucid.testing import samples
+from pellucid.testing.vendor import Answers, Deed, ScriptedVendor
 
 Way: TypeAlias = Literal["whole", "streamed"]
 
@@ -120,3 +124,62 @@ async def until(condition: Callable[[], bool]) -> None:
     """Wait for something that happens elsewhere."""
     while not condition():  # noqa: ASYNC110  (other threads and loops know nothing of our events)
         await anyio.sleep(0.002)
+
+
+class Bench:
+    """A model with its vendor: how they are made and taken down, and what a test may see of them.
+
+    `ModelContract` documents the attributes.
+    """
+
+    lacks: ClassVar[Collection[str]] = ()
+    blind_to: ClassVar[Collection[str]] = ()
+    patience: ClassVar[float] = 10.0
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if unknown := {*cls.lacks} - samples.FEATURES:
+            raise ConfigError(f"{cls.__name__}.lacks: there is no {sorted(unknown)} in {sorted(samples.FEATURES)}")
+        if unknown := {*cls.blind_to} - {"connections", "requests"}:
+            raise ConfigError(f"{cls.__name__}.blind_to: {sorted(unknown)} is neither 'connections' nor 'requests'")
+
+    def model_that(self, vendor: ScriptedVendor) -> Model | Awaitable[Model]:
+        """Return a model whose vendor does what `vendor.receive` says about each request; may be async."""
+        raise NotImplementedError(f"{type(self).__name__} must define model_that(vendor)")
+
+    def _long_request(self) -> ModelRequest:
+        return samples.question(instructions="INSTRUCTIONS", messages=samples.HISTORY)
+
+    def _answers(self, sample: str, **changes: Any) -> Answers:
+        return Answers(samples.answer(samples.ANSWERS[sample], self.lacks, **changes))
+
+    @asynccontextmanager
+    async def _model(self, does: Deed | Callable[[str], Deed]) -> AsyncIterator[tuple[Model, ScriptedVendor]]:
+        """Make a model and its vendor, and close it; nothing takes longer than the patience of the test."""
+        vendor = ScriptedVendor(does)
+        made = self.model_that(vendor)
+        model = await made if inspect.isawaitable(made) else made
+        with anyio.move_on_after(self.patience) as limit:
+            try:
+                yield model, vendor
+            finally:
+                await close(model)
+        assert not limit.cancelled_caught, f"nothing more happened within {self.patience:g} s"
+
+    async def _sent_or_refused(self, feature: str, request: ModelRequest, mark: str, way: Way) -> None:
+        async with self._model(self._answers("text")) as (model, vendor):
+            if feature not in self.lacks:
+                await answer(model, request, way, f"to a request with {feature}")
+                if "requests" not in self.blind_to:
+                    found(vendor.received[0], mark)
+                return
+            why = f"the request has {feature}, which the vendor lacks"
+            kind = (await failure(partial(ask, model, request, way), why)).error_kind
+            assert kind == "invalid_request", f"{feature} was refused as {kind!r} instead of 'invalid_request'"
+
+    async def _left(self, vendor: ScriptedVendor, why: str) -> None:
+        if "connections" in self.blind_to:
+            return
+        with anyio.move_on_after(self.patience / 2):
+            await until(lambda: vendor.left > 0)
+        assert vendor.left, f"{why}, and the vendor's connection is still open"

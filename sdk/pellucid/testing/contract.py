@@ -23,9 +23,6 @@ chooses.
 from __future__ import annotations
 
 import copy
-import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, ClassVar
 
@@ -33,11 +30,12 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from pellucid.errors import ConfigError, ErrorKind
+from pellucid.errors import ErrorKind
 from pellucid.messages import FinishReason, Message, ReasoningPart
-from pellucid.models import Model, ModelDelta, ModelRequest, ModelResponse, StreamItem
+from pellucid.models import Model, ModelDelta, ModelResponse, StreamItem
 from pellucid.testing import samples
 from pellucid.testing.asking import (
+    Bench,
     Way,
     answer,
     ask,
@@ -53,12 +51,12 @@ from pellucid.testing.asking import (
     until,
 )
 from pellucid.testing.samples import question
-from pellucid.testing.vendor import Answers, Deed, Fails, Hangs, ScriptedVendor
+from pellucid.testing.vendor import Deed, Fails, Hangs
 
 both_ways = pytest.mark.parametrize("way", ["whole", "streamed"])
 
 
-class ModelContract:
+class ModelContract(Bench):
     """What every model promises. Inherit it in a class named `Test...`, and say how to make a model.
 
     Attributes:
@@ -70,21 +68,6 @@ class ModelContract:
     """
 
     pytestmark: ClassVar[Any] = pytest.mark.anyio
-
-    lacks: ClassVar[Collection[str]] = ()
-    blind_to: ClassVar[Collection[str]] = ()
-    patience: ClassVar[float] = 10.0
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if unknown := {*cls.lacks} - samples.FEATURES:
-            raise ConfigError(f"{cls.__name__}.lacks: there is no {sorted(unknown)} in {sorted(samples.FEATURES)}")
-        if unknown := {*cls.blind_to} - {"connections", "requests"}:
-            raise ConfigError(f"{cls.__name__}.blind_to: {sorted(unknown)} is neither 'connections' nor 'requests'")
-
-    def model_that(self, vendor: ScriptedVendor) -> Model | Awaitable[Model]:
-        """Return a model whose vendor does what `vendor.receive` says about each request; may be async."""
-        raise NotImplementedError(f"{type(self).__name__} must define model_that(vendor)")
 
     # --- what it is ---------------------------------------------------------------------------------------------------
 
@@ -417,43 +400,3 @@ class ModelContract:
             for _ in range(2):
                 same(await anyio.to_thread.run_sync(partial(anyio.run, once, **loop)), answers.response)
             same(await answer(model, question(), way, "after it was closed in another event loop"), answers.response)
-
-    # --- how ----------------------------------------------------------------------------------------------------------
-
-    def _long_request(self) -> ModelRequest:
-        return question(instructions="INSTRUCTIONS", messages=samples.HISTORY)
-
-    def _answers(self, sample: str, **changes: Any) -> Answers:
-        return Answers(samples.answer(samples.ANSWERS[sample], self.lacks, **changes))
-
-    @asynccontextmanager
-    async def _model(self, does: Deed | Callable[[str], Deed]) -> AsyncIterator[tuple[Model, ScriptedVendor]]:
-        """Make a model and its vendor, and close it; nothing takes longer than the patience of the test."""
-        vendor = ScriptedVendor(does)
-        made = self.model_that(vendor)
-        model = await made if inspect.isawaitable(made) else made
-        with anyio.move_on_after(self.patience) as limit:
-            try:
-                yield model, vendor
-            finally:
-                await close(model)
-        assert not limit.cancelled_caught, f"nothing more happened within {self.patience:g} s"
-
-    async def _sent_or_refused(self, feature: str, request: ModelRequest, mark: str, way: Way) -> None:
-        async with self._model(self._answers("text")) as (model, vendor):
-            if feature not in self.lacks:
-                await answer(model, request, way, f"to a request with {feature}")
-                if "requests" not in self.blind_to:
-                    found(vendor.received[0], mark)
-                return
-            kind = (
-                await failure(partial(ask, model, request, way), f"the request has {feature}, which the vendor lacks")
-            ).error_kind
-            assert kind == "invalid_request", f"{feature} was refused as {kind!r} instead of 'invalid_request'"
-
-    async def _left(self, vendor: ScriptedVendor, why: str) -> None:
-        if "connections" in self.blind_to:
-            return
-        with anyio.move_on_after(self.patience / 2):
-            await until(lambda: vendor.left > 0)
-        assert vendor.left, f"{why}, and the vendor's connection is still open"
