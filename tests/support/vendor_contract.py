@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
-import trustme
 
 from pellucid import TextPart
 from pellucid.testing import Answers, Fails, ModelContract
@@ -43,17 +42,8 @@ class VendorContract(ModelContract):
         "unavailable": 503,
     }
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def authorities(cls, tmp_path_factory: pytest.TempPathFactory) -> str:
-        """Return a file with one authority: to load those of the system takes longer than a test."""
-        file = tmp_path_factory.mktemp("authorities") / "one.pem"
-        trustme.CA().cert_pem.write_to_path(file)
-        return str(file)
-
     @pytest.fixture(autouse=True)
-    def _serve(self, authorities: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        monkeypatch.setenv("SSL_CERT_FILE", authorities)
+    def _serve(self) -> Iterator[None]:
         with vendor_server() as self.server:
             yield
 

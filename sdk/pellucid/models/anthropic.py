@@ -19,7 +19,7 @@ from pellucid.models.anthropic_answers import Pieces, ReportedError, Turn
 from pellucid.models.anthropic_messages import SAMPLING, SETTINGS, body_of
 from pellucid.models.base import ModelDelta, ModelRequest, ModelResponse, StreamItem
 from pellucid.models.sse import read_events
-from pellucid.models.wire import TIMEOUT, Clients, failure, refuse_unknown, server_of
+from pellucid.models.wire import TIMEOUT, Clients, failure, refuse_unknown, server_of, trusted
 from pellucid.types import JSONObject
 
 Client: TypeAlias = (
@@ -125,7 +125,7 @@ class AnthropicModel:
                 max_retries=0,
                 open_telemetry=False,  # its own spans would count every call twice
                 # The SDK's default closes itself when it is collected, in whichever event loop runs then.
-                http_client=anthropic.DefaultAsyncHttpxClient(timeout=timeout),
+                http_client=anthropic.DefaultAsyncHttpxClient(timeout=timeout, verify=trusted()),
             )
         )
         keys = [api_key, *(os.environ.get(variable) for variable in CREDENTIALS[:2])]

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import cache
 from typing import Any, Final, TypeVar, cast
 
 import httpx2
 from google import genai
 from google.genai import errors, types
+
+from pellucid.models.wire import trusted
 
 _LIMITS: Final = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
 
@@ -41,14 +41,14 @@ class Connection:
             # The SDK knows one number for all time-outs, and sends it to the server, too.
             request.extensions["timeout"] = timeout.as_dict()
 
-        trusted = _trusted()
-        self._http = httpx2.AsyncClient(limits=_LIMITS, event_hooks={"request": [prepare]}, verify=trusted)
+        context = trusted()
+        self._http = httpx2.AsyncClient(limits=_LIMITS, event_hooks={"request": [prepare]}, verify=context)
         _watch(self._http)
         options = types.HttpOptions(
             base_url=base_url,
             httpx_async_client=self._http,
-            client_args={"verify": trusted},  # of the SDK's clients that are not used, but made
-            async_client_args={"ssl": trusted},
+            client_args={"verify": context},  # of the SDK's clients that are not used, but made
+            async_client_args={"ssl": context},
         )
         self.client = genai.Client(api_key=api_key, vertexai=False, http_options=options)
 
@@ -56,12 +56,6 @@ class Connection:
         """Close all connections."""
         await self._http.aclose()
         self.client.close()
-
-
-@cache
-def _trusted() -> ssl.SSLContext:
-    """Return whom to trust; to load that takes 20 ms, in which an event loop stands still."""
-    return httpx2.create_ssl_context()
 
 
 def watch(client: genai.Client) -> None:

@@ -18,7 +18,7 @@ from pellucid.models.openai_chat import ChatCompletions
 from pellucid.models.openai_content import ReportedError, members
 from pellucid.models.openai_responses import Responses
 from pellucid.models.sse import read_events
-from pellucid.models.wire import TIMEOUT, Clients, failure, server_of
+from pellucid.models.wire import TIMEOUT, Clients, failure, server_of, trusted
 from pellucid.types import JSONObject
 
 _HOME: Final = "https://api.openai.com/v1"
@@ -82,7 +82,7 @@ class OpenAIModel:
                     timeout=timeout,
                     max_retries=0,
                     # The SDK's default closes itself when it is collected, in whichever event loop runs then.
-                    http_client=openai.DefaultAsyncHttpxClient(timeout=timeout),
+                    http_client=openai.DefaultAsyncHttpxClient(timeout=timeout, verify=trusted()),
                 )
             )
         else:
