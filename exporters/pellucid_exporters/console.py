@@ -18,7 +18,7 @@ from opentelemetry.trace import SpanContext
 
 from pellucid import semconv
 from pellucid_exporters.terminal import Page, Screen, Writer, is_terminal
-from pellucid_exporters.tree import Line, Node, Word, lines
+from pellucid_exporters.tree import Line, Node, Word, counted, lines
 
 MOST_RUNS: Final = 256
 MOST_SPANS: Final = 2_000
@@ -190,9 +190,9 @@ class ConsoleProcessor(SpanProcessor):
             left_out, self._left_out = self._left_out, 0
         omissions = []
         if run.omitted:
-            omissions.append(f"… and {_counted(run.omitted, 'more span')}, with all below them")
+            omissions.append(f"… and {counted(run.omitted, 'more span')}, with all below them")
         if left_out:
-            omissions.append(f"… and {_counted(left_out, 'run')} left out: over {MOST_RUNS} were under way at once")
+            omissions.append(f"… and {counted(left_out, 'run')} left out: over {MOST_RUNS} were under way at once")
         return [[Word(omission, "tree")] for omission in omissions]
 
 
@@ -213,7 +213,3 @@ def _key(context: SpanContext) -> _Key:
 def _is_run(span: ReadableSpan) -> bool:
     scope = span.instrumentation_scope
     return scope is not None and scope.name == semconv.SCOPE and span.name.startswith(semconv.INVOKE_AGENT)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -77,6 +77,11 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.1f} ms"  # noqa: PLR2004  (10 ms)
 
 
+def counted(count: int, noun: str) -> str:
+    """Return so many of something, for people."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def elapsed(span: ReadableSpan) -> float:
     """Return how long a span took, or has been under way, in seconds."""
     if span.start_time is None:
@@ -151,7 +156,7 @@ def _facts(attributes: Mapping[str, Any]) -> Iterator[str]:
         (semconv.ITERATIONS, "iteration"),
     ):
         if (count := _number(attributes, name)) is not None:
-            yield f"{count:,} {unit}{'' if count == 1 else 's'}"
+            yield counted(count, unit)
     into, out = _number(attributes, semconv.USAGE_INPUT_TOKENS), _number(attributes, semconv.USAGE_OUTPUT_TOKENS)
     if into is not None or out is not None:
         yield f"{'?' if into is None else f'{into:,}'}→{'?' if out is None else f'{out:,}'} tokens"
