@@ -318,6 +318,15 @@ async def test_a_refused_connection_says_whose() -> None:
     assert isinstance(caught.value.__cause__, anthropic.APIConnectionError)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_time_out_is_called_by_its_name(server: VendorServer, model: AnthropicModel, stream: bool) -> None:
+    """Not by how the event loop makes it."""
+    server.always(streamed([*BEGUN, Hang()]) if stream else streamed([Hang()]))
+    with pytest.raises(ModelError, match=rf"ReadTimeout \(server 127\.0\.0\.1:{server.port}\)$") as caught:
+        await (read(model, HELLO) if stream else within(model.generate(HELLO)))
+    assert caught.value.error_kind == "timeout"
+
+
 async def test_a_stream_is_over_when_its_message_is(server: VendorServer, model: AnthropicModel) -> None:
     """Nothing after that can spoil the answer or hold it up."""
     server.answers(streamed([*events(message(text("Hi"))), event("error", error={"type": "api_error"}), Hang()]))
