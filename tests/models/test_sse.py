@@ -45,6 +45,11 @@ async def test_nothing_is_read_after_the_last_event() -> None:
     assert await read(b"data: a\n\ndata: b\n\n", b"data: c\n\n", Hang(), last="b") == ["a", "b"]
 
 
+async def test_what_breaks_after_the_last_event_breaks_nothing() -> None:
+    """The answer is there; that its connection is lost is nobody's concern."""
+    assert await read(b"data: a\n\ndata: b\n\n", Cut(), last="b") == ["a", "b"]
+
+
 async def test_the_connection_is_used_again() -> None:
     """What follows the last event is little, and is read."""
     with vendor_server() as server, anyio.fail_after(10):

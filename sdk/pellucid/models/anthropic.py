@@ -222,13 +222,20 @@ class AnthropicModel:
                 details |= {"message": str(error), "kind": _KINDS.get(error.kind, "unavailable")}
             case anthropic.APIStatusError():
                 details |= _details(error)
-            case anthropic.APIConnectionError():
-                is_late = isinstance(error, anthropic.APITimeoutError)
-                told = f"{describe(error.__cause__ or error)} (server {self.server_address}:{self.server_port})"
-                details |= {"message": told, "kind": "timeout" if is_late else "unavailable"}
+            case anthropic.APIConnectionError() | httpx2.TransportError():
+                details |= self._unconnected(error)
             case anthropic.CredentialsError():
                 details["kind"] = "auth"
         return failure(self.name, error, secrets=self._secrets, **details)
+
+    def _unconnected(self, error: Exception) -> dict[str, Any]:
+        """Return what a connection that was not made, that broke or that brought nothing more says."""
+        said = (error.__cause__ or error) if isinstance(error, anthropic.APIConnectionError) else error
+        is_late = isinstance(said, httpx2.TimeoutException)
+        # The text of a time-out is that of how it is made.
+        what = type(said).__name__ if is_late else describe(said)
+        told = f"{what} (server {self.server_address}:{self.server_port})"
+        return {"message": told, "kind": "timeout" if is_late else "unavailable"}
 
 
 def _details(error: anthropic.APIStatusError) -> dict[str, Any]:

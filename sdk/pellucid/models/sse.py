@@ -32,7 +32,8 @@ async def read_events(response: httpx2.Response, is_over: Callable[[], bool]) ->
             for data in events.of(chunk):
                 yield data
                 if is_over():
-                    with move_on_after(_GRACE):
+                    # What breaks now does not break the answer.
+                    with move_on_after(_GRACE), suppress(Exception):
                         async for _ in chunks:
                             pass
                     return

@@ -1,0 +1,349 @@
+"""Details of `AnthropicModel`'s answers: what must go back, what is unknown, what is told last."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import anthropic
+import httpx2
+import pytest
+
+from pellucid import (
+    Agent,
+    Message,
+    ModelError,
+    ReasoningPart,
+    ServerToolCall,
+    ServerToolResult,
+    TextPart,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+from pellucid.models import AnthropicModel
+from pellucid.models.anthropic_answers import ReportedError
+from support.anthropic_rules import strict
+from support.anthropic_wire import event, events, message, streamed, text, thinking, tool_use, whole_or_streamed
+from support.models import ADD, HELLO, asking, both, closed_port, joined, read
+from support.runs import within
+from support.vendor_server import Cut, Hang, vendor_server
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Sequence
+
+    from support.vendor_server import Answer, Chunk, Received, VendorServer
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
+
+KEY = "sk-ant-test-key-0123456789"
+
+
+@pytest.fixture
+def server() -> Iterator[VendorServer]:
+    """Run a server that speaks for Anthropic."""
+    with vendor_server() as server:
+        yield server
+
+
+@pytest.fixture
+async def model(server: VendorServer) -> AsyncIterator[AnthropicModel]:
+    """Return a model at that server."""
+    timeout = httpx2.Timeout(5.0, read=0.3)
+    async with aclosing(AnthropicModel("claude", api_key=KEY, base_url=server.url, timeout=timeout)) as model:
+        yield model
+
+
+def answering(server: VendorServer, *wholes: dict[str, Any]) -> None:
+    """Let the server give these answers in turn, whole or streamed as it is asked, to what the API takes."""
+    turns = iter(wholes * 2)
+
+    def reply(asked: Received) -> Answer:
+        return whole_or_streamed(next(turns, wholes[-1]), stream=bool(asked.json.get("stream")))
+
+    server.always(strict(reply))
+
+
+# --- what goes back ---------------------------------------------------------------------------------------------------
+
+
+async def test_who_called_a_tool_goes_back(server: VendorServer, model: AnthropicModel) -> None:
+    """A call by code of the vendor's is answered with its caller, in the container where the code waits."""
+    code = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "code_execution", "input": {"code": "await add()"}}
+    caller = {"type": "code_execution_20260521", "tool_id": "srvtoolu_1"}
+    call = {**tool_use("add", {"a": 1}, "toolu_1"), "caller": caller}
+    container = {"id": "container_1", "expires_at": "2026-11-21T12:00:00Z"}
+    answering(server, message(code, call, stop="tool_use", container=container))
+    answer = await both(model, asking(*HELLO.messages, tools=[ADD]))
+    assert answer.message.tool_calls == (
+        ToolCall("add", {"a": 1}, "toolu_1", vendor={"anthropic": {"caller": caller, "container": "container_1"}}),
+    )
+    history = [*HELLO.messages, answer.message, Message("tool", [ToolResult("toolu_1", "3")])]
+    await within(model.generate(asking(*history, tools=[ADD])))
+    body = server.requests[-1].json
+    assert body["messages"][1]["content"] == [code, call]
+    assert body["container"] == "container_1"
+    # Containers do not live long: one that nobody waits in is not asked for again.
+    await within(model.generate(asking(*history, Message("assistant", "3"), Message("user", "Sure?"), tools=[ADD])))
+    assert "container" not in server.requests[-1].json
+
+
+async def test_blocks_of_next_year(server: VendorServer, model: AnthropicModel) -> None:
+    """What is not known yet is kept whole, in its place; what carries no signature is not sent as if it had one."""
+    new = {"type": "dream", "about": {"sheep": [1, 2.50, None]}}
+    listing = {"type": "mcp_tool_listing", "mcp_server_name": "hub", "tools": []}
+    call = {"type": "mcp_tool_use", "id": "mcptoolu_1", "name": "find", "server_name": "hub", "input": {"q": "ü"}}
+    found = {"type": "mcp_tool_result", "tool_use_id": "mcptoolu_1", "is_error": False, "content": []}
+    answering(server, message(new, listing, call, found, thinking("Hm.", ""), text("So.")))
+    whole = await within(model.generate(HELLO))
+    assert whole.message.parts == (
+        ServerToolResult(server_tool_call_response=new),
+        ServerToolResult(server_tool_call_response=listing),
+        ServerToolCall(name="find", server_tool_call=call, id="mcptoolu_1"),
+        ServerToolResult(server_tool_call_response=found, id="mcptoolu_1"),
+        ReasoningPart("Hm."),
+        TextPart("So."),
+    )
+    await within(model.generate(asking(*HELLO.messages, whole.message, Message("user", "And?"))))
+    assert server.requests[-1].json["messages"][1]["content"] == [listing, call, found, text("So.")]
+
+
+async def test_pieces_of_next_year(server: VendorServer, model: AnthropicModel) -> None:
+    """Events and deltas that are not known yet do not break a stream; what deltas bring is kept."""
+    begun, *rest = events(message({"type": "compaction", "content": None}, text("Hi")))
+    delta = {"type": "compaction_delta", "content": "before", "encrypted_content": "x"}
+    server.always(
+        streamed(
+            [
+                begun,
+                event("weather", wind=3),
+                *rest[:2],
+                event("content_block_delta", index=0, delta=delta),
+                event("content_block_delta", index=0, delta={"type": "citations_delta", "citation": {"n": 1}}),
+                *rest[2:],
+            ]
+        )
+    )
+    _, answer = await read(model, HELLO)
+    kept = {"type": "compaction", "content": "before", "encrypted_content": "x", "citations": [{"n": 1}]}
+    assert answer.message.parts == (ServerToolResult(server_tool_call_response=kept), TextPart("Hi"))
+
+
+async def test_thoughts_that_are_not_shown(server: VendorServer, model: AnthropicModel) -> None:
+    """Are parts without text whose signatures go back."""
+    answering(server, message(thinking("", "sig-9"), text("42")))
+    answer = await both(model)
+    assert answer.message.parts[0] == ReasoningPart("", vendor={"anthropic": {"signature": "sig-9"}})
+    await within(model.generate(asking(*HELLO.messages, answer.message, Message("user", "Why?"))))
+    assert server.requests[-1].json["messages"][1]["content"] == [thinking("", "sig-9"), text("42")]
+
+
+async def test_citations_come_in_pieces(server: VendorServer, model: AnthropicModel) -> None:
+    """And are the same as those of a whole answer, for the vendor alone."""
+    cited = {**text("Rain."), "citations": [{"type": "char_location", "file_id": None, "cited_text": "wet"}]}
+    answering(server, message(text(""), cited, {**text("?"), "citations": None}))
+    answer = await both(model)
+    assert answer.message.parts == (
+        TextPart("Rain.", vendor={"anthropic": {"citations": cited["citations"]}}),
+        TextPart("?"),
+    )
+
+
+# --- the end of an answer ---------------------------------------------------------------------------------------------
+
+
+async def test_why_it_refuses(server: VendorServer, model: AnthropicModel) -> None:
+    """The vendor's explanation is the text of a refusal that has none, also in a stream."""
+    details = {"type": "refusal", "category": "cyber", "explanation": "This could do harm."}
+    whole = message(stop="refusal", stop_details=details)
+    answering(server, whole)
+    answer = await within(model.generate(HELLO))
+    assert (answer.message.text, answer.finish_reason) == ("This could do harm.", "content_filter")
+    sent = events(whole)
+    end = event("message_delta", delta={"stop_reason": "refusal", "stop_details": details}, usage=whole["usage"])
+    server.answers(streamed([*sent[:-2], end, sent[-1]]))
+    deltas, told = await read(model, HELLO)
+    assert told == answer
+    assert joined(deltas, "text") == "This could do harm."
+
+
+@pytest.mark.parametrize("content", [[], [text("I")]])
+async def test_a_refusal_without_explanation(server: VendorServer, model: AnthropicModel, content: Any) -> None:
+    """Is what had been said."""
+    answering(server, message(*content, stop="refusal"))
+    answer = await both(model)
+    assert (answer.message.text, answer.finish_reason) == ("I" if content else "", "content_filter")
+
+
+async def test_nothing_to_say(server: VendorServer, model: AnthropicModel) -> None:
+    """After results of tools the vendor may end a turn without a word; that is an answer."""
+    answering(server, message())
+    answer = await both(model)
+    assert (answer.message.parts, answer.finish_reason) == ((), "stop")
+    await within(model.generate(asking(*HELLO.messages, answer.message, Message("user", "Well?"))))
+
+
+async def test_a_reason_of_next_year(server: VendorServer, model: AnthropicModel) -> None:
+    """Is not taken for the end of a whole answer."""
+    answering(server, message(text("So"), stop="tired"))
+    assert (await both(model)).finish_reason == "error"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_call_that_is_not_there(server: VendorServer, model: AnthropicModel, stream: bool) -> None:
+    """An answer that ends with a tool call and has none is none."""
+    server.always(whole_or_streamed(message(text("So"), stop="tool_use"), stream=stream))
+    with pytest.raises(ModelError, match="ends with a tool call, and has none") as caught:
+        await (read(model, HELLO) if stream else within(model.generate(HELLO)))
+    assert (caught.value.error_kind, caught.value.request_id) == ("invalid_response", "req_1")
+
+
+@pytest.mark.parametrize("given", ["[1, 2]", "null", '"text"', '{"a": 1', "nonsense"])
+async def test_arguments_that_are_no_object(server: VendorServer, model: AnthropicModel, given: str) -> None:
+    """Are the text that came, also if the block is never ended."""
+    sent = events(message(tool_use("add", {}, "toolu_1"), stop="max_tokens"))
+    piece = event("content_block_delta", index=0, delta={"type": "input_json_delta", "partial_json": given})
+    server.answers(streamed([*sent[:3], piece, *sent[4:]]))
+    _, answer = await read(model, HELLO)
+    assert answer.message.tool_calls == (ToolCall("add", given, "toolu_1"),)
+
+
+async def test_two_calls_whose_pieces_take_turns(server: VendorServer, model: AnthropicModel) -> None:
+    """Each piece belongs to the block that its index names."""
+    one, two = tool_use("add", {}, "t1"), tool_use("sub", {}, "t2")
+    pieces = [(0, '{"a"'), (1, '{"b": '), (0, ": 1"), (1, "2}"), (0, "}")]
+    sent = [
+        event("message_start", message=message(stop=None)),
+        event("content_block_start", index=0, content_block=one),
+        event("content_block_start", index=1, content_block=two),
+        *(
+            event("content_block_delta", index=index, delta={"type": "input_json_delta", "partial_json": piece})
+            for index, piece in pieces
+        ),
+        event("message_delta", delta={"stop_reason": "tool_use"}, usage={"output_tokens": 3}),
+        event("message_stop"),
+    ]
+    server.answers(streamed(sent))
+    deltas, answer = await read(model, HELLO)
+    assert answer.message.tool_calls == (ToolCall("add", {"a": 1}, "t1"), ToolCall("sub", {"b": 2}, "t2"))
+    assert [delta.content for delta in deltas] == ["add", "sub"]
+
+
+# --- usage ------------------------------------------------------------------------------------------------------------
+
+
+async def test_usage_that_is_not_told(server: VendorServer, model: AnthropicModel) -> None:
+    """Is unknown: what had been written when a stream began is not what was written."""
+    whole = message(text("Hi"))
+    server.answers(whole_or_streamed({**whole, "usage": None}, stream=False))
+    assert (await within(model.generate(HELLO))).usage == Usage()
+    sent = events(whole)
+    end = event("message_delta", delta={"stop_reason": "end_turn"})
+    server.answers(streamed([*sent[:-2], end, sent[-1]]))
+    _, answer = await read(model, HELLO)
+    assert answer.usage == Usage(input_tokens=12)
+
+
+async def test_usage_of_a_paused_turn(server: VendorServer, model: AnthropicModel) -> None:
+    """Is the sum of its messages, with cached and reasoning tokens; id and container are those of the last."""
+    usage = {
+        "input_tokens": 1,
+        "output_tokens": 5,
+        "cache_read_input_tokens": 10,
+        "cache_creation_input_tokens": 100,
+        "output_tokens_details": {"thinking_tokens": 2},
+    }
+    call = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+    result = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+    paused = message(thinking("Hm."), text(""), call, stop="pause_turn", usage=usage, container={"id": "c_1"})
+    answering(server, paused, message(result, text("Found."), usage=usage, id="msg_2"))
+    answer = await both(model)
+    assert answer.usage == Usage(
+        input_tokens=222,
+        output_tokens=10,
+        cache_read_input_tokens=20,
+        cache_write_input_tokens=200,
+        reasoning_output_tokens=4,
+    )
+    assert (answer.id, len(answer.message.parts)) == ("msg_2", 4)
+    first, again, *_ = (request.json for request in server.requests)
+    assert again["messages"][:-1] == first["messages"]
+    assert again["messages"][-1] == {"role": "assistant", "content": [thinking("Hm."), call]}
+    assert again["container"] == "c_1"
+
+
+async def test_a_turn_that_fails_after_a_pause(server: VendorServer, model: AnthropicModel) -> None:
+    """Is an error, not the half that came before."""
+    server.answers(whole_or_streamed(message(text("I search."), stop="pause_turn"), stream=True))
+    server.answers(streamed([*events(message(text("Found.")))[:4], Cut()]))
+    with pytest.raises(ModelError) as caught:
+        await read(model, HELLO)
+    assert caught.value.error_kind == "unavailable"
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+BEGUN = events(message(text("Once upon a time")))[:6]
+
+
+@pytest.mark.parametrize(
+    ("sent", "cause"),
+    [
+        ([*BEGUN, event("error", error={"type": "overloaded_error", "message": "No."})], ReportedError),
+        ([*BEGUN, event("error")], ReportedError),
+        ([*BEGUN, event("error", error="No.")], ReportedError),
+        (BEGUN, ConnectionError),
+        ([*BEGUN, Cut()], httpx2.RemoteProtocolError),
+        ([*BEGUN, Hang()], httpx2.ReadTimeout),
+        ([*BEGUN, event("content_block_delta")], ValueError),
+    ],
+)
+async def test_a_broken_stream_has_its_request_id(
+    server: VendorServer, model: AnthropicModel, sent: Sequence[Chunk], cause: type[Exception]
+) -> None:
+    """To be quoted in a support case, and a cause; there is no status, because it was 200."""
+    server.always(streamed(sent))
+    with pytest.raises(ModelError, match="request req_1") as caught:
+        await read(model, HELLO)
+    assert (caught.value.request_id, caught.value.status) == ("req_1", None)
+    assert isinstance(caught.value.__cause__, cause)
+
+
+async def test_a_refused_connection_says_whose() -> None:
+    """And what the operating system said; the vendor's error is the cause."""
+    port = closed_port()
+    async with aclosing(AnthropicModel("claude", api_key=KEY, base_url=f"http://127.0.0.1:{port}")) as model:
+        with pytest.raises(ModelError, match=rf"ConnectError: .+ \(server 127\.0\.0\.1:{port}\)") as caught:
+            await within(model.generate(HELLO))
+    assert isinstance(caught.value.__cause__, anthropic.APIConnectionError)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_time_out_is_called_by_its_name(server: VendorServer, model: AnthropicModel, stream: bool) -> None:
+    """Not by how the event loop makes it."""
+    server.always(streamed([*BEGUN, Hang()]) if stream else streamed([Hang()]))
+    with pytest.raises(ModelError, match=rf"ReadTimeout \(server 127\.0\.0\.1:{server.port}\)$") as caught:
+        await (read(model, HELLO) if stream else within(model.generate(HELLO)))
+    assert caught.value.error_kind == "timeout"
+
+
+async def test_a_stream_is_over_when_its_message_is(server: VendorServer, model: AnthropicModel) -> None:
+    """Nothing after that can spoil the answer or hold it up."""
+    server.answers(streamed([*events(message(text("Hi"))), event("error", error={"type": "api_error"}), Hang()]))
+    _, answer = await read(model, HELLO)
+    assert answer.message.text == "Hi"
+
+
+async def test_what_is_answered_twice_is_equal_in_a_run(server: VendorServer, model: AnthropicModel) -> None:
+    """A run whose model thinks, searches and calls tools goes on to its end with what the API takes."""
+    search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"q": "a"}}
+    found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+    calls = message(thinking("Hm."), search, found, text("So:"), tool_use("nope", {}, "toolu_1"), stop="tool_use")
+    answering(server, calls, message(thinking("Ah."), text("Done.")))
+    agent = Agent("a", model=model, instructions="Be brief.")
+    ran = await within(agent.run("go"))
+    async with agent.stream("go") as stream:
+        async for _ in stream:
+            pass
+    assert (ran.output, stream.result.output) == ("Done.", "Done.")
+    assert [message.parts for message in ran.messages] == [message.parts for message in stream.result.messages]
