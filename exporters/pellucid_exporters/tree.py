@@ -17,6 +17,8 @@ from pellucid import semconv
 
 WIDEST_NAME: Final = 52
 LONGEST_CONTENT: Final = 400
+LEAST_COST: Final = 0.0001
+"""US dollars below which a cost is only said to be small."""
 
 _OWN_WORDS: Final = re.compile(r"^(?:discovery of tools from provider|call of model) '.*?' failed: ")
 """How Pellucid's errors begin; the line says as much already."""
@@ -160,6 +162,8 @@ def _facts(attributes: Mapping[str, Any]) -> Iterator[str]:
     into, out = _number(attributes, semconv.USAGE_INPUT_TOKENS), _number(attributes, semconv.USAGE_OUTPUT_TOKENS)
     if into is not None or out is not None:
         yield f"{'?' if into is None else f'{into:,}'}→{'?' if out is None else f'{out:,}'} tokens"
+    if isinstance(cost := attributes.get(semconv.COST_USD), float):
+        yield f"${cost:.4f}" if cost >= LEAST_COST else f"<${LEAST_COST}"
     if attributes.get(semconv.CATALOG_CHANGED):
         yield "changed"
 

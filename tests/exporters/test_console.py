@@ -15,7 +15,19 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import TracerProvider
 
-from pellucid import Agent, DiscoveryProvider, Telemetry, Tool, ToolCall, ToolError, semconv, tool
+from pellucid import (
+    Agent,
+    DiscoveryProvider,
+    Message,
+    ModelResponse,
+    Telemetry,
+    Tool,
+    ToolCall,
+    ToolError,
+    Usage,
+    semconv,
+    tool,
+)
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters.console import MOST_RUNS, MOST_SPANS, Console, ConsoleProcessor
 from support.processes import run_python
@@ -84,6 +96,19 @@ def shown(options: Console, *agents: Agent) -> str:
     stream = options.stream
     assert isinstance(stream, io.StringIO)
     return stream.getvalue()
+
+
+def test_what_is_known_of_tokens_and_cost_is_shown() -> None:
+    """On the call and on the run; what is not known is not made up, and what is next to nothing is said so."""
+
+    def cost(dollars: float) -> str:
+        usage = Usage(input_tokens=1200, output_tokens=None, cost=dollars)
+        model = ScriptedModel(ModelResponse(message=Message("assistant", "hi"), usage=usage))
+        return shown(Console(stream=io.StringIO()), Agent("a", model=model))
+
+    assert cost(0.0123).count("1,200→? tokens  $0.0123") == 2
+    assert cost(0.0000001).count("<$0.0001") == 2
+    assert "$" not in shown(Console(stream=io.StringIO()), Agent("a", model=ScriptedModel("hi")))
 
 
 def adder(*arguments: dict[str, int], name: str = "sums") -> Agent:
