@@ -58,7 +58,7 @@ class HubStatsProcessor(SpanProcessor):
     """Collects `HubStats` from `discover_tools` spans."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a garbage collection in here may end a span, which leads here again
         self._hubs: OrderedDict[str, _Hub] = OrderedDict()
 
     def on_end(self, span: ReadableSpan) -> None:

@@ -26,7 +26,7 @@ class Hubs:
     __slots__ = ("_inflight", "_last_success", "_lock", "_objectives", "_sizes")
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a garbage collection in here may end a fetch, which leads here again
         self._inflight: dict[str, dict[object, float]] = {}
         self._objectives: dict[str, float] = {}
         self._last_success: dict[str, float] = {}

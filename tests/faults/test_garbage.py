@@ -1,0 +1,87 @@
+"""The garbage collector may end what was abandoned wherever a thread happens to be, also within a lock of ours."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+
+from pellucid import semconv
+from pellucid.telemetry.metrics import Hubs
+from pellucid_exporters.hub_stats import HubStatsProcessor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.timeout(20)
+
+OFTEN = 500
+
+
+@contextmanager
+def each_collection(leads_to: Callable[[], None]) -> Iterator[None]:
+    """Collect as often as can be, and make each collection lead to a call."""
+    inside = False
+
+    def collected(phase: str, _: object) -> None:
+        nonlocal inside
+        if phase == "start" and not inside:
+            inside = True
+            leads_to()
+            inside = False
+
+    before = gc.get_threshold()
+    gc.callbacks.append(collected)
+    gc.set_threshold(1)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(collected)
+
+
+def test_a_discovery_that_is_ended_while_another_one_is_counted() -> None:
+    """Both are counted."""
+    processor = HubStatsProcessor()
+    ended = 0
+
+    def discovery(hub: str) -> ReadableSpan:
+        attributes = {
+            semconv.PHASE: semconv.DISCOVERY, semconv.PROVIDER_ID: hub, semconv.OUTCOME: semconv.COMPLETED,
+        }  # fmt: skip
+        return ReadableSpan("discover_tools", attributes=attributes)
+
+    abandoned = discovery("abandoned")
+
+    def end() -> None:
+        nonlocal ended
+        ended += 1
+        processor.on_end(abandoned)
+
+    with each_collection(end):
+        for number in range(OFTEN):
+            processor.on_end(discovery(f"hub {number}"))
+    counted = {hub.provider_id: hub.round_trips for hub in processor.stats()}
+    assert counted.pop("abandoned") == ended > 0
+    assert list(counted.values()) == [1] * OFTEN
+
+
+def test_a_fetch_that_is_ended_while_the_gauges_are_read() -> None:
+    """It is no longer in flight, and the gauges have been read."""
+    hubs = Hubs()
+    fetches = [hubs.fetching("hub") for _ in range(OFTEN)]
+    for fetch in fetches:
+        fetch.__enter__()
+
+    def end() -> None:
+        if fetches:
+            fetches.pop().__exit__(None, None, None)
+
+    with each_collection(end):
+        for _ in range(OFTEN):
+            assert hubs.ages().keys() == hubs.inflight().keys() == {"hub"}
+    assert fetches == []
+    assert hubs.inflight() == {"hub": 0}
