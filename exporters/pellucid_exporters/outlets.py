@@ -169,7 +169,7 @@ class Door:
         self._size = size
         self._outlet = outlet
         self._on_drop = on_drop
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # what a garbage collection in here ends may lead here again
         self._admitted = 0
 
     def admits(self) -> bool:
@@ -183,7 +183,7 @@ class Door:
 
     def renew(self) -> None:
         """Start afresh in a forked child, where the SDK has emptied the queue: what it held is the parent's."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._admitted = self._outlet.taken
 
 

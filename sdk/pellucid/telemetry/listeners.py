@@ -46,7 +46,8 @@ class Subscription:
     pumping: bool = field(init=False, default=False)
     stuck: bool = field(init=False, default=False)
     waiting: list[Callable[[], None]] = field(init=False, default_factory=list)
-    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
+    # What a garbage collection in here ends may lead here again.
+    _lock: threading.RLock = field(init=False, default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
         self.names = _matching(self.pattern)

@@ -120,7 +120,7 @@ class DiscoveryProvider:
         self._stale_while_revalidate = stale_while_revalidate
         self._max_entries = max_entries
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # what a garbage collection in here ends may lead here again
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
         self._failures: OrderedDict[Hashable, _Failure] = OrderedDict()
         self._flights: dict[Hashable, Fetch] = {}

@@ -55,7 +55,7 @@ class Flight(Generic[T]):
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._held = held
         self._settled = settled
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # what a garbage collection in here ends may lead here again
         self._done = False
         self._waiters: dict[object, Callable[[], None]] = {}
         self._scope = anyio.CancelScope()
