@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Any, Generic, TypeAlias
 
-from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits
+from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits, ToolContext
 from pellucid.errors import ConfigError
 from pellucid.messages import Message
 from pellucid.models import Model, Prices, PublishedPrices, Settings, resolve
@@ -15,9 +15,13 @@ from pellucid.portal import run_in_portal
 from pellucid.run import Run, RunResult, Setup
 from pellucid.runtime import execute
 from pellucid.stream import RunStream
+from pellucid.subagent import agent_tool
 from pellucid.telemetry import Listener, Listeners, Pipeline
 from pellucid.tools import Lister, Tool, ToolProvider, static_tools, tool
 from pellucid.tools.catalog import Catalogs
+from pellucid.tools.explain import Explanation, explain
+from pellucid.tools.permission import Permissions, Policy
+from pellucid.tools.skills import Skill, SkillProvider
 
 Input: TypeAlias = str | Message | Sequence[Message]
 
@@ -39,7 +43,9 @@ class Agent(Generic[OutputT]):
         settings: Request parameters of every model call, such as `{"temperature": 0.2, "max_tokens": 4096}`.
         tools: Tools, or functions to make tools of; they are listed by a provider called `static`.
         providers: What else lists tools; asked once per iteration, in this order, all at the same time.
+        skills: Instructions and tools that the model loads when it needs them.
         limits: Bounds of each run.
+        policy: Decides which tools the model is offered, and which calls it may make.
         telemetry: Where telemetry goes; OpenTelemetry's global providers if not given.
         description: Value of `gen_ai.agent.description`.
         prices: Says what model calls cost; the vendors' published prices if not given.
@@ -59,7 +65,9 @@ class Agent(Generic[OutputT]):
         settings: Settings | None = None,
         tools: Sequence[Tool | Callable[..., Any]] = (),
         providers: Sequence[ToolProvider] = (),
+        skills: Sequence[Skill] = (),
         limits: Limits | None = None,
+        policy: Policy | None = None,
         telemetry: Pipeline | None = None,
         description: str | None = None,
         prices: Prices | None = None,
@@ -74,7 +82,9 @@ class Agent(Generic[OutputT]):
                 f"it needs `name`, `provider_name`, `generate()` and `stream()`"
             )
         own = static_tools([item if isinstance(item, Tool) else tool(item) for item in tools])
-        listers = tuple(Lister(each) for each in ([own, *providers] if tools or not providers else providers))
+        offered = [own, *providers] if tools or not (providers or skills) else list(providers)
+        loader = SkillProvider(skills)
+        listers = tuple(Lister(each) for each in ([*offered, loader] if loader.skills else offered))
         ids = [lister.provider.id for lister in listers]
         if len(set(ids)) < len(ids):
             raise ConfigError(f"Agent {name!r}: two providers have one id in {ids}; give each an id of its own")
@@ -93,6 +103,8 @@ class Agent(Generic[OutputT]):
             limits=limits or Limits(),
             catalogs=Catalogs(),
             listeners=Listeners(),
+            skills=loader.skills,
+            permissions=Permissions(policy) if policy is not None else None,
         )
 
     def __repr__(self) -> str:
@@ -181,6 +193,45 @@ class Agent(Generic[OutputT]):
         """
         return self._setup.listeners.add(pattern, listener, once=once)
 
+    def as_tool(self, name: str | None = None, description: str | None = None, *, timeout: float | None = None) -> Tool:
+        """Return a tool that runs this agent with one text, `input`, and returns its answer.
+
+        The run is nested in the call: its span below that of the call; the caller's identity, `deps`, cancel token and
+        deadline hold for it too, and its telemetry goes where the caller's goes unless it has a `telemetry` of its own.
+        Its limits are its own. What it uses is in the caller's `RunResult.usage`.
+
+        Args:
+            name: Its name for the model; that of the agent if not given.
+            description: Its description for the model; that of the agent if not given.
+            timeout: Seconds for one call; the caller's `Limits.tool_timeout` if not given.
+
+        Raises:
+            ConfigError: neither this nor the agent has a description.
+        """
+
+        def begin(given: str, ctx: ToolContext, pipeline: Pipeline | None) -> Run:
+            return self._begin(given, (), identity=ctx.identity, signal=ctx.signal, deps=ctx.deps, pipeline=pipeline)
+
+        return agent_tool(self.name, name, description or self._setup.description, timeout, begin)
+
+    async def explain(self, tool_name: str, ctx: DiscoveryContext | None = None) -> Explanation:
+        """Say why the model is, or is not, offered a tool: who lists it, gates, skills and the policy.
+
+        ```python
+        print(await agent.explain("refund", DiscoveryContext(identity=Identity(principal="ann"))))
+        ```
+
+        The providers and the policy are asked as in a run, but outside of one: there is no telemetry.
+
+        Args:
+            tool_name: Name of the tool.
+            ctx: What providers may know: on whose behalf, and which skills are active.
+        """
+        setup = self._setup
+        providers = [lister.provider for lister in setup.listers]
+        policy = setup.permissions.policy if setup.permissions is not None else None
+        return await explain(self.name, providers, policy, tool_name, ctx or DiscoveryContext())
+
     def _begin(
         self,
         input: Input,  # noqa: A002
@@ -190,6 +241,7 @@ class Agent(Generic[OutputT]):
         signal: CancelToken | None,
         deps: Any,
         stream: Listeners | None = None,
+        pipeline: Pipeline | None = None,
     ) -> Run:
         messages = [*history, *_messages(input)]
         return Run(
@@ -198,7 +250,7 @@ class Agent(Generic[OutputT]):
             identity=identity,
             signal=signal,
             deps=deps,
-            pipeline=self._telemetry,
+            pipeline=self._telemetry or pipeline,
             stream=stream,
         )
 

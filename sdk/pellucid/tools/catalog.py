@@ -13,6 +13,7 @@ from typing import Any, Final
 from pellucid.errors import InvalidCatalog, ToolNameCollision, describe
 from pellucid.messages import ToolDefinition
 from pellucid.telemetry import Recorded
+from pellucid.tools.meta import RESERVED, MetaTool
 from pellucid.tools.tool import Tool, ToolSource
 from pellucid.types import JSONValue
 
@@ -83,9 +84,8 @@ def check_catalog(provider_id: str, tools: Sequence[Any], *, quarantine: bool = 
 def _problem(item: Any, others: dict[str, Tool]) -> str | None:
     if not isinstance(item, Tool):
         return f"its list holds {_kind(item)} instead of a Tool"
-    name: object = item.name
-    if not isinstance(name, str) or NAME.fullmatch(name) is None:
-        return f"tool name {name!r} is not 1 to 64 characters of A-Z, a-z, 0-9, '_' and '-'"
+    if (problem := _problem_of_name(item)) is not None:
+        return problem
     if item.name in others:
         return f"two tools are called {item.name!r}"
     try:
@@ -96,6 +96,15 @@ def _problem(item: Any, others: dict[str, Tool]) -> str | None:
         item.digest  # noqa: B018  (the same)
     except ValueError as error:
         return f"what tool {item.name!r} says of itself is no valid text: {error}"
+    return None
+
+
+def _problem_of_name(tool: Tool) -> str | None:
+    name: object = tool.name
+    if not isinstance(name, str) or NAME.fullmatch(name) is None:
+        return f"tool name {name!r} is not 1 to 64 characters of A-Z, a-z, 0-9, '_' and '-'"
+    if name in RESERVED and not isinstance(tool, MetaTool):
+        return f"tool name {name!r} is reserved for a tool of Pellucid's own; give the tool another name"
     return None
 
 
@@ -112,11 +121,21 @@ class Binding:
     source: ToolSource
 
 
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """A tool that is listed, but not offered. Attributes: reason: what the policy said."""
+
+    binding: Binding
+    reason: str
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Catalog:
     """The tools of one iteration: what is advertised, and what calls are resolved against. It never changes."""
 
     parts: tuple[ProviderCatalog, ...]
+    denied: Mapping[str, Denied] = field(default_factory=dict)
+    """What the providers list and the policy does not let the model have."""
     recorded: dict[object, Recorded] = field(default_factory=dict, repr=False)
     """What is recorded of the definitions, by capture policy."""
 
@@ -144,6 +163,23 @@ class Catalog:
     def definitions(self) -> tuple[ToolDefinition, ...]:
         """The tools as a model sees them, in the order of the providers and of their lists."""
         return tuple(binding.tool.definition for binding in self.bindings.values())
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PermittedCatalog(Catalog):
+    """A catalogue of which a model is not given everything. Attributes: whole: with what it is not given."""
+
+    whole: Catalog
+
+    @cached_property
+    def digest(self) -> str:
+        """Hash of everything that a model sees of the tools that it is given."""
+        return blake2b(b"".join(each.tool.digest for each in self.bindings.values()), digest_size=16).hexdigest()
+
+    @cached_property
+    def bindings(self) -> Mapping[str, Binding]:
+        """The tools that it is given, by name."""
+        return {name: binding for name, binding in self.whole.bindings.items() if name not in self.denied}
 
 
 class Catalogs:
