@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -90,6 +91,29 @@ async def test_any_type_that_pydantic_knows(kind: Any, text: str, value: object)
     """Those that are no object travel as the member of one, or as they are; a fence around JSON is no fault."""
     result = await within(Agent[Any]("a", model=ScriptedModel(text), output=kind).run("go"))
     assert result.output == value
+
+
+async def test_a_model_that_never_stops_ending_lines_holds_nobody() -> None:
+    """Some do, when they are told to write JSON; the answer is looked at in a time that grows with its length."""
+    endless = "```json\n" + "\n" * 200_000
+    result = await within(Agent("a", model=ScriptedModel(endless, GOOD), output=City).run("go"))
+    assert result.output == BERGEN
+
+
+@pytest.mark.parametrize(
+    ("kind", "bad", "said"),
+    [
+        (list[int], '{"result": [1, "x"]}', "result.1: Input should be a valid integer"),
+        (list[int], '[1, "x"]', "1: Input should be a valid integer"),
+        (list[int], '{"results": [1]}', "result: Field required"),
+        (list[int], '"x"', "the answer: Input should be an object"),
+        (City | Point, '{"result": {"x": 1}}', "result.Point.y: Field required"),
+    ],
+)
+async def test_what_is_wrong_is_said_of_what_was_meant(kind: Any, bad: str, said: str) -> None:
+    """Of the value in the object that was asked for, or of the bare value if that is what came."""
+    with pytest.raises(OutputError, match=re.escape(said)):
+        await within(Agent[Any]("a", model=ScriptedModel(bad, bad), output=kind).run("go"))
 
 
 async def test_without_a_type_the_answer_is_text() -> None:
