@@ -71,6 +71,7 @@ async def _attempt(
             raise
         response = _priced(run, model, response)
         run.usage += response.usage
+        run.answering = model.name
         _record_response(run, b, model, response)
         return response
 

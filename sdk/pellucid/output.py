@@ -19,6 +19,7 @@ from pydantic import (
 from typing_extensions import TypeVar
 
 from pellucid.errors import ConfigError
+from pellucid.messages import Message, ServerToolCall, ServerToolResult
 from pellucid.models import ModelRequest, OutputSchema
 from pellucid.types import JSONObject, JSONValue
 
@@ -84,6 +85,13 @@ class Output(Generic[OutputT]):
         except ValidationError as error:
             meant = _meant(in_object, error)
             raise Mismatch(_problems(meant)) from meant
+
+
+def said(answer: Message) -> str:
+    """Return the text that holds the value: with tools that the vendor ran, what comes after the last of them."""
+    ran = [index for index, part in enumerate(answer.parts) if isinstance(part, ServerToolCall | ServerToolResult)]
+    last = Message(answer.role, answer.parts[ran[-1] + 1 :]) if ran else answer
+    return last.text or answer.text
 
 
 def prompted(request: ModelRequest) -> ModelRequest:

@@ -72,12 +72,14 @@ class Run(Scope):
         tool_calls: Calls dispatched so far.
         offered: Names of all tools that were ever offered, to tell a removed one from an invented one.
         offering: Digest of the catalogue that was offered last.
+        answering: Name of the model that answered last, of several the one that did.
         answer: What the last answer came to: its text, or the value it says.
         repaired: Whether the model was told once that its answer is not of the type that is wanted.
     """
 
     __slots__ = (
         "answer",
+        "answering",
         "deps",
         "limits",
         "messages",
@@ -120,6 +122,7 @@ class Run(Scope):
         self.tool_calls = 0
         self.offered: set[str] = set()
         self.offering: str | None = None
+        self.answering = setup.model.name
         self.answer: Any = None
         self.repaired = False
         self.serial = anyio.Lock()

@@ -12,11 +12,16 @@ from pydantic import BaseModel, Field, field_validator
 from pellucid import (
     Agent,
     ConfigError,
+    FallbackModel,
     Limits,
     Message,
+    ModelError,
     ModelResponse,
     OutputError,
     OutputSchema,
+    ServerToolCall,
+    ServerToolResult,
+    TextPart,
     ToolCall,
     tool,
 )
@@ -227,6 +232,49 @@ async def test_what_is_wrong_is_redacted_in_telemetry(telemetry: Captured) -> No
     with pytest.raises(OutputError):
         await within(Agent("a", model=ScriptedModel('{"key": "x"}', '{"key": "x"}'), output=Guarded).run("go"))
     assert "sk-proj-abcdefghijklmnopqrstuvwx" not in everything(telemetry)
+
+
+async def test_a_validator_that_breaks_is_no_fault_of_the_model(telemetry: Captured) -> None:
+    """It fails the run at once, as an error that names the type and has the answer; nothing is asked again."""
+
+    class Careless(BaseModel):
+        street: str
+
+        @field_validator("street")
+        @classmethod
+        def check(cls, value: str) -> str:
+            return value.split(" ")[1]
+
+    model = ScriptedModel('{"street": "Nygaten"}', '{"street": "Nygaten 1"}')
+    with pytest.raises(OutputError, match=r"Careless.*IndexError: list index out of range") as caught:
+        await within(Agent("a", model=model, output=Careless).run("go"))
+    assert isinstance(caught.value.__cause__, IndexError)
+    assert caught.value.text == '{"street": "Nygaten"}'
+    assert len(model.requests) == 1
+    [event] = [event for event in telemetry.events if event.name == "output.rejected"]
+    assert getattr(event, "is_final", None) is True
+
+
+async def test_the_value_is_what_comes_after_tools_that_the_vendor_ran() -> None:
+    """What the model says before it searches is no part of it; an answer that ends with them is taken as a whole."""
+    searched = ServerToolCall(name="web_search", server_tool_call={"query": "Bergen"}, id="s1")
+    found = ServerToolResult(server_tool_call_response={"hits": 1}, id="s1")
+    for message in (
+        Message("assistant", [TextPart("I look that up."), searched, found, TextPart(GOOD)]),
+        Message("assistant", [TextPart(GOOD), searched, found]),
+    ):
+        model = ScriptedModel(ModelResponse(message=message))
+        assert (await within(Agent("a", model=model, output=City).run("go"))).output == BERGEN
+
+
+async def test_the_error_names_the_model_that_was_asked() -> None:
+    """Of several, the one that answered; by the name that it has in spans and in other errors."""
+    down = ScriptedModel(ModelError("first", "no", error_kind="unavailable"), name="first")
+    answer = ModelResponse(message=Message("assistant", "no"), finish_reason="length", model="second-2026-08-07")
+    model = FallbackModel(down, ScriptedModel(answer, name="second"))
+    with pytest.raises(OutputError) as caught:
+        await within(Agent("a", model=model, output=City).run("go"))
+    assert caught.value.model == "second"
 
 
 async def test_a_type_that_has_no_schema_is_refused() -> None:
