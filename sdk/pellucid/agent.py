@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from typing import Any, Generic, TypeAlias
+from typing import Any, Generic, TypeAlias, overload
+
+from typing_extensions import TypeForm
 
 from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits
 from pellucid.errors import ConfigError
@@ -49,6 +51,7 @@ class Agent(Generic[OutputT]):
         InvalidCatalog: a tool is broken, or two have one name.
     """
 
+    @overload
     def __init__(
         self,
         name: str,
@@ -56,6 +59,39 @@ class Agent(Generic[OutputT]):
         model: Model | str,
         instructions: str | None = None,
         output: type[OutputT] | None = None,
+        settings: Settings | None = None,
+        tools: Sequence[Tool | Callable[..., Any]] = (),
+        providers: Sequence[ToolProvider] = (),
+        limits: Limits | None = None,
+        telemetry: Pipeline | None = None,
+        description: str | None = None,
+        prices: Prices | None = None,
+    ) -> None: ...
+
+    @overload  # to type checkers a union, a Literal or an Annotated is no type[...]
+    def __init__(
+        self,
+        name: str,
+        *,
+        model: Model | str,
+        instructions: str | None = None,
+        output: TypeForm[OutputT],
+        settings: Settings | None = None,
+        tools: Sequence[Tool | Callable[..., Any]] = (),
+        providers: Sequence[ToolProvider] = (),
+        limits: Limits | None = None,
+        telemetry: Pipeline | None = None,
+        description: str | None = None,
+        prices: Prices | None = None,
+    ) -> None: ...
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        model: Model | str,
+        instructions: str | None = None,
+        output: type[OutputT] | TypeForm[OutputT] | None = None,
         settings: Settings | None = None,
         tools: Sequence[Tool | Callable[..., Any]] = (),
         providers: Sequence[ToolProvider] = (),

@@ -16,7 +16,7 @@ from pydantic import (
     ValidationError,
     create_model,
 )
-from typing_extensions import TypeVar
+from typing_extensions import TypeForm, TypeVar
 
 from pellucid.errors import ConfigError
 from pellucid.messages import Message, ServerToolCall, ServerToolResult
@@ -45,7 +45,7 @@ class Output(Generic[OutputT]):
         ConfigError: pydantic cannot make a JSON Schema of the type.
     """
 
-    def __init__(self, kind: type[OutputT]) -> None:
+    def __init__(self, kind: type[OutputT] | TypeForm[OutputT]) -> None:
         self.name = getattr(kind, "__name__", None) or str(kind)
         try:
             self._adapter: TypeAdapter[Any] = TypeAdapter(kind)

@@ -398,9 +398,9 @@ def test_options_that_cannot_work_are_refused() -> None:
     with pytest.raises(ConfigError, match="there is no model 'gpt-4'"):
         Agent("a", model="gpt-4")
     with pytest.raises(ConfigError, match="is not a model"):
-        Agent("a", model=object())  # type: ignore[arg-type]  # the mistake under test
+        Agent("a", model=object())  # type: ignore[call-overload]  # the mistake under test
     with pytest.raises(ConfigError, match="did you mean 'temperature'"):
-        Agent("a", model=ScriptedModel(), settings={"temprature": 1})  # type: ignore[arg-type]
+        Agent("a", model=ScriptedModel(), settings={"temprature": 1})  # type: ignore[call-overload]
     with pytest.raises(ConfigError, match="two providers have one id"):
         Agent("a", model=ScriptedModel(), providers=[static_tools([]), static_tools([add])])
     with pytest.raises(ConfigError, match="is not a tool provider"):

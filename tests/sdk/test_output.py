@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import anyio
 import pytest
@@ -19,6 +19,7 @@ from pellucid import (
     ModelResponse,
     OutputError,
     OutputSchema,
+    RunStream,
     ServerToolCall,
     ServerToolResult,
     TextPart,
@@ -288,7 +289,17 @@ async def test_a_type_that_has_no_schema_is_refused() -> None:
 
 
 async def test_the_type_checker_knows_the_type_of_the_output() -> None:
-    """`output: City`, and text without a type: these lines are checked by mypy."""
+    """Of classes, unions and other forms, and text without a type: these lines are checked by mypy."""
     city: City = (await within(Agent("a", model=ScriptedModel(GOOD), output=City).run("go"))).output
     text: str = (await within(Agent("a", model=ScriptedModel("hi")).run("go"))).output
-    assert (city.name, text) == ("Bergen", "hi")
+    plain: str = (await within(Agent("a", model=ScriptedModel("hi"), output=None).run("go"))).output
+    number: int | str = (await within(Agent("a", model=ScriptedModel("3"), output=int | str).run("go"))).output
+    maybe: City | None = (await within(Agent("a", model=ScriptedModel("null"), output=City | None).run("go"))).output
+    choice = Agent("a", model=ScriptedModel('"yes"'), output=Literal["yes", "no"])
+    chosen: Literal["yes", "no"] = (await within(choice.run("go"))).output
+    short = Agent("a", model=ScriptedModel('"x"'), output=Annotated[str, Field(max_length=3)])
+    cut: str = (await within(short.run("go"))).output
+    assert (city.name, text, plain, number, maybe, chosen, cut) == ("Bergen", "hi", "hi", 3, None, "yes", "x")
+    async with choice.stream("go") as events:
+        streamed: RunStream[Literal["yes", "no"]] = events
+    assert streamed is events
