@@ -104,10 +104,17 @@ class Agent(Generic[OutputT]):
             raise ConfigError("Agent: name must not be empty; it names the agent in traces and metrics")
         if isinstance(model, str):
             model = resolve(model)
+        if isinstance(model, type):
+            raise ConfigError(f"Agent {name!r}: {model.__name__} is a class; make a model of it: {model.__name__}(...)")
         if not isinstance(model, Model):
             raise ConfigError(
                 f"Agent {name!r}: {model!r} is not a model; "
                 f"it needs `name`, `provider_name`, `generate()` and `stream()`"
+            )
+        if prices is not None and not callable(prices):
+            raise ConfigError(
+                f"Agent {name!r}: prices must be a function of provider, model and usage; make one of a table by "
+                f"PriceTable({{'openai:gpt-6-sol': Price(input=..., output=...)}})"
             )
         own = static_tools([item if isinstance(item, Tool) else tool(item) for item in tools])
         listers = tuple(Lister(each) for each in ([own, *providers] if tools or not providers else providers))
@@ -249,7 +256,9 @@ def _checked(agent: str, settings: Settings) -> Settings:
                 f"{f'did you mean {close[0]!r}? ' if close else ''}"
                 f"known are {', '.join(known)}, and what only one vendor knows goes into `extra`"
             )
-    return settings
+    if isinstance(settings.get("stop_sequences"), str):
+        raise ConfigError(f"Agent {agent!r}: the setting stop_sequences must be a list of texts, not one text")
+    return settings.copy()
 
 
 def _messages(given: Input) -> Sequence[Message]:
