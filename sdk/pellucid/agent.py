@@ -11,7 +11,7 @@ from typing_extensions import TypeForm
 from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits
 from pellucid.errors import ConfigError
 from pellucid.messages import Message
-from pellucid.models import Model, Prices, PublishedPrices, Settings, resolve
+from pellucid.models import Model, Prices, PublishedPrices, Settings, require_model, resolve
 from pellucid.output import Output, OutputT
 from pellucid.portal import run_in_portal
 from pellucid.run import Run, RunResult, Setup
@@ -102,15 +102,7 @@ class Agent(Generic[OutputT]):
     ) -> None:
         if not name:
             raise ConfigError("Agent: name must not be empty; it names the agent in traces and metrics")
-        if isinstance(model, str):
-            model = resolve(model)
-        if isinstance(model, type):
-            raise ConfigError(f"Agent {name!r}: {model.__name__} is a class; make a model of it: {model.__name__}(...)")
-        if not isinstance(model, Model):
-            raise ConfigError(
-                f"Agent {name!r}: {model!r} is not a model; "
-                f"it needs `name`, `provider_name`, `generate()` and `stream()`"
-            )
+        model = resolve(model) if isinstance(model, str) else require_model(model, f"Agent {name!r}")
         if prices is not None and not callable(prices):
             raise ConfigError(
                 f"Agent {name!r}: prices must be a function of provider, model and usage; make one of a table by "

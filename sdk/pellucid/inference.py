@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from opentelemetry.trace import format_span_id
 
@@ -14,7 +13,17 @@ from pellucid.background import OutOfTime, race
 from pellucid.errors import ModelError, ModelTimeout, describe, error_kind_of
 from pellucid.events import InferenceDelta
 from pellucid.messages import Message, Part, ReasoningPart, TextPart, ToolCall, Usage
-from pellucid.models import Model, ModelDelta, ModelRequest, ModelResponse, StreamItem, candidates, falls_back, told
+from pellucid.models import (
+    Model,
+    ModelDelta,
+    ModelRequest,
+    ModelResponse,
+    StreamItem,
+    candidates,
+    closable,
+    falls_back,
+    told,
+)
 from pellucid.output import prompted
 from pellucid.run import Run
 from pellucid.telemetry import INFERENCE, Boundary, boundary, once
@@ -114,8 +123,7 @@ async def _consume(
     began = previous = run.now()
     last: StreamItem | None = None
     labels = _labels(model)
-    # Model.stream is written as an async generator almost always; the protocol asks for no more than an iterator.
-    async with aclosing(cast("Any", _closable(model.stream(request)))) as items:
+    async with aclosing(closable(model.stream(request))) as items:
         async for item in items:
             now = run.now()
             if last is None:
@@ -138,17 +146,6 @@ def _tell(run: Run, b: Boundary, delta: ModelDelta) -> None:
     others = [listeners for listeners in run.listeners if listeners is not run.reader]
     if any(listeners.heard(InferenceDelta.name) for listeners in others):
         run.emit(InferenceDelta, span, {"type": delta.type, "content": run.text(delta.content) or ""}, to=others)
-
-
-def _closable(items: AsyncIterator[StreamItem]) -> AsyncIterator[StreamItem]:
-    if hasattr(items, "aclose"):
-        return items
-
-    async def wrapped() -> AsyncIterator[StreamItem]:
-        async for item in items:
-            yield item
-
-    return wrapped()
 
 
 def _checked(run: Run, model: Model, response: object) -> ModelResponse:
