@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import aclosing
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 from opentelemetry.trace import format_span_id
@@ -109,11 +111,24 @@ def _priced(run: Run, model: Model, response: ModelResponse) -> ModelResponse:
     if usage.cost is not None:
         return response
     try:
-        cost = run.setup.prices(model.provider_name, response.model or model.name, usage)
+        cost = _dollars(run.setup.prices(model.provider_name, response.model or model.name, usage, model.name))
     except Exception as error:  # noqa: BLE001  (price tables are the application's)
         run.fault("prices", error)
         return response
     return response if cost is None else replace(response, usage=replace(usage, cost=cost))
+
+
+def _dollars(cost: object) -> float | None:
+    """Return a cost as a number of dollars.
+
+    Raises:
+        ValueError: it is none; to add it up would make the sum one that is not.
+    """
+    if cost is None:
+        return None
+    if isinstance(cost, bool) or not isinstance(cost, int | float | Decimal) or not 0 <= cost < math.inf:
+        raise ValueError(f"prices returned {cost!r}, which is no number of US dollars")
+    return float(cost)
 
 
 async def _consume(
@@ -217,10 +232,11 @@ def _count(run: Run, b: Boundary, model: Model, response: ModelResponse) -> None
 
 
 def _cached_share(usage: Usage) -> float | None:
-    """Return which share of the input came from the vendor's prompt cache, if both are known."""
-    if not usage.input_tokens or usage.cache_read_input_tokens is None:
+    """Return which share of the input came from the vendor's prompt cache, if both are known and can be."""
+    read = usage.cache_read_input_tokens
+    if not usage.input_tokens or read is None or not 0 <= read <= usage.input_tokens:
         return None
-    return usage.cache_read_input_tokens / usage.input_tokens
+    return read / usage.input_tokens
 
 
 def _labels(model: Model, answered: str | None = None) -> dict[str, Any]:
