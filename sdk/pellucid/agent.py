@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeAlias, overload
 
 from typing_extensions import TypeForm
 
+from pellucid.compose import digest_of_parameters
 from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits
 from pellucid.errors import ConfigError
 from pellucid.messages import Message
@@ -115,14 +116,17 @@ class Agent(Generic[OutputT]):
             raise ConfigError(f"Agent {name!r}: two providers have one id in {ids}; give each an id of its own")
         if tools:
             listers[0].check(own.list_tools(DiscoveryContext()))
+        answer = Output(output) if output is not None and output is not str else None
+        settings = _checked(name, settings or Settings())
         self._telemetry = telemetry
         self._setup = Setup(
             name=name,
             description=description,
             model=model,
             instructions=instructions,
-            output=Output(output) if output is not None and output is not str else None,
-            settings=_checked(name, settings or Settings()),
+            output=answer,
+            settings=settings,
+            parameters=digest_of_parameters(settings, answer.schema if answer is not None else None),
             prices=prices if prices is not None else PublishedPrices(),
             listers=listers,
             limits=limits or Limits(),

@@ -48,7 +48,10 @@ class RunResult(Generic[OutputT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What is the same in all runs of an agent."""
+    """What is the same in all runs of an agent.
+
+    Attributes: parameters: hash of what is the same in all its requests beside instructions and tools.
+    """
 
     name: str
     description: str | None
@@ -56,6 +59,7 @@ class Setup:
     instructions: str | None
     output: Output[Any] | None
     settings: Settings
+    parameters: str
     prices: Prices
     listers: tuple[Lister, ...]
     limits: Limits
