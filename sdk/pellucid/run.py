@@ -52,7 +52,10 @@ class RunResult(Generic[OutputT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What is the same in all runs of an agent."""
+    """What is the same in all runs of an agent.
+
+    Attributes: parameters: hash of what is the same in all its requests beside instructions and tools.
+    """
 
     name: str
     description: str | None
@@ -60,6 +63,7 @@ class Setup:
     instructions: str | None
     output: Output[Any] | None
     settings: Settings
+    parameters: str
     prices: Prices
     listers: tuple[Lister, ...]
     limits: Limits
@@ -85,12 +89,14 @@ class Run(Scope):
         depth: How many runs this one is nested in, as an agent that is another's tool.
         outer_deadline: When the run that this one is nested in must be over, on the event loop's clock.
         delegated: What the runs nested in this one have used.
+        answering: Name of the model that answered last, of several the one that did.
         answer: What the last answer came to: its text, or the value it says.
         repaired: Whether the model was told once that its answer is not of the type that is wanted.
     """
 
     __slots__ = (
         "answer",
+        "answering",
         "delegated",
         "denied",
         "deps",
@@ -147,6 +153,7 @@ class Run(Scope):
         self.depth = 0
         self.outer_deadline = math.inf
         self.delegated = Usage()
+        self.answering = setup.model.name
         self.answer: Any = None
         self.repaired = False
         self.serial = anyio.Lock()
