@@ -12,6 +12,7 @@ from pellucid.messages import Message
 from pellucid.models import Model, Prices, PublishedPrices, Settings, resolve
 from pellucid.output import Output, OutputT
 from pellucid.portal import run_in_portal
+from pellucid.reliability import Reliability
 from pellucid.run import Run, RunResult, Setup
 from pellucid.runtime import execute
 from pellucid.stream import RunStream
@@ -42,6 +43,7 @@ class Agent(Generic[OutputT]):
         limits: Bounds of each run.
         telemetry: Where telemetry goes; OpenTelemetry's global providers if not given.
         description: Value of `gen_ai.agent.description`.
+        reliability: What to do when discovery, a model or a tool fails; without it nothing is tried again.
         prices: Says what model calls cost; the vendors' published prices if not given.
 
     Raises:
@@ -63,6 +65,7 @@ class Agent(Generic[OutputT]):
         telemetry: Pipeline | None = None,
         description: str | None = None,
         prices: Prices | None = None,
+        reliability: Reliability | None = None,
     ) -> None:
         if not name:
             raise ConfigError("Agent: name must not be empty; it names the agent in traces and metrics")
@@ -88,6 +91,7 @@ class Agent(Generic[OutputT]):
             instructions=instructions,
             output=Output(output) if output is not None and output is not str else None,
             settings=_checked(name, settings or Settings()),
+            reliability=reliability,
             prices=prices if prices is not None else PublishedPrices(),
             listers=listers,
             limits=limits or Limits(),
@@ -126,6 +130,7 @@ class Agent(Generic[OutputT]):
             RunCancelled: `signal` was cancelled. (A cancelled task or scope raises the event loop's own exception.)
             RunTimeout: `Limits.deadline` passed.
             DiscoveryError, ToolNameCollision, ModelError: a phase failed.
+            ReliabilityFailFast: a reliability rule ended the run.
             OutputError: the model's answer is not of the type `output`, also at the second attempt.
         """
         return await execute(self._begin(input, history, identity=identity, signal=signal, deps=deps))

@@ -13,6 +13,7 @@ from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits
 from pellucid.messages import Message, Usage
 from pellucid.models import Model, Prices, Settings
 from pellucid.output import Output, OutputT
+from pellucid.reliability import Reliability
 from pellucid.telemetry import Listeners, Pipeline, Scope
 from pellucid.tools.catalog import Catalogs
 from pellucid.tools.listing import Lister
@@ -57,6 +58,7 @@ class Setup:
     output: Output[Any] | None
     settings: Settings
     prices: Prices
+    reliability: Reliability | None
     listers: tuple[Lister, ...]
     limits: Limits
     catalogs: Catalogs

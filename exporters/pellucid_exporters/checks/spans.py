@@ -12,6 +12,7 @@ from typing import Any, Final
 from opentelemetry.trace import StatusCode
 
 from pellucid import semconv
+from pellucid.events import ReliabilityRetried
 from pellucid_exporters.checks.observed import Observed, Seen
 
 OUTCOMES: Final = (semconv.COMPLETED, semconv.FAILED, semconv.CANCELLED, semconv.TIMEOUT)
@@ -185,7 +186,10 @@ def _attempts(calls: Sequence[Seen]) -> Iterator[str]:
         if attempt != 1 and (
             before is None
             or before.attributes.get(semconv.ATTEMPT, 0) + 1 != attempt
-            or before.attributes.get(semconv.OUTCOME) not in {semconv.FAILED, semconv.TIMEOUT}
+            or not (
+                before.attributes.get(semconv.OUTCOME) in {semconv.FAILED, semconv.TIMEOUT}
+                or any(event.name == ReliabilityRetried.name for event in before.span.events)
+            )
         ):
             yield f"{seen} is attempt {attempt}, but no failed attempt goes before it"
         before = seen

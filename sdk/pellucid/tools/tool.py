@@ -56,6 +56,7 @@ class Tool:
         source: Where the tool comes from.
         timeout: Seconds for one call; `Limits.tool_timeout` if not given.
         serial: Never run at the same time as another serial tool of the run.
+        idempotent: Running it twice does what running it once does, so that reliability rules may try it again.
         mode: How it is run; found out from `run` unless given.
         attributes: Further attributes of its `execute_tool` spans.
     """
@@ -67,6 +68,7 @@ class Tool:
     source: ToolSource = Builtin()
     timeout: float | None = None
     serial: bool = False
+    idempotent: bool = False
     mode: DispatchMode | None = None
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict, repr=False)
 
@@ -99,6 +101,7 @@ def tool(
     description: str | None = None,
     timeout: float | None = None,
     serial: bool = False,
+    idempotent: bool = False,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -108,6 +111,7 @@ def tool(
     description: str | None = None,
     timeout: float | None = None,
     serial: bool = False,
+    idempotent: bool = False,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a function; its schema comes from the type hints and its descriptions from the docstring.
 
@@ -125,12 +129,20 @@ def tool(
         description: Its description for the model; that of the docstring if not given.
         timeout: Seconds for one call; `Limits.tool_timeout` if not given.
         serial: Never run it at the same time as another serial tool of the run.
+        idempotent: Running it twice does what running it once does, so that reliability rules may try it again.
 
     Raises:
         ConfigError: the function's parameters cannot be described in JSON Schema.
     """
     if function is None:
-        return partial(_from_function, name=name, description=description, timeout=timeout, serial=serial)
+        return partial(
+            _from_function,
+            name=name,
+            description=description,
+            timeout=timeout,
+            serial=serial,
+            idempotent=idempotent,
+        )
     return _from_function(function)
 
 
@@ -141,6 +153,7 @@ def _from_function(
     description: str | None = None,
     timeout: float | None = None,
     serial: bool = False,
+    idempotent: bool = False,
 ) -> Tool:
     signature = signature_of(function, context_type=ToolContext)
     return Tool(
@@ -150,6 +163,7 @@ def _from_function(
         run=_Call(function, signature) if not _is_async(function) else _AsyncCall(function, signature),
         timeout=timeout,
         serial=serial,
+        idempotent=idempotent,
     )
 
 
