@@ -49,7 +49,10 @@ class RunResult(Generic[OutputT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What is the same in all runs of an agent."""
+    """What is the same in all runs of an agent.
+
+    Attributes: parameters: hash of what is the same in all its requests beside instructions and tools.
+    """
 
     name: str
     description: str | None
@@ -57,6 +60,7 @@ class Setup:
     instructions: str | None
     output: Output[Any] | None
     settings: Settings
+    parameters: str
     prices: Prices
     reliability: Reliability | None
     listers: tuple[Lister, ...]
@@ -74,12 +78,14 @@ class Run(Scope):
         tool_calls: Calls dispatched so far.
         offered: Names of all tools that were ever offered, to tell a removed one from an invented one.
         offering: Digest of the catalogue that was offered last.
+        answering: Name of the model that answered last, of several the one that did.
         answer: What the last answer came to: its text, or the value it says.
         repaired: Whether the model was told once that its answer is not of the type that is wanted.
     """
 
     __slots__ = (
         "answer",
+        "answering",
         "deps",
         "limits",
         "messages",
@@ -122,6 +128,7 @@ class Run(Scope):
         self.tool_calls = 0
         self.offered: set[str] = set()
         self.offering: str | None = None
+        self.answering = setup.model.name
         self.answer: Any = None
         self.repaired = False
         self.serial = anyio.Lock()
