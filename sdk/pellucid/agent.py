@@ -18,6 +18,7 @@ from pellucid.stream import RunStream
 from pellucid.telemetry import Listener, Listeners, Pipeline
 from pellucid.tools import Lister, Tool, ToolProvider, static_tools, tool
 from pellucid.tools.catalog import Catalogs
+from pellucid.tools.collisions import Collisions, check_policy
 
 Input: TypeAlias = str | Message | Sequence[Message]
 
@@ -43,6 +44,8 @@ class Agent(Generic[OutputT]):
         telemetry: Where telemetry goes; OpenTelemetry's global providers if not given.
         description: Value of `gen_ai.agent.description`.
         prices: Says what model calls cost; the vendors' published prices if not given.
+        collisions: What happens when two providers offer tools of one name: `error` fails the run, `first` and `last`
+            say which provider's is taken, `prefix` offers the later one as `<provider id>__<name>`.
 
     Raises:
         ConfigError: something of this cannot work.
@@ -63,6 +66,7 @@ class Agent(Generic[OutputT]):
         telemetry: Pipeline | None = None,
         description: str | None = None,
         prices: Prices | None = None,
+        collisions: Collisions = "error",
     ) -> None:
         if not name:
             raise ConfigError("Agent: name must not be empty; it names the agent in traces and metrics")
@@ -73,6 +77,7 @@ class Agent(Generic[OutputT]):
                 f"Agent {name!r}: {model!r} is not a model; "
                 f"it needs `name`, `provider_name`, `generate()` and `stream()`"
             )
+        check_policy(f"Agent {name!r}", collisions)
         own = static_tools([item if isinstance(item, Tool) else tool(item) for item in tools])
         listers = tuple(Lister(each) for each in ([own, *providers] if tools or not providers else providers))
         ids = [lister.provider.id for lister in listers]
@@ -91,7 +96,7 @@ class Agent(Generic[OutputT]):
             prices=prices if prices is not None else PublishedPrices(),
             listers=listers,
             limits=limits or Limits(),
-            catalogs=Catalogs(),
+            catalogs=Catalogs(collisions),
             listeners=Listeners(),
         )
 

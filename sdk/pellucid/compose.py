@@ -9,6 +9,7 @@ from pellucid.run import Run
 from pellucid.telemetry import COMPOSE, Recorded, boundary
 from pellucid.telemetry.recording import Recorder
 from pellucid.tools.catalog import Catalog
+from pellucid.tools.collisions import tell_shadowed
 from pellucid.types import JSONValue
 
 MOST_NAMES = 64
@@ -19,7 +20,7 @@ def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> ModelReques
     """Return the request of this iteration; one without tools if the run is `closing`.
 
     Raises:
-        ToolNameCollision: two providers offer one name.
+        ToolNameCollision: two providers offer one name, and the agent's policy is to refuse that.
     """
     with boundary(run, COMPOSE, agent=run.agent) as b:
         asked = {"catalog": catalog.digest, "messages": len(run.messages), "closing": closing}
@@ -29,6 +30,9 @@ def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> ModelReques
         if is_new and not closing:
             run.offering = catalog.digest
             run.offered.update(catalog.bindings)
+        if catalog.shadowed:
+            b.note(shadowed=len(catalog.shadowed))
+            run.shadowed = tell_shadowed(run, b.span.get_span_context(), catalog.shadowed, run.shadowed)
         request = ModelRequest(
             instructions=run.setup.instructions,
             messages=tuple(run.messages),

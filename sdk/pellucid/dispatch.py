@@ -23,7 +23,8 @@ from pellucid.messages import ToolCall, ToolResult
 from pellucid.results import to_response
 from pellucid.run import Run
 from pellucid.telemetry import DISPATCH, Boundary, boundary
-from pellucid.tools.catalog import Binding, Catalog
+from pellucid.tools.catalog import Catalog
+from pellucid.tools.collisions import Binding
 from pellucid.tools.tool import Tool
 from pellucid.types import JSONObject, JSONValue
 
@@ -86,6 +87,8 @@ def _observed(run: Run, binding: Binding | None, call: ToolCall) -> Boundary:
         tool_type="function",
         tool_call_id=_id(call)[:_LONGEST_ID],
         provider_id=binding.provider_id if binding is not None else None,
+        source=binding.source.kind if binding is not None else None,
+        source_place=binding.source.place if binding is not None else None,
         dispatch_mode=tool.mode if tool is not None else None,
         conversation_id=run.conversation_id,
     )

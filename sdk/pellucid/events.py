@@ -130,6 +130,26 @@ class ToolsQuarantined(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsShadowed(Event):
+    """Two tools have one name, and the first two fields say which of them is called by it.
+
+    Attributes:
+        source: `builtin`, `mcp:<server>` or `hub:<provider id>`.
+        shadowed_provider_id: Provider of the other one.
+        shadowed_source: Its source.
+        offered_as: The name under which the other is offered; None if it is not.
+    """
+
+    name: ClassVar[str] = "tools.shadowed"
+    tool_name: str
+    provider_id: str
+    source: str
+    shadowed_provider_id: str
+    shadowed_source: str
+    offered_as: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestComposed(Event):
     """A model request is ready. Attributes: digest: hash of it; None if nothing is recorded."""
 

@@ -15,6 +15,7 @@ from pellucid.models import Model, Prices, Settings
 from pellucid.output import Output, OutputT
 from pellucid.telemetry import Listeners, Pipeline, Scope
 from pellucid.tools.catalog import Catalogs
+from pellucid.tools.collisions import Told
 from pellucid.tools.listing import Lister
 
 Status: TypeAlias = Literal["completed", "limit_reached"]
@@ -72,6 +73,7 @@ class Run(Scope):
         tool_calls: Calls dispatched so far.
         offered: Names of all tools that were ever offered, to tell a removed one from an invented one.
         offering: Digest of the catalogue that was offered last.
+        shadowed: Collisions of which the run was told last.
         answer: What the last answer came to: its text, or the value it says.
         repaired: Whether the model was told once that its answer is not of the type that is wanted.
     """
@@ -87,6 +89,7 @@ class Run(Scope):
         "repaired",
         "serial",
         "setup",
+        "shadowed",
         "signal",
         "tool_calls",
         "usage",
@@ -120,6 +123,7 @@ class Run(Scope):
         self.tool_calls = 0
         self.offered: set[str] = set()
         self.offering: str | None = None
+        self.shadowed: Told = frozenset()
         self.answer: Any = None
         self.repaired = False
         self.serial = anyio.Lock()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from pellucid import Agent, CapturePolicy, ModelError, ToolCall, semconv
+from pellucid import Agent, CapturePolicy, ModelError, ToolCall, ToolRegistry, semconv, static_tools
 from pellucid.mcp import MCPProvider
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import capture
@@ -67,6 +67,8 @@ async def test_what_is_described_is_emitted() -> None:
                 pass
         with pytest.raises(ModelError):
             await within(Agent("a", model=ScriptedModel(OSError("down"))).run("hi"))
+        found_twice = [static_tools([scene.add]), ToolRegistry([scene.add])]
+        await within(scene.agent(tools=(), providers=found_twice, collisions="prefix").run("hi"))
         await over_mcp(modern_server().streamable_http_app, "refuse")
         await over_mcp(lambda: LegacyHttp().app, "count")
     emitted = {name for span in telemetry.spans for name in attributes(span)}

@@ -16,6 +16,8 @@ from pellucid import (
     Tool,
     ToolCall,
     ToolContext,
+    ToolRegistry,
+    static_tools,
     tool,
 )
 from pellucid.events import EVENTS
@@ -117,4 +119,6 @@ async def test_every_event_is_emitted_by_some_run(telemetry: Captured) -> None:
     with pytest.raises(DiscoveryError):
         await within(agent.run("x"))
     await within(Agent("b", model=ScriptedModel("one", '{"result": 1}'), output=int, telemetry=telemetry).run("x"))
+    found_twice = [static_tools([good]), ToolRegistry([good])]
+    await within(Agent("c", model=ScriptedModel("x"), providers=found_twice, collisions="first").run("x"))
     assert {event.name for event in telemetry.events} == set(EVENTS)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from hashlib import blake2b
-from typing import Any, Literal, TypeAlias, overload
+from typing import Any, ClassVar, Literal, Self, TypeAlias, overload
 
 from opentelemetry.util.types import AttributeValue
 from pydantic_core import to_json
@@ -25,19 +26,43 @@ ToolFunction: TypeAlias = Callable[[JSONObject, ToolContext], Any]
 class Builtin:
     """A tool written in the application."""
 
+    kind: ClassVar[str] = "builtin"
+    place: ClassVar[str | None] = None
+
+    def __str__(self) -> str:
+        return self.kind
+
 
 @dataclass(frozen=True, slots=True)
 class Mcp:
     """A tool of an MCP server."""
 
+    kind: ClassVar[str] = "mcp"
     server: str
+
+    @property
+    def place(self) -> str:
+        """The server."""
+        return self.server
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.server}"
 
 
 @dataclass(frozen=True, slots=True)
 class Hub:
     """A tool of a hub behind a tool provider."""
 
+    kind: ClassVar[str] = "hub"
     provider_id: str
+
+    @property
+    def place(self) -> str:
+        """The id of the provider."""
+        return self.provider_id
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.provider_id}"
 
 
 ToolSource: TypeAlias = Builtin | Mcp | Hub
@@ -73,6 +98,18 @@ class Tool:
     def __post_init__(self) -> None:
         if self.mode is None:
             object.__setattr__(self, "mode", "inline" if _is_async(self.run) else "thread")
+
+    def of(self, source: ToolSource) -> Self:
+        """Return the same tool from another source; what was worked out of it already is kept."""
+        if self.source == source:
+            return self
+        made = copy.copy(self)
+        object.__setattr__(made, "source", source)
+        return made
+
+    def named(self, name: str) -> Self:
+        """Return the same tool under another name."""
+        return replace(self, name=name)
 
     @cached_property
     def definition(self) -> ToolDefinition:
