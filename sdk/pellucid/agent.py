@@ -17,7 +17,7 @@ from pellucid.runtime import execute
 from pellucid.stream import RunStream
 from pellucid.telemetry import Listener, Listeners, Pipeline
 from pellucid.tools import Lister, Tool, ToolProvider, static_tools, tool
-from pellucid.tools.catalog import Catalogs
+from pellucid.tools.catalog import Catalogs, RegistryMode, check_mode
 from pellucid.tools.collisions import Collisions, check_policy
 
 Input: TypeAlias = str | Message | Sequence[Message]
@@ -46,6 +46,8 @@ class Agent(Generic[OutputT]):
         prices: Says what model calls cost; the vendors' published prices if not given.
         collisions: What happens when two providers offer tools of one name: `error` fails the run, `first` and `last`
             say which provider's is taken, `prefix` offers the later one as `<provider id>__<name>`.
+        registry_mode: `full` offers all tools to the model. `lazy` offers `tool_search` in their place, with which it
+            finds and activates them.
 
     Raises:
         ConfigError: something of this cannot work.
@@ -67,6 +69,7 @@ class Agent(Generic[OutputT]):
         description: str | None = None,
         prices: Prices | None = None,
         collisions: Collisions = "error",
+        registry_mode: RegistryMode = "full",
     ) -> None:
         if not name:
             raise ConfigError("Agent: name must not be empty; it names the agent in traces and metrics")
@@ -78,6 +81,7 @@ class Agent(Generic[OutputT]):
                 f"it needs `name`, `provider_name`, `generate()` and `stream()`"
             )
         check_policy(f"Agent {name!r}", collisions)
+        check_mode(f"Agent {name!r}", registry_mode)
         own = static_tools([item if isinstance(item, Tool) else tool(item) for item in tools])
         listers = tuple(Lister(each) for each in ([own, *providers] if tools or not providers else providers))
         ids = [lister.provider.id for lister in listers]
@@ -96,7 +100,7 @@ class Agent(Generic[OutputT]):
             prices=prices if prices is not None else PublishedPrices(),
             listers=listers,
             limits=limits or Limits(),
-            catalogs=Catalogs(collisions),
+            catalogs=Catalogs(collisions, is_lazy=registry_mode == "lazy"),
             listeners=Listeners(),
         )
 

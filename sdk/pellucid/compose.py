@@ -16,8 +16,8 @@ MOST_NAMES = 64
 """Names of offered tools that are recorded on a `compose_request` span."""
 
 
-def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> ModelRequest:
-    """Return the request of this iteration; one without tools if the run is `closing`.
+def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple[ModelRequest, Catalog]:
+    """Return the request of this iteration, one without tools if the run is `closing`; and what it offers.
 
     Raises:
         ToolNameCollision: two providers offer one name, and the agent's policy is to refuse that.
@@ -25,6 +25,8 @@ def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> ModelReques
     with boundary(run, COMPOSE, agent=run.agent) as b:
         asked = {"catalog": catalog.digest, "messages": len(run.messages), "closing": closing}
         b.record_input(lambda recorder: recorder.facts(asked))
+        if not closing:
+            catalog = run.offers.of(run, b.span.get_span_context(), catalog, run.messages)
         definitions = () if closing else catalog.definitions
         is_new = run.offering != catalog.digest
         if is_new and not closing:
@@ -47,7 +49,7 @@ def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> ModelReques
             return recorder.facts(_summary(request, names=is_new))
 
         b.record_output(record)
-        return request
+        return request, catalog
 
 
 def _digest(recorder: Recorder, request: ModelRequest, tools: str) -> str:

@@ -16,6 +16,7 @@ from pellucid.output import Output, OutputT
 from pellucid.telemetry import Listeners, Pipeline, Scope
 from pellucid.tools.catalog import Catalogs
 from pellucid.tools.collisions import Told
+from pellucid.tools.lazy import Offers
 from pellucid.tools.listing import Lister
 
 Status: TypeAlias = Literal["completed", "limit_reached"]
@@ -74,6 +75,7 @@ class Run(Scope):
         offered: Names of all tools that were ever offered, to tell a removed one from an invented one.
         offering: Digest of the catalogue that was offered last.
         shadowed: Collisions of which the run was told last.
+        offers: What is offered of catalogues with lazy tools.
         answer: What the last answer came to: its text, or the value it says.
         repaired: Whether the model was told once that its answer is not of the type that is wanted.
     """
@@ -85,6 +87,7 @@ class Run(Scope):
         "messages",
         "offered",
         "offering",
+        "offers",
         "reader",
         "repaired",
         "serial",
@@ -121,6 +124,7 @@ class Run(Scope):
         self.reader = stream
         self.usage = Usage()
         self.tool_calls = 0
+        self.offers = Offers(self.limits.max_discoveries)
         self.offered: set[str] = set()
         self.offering: str | None = None
         self.shadowed: Told = frozenset()

@@ -7,18 +7,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias, get_args
 
-from pellucid.errors import InvalidCatalog, ToolNameCollision, describe
-from pellucid.messages import ToolDefinition
+from pellucid.errors import ConfigError, InvalidCatalog, ToolNameCollision, describe
+from pellucid.messages import ToolCall, ToolDefinition
 from pellucid.telemetry import Recorded
 from pellucid.tools.collisions import Binding, Collisions, Shadowed, resolve
 from pellucid.tools.names import problem_of
+from pellucid.tools.search import SearchIndex
 from pellucid.tools.tool import Builtin, Tool, ToolSource
 from pellucid.types import JSONValue
 
 REMEMBERED: Final = 256
 """Catalogues that are remembered, of each provider and of each agent."""
+
+RegistryMode: TypeAlias = Literal["full", "lazy"]
+"""Whether all tools are offered, or `tool_search` in their place."""
+
+
+def check_mode(owner: str, mode: str) -> None:
+    """Refuse a mode that there is not.
+
+    Raises:
+        ConfigError: there is no such mode.
+    """
+    if mode not in get_args(RegistryMode):
+        raise ConfigError(f"{owner}: there is no registry_mode {mode!r}; known are 'full' and 'lazy'")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -114,6 +128,7 @@ class Catalog:
 
     parts: tuple[ProviderCatalog, ...]
     collisions: Collisions = "error"
+    is_lazy: bool = False
     recorded: dict[object, Recorded] = field(default_factory=dict, repr=False)
     """What is recorded of the definitions, by capture policy."""
 
@@ -145,6 +160,64 @@ class Catalog:
         return self._resolved[1]
 
     @cached_property
+    def lazy(self) -> Mapping[str, Binding]:
+        """Tools that are not offered before they are activated."""
+        if self.is_lazy:
+            return self.bindings
+        return {name: each for name, each in self.bindings.items() if each.tool.lazy}
+
+    @cached_property
+    def eager(self) -> Mapping[str, Binding]:
+        """The others."""
+        return {name: each for name, each in self.bindings.items() if name not in self.lazy}
+
+    @cached_property
+    def named(self) -> Mapping[str, Binding]:
+        """Lazy tools of which a model knows the names from the beginning."""
+        return {name: each for name, each in self.lazy.items() if not self.is_lazy and each.tool.lazy != "search"}
+
+    @cached_property
+    def searched(self) -> Mapping[str, Binding]:
+        """Lazy tools that are found by searching."""
+        return {name: each for name, each in self.lazy.items() if name not in self.named}
+
+    @cached_property
+    def index(self) -> SearchIndex:
+        """Finds the tools that are `searched`."""
+        return SearchIndex(each.tool for each in self.searched.values())
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether the index was made."""
+        return "index" in self.__dict__
+
+    def recorded_of(self, active: tuple[str, ...]) -> dict[object, Recorded]:
+        """Return what is recorded of the definitions that are offered while these tools are active."""
+        if len(self._recorded_of) > REMEMBERED:
+            self._recorded_of.clear()
+        return self._recorded_of.setdefault(active, {})
+
+    @cached_property
+    def _recorded_of(self) -> dict[tuple[str, ...], dict[object, Recorded]]:
+        return {}
+
+    def find(self, name: str) -> Binding | None:
+        """Return what a name stands for."""
+        return self.bindings.get(name)
+
+    def refusal(self, name: str) -> str | None:
+        """Return why a tool that is there may not be called now; None if it may."""
+        return None
+
+    def groups(self, calls: Sequence[ToolCall]) -> list[Sequence[ToolCall]]:
+        """Return the calls of one message in groups that are run one after the other."""
+        return [calls]
+
+    def only_discovers(self, calls: Sequence[ToolCall]) -> bool:
+        """Whether calls do nothing but discover tools."""
+        return False
+
+    @cached_property
     def definitions(self) -> tuple[ToolDefinition, ...]:
         """The tools as a model sees them, in the order of the providers and of their lists."""
         return tuple(binding.tool.definition for binding in self.bindings.values())
@@ -157,10 +230,11 @@ def _collision(first: Binding, second: Binding) -> ToolNameCollision:
 class Catalogs:
     """Catalogues put together of the same parts are one and the same, so that work on them is done once."""
 
-    __slots__ = ("_collisions", "_made")
+    __slots__ = ("_collisions", "_is_lazy", "_made")
 
-    def __init__(self, collisions: Collisions = "error") -> None:
+    def __init__(self, collisions: Collisions = "error", *, is_lazy: bool = False) -> None:
         self._collisions = collisions
+        self._is_lazy = is_lazy
         self._made: OrderedDict[tuple[int, ...], Catalog] = OrderedDict()
 
     def of(self, parts: Sequence[ProviderCatalog]) -> Catalog:
@@ -168,7 +242,7 @@ class Catalogs:
         key = tuple(map(id, parts))
         made = self._made.get(key)
         if made is None:
-            made = self._made[key] = Catalog(parts=tuple(parts), collisions=self._collisions)
+            made = self._made[key] = Catalog(parts=tuple(parts), collisions=self._collisions, is_lazy=self._is_lazy)
             if len(self._made) > REMEMBERED:
                 self._made.popitem(last=False)
         return made

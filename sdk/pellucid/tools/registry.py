@@ -13,6 +13,7 @@ from opentelemetry import trace
 from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError, ToolNameCollision
 from pellucid.telemetry import Scope, current_scope
+from pellucid.tools.catalog import RegistryMode, check_mode
 from pellucid.tools.collisions import Binding, Collisions, Shadowed, check_policy, resolve, tell_shadowed
 from pellucid.tools.names import RESERVED, fit, problem_of
 from pellucid.tools.tool import Mcp, Tool, ToolSource, tool
@@ -40,6 +41,8 @@ class ToolRegistry:
         collisions: What happens when two sources have tools of one name: `error` refuses the second when it is
             registered, `first` and `last` say which is listed, `prefix` lists the later one as `<source>__<name>`.
             Within one source the policy `prefix` refuses too.
+        registry_mode: `full` offers all tools to the model. `lazy` offers `tool_search` in their place, with which it
+            finds and activates them.
 
     Raises:
         ConfigError: an option makes no sense, or a tool has a name that is reserved.
@@ -54,11 +57,14 @@ class ToolRegistry:
         *,
         id: str = "registry",  # noqa: A002  (a provider's attribute has this name)
         collisions: Collisions = "error",
+        registry_mode: RegistryMode = "full",
     ) -> None:
         if not id:
             raise ConfigError("ToolRegistry: id must not be empty; it names the registry in traces and metrics")
         check_policy(f"ToolRegistry {id!r}", collisions)
+        check_mode(f"ToolRegistry {id!r}", registry_mode)
         self.id = id
+        self._mode: RegistryMode = registry_mode
         self._collisions: Collisions = collisions
         self._lock = threading.RLock()
         self._bindings: tuple[Binding, ...] = ()
@@ -122,7 +128,7 @@ class ToolRegistry:
 
         Later changes of one do not show in the other.
         """
-        clone = ToolRegistry(id=self.id, collisions=self._collisions)
+        clone = ToolRegistry(id=self.id, collisions=self._collisions, registry_mode=self._mode)
         clone._change((), [binding for binding in self._bindings if predicate(binding.tool)])
         return clone
 
@@ -163,6 +169,7 @@ class ToolRegistry:
         if problem_of(made.name) is not None:
             made = made.named(fit(made.name, ()))
         made = made.of(source if source is not None else made.source)
+        made = made.searched() if self._mode == "lazy" else made
         return Binding(made, self.id, made.source)
 
     def _remove(self, goes: Callable[[Binding], bool]) -> int:

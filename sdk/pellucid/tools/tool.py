@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from hashlib import blake2b
@@ -81,6 +81,9 @@ class Tool:
         source: Where the tool comes from.
         timeout: Seconds for one call; `Limits.tool_timeout` if not given.
         serial: Never run at the same time as another serial tool of the run.
+        lazy: Not offered before the model asks for it: by name, with `__lazy__tool__discovery__`; or, if it is
+            `"search"`, after it was found with `tool_search`.
+        tags: Further words by which `tool_search` finds it.
         mode: How it is run; found out from `run` unless given.
         attributes: Further attributes of its `execute_tool` spans.
     """
@@ -92,6 +95,8 @@ class Tool:
     source: ToolSource = Builtin()
     timeout: float | None = None
     serial: bool = False
+    lazy: bool | Literal["search"] = False
+    tags: Sequence[str] = ()
     mode: DispatchMode | None = None
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict, repr=False)
 
@@ -101,10 +106,15 @@ class Tool:
 
     def of(self, source: ToolSource) -> Self:
         """Return the same tool from another source; what was worked out of it already is kept."""
-        if self.source == source:
-            return self
+        return self if self.source == source else self._with("source", source)
+
+    def searched(self) -> Self:
+        """Return the same tool, but one that is found with `tool_search` before it is offered."""
+        return self if self.lazy == "search" else self._with("lazy", "search")
+
+    def _with(self, name: str, value: object) -> Self:
         made = copy.copy(self)
-        object.__setattr__(made, "source", source)
+        object.__setattr__(made, name, value)
         return made
 
     def named(self, name: str) -> Self:
@@ -136,6 +146,8 @@ def tool(
     description: str | None = None,
     timeout: float | None = None,
     serial: bool = False,
+    lazy: bool = False,
+    tags: Sequence[str] = (),
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -145,6 +157,8 @@ def tool(
     description: str | None = None,
     timeout: float | None = None,
     serial: bool = False,
+    lazy: bool = False,
+    tags: Sequence[str] = (),
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a function; its schema comes from the type hints and its descriptions from the docstring.
 
@@ -162,12 +176,16 @@ def tool(
         description: Its description for the model; that of the docstring if not given.
         timeout: Seconds for one call; `Limits.tool_timeout` if not given.
         serial: Never run it at the same time as another serial tool of the run.
+        lazy: Offer it only after the model asked for it by its name.
+        tags: Further words by which `tool_search` finds it.
 
     Raises:
         ConfigError: the function's parameters cannot be described in JSON Schema.
     """
     if function is None:
-        return partial(_from_function, name=name, description=description, timeout=timeout, serial=serial)
+        return partial(
+            _from_function, name=name, description=description, timeout=timeout, serial=serial, lazy=lazy, tags=tags
+        )
     return _from_function(function)
 
 
@@ -178,6 +196,8 @@ def _from_function(
     description: str | None = None,
     timeout: float | None = None,
     serial: bool = False,
+    lazy: bool = False,
+    tags: Sequence[str] = (),
 ) -> Tool:
     signature = signature_of(function, context_type=ToolContext)
     return Tool(
@@ -187,6 +207,8 @@ def _from_function(
         run=_Call(function, signature) if not _is_async(function) else _AsyncCall(function, signature),
         timeout=timeout,
         serial=serial,
+        lazy=lazy,
+        tags=tuple(tags),
     )
 
 
