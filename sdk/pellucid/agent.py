@@ -21,7 +21,8 @@ from pellucid.runtime import execute
 from pellucid.stream import RunStream
 from pellucid.telemetry import Listener, Listeners, Pipeline
 from pellucid.tools import Lister, Tool, ToolProvider, static_tools, tool
-from pellucid.tools.catalog import Catalogs
+from pellucid.tools.catalog import Catalogs, RegistryMode, check_mode
+from pellucid.tools.collisions import Collisions, check_policy
 
 Input: TypeAlias = str | Message | Sequence[Message]
 
@@ -48,6 +49,10 @@ class Agent(Generic[OutputT]):
         description: Value of `gen_ai.agent.description`.
         reliability: What to do when discovery, a model or a tool fails; without it nothing is tried again.
         prices: Says what model calls cost; the vendors' published prices if not given.
+        collisions: What happens when two providers offer tools of one name: `error` fails the run, `first` and `last`
+            say which provider's is taken, `prefix` offers the later one as `<provider id>__<name>`.
+        registry_mode: `full` offers all tools to the model. `lazy` offers `tool_search` in their place, with which it
+            finds and activates them.
 
     Raises:
         ConfigError: something of this cannot work.
@@ -70,6 +75,8 @@ class Agent(Generic[OutputT]):
         description: str | None = None,
         prices: Prices | None = None,
         reliability: Reliability | None = None,
+        collisions: Collisions = "error",
+        registry_mode: RegistryMode = "full",
     ) -> None: ...
 
     @overload  # to type checkers a union, a Literal or an Annotated is no type[...]
@@ -88,6 +95,8 @@ class Agent(Generic[OutputT]):
         description: str | None = None,
         prices: Prices | None = None,
         reliability: Reliability | None = None,
+        collisions: Collisions = "error",
+        registry_mode: RegistryMode = "full",
     ) -> None: ...
 
     def __init__(
@@ -105,6 +114,8 @@ class Agent(Generic[OutputT]):
         description: str | None = None,
         prices: Prices | None = None,
         reliability: Reliability | None = None,
+        collisions: Collisions = "error",
+        registry_mode: RegistryMode = "full",
     ) -> None:
         if not name:
             raise ConfigError("Agent: name must not be empty; it names the agent in traces and metrics")
@@ -114,6 +125,8 @@ class Agent(Generic[OutputT]):
                 f"Agent {name!r}: prices must be a function of provider, model and usage; make one of a table by "
                 f"PriceTable({{'openai:gpt-6-sol': Price(input=..., output=...)}})"
             )
+        check_policy(f"Agent {name!r}", collisions)
+        check_mode(f"Agent {name!r}", registry_mode)
         own = static_tools([item if isinstance(item, Tool) else tool(item) for item in tools])
         listers = tuple(Lister(each) for each in ([own, *providers] if tools or not providers else providers))
         ids = [lister.provider.id for lister in listers]
@@ -136,7 +149,7 @@ class Agent(Generic[OutputT]):
             prices=prices if prices is not None else PublishedPrices(),
             listers=listers,
             limits=limits or Limits(),
-            catalogs=Catalogs(),
+            catalogs=Catalogs(collisions, is_lazy=registry_mode == "lazy"),
             listeners=Listeners(),
         )
 

@@ -10,26 +10,32 @@ from pellucid.run import Run
 from pellucid.telemetry import COMPOSE, Recorded, boundary
 from pellucid.telemetry.recording import Recorder
 from pellucid.tools.catalog import Catalog
+from pellucid.tools.collisions import tell_shadowed
 from pellucid.types import JSONValue
 
 MOST_NAMES = 64
 """Names of offered tools that are recorded on a `compose_request` span."""
 
 
-def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> ModelRequest:
-    """Return the request of this iteration; one without tools if the run is `closing`.
+def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple[ModelRequest, Catalog]:
+    """Return the request of this iteration, one without tools if the run is `closing`; and what it offers.
 
     Raises:
-        ToolNameCollision: two providers offer one name.
+        ToolNameCollision: two providers offer one name, and the agent's policy is to refuse that.
     """
     with boundary(run, COMPOSE, agent=run.agent) as b:
         asked = {"catalog": catalog.digest, "messages": len(run.messages), "closing": closing}
         b.record_input(lambda recorder: recorder.facts(asked))
+        if not closing:
+            catalog = run.offers.of(run, b.span.get_span_context(), catalog, run.messages)
         definitions = () if closing else catalog.definitions
         is_new = run.offering != catalog.digest
         if is_new and not closing:
             run.offering = catalog.digest
             run.offered.update(catalog.bindings)
+        if catalog.shadowed:
+            b.note(shadowed=len(catalog.shadowed))
+            run.shadowed = tell_shadowed(run, b.span.get_span_context(), catalog.shadowed, run.shadowed)
         request = ModelRequest(
             instructions=run.setup.instructions,
             messages=tuple(run.messages),
@@ -45,7 +51,7 @@ def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> ModelReques
             return recorder.facts(_summary(request, names=is_new))
 
         b.record_output(record)
-        return request
+        return request, catalog
 
 
 def digest_of_parameters(settings: Settings, output: OutputSchema | None) -> str:

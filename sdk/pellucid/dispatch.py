@@ -24,7 +24,8 @@ from pellucid.reliability import Decision, Gate, Reliability, Situation, Subject
 from pellucid.results import to_response
 from pellucid.run import Run
 from pellucid.telemetry import DISPATCH, Boundary, boundary
-from pellucid.tools.catalog import Binding, Catalog
+from pellucid.tools.catalog import Catalog
+from pellucid.tools.collisions import Binding
 from pellucid.tools.tool import Tool
 from pellucid.types import JSONObject, JSONValue
 
@@ -35,7 +36,8 @@ _LONGEST_ID = 256
 async def dispatch(run: Run, catalog: Catalog, calls: Sequence[ToolCall]) -> list[ToolResult]:
     """Run the calls of one message at the same time, up to `Limits.parallel_tools`, and return results in call order.
 
-    Of several calls with one id the first is run; the others are refused, which its result says.
+    Of several calls with one id the first is run; the others are refused, which its result says. Calls that discover
+    tools come before those of the tools that they discover.
     """
     first: dict[str, ToolCall] = {}
     repeated = [call for call in calls if first.setdefault(_id(call), call) is not call]
@@ -50,11 +52,12 @@ async def dispatch(run: Run, catalog: Catalog, calls: Sequence[ToolCall]) -> lis
                 results[_id(call)] = await _execute(run, catalog, call)
 
         try:
-            async with anyio.create_task_group() as tasks:
-                for call in first.values():
-                    tasks.start_soon(work, call)
-        except BaseExceptionGroup as group:
-            ended = first_of(group)
+            for group in catalog.groups(list(first.values())):
+                async with anyio.create_task_group() as tasks:
+                    for call in group:
+                        tasks.start_soon(work, call)
+        except BaseExceptionGroup as several:
+            ended = first_of(several)
             raise ended from ended.__cause__
     for call in repeated:
         results[_id(call)] = _refuse_repeated(run, catalog, call, results[_id(call)])
@@ -63,7 +66,7 @@ async def dispatch(run: Run, catalog: Catalog, calls: Sequence[ToolCall]) -> lis
 
 async def _execute(run: Run, catalog: Catalog, call: ToolCall) -> ToolResult:
     """Run one call within its boundary."""
-    binding = catalog.bindings.get(call.name)
+    binding = catalog.find(call.name)
     with _observed(run, binding, call) as b:
         b.input(call.arguments)
         try:
@@ -120,6 +123,8 @@ def _observed(run: Run, binding: Binding | None, call: ToolCall) -> Boundary:
         tool_type="function",
         tool_call_id=_id(call)[:_LONGEST_ID],
         provider_id=binding.provider_id if binding is not None else None,
+        source=binding.source.kind if binding is not None else None,
+        source_place=binding.source.place if binding is not None else None,
         dispatch_mode=tool.mode if tool is not None else None,
         conversation_id=run.conversation_id,
     )
@@ -145,6 +150,8 @@ def _resolve(run: Run, catalog: Catalog, binding: Binding | None, call: ToolCall
             error_type="max_tool_calls",
         )
     if binding is not None:
+        if (refusal := catalog.refusal(call.name)) is not None:
+            raise ToolError(refusal, error_type="tool_not_active")
         return binding.tool
     if call.name in run.offered:
         raise ToolError(
@@ -267,7 +274,7 @@ def _refuse_repeated(run: Run, catalog: Catalog, call: ToolCall, result: ToolRes
         f"Note: you used the call id {call.id!r} for several calls of one message. Only the first was run; "
         f"call {call.name!r} again with an id of its own."
     )
-    with _observed(run, catalog.bindings.get(call.name), call) as b:
+    with _observed(run, catalog.find(call.name), call) as b:
         b.input(call.arguments)
         b.fail(ToolError(text, error_type="repeated_call_id"))
         b.output(text)

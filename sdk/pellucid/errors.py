@@ -9,7 +9,7 @@ PellucidError
 │  ├─ DiscoveryTimeout            it did not answer in time; also a TimeoutError
 │  ├─ DiscoveryBackoff            not asked, because it failed a moment ago; carries retry_after
 │  └─ InvalidCatalog              it answered something that is not a catalogue
-├─ ToolNameCollision              two providers offer one name
+├─ ToolNameCollision              two tools have one name
 ├─ ModelError                     a model failed; carries model, error_kind, status, request_id, retry_after
 │  ├─ ModelTimeout                it did not answer in time; also a TimeoutError
 │  └─ OutputError                 its answer is not of the type that `Agent(output=)` asks for
@@ -123,14 +123,14 @@ class InvalidCatalog(DiscoveryError):
 
 
 class ToolNameCollision(PellucidError):
-    """Two providers offer a tool of one name. Attributes: tool_name, first, second: the providers' ids."""
+    """Two tools have one name. Attributes: tool_name, first, second: ids of their providers, or their sources."""
 
     error_type = "tool_name_collision"
 
-    def __init__(self, tool_name: str, first: str, second: str) -> None:
+    def __init__(self, tool_name: str, first: str, second: str, *, during: str = "composing the request") -> None:
         super().__init__(
-            f"composing the request failed: tool {tool_name!r} is offered by both {first!r} and {second!r}; "
-            f"rename one of them, or hide one with gated_tools()"
+            f"{during} failed: tool {tool_name!r} is offered by both {first!r} and {second!r}; "
+            f"rename one of them, hide one with gated_tools(), or choose with collisions='first', 'last' or 'prefix'"
         )
         self.tool_name = tool_name
         self.first = first

@@ -130,6 +130,60 @@ class ToolsQuarantined(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsShadowed(Event):
+    """Two tools have one name, and the first two fields say which of them is called by it.
+
+    Attributes:
+        source: `builtin`, `mcp:<server>` or `hub:<provider id>`.
+        shadowed_provider_id: Provider of the other one.
+        shadowed_source: Its source.
+        offered_as: The name under which the other is offered; None if it is not.
+    """
+
+    name: ClassVar[str] = "tools.shadowed"
+    tool_name: str
+    provider_id: str
+    source: str
+    shadowed_provider_id: str
+    shadowed_source: str
+    offered_as: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsSearched(Event):
+    """A model searched for tools. Attributes: hits: how many tools match; names: the best of them, best first."""
+
+    name: ClassVar[str] = "tools.searched"
+    query: str | None
+    hits: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsActivated(Event):
+    """A lazy tool was activated.
+
+    Attributes:
+        via: `tool_search`, `__lazy__tool__discovery__`, or `history`: it was in an earlier run of the conversation.
+    """
+
+    name: ClassVar[str] = "tools.activated"
+    tool_name: str
+    provider_id: str
+    via: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsDeactivated(Event):
+    """A lazy tool is no longer active. Attributes: reason: `removed` from the catalogue, or `not_lazy` any more."""
+
+    name: ClassVar[str] = "tools.deactivated"
+    tool_name: str
+    provider_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestComposed(Event):
     """A model request is ready. Attributes: digest: hash of it; None if nothing is recorded."""
 

@@ -16,6 +16,8 @@ from pellucid.output import Output, OutputT
 from pellucid.reliability import Reliability
 from pellucid.telemetry import Listeners, Pipeline, Scope
 from pellucid.tools.catalog import Catalogs
+from pellucid.tools.collisions import Told
+from pellucid.tools.lazy import Offers
 from pellucid.tools.listing import Lister
 
 Status: TypeAlias = Literal["completed", "limit_reached"]
@@ -79,6 +81,8 @@ class Run(Scope):
         offered: Names of all tools that were ever offered, to tell a removed one from an invented one.
         offering: Digest of the catalogue that was offered last.
         answering: Name of the model that answered last, of several the one that did.
+        shadowed: Collisions of which the run was told last.
+        offers: What is offered of catalogues with lazy tools.
         answer: What the last answer came to: its text, or the value it says.
         repaired: Whether the model was told once that its answer is not of the type that is wanted.
     """
@@ -91,10 +95,12 @@ class Run(Scope):
         "messages",
         "offered",
         "offering",
+        "offers",
         "reader",
         "repaired",
         "serial",
         "setup",
+        "shadowed",
         "signal",
         "tool_calls",
         "usage",
@@ -126,9 +132,11 @@ class Run(Scope):
         self.reader = stream
         self.usage = Usage()
         self.tool_calls = 0
+        self.offers = Offers(self.limits.max_discoveries)
         self.offered: set[str] = set()
         self.offering: str | None = None
         self.answering = setup.model.name
+        self.shadowed: Told = frozenset()
         self.answer: Any = None
         self.repaired = False
         self.serial = anyio.Lock()

@@ -114,11 +114,11 @@ async def _loop(run: Run, b: Boundary) -> tuple[Status, str, ModelResponse]:
     limit = "max_iterations"
     # A cancellation that came first arrives here, before the first phase; later ones do where a model is waited for.
     await checkpoint()
-    while run.iteration < run.limits.max_iterations:
+    while run.iteration < run.limits.max_iterations + run.offers.activation.iterations:
         run.iteration += 1
         b.note(iterations=run.iteration)
-        catalog = await discover(run)
-        response = await infer(run, compose(run, catalog), catalog)
+        request, catalog = compose(run, await discover(run))
+        response = await infer(run, request, catalog)
         _tally(run, b)
         run.messages.append(_without_repeated_ids(response.message))
         calls = response.message.tool_calls
@@ -128,6 +128,7 @@ async def _loop(run: Run, b: Boundary) -> tuple[Status, str, ModelResponse]:
             run.repaired = True
             continue
         run.messages.append(Message("tool", await dispatch(run, catalog, calls)))
+        run.offers.activation.count(only_discovered=catalog.only_discovers(calls))
         if run.limits.max_tool_calls is not None and run.tool_calls >= run.limits.max_tool_calls:
             limit = "max_tool_calls"
             break
@@ -182,7 +183,8 @@ def _tally(run: Run, b: Boundary) -> None:
 
 async def _closing_answer(run: Run, catalog: Catalog) -> ModelResponse:
     """Ask once more, without tools; it belongs to the last iteration, so that the limit is never exceeded."""
-    response = await infer(run, compose(run, catalog, closing=True), catalog)
+    request, catalog = compose(run, catalog, closing=True)
+    response = await infer(run, request, catalog)
     parts = [part for part in response.message.parts if not isinstance(part, ToolCall)]
     run.messages.append(Message("assistant", parts))
     return response

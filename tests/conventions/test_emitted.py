@@ -16,8 +16,10 @@ from pellucid import (
     Rule,
     Tool,
     ToolCall,
+    ToolRegistry,
     retry,
     semconv,
+    static_tools,
 )
 from pellucid.mcp import MCPProvider
 from pellucid.testing import ScriptedModel
@@ -85,6 +87,10 @@ async def test_what_is_described_is_emitted() -> None:
         with pytest.raises(ModelError):
             await within(Agent("a", model=ScriptedModel(OSError("down"))).run("hi"))
         await within(Agent("a", model=ScriptedModel("hi"), providers=[Flaky()], reliability=RELIABILITY).run("hi"))
+        found_twice = [static_tools([scene.add]), ToolRegistry([scene.add])]
+        await within(scene.agent(tools=(), providers=found_twice, collisions="prefix").run("hi"))
+        search = ScriptedModel(ToolCall("tool_search", {"query": "add"}), "done")
+        await within(Agent("a", model=search, tools=[scene.add], registry_mode="lazy").run("hi"))
         await over_mcp(modern_server().streamable_http_app, "refuse")
         await over_mcp(lambda: LegacyHttp().app, "count")
     emitted = {name for span in telemetry.spans for name in attributes(span)}

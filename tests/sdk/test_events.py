@@ -20,9 +20,11 @@ from pellucid import (
     Tool,
     ToolCall,
     ToolContext,
+    ToolRegistry,
     fail_fast,
     fallback,
     retry,
+    static_tools,
     tool,
 )
 from pellucid.events import EVENTS
@@ -152,4 +154,15 @@ async def test_every_event_is_emitted_by_some_run(telemetry: Captured) -> None:
         await within(agent.run("x"))
     await within(Agent("b", model=ScriptedModel("one", '{"result": 1}'), output=int, telemetry=telemetry).run("x"))
     await reliably(telemetry)
+    found_twice = [static_tools([good]), ToolRegistry([good])]
+    await within(Agent("c", model=ScriptedModel("x"), providers=found_twice, collisions="first").run("x"))
+    lazy = ToolRegistry([good], registry_mode="lazy")
+    steps = [ToolCall("tool_search", {"query": "step"}), ToolCall("tool_search", {"name": "step"})]
+
+    def leave(request: object) -> str:
+        lazy.unregister("step")
+        return "x"
+
+    model = ScriptedModel(*steps, lambda request: ToolCall(leave(request)), "y")
+    await within(Agent("d", model=model, providers=[lazy]).run("x"))
     assert {event.name for event in telemetry.events} == set(EVENTS)

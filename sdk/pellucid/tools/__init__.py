@@ -5,6 +5,7 @@ from pellucid.tools.combined import combined
 from pellucid.tools.discovery_cache import DiscoveryProvider
 from pellucid.tools.listing import Lister
 from pellucid.tools.provider import ToolHub, ToolProvider
+from pellucid.tools.registry import ToolRegistry
 from pellucid.tools.tool import Builtin, Hub, Mcp, Tool, ToolSource, tool
 from pellucid.tools.wrappers import gated_tools, skill_scoped_tools, static_tools
 
@@ -18,6 +19,7 @@ __all__ = [
     "Tool",
     "ToolHub",
     "ToolProvider",
+    "ToolRegistry",
     "ToolSource",
     "combined",
     "gated_tools",

@@ -122,6 +122,7 @@ class Lister:
                 return found[1]
         kept = tuple(listed)
         catalog = check_catalog(self.provider.id, kept, quarantine=self.facts.on_invalid == "quarantine")
+        catalog = catalog.of(self.facts.source)
         with self._lock:
             # Keeping the answer keeps its identity, and its tools', from being given to something else.
             _remember(self._checked, key, (kept, catalog))
