@@ -77,6 +77,9 @@ def _attributes(seen: Seen) -> Iterator[str]:
         value = seen.attributes.get(attribute)
         if not isinstance(value, kind):
             yield f"{seen} has {attribute}={value!r}, which should be of type {kind.__name__}"
+    share = seen.attributes.get(semconv.CACHED_SHARE, 0.0)
+    if not 0 <= share <= 1:
+        yield f"{seen} has {semconv.CACHED_SHARE}={share}, which is no share of its input"
     for attribute, expected in phase.attributes.items():
         if seen.attributes.get(attribute) != expected:
             yield f"{seen} has {attribute}={seen.attributes.get(attribute)!r} instead of {expected!r}"
