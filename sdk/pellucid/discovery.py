@@ -40,9 +40,14 @@ async def _guarded(
     ask: Callable[[], Awaitable[ProviderCatalog]],
 ) -> ProviderCatalog:
     """Ask a provider as often as the rules want, all within its one boundary."""
-    gate = Gate(
-        reliability, run, Subject(operation="discovery", provider_id=lister.provider.id), usage=lambda: run.usage
-    )
+
+    def bar(decision: Decision) -> str | None:
+        if decision.then == "retry_other":
+            return "no_other"
+        return "nothing_known" if decision.value is last_known_catalog and lister.last_known(ctx) is None else None
+
+    subject = Subject(operation="discovery", provider_id=lister.provider.id)
+    gate = Gate(reliability, run, subject, usage=lambda: run.usage, signal=run.signal, bar=bar)
 
     async def attempt() -> ProviderCatalog:
         began = run.now()
@@ -64,10 +69,11 @@ async def _guarded(
         value = decision.value(situation)
         return lister.check(await value if isawaitable(value) else value)
 
-    catalog = await gate.run(attempt, instead=instead)
-    if gate.attempt > 1:
-        b.note(attempts=gate.attempt)
-    return catalog
+    try:
+        return await gate.run(attempt, instead=instead)
+    finally:
+        if gate.attempt > 1:
+            b.note(attempts=gate.attempt)
 
 
 def _tell(run: Run, b: Boundary, began: int, lister: Lister, error: Exception) -> None:
@@ -85,14 +91,9 @@ def _tell(run: Run, b: Boundary, began: int, lister: Lister, error: Exception) -
 
 
 def _last_known(run: Run, b: Boundary, lister: Lister, ctx: DiscoveryContext, situation: Situation) -> ProviderCatalog:
-    """Return what the provider listed last, visibly stale; if it never did, its failure stays what it is."""
-    known = lister.last_known(ctx)
-    error = situation.error
-    if known is None:
-        if error is None:
-            return situation.response  # type: ignore[no-any-return]  # a catalogue: it is a discovery
-        error.add_note("there is no last known catalogue of this provider for this identity")
-        raise error
+    """Return what the provider listed last, visibly stale."""
+    known, error = lister.last_known(ctx), situation.error
+    assert known is not None  # the gate was told
     catalog, when = known
     b.note(cache="stale")
     payload = {

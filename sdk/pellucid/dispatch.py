@@ -89,17 +89,23 @@ async def _execute(run: Run, catalog: Catalog, call: ToolCall) -> ToolResult:
 
 async def _guarded(run: Run, b: Boundary, reliability: Reliability, tool: Tool, call: ToolCall) -> Any:
     """Run the tool as often as the rules want, all within its one boundary."""
-    gate = Gate(reliability, run, Subject(operation="tool", tool_name=tool.name), usage=lambda: run.usage)
-    barred = None if tool.idempotent else "not_idempotent"
+
+    def bar(decision: Decision) -> str | None:
+        if decision.then == "retry_other":
+            return "no_other"
+        return "not_idempotent" if decision.then == "retry" and not tool.idempotent else None
+
+    subject = Subject(operation="tool", tool_name=tool.name, apart=tool.source)
+    gate = Gate(reliability, run, subject, usage=lambda: run.usage, signal=run.signal, bar=bar)
 
     async def attempt() -> Any:
         try:
             with gate.admitted():
                 value = await _perform(run, b, tool, call)
         except Exception as error:
-            gate.judge(b.span, error=error, barred=barred)
+            gate.judge(b.span, error=error)
             raise
-        gate.judge(b.span, response=value, barred=barred)
+        gate.judge(b.span, response=value)
         return value
 
     async def instead(decision: Decision, situation: Situation) -> Any:

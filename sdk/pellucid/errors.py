@@ -294,10 +294,15 @@ _KINDS: Final[Sequence[tuple[ErrorKind, type[BaseException] | tuple[type[BaseExc
 )
 
 
+_TOOL_KINDS: Final[Mapping[str, ErrorKind]] = {"timeout": "timeout", "invalid_arguments": "invalid_request"}
+
+
 def error_kind_of(error: BaseException) -> ErrorKind:
     """Return what an error means, as far as its type says."""
     if isinstance(error, ModelError) and error.error_kind != "unknown":
         return error.error_kind
+    if isinstance(error, ToolError) and error.error_type in _TOOL_KINDS:
+        return _TOOL_KINDS[error.error_type]
     for kind, types in _KINDS:
         if isinstance(error, types):
             return kind

@@ -67,8 +67,14 @@ async def _guarded(
     left = list(models)
     failures: list[ModelError] = []
     partial: list[ModelDelta] = []
-    subject = Subject(operation="inference", model=left[0].name)
-    gate = Gate(reliability, run, subject, usage=lambda: run.usage)
+
+    def bar(decision: Decision) -> str | None:
+        # Whoever reads the stream has had the beginning of an answer; another one cannot follow it.
+        if partial:
+            return "mid_stream"
+        return "no_other" if decision.then == "retry_other" and len(left) == 1 else None
+
+    gate = Gate(reliability, run, _subject(left[0]), usage=lambda: run.usage, signal=run.signal, bar=bar)
 
     async def attempt() -> ModelResponse:
         partial.clear()
@@ -83,7 +89,7 @@ async def _guarded(
         if len(left) == 1:
             return False
         left.pop(0)
-        gate.subject = replace(gate.subject, model=left[0].name)
+        gate.subject = _subject(left[0])
         return True
 
     def otherwise(error: Exception) -> bool:
@@ -92,14 +98,23 @@ async def _guarded(
     async def instead(decision: Decision, situation: Situation) -> ModelResponse:
         assert decision.value is not None
         value = decision.value(situation)
-        value = await value if isawaitable(value) else value
-        if isinstance(value, str):
-            value = Message("assistant", value)
-        if isinstance(value, Message):
-            value = ModelResponse(message=value, finish_reason="tool_call" if value.tool_calls else "stop")
-        return _checked(run, left[0], value)
+        return _checked(run, left[0], _as_response(await value if isawaitable(value) else value))
 
     return await gate.run(attempt, instead=instead, other=other, otherwise=otherwise)
+
+
+def _as_response(value: Any) -> Any:
+    """Return what a fallback gives as a response, if it is a text or a message."""
+    if isinstance(value, str):
+        value = Message("assistant", value)
+    if isinstance(value, Message):
+        value = ModelResponse(message=value, finish_reason="tool_call" if value.tool_calls else "stop")
+    return value
+
+
+def _subject(model: Model) -> Subject:
+    place = model.provider_name, getattr(model, "server_address", None), getattr(model, "server_port", None)
+    return Subject(operation="inference", model=model.name, apart=place)
 
 
 async def _attempt(
@@ -135,15 +150,14 @@ async def _attempt(
             if partial:
                 b.record_output(lambda recorder: recorder.answer(_unfinished(partial), "error"))
             if gate is not None and isinstance(error, Exception):
-                # Whoever reads the stream has had the beginning of an answer; another one cannot follow it.
-                gate.judge(b.span, error=error, barred="mid_stream" if partial else None)
+                gate.judge(b.span, error=error)
             raise
         response = _priced(run, model, response)
         run.usage += response.usage
         run.answering = model.name
         _record_response(run, b, model, response)
         if gate is not None:
-            gate.judge(b.span, response=response, barred="mid_stream" if partial else None)
+            gate.judge(b.span, response=response)
         return response
 
 

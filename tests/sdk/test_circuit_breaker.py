@@ -15,15 +15,17 @@ from pellucid import (
     ConfigError,
     DiscoveryContext,
     DiscoveryError,
+    DiscoveryProvider,
     FallbackModel,
     ModelError,
     Reliability,
+    Telemetry,
     Tool,
     ToolCall,
     ToolError,
     tool,
 )
-from pellucid.testing import FunctionModel, ScriptedModel
+from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from support.runs import attributes, within
 
 if TYPE_CHECKING:
@@ -110,7 +112,7 @@ async def test_a_failing_probe_opens_the_circuit_again(telemetry: Captured) -> N
     assert changes(telemetry) == ["circuit.opened", "circuit.half_opened", "circuit.opened"]
 
 
-async def test_of_a_hundred_callers_one_probes() -> None:
+async def test_of_a_hundred_callers_one_probes(telemetry: Captured) -> None:
     """The others are refused, however many there are; and a hundred failures at a time open it once."""
     time, hub = Time(), Hub()
     agent = Agent("a", model=FunctionModel(lambda request: "hi"), providers=[hub], reliability=breaking(time, 5))
@@ -130,11 +132,59 @@ async def test_of_a_hundred_callers_one_probes() -> None:
 
     await all_at_once()
     assert len(ended) == 100
+    assert changes(telemetry) == ["circuit.opened"]
     time.now, hub.calls = 10.0, 0
     ended.clear()
     await all_at_once()
     assert hub.calls == 1
     assert sum(issubclass(kind, CircuitOpen) for kind in ended) == 99
+    assert changes(telemetry) == ["circuit.opened", "circuit.half_opened", "circuit.opened"]
+
+
+async def test_models_of_one_name_have_breakers_of_their_own() -> None:
+    """If they are of two vendors, or in two places: where one is down the other still answers."""
+
+    class Placed(FunctionModel):
+        def __init__(self, host: str, *, works: bool) -> None:
+            super().__init__(self.answer, name="gpt")
+            self.server_address, self.works = host, works
+
+        def answer(self, request: ModelRequest) -> str:
+            if not self.works:
+                raise ConnectionError("down")
+            return "hi"
+
+    model = FallbackModel(Placed("eu", works=False), Placed("us", works=True))
+    agent = Agent("a", model=model, reliability=breaking(Time(), 1))
+    for _ in range(2):
+        assert (await within(agent.run("go"))).output == "hi"
+
+
+async def test_a_hub_that_was_not_asked_has_not_failed(telemetry: Captured) -> None:
+    """A provider that leaves its hub alone for a moment does not open the circuit by that."""
+    hub = FakeHub(faults=[OSError("down")] * 9)
+    provider = DiscoveryProvider(hub, id="hub")
+    agent = Agent("a", model=FunctionModel(lambda request: "hi"), providers=[provider], reliability=breaking(Time()))
+    for _ in range(5):
+        with pytest.raises(DiscoveryError):
+            await within(agent.run("go"))
+    assert (len(hub.calls), changes(telemetry)) == (1, [])
+
+
+async def test_a_gauge_shows_what_others_did_to_its_circuit(telemetry: Captured) -> None:
+    """Also where another pipeline saw the circuit close."""
+    time, hub = Time(), Hub()
+    shared = breaking(time, 1)
+    agents = [
+        Agent(name, model=FunctionModel(lambda request: "hi"), providers=[hub], reliability=shared, telemetry=pipeline)
+        for name, pipeline in (("a", telemetry), ("b", Telemetry()))
+    ]
+    with pytest.raises(DiscoveryError):
+        await within(agents[0].run("go"))
+    assert states(telemetry) == [2]
+    time.now, hub.works = 10.0, True
+    await within(agents[1].run("go"))
+    assert states(telemetry) == [0]
 
 
 async def test_a_probe_that_is_cancelled_lets_the_next_caller_probe() -> None:

@@ -43,7 +43,7 @@ from pellucid import (
     static_tools,
     tool,
 )
-from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
+from pellucid.testing import FakeHub, ScriptedModel
 from support.runs import attributes, ending, within
 
 if TYPE_CHECKING:
@@ -306,7 +306,7 @@ async def test_a_wait_can_be_ended(how: str) -> None:
 
 async def test_a_rule_that_would_try_for_ever_is_stopped(telemetry: Captured) -> None:
     """After fifty attempts, loudly."""
-    model = FunctionModel(lambda request: "hi")
+    model = ScriptedModel(*[down()] * 60)
     greedy = Rule(when=lambda s: s.operation == "inference", then=retry(), kind="greedy")
     with pytest.raises(ReliabilityFailFast) as caught:
         await within(Agent("a", model=model, reliability=rules(greedy)).run("go"))
@@ -442,7 +442,7 @@ async def test_the_last_known_catalogue_stands_in(telemetry: Captured) -> None:
     assert [event.name for event in telemetry.events].count("tools.catalog_stale") == 2
     with pytest.raises(DiscoveryError) as caught:
         await within(agent.run("go", identity=other))
-    assert any("no last known catalogue" in note for note in caught.value.__notes__)
+    assert caught.value.__notes__ == ["the rule 'degraded' could not fall back: nothing_known"]
 
 
 async def test_other_tools_stand_in_for_a_provider() -> None:
@@ -518,6 +518,8 @@ async def test_a_rule_that_raises(telemetry: Captured, fails_closed: bool) -> No
         with pytest.raises(ReliabilityFailFast) as caught:
             await within(agent.run("go"))
         assert caught.value.kind == "broken"
+        assert isinstance(caught.value.cause, ZeroDivisionError)
+        assert "could not be evaluated" in caught.value.reason
     else:
         assert (await within(agent.run("go"))).output == "hi"
     [point] = [point for point in telemetry.metrics if point.name == "pellucid.telemetry.errors"]
@@ -544,11 +546,212 @@ async def test_a_cancellation_is_never_tried_again() -> None:
     assert calls == 1
 
 
+async def test_rules_without_a_word_about_errors_are_about_failures(telemetry: Captured) -> None:
+    """What went well is neither tried again nor replaced, whatever else such a rule says."""
+    given = [
+        Rule(when=lambda s: s.operation == "discovery" and s.attempt < 3, then=retry(backoff=0.2), kind="transient"),
+        Rule(when=lambda s: s.operation == "inference", then=retry_other(), kind="next-model"),
+        Rule(when=lambda s: s.operation == "discovery", then=fallback(last_known_catalog), kind="degraded"),
+        Rule(when=lambda s: s.operation == "tool", then=fallback(lambda s: 0), kind="canned"),
+    ]
+    first = ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "one", ToolCall("add", {"a": 1, "b": 2}), down())
+    model = FallbackModel(first, ScriptedModel("two", name="other"))
+    provider = Lists()
+    agent = Agent("a", model=model, providers=[provider], reliability=rules(*given))
+    result = await within(agent.run("go"))
+    part: Any = result.messages[2].parts[0]
+    assert (result.output, part.response) == ("one", 3)
+    assert told(telemetry) == []
+    provider.faults = [OSError("down")] * 3
+    assert (await within(agent.run("go"))).output == "two"
+    assert told(telemetry) == [
+        ("retried", "transient", 1),
+        ("retried", "transient", 2),
+        ("fell_back", "degraded", 3),
+        ("retried", "next-model", 1),
+        ("recovered", None, 2),
+    ]
+
+
+async def test_only_what_is_done_is_told(telemetry: Captured) -> None:
+    """A wait that is too long, no other model, no time: no decision is counted, and the span says why."""
+    too_long = Rule(when=lambda s: s.error is not None, then=retry(max_backoff=10.0), kind="x")
+    other = Rule(when=lambda s: s.error is not None, then=retry_other(), kind="x")
+    canned = Rule(when=lambda s: s.error is not None, then=fallback(last_known_catalog), kind="x")
+    for rule, model, limits in (
+        (too_long, ScriptedModel(down(retry_after=60.0)), Limits()),
+        (too_long, ScriptedModel(down(retry_after=9.0)), Limits(deadline=5.0)),
+        (other, ScriptedModel(down()), Limits()),
+    ):
+        with pytest.raises(ModelError, match="down"):
+            await within(Agent("a", model=model, limits=limits, reliability=rules(rule)).run("go"))
+    with pytest.raises(DiscoveryError):
+        await within(
+            Agent("a", model=ScriptedModel(), providers=[Lists(OSError("x"))], reliability=rules(canned)).run("go")
+        )
+    spans = [*telemetry.find("chat"), telemetry.span("discover_tools hub")]
+    why = [
+        (event.name, (event.attributes or {})["pellucid.reliability.kind"])
+        for span in spans
+        for event in span.events
+        if event.name.startswith("reliability.")
+    ]
+    assert why == [
+        ("reliability.not_retried", "retry_after"),
+        ("reliability.not_retried", "deadline"),
+        ("reliability.not_retried", "no_other"),
+        ("reliability.not_fallen_back", "nothing_known"),
+    ]
+    assert (told(telemetry), decisions(telemetry)) == ([], {})
+    assert [event.name for event in telemetry.events].count("tools.discovery_failed") == 1
+
+
+async def test_a_discovery_that_fails_in_the_end_counts_its_attempts(telemetry: Captured) -> None:
+    """On its span, as one that succeeds does."""
+    with pytest.raises(DiscoveryError):
+        await within(
+            Agent("a", model=ScriptedModel(), providers=[Lists(*[OSError("x")] * 3)], reliability=rules(TWICE)).run(
+                "go"
+            )
+        )
+    assert attributes(telemetry.span("discover_tools hub"))["pellucid.discovery.attempts"] == 3
+
+
+async def test_what_stands_in_for_a_provider_is_not_its_last_known_catalogue() -> None:
+    """That is what it listed itself."""
+    down_first = Rule(when=lambda s: failed_discovery(s) and s.iteration == 1, then=fallback(lambda s: []), kind="x")
+    then_known = Rule(when=failed_discovery, then=fallback(last_known_catalog), kind="y")
+    provider = Lists(OSError("1"), OSError("2"))
+    agent = Agent(
+        "a",
+        model=ScriptedModel(ToolCall("gone"), "ok"),
+        providers=[provider],
+        reliability=rules(down_first, then_known),
+    )
+    with pytest.raises(DiscoveryError) as caught:
+        await within(agent.run("go"))
+    assert caught.value.__notes__ == ["the rule 'y' could not fall back: nothing_known"]
+
+
+@pytest.mark.parametrize("operation", ["discovery", "inference", "tool"])
+async def test_a_fallback_that_fails_is_not_what_is_raised(telemetry: Captured, operation: str) -> None:
+    """The failure itself is, and says that the fallback failed, too; nothing is called again."""
+
+    @tool
+    async def price() -> int:
+        """Ask."""
+        raise ToolError("closed")
+
+    def broken(situation: Situation) -> Any:
+        raise KeyError("no such thing")
+
+    rule = Rule(when=lambda s: s.operation == operation, then=fallback(broken), kind="canned")
+    model = ScriptedModel(down()) if operation == "inference" else ScriptedModel(ToolCall("price"), "ok")
+    provider = Lists(OSError("x")) if operation == "discovery" else static_tools([price])
+    run = Agent("a", model=model, providers=[provider], reliability=rules(rule)).run("go")
+    if operation == "tool":
+        part: Any = (await within(run)).messages[2].parts[0]
+        assert part.response == "closed"
+        return
+    with pytest.raises(DiscoveryError if operation == "discovery" else ModelError) as caught:
+        await within(run)
+    assert caught.value.__notes__ == ["the fallback of the rule 'canned' failed, too: KeyError: 'no such thing'"]
+
+
+async def test_nothing_stands_in_for_the_rest_of_a_stream(telemetry: Captured) -> None:
+    """Whose beginning was read already."""
+
+    class Breaking(ScriptedModel):
+        async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
+            """Break off."""
+            yield ModelDelta("text", "Once")
+            raise down()
+
+    rule = Rule(when=lambda s: s.error is not None, then=fallback(lambda s: "sorry"), kind="canned")
+
+    async def read() -> None:
+        async with Agent("a", model=Breaking("x"), reliability=rules(rule)).stream("go") as events:
+            async for _ in events:
+                pass
+
+    with pytest.raises(ModelError, match="down") as caught:
+        await within(read())
+    assert caught.value.__notes__ == ["the rule 'canned' could not fall back: mid_stream"]
+
+
+async def test_what_a_tool_failure_means() -> None:
+    """One that took too long, one that was called wrongly, and one that says no."""
+    seen: list[Any] = []
+
+    async def hang(arguments: Any, ctx: Any) -> None:
+        await anyio.sleep_forever()
+
+    async def refuse(arguments: Any, ctx: Any) -> None:
+        raise ToolError("no")
+
+    def look(situation: Situation) -> bool:
+        if situation.operation == "tool":
+            seen.append(situation.error_kind)
+        return False
+
+    tools = [Tool(name="hang", run=hang, timeout=0.01), add, Tool(name="refuse", run=refuse)]
+    model = ScriptedModel(ToolCall("hang"), ToolCall("add", {"a": "x"}), ToolCall("refuse"), "ok")
+    look_only = Rule(when=look, then=ok(), kind="look")
+    await within(Agent("a", model=model, tools=tools, reliability=rules(look_only)).run("go"))
+    assert seen == ["timeout", "invalid_request", "tool_error"]
+
+
+async def test_a_provider_that_fails_because_it_is_cancelled_is_not_asked_again() -> None:
+    """Also if it never lets the event loop go on."""
+    token, calls = CancelToken(), 0
+
+    class Stops:
+        id = "stops"
+
+        def list_tools(self, ctx: DiscoveryContext) -> list[Tool]:
+            nonlocal calls
+            calls += 1
+            token.cancel()
+            raise OSError("cancelled, so to say")
+
+    rule = Rule(when=lambda s: s.error is not None, then=retry(backoff=0.0), kind="x")
+    agent = Agent("a", model=ScriptedModel(), providers=[Stops()], reliability=rules(rule))
+    with pytest.raises(RunCancelled):
+        await within(agent.run("go", signal=token))
+    assert calls == 1
+
+
+async def test_rules_of_one_kind_that_raise_are_counted_one_by_one(telemetry: Captured) -> None:
+    """And passed over one by one."""
+    asked: list[int] = []
+
+    def note(number: int, *, breaks: bool) -> Any:
+        def when(situation: Situation) -> bool:
+            if situation.operation == "inference":
+                asked.append(number)
+                if breaks:
+                    raise RuntimeError(str(number))
+            return False
+
+        return when
+
+    given = [Rule(when=note(n, breaks=n > 1), then=retry(), kind="same") for n in (1, 2, 3)]
+    await within(Agent("a", model=ScriptedModel("hi"), reliability=rules(*given, fails_closed=False)).run("go"))
+    assert asked == [1, 2, 3]
+    [point] = [point for point in telemetry.metrics if point.name == "pellucid.telemetry.errors"]
+    assert point.value == 2
+
+
 async def test_what_is_no_rule_is_refused() -> None:
     """When it is made, with what to do."""
+
+    async def wait(situation: Situation) -> bool:
+        return True
+
     bad: list[tuple[Any, str]] = [
         (lambda: Reliability(["x"]), "is no Rule"),  # type: ignore[list-item]
         (lambda: Rule(when=True, then=retry(), kind="x"), "is no function"),  # type: ignore[arg-type]
+        (lambda: Rule(when=wait, then=retry(), kind="x"), "is async"),
         (lambda: Rule(when=always, then=retry, kind="x"), "call it, as in then=retry"),  # type: ignore[arg-type]
         (lambda: Rule(when=always, then=retry(), kind=""), "kind must not be empty"),
         (lambda: retry(backoff=-1), "must not be negative"),

@@ -1,7 +1,8 @@
 """Reliability: rules about what fails, and one gate around discovery, inference and tools that obeys them."""
 
 from pellucid.reliability.breaker import CircuitBreaker
-from pellucid.reliability.gate import Gate, Reliability, Subject
+from pellucid.reliability.gate import Gate, Subject
+from pellucid.reliability.options import Reliability
 from pellucid.reliability.rules import (
     Decision,
     Rule,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from pellucid.errors import ConfigError, ErrorKind
+from pellucid.errors import ConfigError, DiscoveryBackoff, ErrorKind, error_kind_of
 
 State: TypeAlias = Literal["closed", "half_open", "open"]
 
@@ -16,6 +16,9 @@ COUNTED: Final[frozenset[ErrorKind]] = frozenset(
     {"auth", "invalid_response", "rate_limited", "timeout", "unavailable", "unknown"}
 )
 """Failures that say something of who was called; a bad request says more of the caller."""
+
+LEVELS: Final[Mapping[State, int]] = {"closed": 0, "half_open": 1, "open": 2}
+"""Values of the gauge."""
 
 MOST: Final = 4096
 """Circuits that are kept; those that were used least recently go first, if they are closed."""
@@ -52,10 +55,17 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permit:
-    """A call may be made. Attributes: generation: how often the circuit had changed before; is_probe: it decides."""
+    """A call may be made.
+
+    Attributes:
+        generation: How often the circuit had changed before.
+        is_probe: Its end decides what becomes of the circuit.
+        change: What the circuit has become by this.
+    """
 
     generation: int
     is_probe: bool
+    change: State | None = None
 
 
 class Circuit:
@@ -74,41 +84,56 @@ class Circuit:
     def admit(self) -> Permit | Refused:
         """Ask whether a call may be made. Each permit is to be given back by `report`."""
         with self._lock:
+            change: State | None = None
             if self.state == "open":
                 left = self._opened + self._options.cooldown - self._clock()
                 if left > 0:
                     return Refused(retry_after=left)
-                self._become("half_open")
+                change = self._become("half_open")
             if self.state == "half_open":
                 if self._probing:
                     return Refused(retry_after=self._options.cooldown)
                 self._probing = True
-            return Permit(generation=self._generation, is_probe=self._probing)
+            return Permit(generation=self._generation, is_probe=self._probing, change=change)
 
-    def report(self, permit: Permit, kind: ErrorKind | None, *, cancelled: bool = False) -> None:
-        """Say how a call ended: without an error, with one of a kind, or not at all."""
+    def report(self, permit: Permit, *, failed: bool | None) -> State | None:
+        """Say how a call ended, or None if that says nothing of who was called; return what the circuit became by it.
+
+        Of many calls that fail at the same time one opens the circuit, and only that one is told so.
+        """
         with self._lock:
             if permit.generation != self._generation:
-                return  # it began before the circuit changed, and says nothing of now
+                return None  # it began before the circuit changed, and says nothing of now
             if permit.is_probe:
                 self._probing = False
-            if cancelled or (kind is not None and kind not in self._options.on):
-                return
-            if kind is None:
+            if failed is None:
+                return None
+            if not failed:
                 self._failures = 0
-                if self.state != "closed":
-                    self._become("closed")
-                return
+                return self._become("closed") if self.state != "closed" else None
             self._failures += 1
             if permit.is_probe or self._failures >= self._options.failures:
                 self._opened = self._clock()
-                self._become("open")
+                return self._become("open")
+            return None
 
-    def _become(self, state: State) -> None:
+    def counts(self, error: BaseException) -> bool | None:
+        """Return whether an error is a failure of who was called, or None if it says nothing of it."""
+        if not isinstance(error, Exception) or isinstance(error, DiscoveryBackoff):
+            return None  # nothing was called, or not to its end
+        return True if error_kind_of(error) in self._options.on else None
+
+    @property
+    def level(self) -> int:
+        """The value of the gauge."""
+        return LEVELS[self.state]
+
+    def _become(self, state: State) -> State:
         self.state = state
         self._failures = 0
         self._generation += 1
         self._probing = False
+        return state
 
 
 class Circuits:

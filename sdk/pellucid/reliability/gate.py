@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -12,14 +10,16 @@ from typing import Any, Final, TypeVar
 import anyio
 from opentelemetry import trace
 from opentelemetry.trace import Span
+from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
+from pellucid.context import CancelToken
 from pellucid.errors import (
     CircuitOpen,
-    ConfigError,
     DiscoveryCircuitOpen,
     ModelCircuitOpen,
     ReliabilityFailFast,
+    describe,
     error_kind_of,
     error_type_of,
 )
@@ -34,8 +34,9 @@ from pellucid.events import (
     ReliabilityRetried,
 )
 from pellucid.messages import Usage
-from pellucid.reliability.breaker import Circuit, CircuitBreaker, Circuits, Permit, Refused, State
-from pellucid.reliability.rules import Decision, Operation, Rule, RuleFailed, Situation, Spent, Then, first_match
+from pellucid.reliability.breaker import Circuit, Permit, Refused, State
+from pellucid.reliability.options import Reliability
+from pellucid.reliability.rules import Decision, Operation, Rule, Situation, Spent, Success, Then
 from pellucid.telemetry import Scope
 from pellucid.telemetry.phases import PAYLOADS
 
@@ -50,80 +51,32 @@ _TOLD: Final[dict[Then, type[Event]]] = {
     "fallback": ReliabilityFellBack,
     "fail_fast": ReliabilityFailedFast,
 }
+_NOT_DONE: Final[dict[Then, str]] = {
+    "retry": "reliability.not_retried",
+    "retry_other": "reliability.not_retried",
+    "fallback": "reliability.not_fallen_back",
+}
 _REFUSALS: Final[dict[Operation, type[CircuitOpen]]] = {
     "discovery": DiscoveryCircuitOpen,
     "inference": ModelCircuitOpen,
     "tool": CircuitOpen,
 }
-_CIRCUIT: Final[dict[State, tuple[type[Event], int]]] = {
-    "closed": (CircuitClosed, 0),
-    "half_open": (CircuitHalfOpened, 1),
-    "open": (CircuitOpened, 2),
+_CIRCUIT: Final[dict[State, type[Event]]] = {
+    "closed": CircuitClosed,
+    "half_open": CircuitHalfOpened,
+    "open": CircuitOpened,
 }
-
-
-class Reliability:
-    """What to do when discovery, inference or a tool fails. Without it nothing is tried again, and failures are loud.
-
-    ```python
-    Reliability(
-        [
-            Rule(when=lambda s: s.operation == "discovery" and s.attempt < 3, then=retry(), kind="hub-transient"),
-            Rule(when=lambda s: s.error_kind == "rate_limited" and s.attempt < 5, then=retry(), kind="rate-limit"),
-            Rule(when=lambda s: s.operation == "discovery", then=fallback(last_known_catalog), kind="degraded"),
-        ],
-        pre_check=[Rule(when=lambda s: s.usage.cost > 2, then=fail_fast(), kind="budget")],
-        breaker=CircuitBreaker(failures=5, cooldown=30),
-    )
-    ```
-
-    The first rule that matches decides; without one a response is taken, and an error raised. A cancellation is no
-    failure. May be shared by agents; breakers then are, too.
-
-    Args:
-        post_decide: Rules asked after each attempt, whatever came of it.
-        pre_check: Rules asked before the first attempt; only `fail_fast()` does anything there.
-        breaker: Each provider, model and tool gets a circuit breaker of this kind, which outlives runs.
-        fails_closed: A rule that cannot be evaluated ends the run; otherwise it is passed over. Both are counted.
-        clock: Monotonic seconds.
-        sleep: Waits so many seconds.
-        jitter: Returns a number from 0 to 1.
-
-    Raises:
-        ConfigError: something of this is no rule.
-    """
-
-    def __init__(
-        self,
-        post_decide: Sequence[Rule] = (),
-        *,
-        pre_check: Sequence[Rule] = (),
-        breaker: CircuitBreaker | None = None,
-        fails_closed: bool = True,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[object]] = anyio.sleep,
-        jitter: Callable[[], float] = random.random,
-    ) -> None:
-        for rule in (*post_decide, *pre_check):
-            if not isinstance(rule, Rule):
-                raise ConfigError(f"Reliability: {rule!r} is no Rule(when=, then=, kind=)")
-        self.post_decide = tuple(post_decide)
-        self.pre_check = tuple(pre_check)
-        self.fails_closed = fails_closed
-        self.clock = clock
-        self.sleep = sleep
-        self.jitter = jitter
-        self.circuits = Circuits(breaker, clock) if breaker is not None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What is called: one of these."""
+    """What is called: one of these. Attributes: apart: tells two of one name apart, for their breakers."""
 
     operation: Operation
     provider_id: str | None = None
     tool_name: str | None = None
     model: str | None = None
+    apart: Hashable = None
 
     @property
     def name(self) -> str:
@@ -141,21 +94,41 @@ class Subject:
 class Gate:
     """What the rules say of one operation of a run, attempt by attempt.
 
+    What is decided is told when it is certain that it will be done: there is time for the wait, another model is left.
+
+    Args:
+        usage: Returns what the run has used.
+        signal: The run's; nothing is done again once it is cancelled.
+        bar: Returns why a decision cannot be carried out, if so; the attempt is then taken as it is.
+
     Attributes:
         subject: What is called; another model after `retry_other`.
         attempt: Number of the attempt, from 1.
         taken: What was decided of the last attempt, if a rule matched; with its kind.
     """
 
-    def __init__(self, reliability: Reliability, scope: Scope, subject: Subject, *, usage: Callable[[], Usage]) -> None:
+    def __init__(
+        self,
+        reliability: Reliability,
+        scope: Scope,
+        subject: Subject,
+        *,
+        usage: Callable[[], Usage],
+        signal: CancelToken | None,
+        bar: Callable[[Decision], str | None],
+    ) -> None:
         self.subject = subject
         self.attempt = 0
         self.taken: tuple[Decision, str] | None = None
         self._reliability = reliability
         self._scope = scope
         self._usage = usage
+        self._signal = signal
+        self._bar = bar
         self._began = reliability.clock()
         self._situation: Situation | None = None
+        self._broken: Exception | None = None
+        self._wait = 0.0
         self._kind = "other_model"  # what a FallbackModel does by itself
 
     def pre_check(self) -> None:
@@ -166,11 +139,11 @@ class Gate:
         """
         if not self._reliability.pre_check:
             return
-        situation = self._situate(None, None)
+        situation = self._situate(Situation)
         found = self._match(self._reliability.pre_check, situation)
         if found is not None and found[0].then == "fail_fast":
             self._tell(found[0], found[1], trace.get_current_span(), situation)
-            raise ReliabilityFailFast(found[1], f"the rule {found[1]!r} did not let {self._what()} begin", None)
+            raise self._failed_fast(found[1], f"did not let {self._what()} begin", None)
 
     @contextmanager
     def admitted(self) -> Any:
@@ -183,47 +156,32 @@ class Gate:
         if circuits is None:
             yield
             return
-        circuit = circuits.of((self.subject.operation, self.subject.name))
-        before = circuit.state
+        circuit = circuits.of((self.subject.operation, self.subject.name, self.subject.apart))
         permit = circuit.admit()
-        self._tell_circuit(circuit, before)
         if isinstance(permit, Refused):
             raise _REFUSALS[self.subject.operation](self.subject.name, permit.retry_after)
+        self._tell_circuit(circuit, permit.change)
         yield from self._reporting(circuit, permit)
 
     def _reporting(self, circuit: Circuit, permit: Permit) -> Any:
-        before = circuit.state
         try:
             yield
         except BaseException as error:
-            kind = error_kind_of(error) if isinstance(error, Exception) else "cancelled"
-            circuit.report(permit, kind, cancelled=kind == "cancelled")
-            self._tell_circuit(circuit, before)
+            self._tell_circuit(circuit, circuit.report(permit, failed=circuit.counts(error)))
             raise
-        circuit.report(permit, None)
-        self._tell_circuit(circuit, before)
+        self._tell_circuit(circuit, circuit.report(permit, failed=False))
 
-    def judge(
-        self, span: Span, *, response: object = None, error: Exception | None = None, barred: str | None = None
-    ) -> None:
-        """Decide about an attempt while its span is open, and tell of it there.
-
-        Args:
-            span: The attempt's.
-            response: What it returned.
-            error: What it raised.
-            barred: Why it must not be done again, if so; the error then stays what it is.
-        """
-        situation = self._situate(response, error)
+    def judge(self, span: Span, *, response: object = None, error: Exception | None = None) -> None:
+        """Decide about an attempt while its span is open, and tell of it there."""
+        situation = self._situate(Success if error is None else Situation, response, error)
         self.taken = self._match(self._reliability.post_decide, situation)
-        if self.taken is not None and self.taken[0].then in ("retry", "retry_other"):
-            if situation.error_kind == "cancelled":
-                self.taken = None
-            elif barred is not None:
-                span.add_event("reliability.not_retried", {semconv.RELIABILITY_KIND: barred})
-                self.taken = None
-            elif self.attempt >= MAX_ATTEMPTS:
-                self.taken = (Decision(then="fail_fast"), "max_attempts")
+        if self.taken is not None and (why := self._barred(self.taken[0], situation)) is not None:
+            self._note(span, _NOT_DONE[self.taken[0].then], {semconv.RELIABILITY_KIND: why})
+            if error is not None and self.taken[0].then == "fallback":
+                error.add_note(f"the rule {self.taken[1]!r} could not fall back: {why}")
+            self.taken = None
+        elif self.taken is not None and self.taken[0].then.startswith("retry") and self.attempt >= MAX_ATTEMPTS:
+            self.taken = (Decision(then="fail_fast"), "max_attempts")
         if self.taken is not None:
             self._tell(*self.taken, span, situation)
         elif error is None and self.attempt > 1:
@@ -256,50 +214,77 @@ class Gate:
                 response, error = await attempt(), None
             except Exception as failure:  # noqa: BLE001  (raised below, unless a rule knows better)
                 error = failure
-            decision = self.taken[0] if self.taken is not None else None
+            decision, kind = self.taken or (None, "")
             if decision is None:
                 goes_on = error is not None and otherwise(error)
+            elif decision.then == "fail_fast":
+                raise self._failed_fast(kind, f"ended {self._what()} at attempt {self.attempt}", error)
+            elif decision.then == "fallback":
+                return await self._fall_back(instead, decision, kind, error)
             else:
-                if decision.then == "fail_fast":
-                    raise self._failed_fast(error)
-                if decision.then == "fallback":
-                    assert self._situation is not None
-                    return await instead(decision, self._situation)
-                goes_on = other() if decision.then == "retry_other" else await self._pause(decision)
+                goes_on = other() if decision.then == "retry_other" else await self._pause()
             if not goes_on:
                 if error is not None:
                     raise error
                 return response
 
-    async def _pause(self, decision: Decision) -> bool:
-        """Wait before the next attempt; return whether there is time for it."""
-        wait = self._wait(decision)
+    async def _fall_back(
+        self, instead: Callable[[Decision, Situation], Awaitable[T]], decision: Decision, kind: str, error: Any
+    ) -> T:
+        """Return what a rule has instead; where that fails, what had failed is raised, and says so."""
+        assert self._situation is not None
+        try:
+            return await instead(decision, self._situation)
+        except Exception as failure:
+            self._scope.fault("reliability", failure)
+            if error is None:
+                raise self._failed_fast(kind, f"had no fallback for {self._what()}", failure) from failure
+            error.add_note(f"the fallback of the rule {kind!r} failed, too: {describe(failure)}")
+            raise error from error.__cause__
+
+    def _barred(self, decision: Decision, situation: Situation) -> str | None:
+        """Return why a decision cannot be carried out, or None; settles how long to wait."""
+        if decision.then not in _NOT_DONE:
+            return None
+        if self._signal is not None and self._signal.cancelled:
+            return "cancelled"
+        if (why := self._bar(decision)) is not None or decision.then != "retry":
+            return why
+        if situation.error_kind == "cancelled":
+            return "cancelled"
+        wait = self._waiting(decision, situation)
+        if wait is None:
+            return "retry_after"
+        self._wait = wait
         deadline = self._scope.deadline
-        if wait is None or (deadline is not None and anyio.current_time() + wait >= deadline):
-            return False
-        if wait > 0:
-            await self._reliability.sleep(wait)
+        return "deadline" if deadline is not None and anyio.current_time() + wait >= deadline else None
+
+    async def _pause(self) -> bool:
+        """Wait before the next attempt."""
+        if self._wait > 0:
+            await self._reliability.sleep(self._wait)
         return True
 
-    def _failed_fast(self, error: Exception | None) -> ReliabilityFailFast:
-        """Return what ends the run."""
-        assert self.taken is not None
-        kind = self.taken[1]
-        return ReliabilityFailFast(kind, f"the rule {kind!r} ended {self._what()} at attempt {self.attempt}", error)
-
-    def _what(self) -> str:
-        return f"{self.subject.operation} of {self.subject.name!r}"
-
-    def _wait(self, decision: Decision) -> float | None:
+    def _waiting(self, decision: Decision, situation: Situation) -> float | None:
         """Return the seconds to wait, or None if that is longer than the rule allows."""
-        asked = getattr(self._situation.error, "retry_after", None) if self._situation is not None else None
+        asked = getattr(situation.error, "retry_after", None)
         if decision.honour_retry_after and isinstance(asked, int | float):
             return asked if asked <= decision.max_backoff else None
         ceiling = min(decision.max_backoff, decision.backoff * 2.0 ** min(self.attempt - 1, 30))
         return self._reliability.jitter() * ceiling
 
-    def _situate(self, response: object, error: Exception | None) -> Situation:
-        self._situation = Situation(
+    def _failed_fast(self, kind: str, what: str, cause: Exception | None) -> ReliabilityFailFast:
+        """Return what ends the run."""
+        if self._broken is not None:
+            reason = f"the rule {kind!r} could not be evaluated, and {what}"
+            return ReliabilityFailFast(kind, reason, self._broken)
+        return ReliabilityFailFast(kind, f"the rule {kind!r} {what}", cause)
+
+    def _what(self) -> str:
+        return f"{self.subject.operation} of {self.subject.name!r}"
+
+    def _situate(self, made: type[Situation], response: object = None, error: Exception | None = None) -> Situation:
+        self._situation = made(
             operation=self.subject.operation,
             provider_id=self.subject.provider_id,
             tool_name=self.subject.tool_name,
@@ -316,17 +301,21 @@ class Gate:
         return self._situation
 
     def _match(self, rules: Sequence[Rule], situation: Situation) -> tuple[Decision, str] | None:
-        left = list(rules)
-        while True:
+        for rule in rules:
+            if isinstance(situation, Success):
+                situation.forget()
             try:
-                rule = first_match(left, situation)
-            except RuleFailed as failure:
-                self._scope.fault("reliability", failure.__cause__ or failure)
+                applies = rule.when(situation)
+            except Exception as failure:  # noqa: BLE001  (rules are the application's)
+                self._scope.fault("reliability", failure)
                 if self._reliability.fails_closed:
-                    return Decision(then="fail_fast"), failure.kind
-                left = left[[each.kind for each in left].index(failure.kind) + 1 :]
+                    self._broken = failure
+                    return Decision(then="fail_fast"), rule.kind
                 continue
-            return (rule.then, rule.kind) if rule is not None and rule.then.then not in ("ok", "continue") else None
+            then = rule.then.then
+            if applies and not (then in _NOT_DONE and isinstance(situation, Success) and not situation.is_looked_at):
+                return (rule.then, rule.kind) if then not in ("ok", "continue") else None
+        return None
 
     def _tell(self, decision: Decision, kind: str, span: Span, situation: Situation) -> None:
         self._kind = kind
@@ -334,9 +323,12 @@ class Gate:
 
     def _emit(self, event: type[Event], span: Span, situation: Situation, kind: str, then: str) -> None:
         error = situation.error
-        span.add_event(
-            event.name, {semconv.RELIABILITY_THEN: then, semconv.RELIABILITY_KIND: kind, semconv.ATTEMPT: self.attempt}
-        )
+        facts: dict[str, AttributeValue] = {
+            semconv.RELIABILITY_THEN: then,
+            semconv.RELIABILITY_KIND: kind,
+            semconv.ATTEMPT: self.attempt,
+        }
+        self._note(span, event.name, facts)
         labels = {
             semconv.OPERATION: situation.operation,
             semconv.RELIABILITY_THEN: then,
@@ -356,14 +348,17 @@ class Gate:
         known = {name: payload[name] for name in PAYLOADS[event]}
         self._scope.emit(event, span.get_span_context(), known)
 
-    def _tell_circuit(self, circuit: Circuit, before: State) -> None:
-        state = circuit.state
-        if state == before:
+    def _note(self, span: Span, name: str, facts: Mapping[str, AttributeValue]) -> None:
+        try:
+            span.add_event(name, facts)
+        except Exception as error:  # noqa: BLE001  (spans are the application's)
+            self._scope.fault("span", error)
+
+    def _tell_circuit(self, circuit: Circuit, change: State | None) -> None:
+        if change is None:
             return
-        event, number = _CIRCUIT[state]
-        self._scope.instruments.hubs.circuit(self.subject.labels, number)
-        subject = self.subject
-        span = trace.get_current_span()
-        span.add_event(event.name)
+        subject, event, span = self.subject, _CIRCUIT[change], trace.get_current_span()
+        self._scope.instruments.hubs.circuit(subject.labels, circuit)
+        self._note(span, event.name, {})
         payload = {"provider_id": subject.provider_id, "tool_name": subject.tool_name, "model": subject.model}
         self._scope.emit(event, span.get_span_context(), payload)

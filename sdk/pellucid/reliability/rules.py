@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, TypeAlias
 
@@ -58,6 +59,24 @@ class Situation:
     iteration: int = 0
     identity: Identity | None = None
     response: Any = None
+
+
+class Success(Situation):
+    """The situation after an attempt without an error; knows whether a rule looked at what came of it."""
+
+    __slots__ = ("is_looked_at",)
+
+    is_looked_at: bool
+
+    def forget(self) -> None:
+        """Begin anew, for another rule."""
+        object.__setattr__(self, "is_looked_at", False)
+
+    def __getattribute__(self, name: str) -> Any:
+        """Note who asks for the response."""
+        if name == "response":
+            object.__setattr__(self, "is_looked_at", True)
+        return super().__getattribute__(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +154,9 @@ def last_known_catalog(situation: Situation) -> Any:
 class Rule:
     """When to do what.
 
+    Rules are about failures: what came of a success is tried again or replaced only by a rule that looks at
+    `s.response`.
+
     Attributes:
         when: A quick function of the situation; what is true matches.
         then: `retry()`, `retry_other()`, `fallback(...)`, `fail_fast()`, `ok()` or `continue_()`.
@@ -148,31 +170,9 @@ class Rule:
     def __post_init__(self) -> None:
         if not callable(self.when):
             raise ConfigError(f"Rule {self.kind!r}: when={self.when!r} is no function of the situation")
+        if inspect.iscoroutinefunction(self.when):
+            raise ConfigError(f"Rule {self.kind!r}: when={self.when!r} is async; rules are asked without waiting")
         if not isinstance(self.then, Decision):
             raise ConfigError(f"Rule {self.kind!r}: then={self.then!r} is no decision; call it, as in then=retry()")
         if not self.kind:
             raise ConfigError("Rule: kind must not be empty; it names the rule in events and metrics")
-
-
-def first_match(rules: Sequence[Rule], situation: Situation) -> Rule | None:
-    """Return the first rule that applies.
-
-    Raises:
-        RuleFailed: one could not say whether it does.
-    """
-    for rule in rules:
-        try:
-            applies = rule.when(situation)
-        except Exception as error:
-            raise RuleFailed(rule.kind) from error
-        if applies:
-            return rule
-    return None
-
-
-class RuleFailed(Exception):
-    """A rule's `when` raised. Attributes: kind: the rule's."""
-
-    def __init__(self, kind: str) -> None:
-        super().__init__(f"the rule {kind!r} could not be evaluated")
-        self.kind = kind

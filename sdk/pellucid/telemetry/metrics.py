@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
-from weakref import WeakKeyDictionary
+from typing import Any, Final, Protocol
+from weakref import WeakKeyDictionary, WeakSet
 
 from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
@@ -20,6 +20,15 @@ MAX_PROVIDERS: Final = 4096
 """Providers whose gauges are kept; the oldest go first. Ids made up per request must not eat the memory."""
 
 
+class Leveled(Protocol):
+    """A circuit breaker, whoever changes it."""
+
+    @property
+    def level(self) -> int:
+        """0 closed, 1 half-open, 2 open."""
+        ...
+
+
 class Hubs:
     """What is known of each tool provider at this moment, read by the observable gauges when they are collected."""
 
@@ -27,7 +36,7 @@ class Hubs:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a garbage collection in here may end a fetch, which leads here again
-        self._circuits: dict[str, tuple[dict[str, str], float]] = {}
+        self._circuits: dict[str, tuple[dict[str, str], WeakSet[Leveled]]] = {}
         self._inflight: dict[str, dict[object, float]] = {}
         self._objectives: dict[str, float] = {}
         self._last_success: dict[str, float] = {}
@@ -58,9 +67,10 @@ class Hubs:
         """Note how many tools a provider lists."""
         _bounded(self._sizes)[provider_id] = tools
 
-    def circuit(self, labels: dict[str, str], state: int) -> None:
-        """Note the state of a circuit breaker: 0 closed, 1 half-open, 2 open."""
-        _bounded(self._circuits)[repr(labels)] = labels, state
+    def circuit(self, labels: dict[str, str], circuit: Leveled) -> None:
+        """Show a circuit breaker from now on, as long as anybody uses it."""
+        with self._lock:
+            _bounded(self._circuits).setdefault(repr(labels), (labels, WeakSet()))[1].add(circuit)
 
     @property
     def gauges(self) -> Mapping[str, Callable[[], Mapping[str, float]]]:
@@ -74,8 +84,10 @@ class Hubs:
         }
 
     def circuits(self) -> list[tuple[dict[str, str], float]]:
-        """States of the circuit breakers that have ever opened, with their labels."""
-        return list(self._circuits.values())
+        """States of the circuit breakers that have ever opened, with their labels; of several of one name the worst."""
+        with self._lock:
+            found = [(labels, [each.level for each in circuits]) for labels, circuits in self._circuits.values()]
+        return [(labels, max(levels)) for labels, levels in found if levels]
 
     def objectives(self) -> dict[str, float]:
         """Objectives in seconds by provider."""

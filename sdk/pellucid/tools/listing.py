@@ -31,13 +31,14 @@ class Lister:
         facts: Its optional attributes.
     """
 
-    __slots__ = ("_checked", "_known", "_lock", "facts", "provider")
+    __slots__ = ("_checked", "_digests", "_known", "_lock", "facts", "provider")
 
     def __init__(self, provider: ToolProvider) -> None:
         self.provider = provider
         self.facts = ProviderFacts.of(provider)
         self._lock = threading.Lock()
         self._checked: OrderedDict[Hashable, tuple[object, ProviderCatalog]] = OrderedDict()
+        self._digests: OrderedDict[Hashable, str] = OrderedDict()
         self._known: OrderedDict[Hashable, tuple[ProviderCatalog, float]] = OrderedDict()
 
     async def list(
@@ -66,12 +67,19 @@ class Lister:
                 catalog = self.check(await self._ask(scope, ctx, within))
             else:
                 asked = ctx
-                catalog = await guard(self, b, ctx, lambda: self._checked_answer(scope, asked, within))
+                catalog = await guard(self, b, ctx, lambda: self._checked_answer(scope, b, asked, within))
             self._note(scope, b, ctx, catalog)
             return catalog
 
-    async def _checked_answer(self, scope: Scope, ctx: DiscoveryContext, within: float | None) -> ProviderCatalog:
-        return self.check(await self._ask(scope, ctx, within))
+    async def _checked_answer(
+        self, scope: Scope, b: Boundary, ctx: DiscoveryContext, within: float | None
+    ) -> ProviderCatalog:
+        catalog = self.check(await self._ask(scope, ctx, within))
+        with self._lock:  # what a rule puts in its place is not the provider's
+            known = self._known.get(_audience(ctx))
+            if known is None or known[0] is not catalog or b.noted("cache") != "stale":
+                _remember(self._known, _audience(ctx), (catalog, time.monotonic()))
+        return catalog
 
     def last_known(self, ctx: DiscoveryContext) -> tuple[ProviderCatalog, float] | None:
         """Return what the provider listed last for this identity and these skills, and when by the monotonic clock."""
@@ -132,10 +140,8 @@ class Lister:
         provider_id, digest, count = catalog.provider_id, catalog.digest, len(catalog.tools)
         key = _audience(ctx)
         with self._lock:
-            known = self._known.get(key)
-            if known is None or known[0] is not catalog or b.noted("cache") != "stale":
-                _remember(self._known, key, (catalog, time.monotonic()))
-        previous = known[0].digest if known is not None else None
+            previous = self._digests.get(key)
+            _remember(self._digests, key, digest)
         changed = previous is not None and previous != digest
         b.note(tool_count=count, digest=digest, changed=changed)
         b.record_output(once(catalog.recorded, lambda recorder: recorder.value(catalog.summary)))
