@@ -295,7 +295,9 @@ _KINDS: Final[Sequence[tuple[ErrorKind, type[BaseException] | tuple[type[BaseExc
 
 
 def error_kind_of(error: BaseException) -> ErrorKind:
-    """Return what an error means, as far as its type says."""
+    """Return what an error means, as far as its type says; of a group, what its first failure means."""
+    if isinstance(error, BaseExceptionGroup):
+        error = first_of(error)
     if isinstance(error, ModelError) and error.error_kind != "unknown":
         return error.error_kind
     for kind, types in _KINDS:
