@@ -6,7 +6,7 @@ from typing import Any
 
 from pellucid import Agent, Tool, ToolCall, ToolRegistry
 from pellucid.testing import ScriptedModel
-from pellucid_exporters import configure
+from pellucid_exporters import Console, configure
 
 VERBS = ("create", "read", "update", "delete", "list", "search", "archive", "restore", "export", "share")
 THINGS = ("invoice", "customer", "order", "ticket", "contract", "shipment", "payment", "employee", "meeting", "report")
@@ -29,7 +29,7 @@ for verb, thing, system in product(VERBS, THINGS, SYSTEMS):
     what = f"{verb.capitalize()} a {thing} in the {system} system."
     registry.register_mcp(Tool(name=name, description=what, input_schema=schema, run=pretending(what)), system)
 
-telemetry = configure("office", console=True)
+telemetry = configure("office", console=Console(live=False))
 model = ScriptedModel(
     ToolCall("tool_search", {"query": "archive an invoice in billing"}),
     ToolCall("tool_search", {"name": "billing_archive_invoice"}),

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from typing import Any, Generic, TypeAlias
+from typing import Any, Generic, TypeAlias, overload
 
+from typing_extensions import TypeForm
+
+from pellucid.compose import digest_of_parameters
 from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits
 from pellucid.errors import ConfigError
 from pellucid.messages import Message
-from pellucid.models import Model, Prices, PublishedPrices, Settings, resolve
+from pellucid.models import Model, Prices, PublishedPrices, Settings, require_model, resolve
 from pellucid.output import Output, OutputT
 from pellucid.portal import run_in_portal
 from pellucid.run import Run, RunResult, Setup
@@ -54,6 +57,7 @@ class Agent(Generic[OutputT]):
         InvalidCatalog: a tool is broken, or two have one name.
     """
 
+    @overload
     def __init__(
         self,
         name: str,
@@ -70,15 +74,51 @@ class Agent(Generic[OutputT]):
         prices: Prices | None = None,
         collisions: Collisions = "error",
         registry_mode: RegistryMode = "full",
+    ) -> None: ...
+
+    @overload  # to type checkers a union, a Literal or an Annotated is no type[...]
+    def __init__(
+        self,
+        name: str,
+        *,
+        model: Model | str,
+        instructions: str | None = None,
+        output: TypeForm[OutputT],
+        settings: Settings | None = None,
+        tools: Sequence[Tool | Callable[..., Any]] = (),
+        providers: Sequence[ToolProvider] = (),
+        limits: Limits | None = None,
+        telemetry: Pipeline | None = None,
+        description: str | None = None,
+        prices: Prices | None = None,
+        collisions: Collisions = "error",
+        registry_mode: RegistryMode = "full",
+    ) -> None: ...
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        model: Model | str,
+        instructions: str | None = None,
+        output: type[OutputT] | TypeForm[OutputT] | None = None,
+        settings: Settings | None = None,
+        tools: Sequence[Tool | Callable[..., Any]] = (),
+        providers: Sequence[ToolProvider] = (),
+        limits: Limits | None = None,
+        telemetry: Pipeline | None = None,
+        description: str | None = None,
+        prices: Prices | None = None,
+        collisions: Collisions = "error",
+        registry_mode: RegistryMode = "full",
     ) -> None:
         if not name:
             raise ConfigError("Agent: name must not be empty; it names the agent in traces and metrics")
-        if isinstance(model, str):
-            model = resolve(model)
-        if not isinstance(model, Model):
+        model = resolve(model) if isinstance(model, str) else require_model(model, f"Agent {name!r}")
+        if prices is not None and not callable(prices):
             raise ConfigError(
-                f"Agent {name!r}: {model!r} is not a model; "
-                f"it needs `name`, `provider_name`, `generate()` and `stream()`"
+                f"Agent {name!r}: prices must be a function of provider, model and usage; make one of a table by "
+                f"PriceTable({{'openai:gpt-6-sol': Price(input=..., output=...)}})"
             )
         check_policy(f"Agent {name!r}", collisions)
         check_mode(f"Agent {name!r}", registry_mode)
@@ -89,14 +129,17 @@ class Agent(Generic[OutputT]):
             raise ConfigError(f"Agent {name!r}: two providers have one id in {ids}; give each an id of its own")
         if tools:
             listers[0].check(own.list_tools(DiscoveryContext()))
+        answer = Output(output) if output is not None and output is not str else None
+        settings = _checked(name, settings or Settings())
         self._telemetry = telemetry
         self._setup = Setup(
             name=name,
             description=description,
             model=model,
             instructions=instructions,
-            output=Output(output) if output is not None and output is not str else None,
-            settings=_checked(name, settings or Settings()),
+            output=answer,
+            settings=settings,
+            parameters=digest_of_parameters(settings, answer.schema if answer is not None else None),
             prices=prices if prices is not None else PublishedPrices(),
             listers=listers,
             limits=limits or Limits(),
@@ -222,7 +265,9 @@ def _checked(agent: str, settings: Settings) -> Settings:
                 f"{f'did you mean {close[0]!r}? ' if close else ''}"
                 f"known are {', '.join(known)}, and what only one vendor knows goes into `extra`"
             )
-    return settings
+    if isinstance(settings.get("stop_sequences"), str):
+        raise ConfigError(f"Agent {agent!r}: the setting stop_sequences must be a list of texts, not one text")
+    return settings.copy()
 
 
 def _messages(given: Input) -> Sequence[Message]:

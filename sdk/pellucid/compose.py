@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from hashlib import blake2b
 
-from pellucid.models import ModelRequest
+from pellucid.models import ModelRequest, OutputSchema, Settings
 from pellucid.run import Run
 from pellucid.telemetry import COMPOSE, Recorded, boundary
 from pellucid.telemetry.recording import Recorder
@@ -45,16 +46,25 @@ def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple[Model
         b.note(tool_count=len(definitions), message_count=len(request.messages), catalog_digest=catalog.digest)
 
         def record(recorder: Recorder) -> Recorded:
-            b.note(digest=_digest(recorder, request, "" if closing else catalog.digest))
+            tools = "" if closing else catalog.digest
+            b.note(digest=_digest(recorder, request, tools, run.setup.parameters))
             return recorder.facts(_summary(request, names=is_new))
 
         b.record_output(record)
         return request, catalog
 
 
-def _digest(recorder: Recorder, request: ModelRequest, tools: str) -> str:
+def digest_of_parameters(settings: Settings, output: OutputSchema | None) -> str:
+    """Return a hash of what is the same in all requests of an agent; `extra` is the vendor's, and may hold secrets."""
+    told = {name: value for name, value in settings.items() if name != "extra"}
+    schema = output.schema if output is not None else None
+    content = json.dumps([told, schema], sort_keys=True, default=repr)
+    return blake2b(content.encode("utf-8", "replace"), digest_size=16).hexdigest()
+
+
+def _digest(recorder: Recorder, request: ModelRequest, tools: str, parameters: str) -> str:
     """Return a hash of the whole request, which costs only what is new in the conversation."""
-    content = f"{request.instructions}\0{tools}\0{recorder.digest(request.messages)}"
+    content = f"{request.instructions}\0{tools}\0{parameters}\0{recorder.digest(request.messages)}"
     return blake2b(content.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 

@@ -165,8 +165,24 @@ class ModelError(PellucidError):
 class ModelTimeout(ModelError, TimeoutError):
     """A model did not answer within `Limits.model_timeout`, or within the time that its adapter allows."""
 
-    def __init__(self, model: str, message: str, *, request_id: str | None = None) -> None:
-        super().__init__(model, message, error_type="timeout", error_kind="timeout", request_id=request_id)
+    def __init__(
+        self,
+        model: str,
+        message: str,
+        *,
+        status: int | None = None,
+        request_id: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(
+            model,
+            message,
+            error_type="timeout",
+            error_kind="timeout",
+            status=status,
+            request_id=request_id,
+            retry_after=retry_after,
+        )
 
 
 class OutputError(ModelError):

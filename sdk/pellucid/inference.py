@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import math
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, cast
+from decimal import Decimal
+from typing import Any
 
 from opentelemetry.trace import format_span_id
 
@@ -14,7 +15,17 @@ from pellucid.background import OutOfTime, race
 from pellucid.errors import ModelError, ModelTimeout, describe, error_kind_of
 from pellucid.events import InferenceDelta
 from pellucid.messages import Message, Part, ReasoningPart, TextPart, ToolCall, Usage
-from pellucid.models import Model, ModelDelta, ModelRequest, ModelResponse, StreamItem, candidates, falls_back, told
+from pellucid.models import (
+    Model,
+    ModelDelta,
+    ModelRequest,
+    ModelResponse,
+    StreamItem,
+    candidates,
+    closable,
+    falls_back,
+    told,
+)
 from pellucid.output import prompted
 from pellucid.run import Run
 from pellucid.telemetry import INFERENCE, Boundary, boundary, once
@@ -71,6 +82,7 @@ async def _attempt(
             raise
         response = _priced(run, model, response)
         run.usage += response.usage
+        run.answering = model.name
         _record_response(run, b, model, response)
         return response
 
@@ -99,11 +111,24 @@ def _priced(run: Run, model: Model, response: ModelResponse) -> ModelResponse:
     if usage.cost is not None:
         return response
     try:
-        cost = run.setup.prices(model.provider_name, response.model or model.name, usage)
+        cost = _dollars(run.setup.prices(model.provider_name, response.model or model.name, usage, model.name))
     except Exception as error:  # noqa: BLE001  (price tables are the application's)
         run.fault("prices", error)
         return response
     return response if cost is None else replace(response, usage=replace(usage, cost=cost))
+
+
+def _dollars(cost: object) -> float | None:
+    """Return a cost as a number of dollars.
+
+    Raises:
+        ValueError: it is none; to add it up would make the sum one that is not.
+    """
+    if cost is None:
+        return None
+    if isinstance(cost, bool) or not isinstance(cost, int | float | Decimal) or not 0 <= cost < math.inf:
+        raise ValueError(f"prices returned {cost!r}, which is no number of US dollars")
+    return float(cost)
 
 
 async def _consume(
@@ -113,8 +138,7 @@ async def _consume(
     began = previous = run.now()
     last: StreamItem | None = None
     labels = _labels(model)
-    # Model.stream is written as an async generator almost always; the protocol asks for no more than an iterator.
-    async with aclosing(cast("Any", _closable(model.stream(request)))) as items:
+    async with aclosing(closable(model.stream(request))) as items:
         async for item in items:
             now = run.now()
             if last is None:
@@ -137,17 +161,6 @@ def _tell(run: Run, b: Boundary, delta: ModelDelta) -> None:
     others = [listeners for listeners in run.listeners if listeners is not run.reader]
     if any(listeners.heard(InferenceDelta.name) for listeners in others):
         run.emit(InferenceDelta, span, {"type": delta.type, "content": run.text(delta.content) or ""}, to=others)
-
-
-def _closable(items: AsyncIterator[StreamItem]) -> AsyncIterator[StreamItem]:
-    if hasattr(items, "aclose"):
-        return items
-
-    async def wrapped() -> AsyncIterator[StreamItem]:
-        async for item in items:
-            yield item
-
-    return wrapped()
 
 
 def _checked(run: Run, model: Model, response: object) -> ModelResponse:
@@ -219,10 +232,11 @@ def _count(run: Run, b: Boundary, model: Model, response: ModelResponse) -> None
 
 
 def _cached_share(usage: Usage) -> float | None:
-    """Return which share of the input came from the vendor's prompt cache, if both are known."""
-    if not usage.input_tokens or usage.cache_read_input_tokens is None:
+    """Return which share of the input came from the vendor's prompt cache, if both are known and can be."""
+    read = usage.cache_read_input_tokens
+    if not usage.input_tokens or read is None or not 0 <= read <= usage.input_tokens:
         return None
-    return usage.cache_read_input_tokens / usage.input_tokens
+    return read / usage.input_tokens
 
 
 def _labels(model: Model, answered: str | None = None) -> dict[str, Any]:

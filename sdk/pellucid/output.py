@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Generic, cast
 
@@ -17,16 +16,17 @@ from pydantic import (
     ValidationError,
     create_model,
 )
-from typing_extensions import TypeVar
+from typing_extensions import TypeForm, TypeVar
 
 from pellucid.errors import ConfigError
+from pellucid.messages import Message, ServerToolCall, ServerToolResult
 from pellucid.models import ModelRequest, OutputSchema
 from pellucid.types import JSONObject, JSONValue
 
 OutputT = TypeVar("OutputT", default=str)
 """The type of an agent's answers: text, unless `Agent(output=)` says otherwise."""
 
-_FENCED = re.compile(r"\A\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*\Z", re.DOTALL)
+_FENCE = "```"
 
 
 class Mismatch(Exception):
@@ -45,7 +45,7 @@ class Output(Generic[OutputT]):
         ConfigError: pydantic cannot make a JSON Schema of the type.
     """
 
-    def __init__(self, kind: type[OutputT]) -> None:
+    def __init__(self, kind: type[OutputT] | TypeForm[OutputT]) -> None:
         self.name = getattr(kind, "__name__", None) or str(kind)
         try:
             self._adapter: TypeAdapter[Any] = TypeAdapter(kind)
@@ -70,16 +70,28 @@ class Output(Generic[OutputT]):
         Raises:
             Mismatch: it is not of the type.
         """
-        fenced = _FENCED.match(text)
-        document = fenced.group(1) if fenced else text
+        document = _unfenced(text)
         try:
-            if self._wrapped is not None:
-                # Models that were only told of the schema often leave the object out.
-                with suppress(ValidationError):
-                    return cast("OutputT", vars(self._wrapped.model_validate_json(document))["result"])
+            if self._wrapped is None:
+                return cast("OutputT", self._adapter.validate_json(document))
+            return cast("OutputT", vars(self._wrapped.model_validate_json(document))["result"])
+        except ValidationError as error:
+            if self._wrapped is None:
+                raise Mismatch(_problems(error)) from error
+            in_object = error
+        # Models that were only told of the schema often leave the object out.
+        try:
             return cast("OutputT", self._adapter.validate_json(document))
         except ValidationError as error:
-            raise Mismatch(_problems(error)) from error
+            meant = _meant(in_object, error)
+            raise Mismatch(_problems(meant)) from meant
+
+
+def said(answer: Message) -> str:
+    """Return the text that holds the value: with tools that the vendor ran, what comes after the last of them."""
+    ran = [index for index, part in enumerate(answer.parts) if isinstance(part, ServerToolCall | ServerToolResult)]
+    last = Message(answer.role, answer.parts[ran[-1] + 1 :]) if ran else answer
+    return last.text or answer.text
 
 
 def prompted(request: ModelRequest) -> ModelRequest:
@@ -97,6 +109,24 @@ def prompted(request: ModelRequest) -> ModelRequest:
 def repair(problem: str) -> str:
     """Return what a model is told about an answer that does not fit."""
     return f"That answer does not match the JSON Schema of the output: {problem}\nAnswer again with valid JSON only."
+
+
+def _unfenced(text: str) -> str:
+    """Return what is inside the Markdown fence around an answer, if there is one."""
+    stripped = text.strip()
+    if not (stripped.startswith(_FENCE) and stripped.endswith(_FENCE)):
+        return text
+    language, _, inside = stripped.removeprefix(_FENCE).removesuffix(_FENCE).partition("\n")
+    return inside if language.strip().lower() in ("", "json") else text
+
+
+def _meant(in_object: ValidationError, bare: ValidationError) -> ValidationError:
+    """Return which of two failures tells more: of the value within an object, or of what came as the value itself."""
+    found = in_object.errors(include_url=False, include_input=False, include_context=False)
+    has_result = all(each["loc"] and (each["loc"], each["type"]) != (("result",), "missing") for each in found)
+    # At no place at all means that the answer as a whole is something else.
+    is_bare = not has_result and any(each["loc"] for each in bare.errors(include_url=False, include_input=False))
+    return bare if is_bare else in_object
 
 
 def _problems(error: ValidationError) -> str:

@@ -50,7 +50,10 @@ class RunResult(Generic[OutputT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What is the same in all runs of an agent."""
+    """What is the same in all runs of an agent.
+
+    Attributes: parameters: hash of what is the same in all its requests beside instructions and tools.
+    """
 
     name: str
     description: str | None
@@ -58,6 +61,7 @@ class Setup:
     instructions: str | None
     output: Output[Any] | None
     settings: Settings
+    parameters: str
     prices: Prices
     listers: tuple[Lister, ...]
     limits: Limits
@@ -76,12 +80,14 @@ class Run(Scope):
         offering: Digest of the catalogue that was offered last.
         shadowed: Collisions of which the run was told last.
         offers: What is offered of catalogues with lazy tools.
+        answering: Name of the model that answered last, of several the one that did.
         answer: What the last answer came to: its text, or the value it says.
         repaired: Whether the model was told once that its answer is not of the type that is wanted.
     """
 
     __slots__ = (
         "answer",
+        "answering",
         "deps",
         "limits",
         "messages",
@@ -128,6 +134,7 @@ class Run(Scope):
         self.offered: set[str] = set()
         self.offering: str | None = None
         self.shadowed: Told = frozenset()
+        self.answering = setup.model.name
         self.answer: Any = None
         self.repaired = False
         self.serial = anyio.Lock()

@@ -14,12 +14,12 @@ from pellucid.background import race
 from pellucid.compose import compose
 from pellucid.discovery import discover
 from pellucid.dispatch import dispatch
-from pellucid.errors import OutputError, RunCancelled, RunTimeout
+from pellucid.errors import OutputError, RunCancelled, RunTimeout, describe
 from pellucid.events import OutputRejected
 from pellucid.inference import infer
 from pellucid.messages import Message, ToolCall
 from pellucid.models import ModelResponse, candidates
-from pellucid.output import Mismatch, repair
+from pellucid.output import Mismatch, repair, said
 from pellucid.run import Run, RunResult, Status
 from pellucid.telemetry import RUN, Boundary, boundary, enter_scope, leave_scope
 from pellucid.tools.catalog import Catalog
@@ -142,27 +142,38 @@ def _accept(run: Run, b: Boundary, response: ModelResponse, *, again: bool) -> b
     """Take the answer if it is of the type that is wanted; otherwise tell the model what is wrong with it, or give up.
 
     Raises:
-        OutputError: it is not, and there is no other attempt.
+        OutputError: it is not, and there is no other attempt; or a validator of the type broke.
     """
-    text = run.messages[-1].text
+    answer = run.messages[-1]
     output = run.setup.output
     if output is None:
-        run.answer = text
+        run.answer = answer.text
         return True
     try:
-        run.answer = output.parse(text)
+        run.answer = output.parse(said(answer))
     except Mismatch as mismatch:
+        problem = str(mismatch)
         again = again and response.finish_reason not in CUT_SHORT
-        told = {"problem": run.text(str(mismatch)) or "", "is_final": not again}
-        run.emit(OutputRejected, b.span.get_span_context(), told)
+        _reject(run, b, problem, is_final=not again)
         if not again:
-            reason = CUT_SHORT.get(response.finish_reason, str(mismatch))
+            reason = CUT_SHORT.get(response.finish_reason, problem)
             raise OutputError(
-                response.model or run.setup.model.name, f"its answer is no {output.name}: {reason}", text=text
+                run.answering, f"its answer is no {output.name}: {reason}", text=answer.text
             ) from mismatch.__cause__
-        run.messages.append(Message("user", repair(str(mismatch))))
+        run.messages.append(Message("user", repair(problem)))
         return False
+    except Exception as error:  # validators are the application's; the model cannot mend them
+        problem = describe(error)
+        _reject(run, b, problem, is_final=True)
+        raise OutputError(
+            run.answering, f"a validator of {output.name} failed on its answer: {problem}", text=answer.text
+        ) from error
     return True
+
+
+def _reject(run: Run, b: Boundary, problem: str, *, is_final: bool) -> None:
+    payload = {"problem": run.text(problem) or "", "is_final": is_final}
+    run.emit(OutputRejected, b.span.get_span_context(), payload)
 
 
 def _tally(run: Run, b: Boundary) -> None:

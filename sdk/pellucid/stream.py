@@ -40,11 +40,14 @@ class RunStream(Generic[OutputT]):
         """What the run came to, once its events have been read to the end.
 
         Raises:
-            ConfigError: the run is not over.
+            ConfigError: the run is not over, or failed.
         """
-        if self._production is None or self._production.result is None:
+        production = self._production
+        if production is not None and production.error is not None:
+            raise ConfigError("the run has no result, because it failed") from production.error
+        if production is None or production.result is None:
             raise ConfigError("the run is not over; read its events to the end before you ask for the result")
-        return self._production.result
+        return production.result
 
     async def __aenter__(self) -> Self:
         if self._production is not None:

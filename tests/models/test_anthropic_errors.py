@@ -77,7 +77,7 @@ async def test_a_status(
     server.always(fault(kind, f"No, with {KEY} never.", status=status))
     error = await failing(model, stream=stream)
     assert (error.error_kind, error.request_id) == (means, "req_1")
-    assert error.status == (None if means == "timeout" else status)
+    assert error.status == status
     assert isinstance(error, ModelTimeout) == (means == "timeout")
     assert f"HTTP {status}, request req_1: No, with [masked] never." in str(error)
     assert isinstance(error.__cause__, anthropic.APIStatusError)
@@ -92,6 +92,8 @@ async def test_a_status(
         ({"retry_after_ms": "250", "retry_after": "1"}, 0.25),
         ({"retry_after": format_datetime(datetime.now(UTC) - timedelta(hours=1), usegmt=True)}, 0.0),
         ({"retry_after": "soon"}, None),
+        ({"retry_after_ms": "inf"}, None),
+        ({"retry_after_ms": "nan"}, None),
         ({}, None),
     ],
 )
@@ -101,6 +103,14 @@ async def test_when_to_ask_again(
     """As seconds, milliseconds or a date; what means nothing is unknown."""
     server.always(fault("rate_limit_error", status=429, **header))
     assert (await failing(model, stream=False)).retry_after == seconds
+
+
+async def test_when_to_ask_again_after_a_timeout(server: VendorServer, model: AnthropicModel) -> None:
+    """A vendor that ran out of time may say it, too."""
+    server.always(fault("timeout_error", status=504, retry_after="7"))
+    error = await failing(model, stream=False)
+    assert isinstance(error, ModelTimeout)
+    assert (error.status, error.retry_after) == (504, 7.0)
 
 
 async def test_a_date_to_ask_again(server: VendorServer, model: AnthropicModel) -> None:

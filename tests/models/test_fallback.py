@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from pellucid import Agent, CancelToken, ConfigError, FallbackModel, ModelDelta, ModelError, RunCancelled
+from pellucid import Agent, CancelToken, ConfigError, FallbackModel, Message, ModelDelta, ModelError, RunCancelled
 from pellucid.events import InferenceDelta
 from pellucid.models import ModelRequest, ModelResponse
 from pellucid.testing import FunctionModel, ScriptedModel
@@ -159,6 +159,73 @@ async def test_what_it_is_made_of() -> None:
         FallbackModel(one, one)
     with pytest.raises(ConfigError, match="there is no model 'nonsense'"):
         FallbackModel("nonsense")
+
+
+async def test_options_that_cannot_work_are_refused() -> None:
+    """When it is made: a list of models, what is no model, and kinds of failures that there are not."""
+    one, two = ScriptedModel(name="one"), ScriptedModel(name="two")
+    with pytest.raises(ConfigError, match=r"FallbackModel: \[.*\] is not a model.*FallbackModel\(first, second\)"):
+        FallbackModel([one, two])  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="ScriptedModel is a class"):
+        FallbackModel(one, ScriptedModel)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="no kind of failure 'rate_limit'; did you mean 'rate_limited'"):
+        FallbackModel(one, two, on={"rate_limit"})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="no kind of failure 't'"):
+        FallbackModel(one, two, on="timeout")  # type: ignore[arg-type]
+
+
+async def test_a_model_that_has_models_of_its_own_is_one_model(telemetry: Captured) -> None:
+    """Only a FallbackModel is taken apart: not what lists its models, nor what wraps a FallbackModel."""
+
+    class Listing(ScriptedModel):
+        models = ("echo-1", "echo-2")
+
+    class Wrapped:
+        def __init__(self, inner: FallbackModel) -> None:
+            self.inner = inner
+            self.asked = 0
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+        async def generate(self, request: ModelRequest) -> ModelResponse:
+            self.asked += 1
+            return await self.inner.generate(request)
+
+    assert (await within(Agent("a", model=Listing("hi")).run("go"))).output == "hi"
+    wrapped: Any = Wrapped(FallbackModel(failing("timeout"), ScriptedModel("hi")))
+    assert (await within(Agent("a", model=wrapped).run("go"))).output == "hi"
+    assert wrapped.asked == 1
+    assert [span.name for span in telemetry.spans if span.name.startswith("chat")] == ["chat scripted", "chat first"]
+
+
+async def test_models_need_only_what_the_protocol_asks_for() -> None:
+    """A stream that is any async iterator is read to its end, in a run and outside of one."""
+
+    class Plain:
+        name = provider_name = "plain"
+
+        async def generate(self, request: ModelRequest) -> ModelResponse:
+            return ModelResponse(message=Message("assistant", "hi"))
+
+        def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
+            return Once()
+
+    class Once:
+        left = 1
+
+        def __aiter__(self) -> AsyncIterator[Any]:
+            return self
+
+        async def __anext__(self) -> Any:
+            if not self.left:
+                raise StopAsyncIteration
+            self.left -= 1
+            return ModelResponse(message=Message("assistant", "hi"))
+
+    model = FallbackModel(Plain(), ScriptedModel())
+    assert [item.message.text async for item in model.stream(ASKED) if isinstance(item, ModelResponse)] == ["hi"]
+    await within(read(Agent("a", model=model)))
 
 
 async def test_closing_it_closes_its_models() -> None:

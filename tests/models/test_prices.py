@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -75,13 +76,87 @@ async def test_a_cost_that_the_vendor_says_goes_first() -> None:
 async def test_prices_that_fail_do_not_fail_the_run(telemetry: Captured) -> None:
     """The fault is counted, and the cost is unknown."""
 
-    def broken(provider_name: str, model: str, usage: Usage) -> float | None:
+    def broken(provider_name: str, model: str, usage: Usage, asked: str) -> float | None:
         raise KeyError(model)
 
     result = await within(Agent("a", model=ScriptedModel("x"), prices=broken).run("go"))
     assert result.usage.cost is None
     [point] = [point for point in telemetry.metrics if point.name == "pellucid.telemetry.errors"]
     assert (point.attributes["pellucid.telemetry.part"], point.value) == ("prices", 1)
+
+
+@pytest.mark.parametrize("cost", [-1.0, float("nan"), float("inf"), "3", True])
+async def test_what_is_no_cost_is_a_fault_of_the_prices(telemetry: Captured, cost: Any) -> None:
+    """It is counted like one that raises, and the cost is unknown."""
+    result = await within(Agent("a", model=ScriptedModel("x"), prices=lambda *_: cost).run("go"))
+    assert result.usage.cost is None
+    [point] = [point for point in telemetry.metrics if point.name == "pellucid.telemetry.errors"]
+    assert point.attributes["pellucid.telemetry.part"] == "prices"
+
+
+async def test_a_cost_may_be_any_number() -> None:
+    """Money is often counted in decimals."""
+    model = ScriptedModel(answer([ToolCall("look")]), answer("done"))
+    quarter: Any = Decimal("0.25")
+    result = await within(Agent("a", model=model, tools=[look], prices=lambda *_: quarter).run("go"))
+    assert (result.usage.cost, type(result.usage.cost)) == (0.5, float)
+
+
+async def test_a_table_knows_the_model_by_the_name_that_was_asked_for() -> None:
+    """Vendors answer with the name of a version, and of a deployment with that of the model behind it."""
+    usage = Usage(input_tokens=1_000_000, output_tokens=0)
+    for asked, answered, dollars in (
+        ("gpt-6-sol", "gpt-6-sol-2026-08-07", 1.0),
+        ("my-deployment", "gpt-6-sol-2026-08-07", 2.0),
+        ("gpt-6-sol", "gpt-6-sol-2026-09-01", 3.0),
+    ):
+        response = ModelResponse(message=Message("assistant", "x"), usage=usage, model=answered)
+        model = ScriptedModel(response, name=asked)
+        table = PriceTable(
+            {
+                "pellucid.testing:gpt-6-sol": Price(input=1.0, output=0.0),
+                "my-deployment": Price(input=2.0, output=0.0),
+                "gpt-6-sol-2026-09-01": Price(input=3.0, output=0.0),
+            },
+            otherwise=lambda *_: 99.0,
+        )
+        assert (await within(Agent("a", model=model, prices=table).run("go"))).usage.cost == dollars
+
+
+async def test_a_published_price_of_the_name_that_was_asked_for() -> None:
+    """Where the name of the one that answered says nothing."""
+    usage = Usage(input_tokens=1_000_000, output_tokens=0)
+    prices = PublishedPrices()
+    assert prices("openai", "behind-a-gateway", usage, "gpt-6-sol") == prices("openai", "gpt-6-sol", usage)
+
+
+async def test_published_prices_of_a_host_without_a_cache() -> None:
+    """Those of Together are known, too."""
+    usage = Usage(input_tokens=1_000_000, output_tokens=0)
+    assert PublishedPrices()("together", "meta-llama/Llama-3.3-70B-Instruct-Turbo", usage)
+
+
+async def test_a_share_that_cannot_be_is_absent(telemetry: Captured) -> None:
+    """As where a vendor counts more cached tokens than input; the price of such a call is not known either."""
+    odd = Usage(input_tokens=100, output_tokens=1, cache_read_input_tokens=150)
+    model = ScriptedModel(ModelResponse(message=Message("assistant", "x"), usage=odd))
+    result = await within(Agent("a", model=model, prices=TABLE).run("go"))
+    assert result.usage.cost is None
+    assert semconv.CACHED_SHARE not in attributes(telemetry.span("chat scripted"))
+    assert not [point for point in telemetry.metrics if point.name == "pellucid.prompt_cache.share"]
+    price = Price(input=1.0, output=1.0)
+    assert price.of(Usage(input_tokens=-1, output_tokens=1)) is None
+    assert (
+        price.of(Usage(input_tokens=4, output_tokens=1, cache_read_input_tokens=3, cache_write_input_tokens=2)) is None
+    )
+
+
+async def test_prices_that_cannot_be_are_refused() -> None:
+    """When they are written down."""
+    for wrong in ({"input": -1.0}, {"output": float("nan")}, {"cache_read": float("inf")}, {"cache_write": -0.1}):
+        [name] = wrong
+        with pytest.raises(ConfigError, match=rf"Price\({name}=.*\): must be US dollars"):
+            Price(**{"input": 1.0, "output": 1.0, **wrong})
 
 
 async def test_the_cached_share_is_on_the_span_and_a_metric(telemetry: Captured) -> None:
@@ -152,7 +227,7 @@ async def test_a_table_goes_before_published_prices() -> None:
     """By provider and model first, then by model; what it does not know is asked elsewhere."""
     table = PriceTable(
         {"openai:gpt-6-sol": Price(input=1.0, output=0.0), "gpt-6-sol": Price(input=2.0, output=0.0)},
-        otherwise=lambda provider_name, model, usage: 99.0,
+        otherwise=lambda provider_name, model, usage, asked: 99.0,
     )
     usage = Usage(input_tokens=1_000_000, output_tokens=0)
     assert [table(provider, "gpt-6-sol", usage) for provider in ("openai", "azure.ai.openai")] == [1.0, 2.0]

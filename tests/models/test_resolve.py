@@ -71,6 +71,9 @@ async def test_openai_s_key_goes_nowhere_else(monkeypatch: pytest.MonkeyPatch) -
         ("gpt-6-sol", "write `host:model`"),
         ("openai:", "write `host:model`"),
         ("opena:gpt-6-sol", "did you mean 'openai'"),
+        ("OpenAI:gpt-6-sol", "did you mean 'openai'"),
+        ("claude:sonnet", "write `host:model`"),
+        ("openai: ", "write `host:model`"),
         ("", "write `host:model`"),
     ],
 )

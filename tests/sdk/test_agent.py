@@ -36,9 +36,9 @@ from pellucid_exporters.testing import capture, check_telemetry
 from support.runs import COMPLETED, attributes, ending, iteration, span_id, within
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
-    from pellucid import DiscoveryContext, ModelRequest
+    from pellucid import DiscoveryContext, ModelRequest, Settings
     from pellucid_exporters.testing import Captured, Tree
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
@@ -391,6 +391,31 @@ async def test_a_provider_that_is_skipped_degrades_the_result(telemetry: Capture
     check_telemetry(telemetry)
 
 
+class EchoModel:
+    """A model whose name belongs to its class."""
+
+    name = "echo"
+    provider_name = "acme"
+
+    async def generate(self, request: ModelRequest) -> ModelResponse:
+        """Repeat what was said."""
+        return ModelResponse(message=Message("assistant", request.messages[-1].text))
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelResponse]:
+        """Repeat what was said."""
+        yield await self.generate(request)
+
+
+async def test_settings_are_those_that_the_agent_was_made_with() -> None:
+    """What becomes of the dictionary later changes nothing; nor does it get past the checks."""
+    settings: Settings = {"temperature": 0.1, "extra": {"a": 1}}
+    model = ScriptedModel("hi")
+    agent = Agent("a", model=model, settings=settings)
+    settings["temperature"] = 0.9
+    await within(agent.run("x"))
+    assert model.requests[0].settings == {"temperature": 0.1, "extra": {"a": 1}}
+
+
 def test_options_that_cannot_work_are_refused() -> None:
     """Each is refused when the agent is made, with what to do."""
     with pytest.raises(ConfigError, match="name must not be empty"):
@@ -398,9 +423,15 @@ def test_options_that_cannot_work_are_refused() -> None:
     with pytest.raises(ConfigError, match="there is no model 'gpt-4'"):
         Agent("a", model="gpt-4")
     with pytest.raises(ConfigError, match="is not a model"):
-        Agent("a", model=object())  # type: ignore[arg-type]  # the mistake under test
+        Agent("a", model=object())  # type: ignore[call-overload]  # the mistake under test
     with pytest.raises(ConfigError, match="did you mean 'temperature'"):
-        Agent("a", model=ScriptedModel(), settings={"temprature": 1})  # type: ignore[arg-type]
+        Agent("a", model=ScriptedModel(), settings={"temprature": 1})  # type: ignore[call-overload]
+    with pytest.raises(ConfigError, match="EchoModel is a class; make a model of it"):
+        Agent("a", model=EchoModel)  # type: ignore[call-overload]
+    with pytest.raises(ConfigError, match="stop_sequences must be a list"):
+        Agent("a", model=ScriptedModel(), settings={"stop_sequences": "END"})
+    with pytest.raises(ConfigError, match=r"prices must be a function .* PriceTable"):
+        Agent("a", model=ScriptedModel(), prices={"scripted": 1.0})  # type: ignore[call-overload]
     with pytest.raises(ConfigError, match="two providers have one id"):
         Agent("a", model=ScriptedModel(), providers=[static_tools([]), static_tools([add])])
     with pytest.raises(ConfigError, match="is not a tool provider"):

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.trace import ReadableSpan
 
+    from pellucid import Settings
+
 pytestmark = pytest.mark.anyio
 
 
@@ -74,6 +76,23 @@ async def test_the_digest_and_size_are_those_of_the_whole_input(telemetry: Captu
     for name in (semconv.INPUT_DIGEST, semconv.INPUT_BYTES):
         assert attributes(second)[name] == attributes(fresh)[name]
     assert len(inputs(fresh)) == 3
+
+
+async def test_requests_that_differ_have_other_digests(telemetry: Captured) -> None:
+    """By settings and by the type of the answer too; what goes into `extra` is not looked at."""
+    settings: list[Settings] = [
+        {"temperature": 0.1, "seed": 1},
+        {"seed": 1, "temperature": 0.1},
+        {"seed": 1, "temperature": 0.1, "extra": {"key": "x"}},
+        {"seed": 1, "temperature": 0.2},
+    ]
+    for each in settings:
+        await within(Agent("a", model=ScriptedModel("1"), settings=each).run("go"))
+    for kind in (int, float):
+        await within(Agent("a", model=ScriptedModel("1"), output=kind).run("go"))
+    digests = [attributes(span)[semconv.REQUEST_DIGEST] for span in telemetry.find("compose_request")]
+    assert digests[0] == digests[1] == digests[2]
+    assert len(set(digests)) == 4
 
 
 async def test_instructions_definitions_and_catalogues_are_recorded_once(telemetry: Captured) -> None:

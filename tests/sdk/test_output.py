@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import anyio
 import pytest
@@ -11,11 +12,17 @@ from pydantic import BaseModel, Field, field_validator
 from pellucid import (
     Agent,
     ConfigError,
+    FallbackModel,
     Limits,
     Message,
+    ModelError,
     ModelResponse,
     OutputError,
     OutputSchema,
+    RunStream,
+    ServerToolCall,
+    ServerToolResult,
+    TextPart,
     ToolCall,
     tool,
 )
@@ -90,6 +97,29 @@ async def test_any_type_that_pydantic_knows(kind: Any, text: str, value: object)
     """Those that are no object travel as the member of one, or as they are; a fence around JSON is no fault."""
     result = await within(Agent[Any]("a", model=ScriptedModel(text), output=kind).run("go"))
     assert result.output == value
+
+
+async def test_a_model_that_never_stops_ending_lines_holds_nobody() -> None:
+    """Some do, when they are told to write JSON; the answer is looked at in a time that grows with its length."""
+    endless = "```json\n" + "\n" * 200_000
+    result = await within(Agent("a", model=ScriptedModel(endless, GOOD), output=City).run("go"))
+    assert result.output == BERGEN
+
+
+@pytest.mark.parametrize(
+    ("kind", "bad", "said"),
+    [
+        (list[int], '{"result": [1, "x"]}', "result.1: Input should be a valid integer"),
+        (list[int], '[1, "x"]', "1: Input should be a valid integer"),
+        (list[int], '{"results": [1]}', "result: Field required"),
+        (list[int], '"x"', "the answer: Input should be an object"),
+        (City | Point, '{"result": {"x": 1}}', "result.Point.y: Field required"),
+    ],
+)
+async def test_what_is_wrong_is_said_of_what_was_meant(kind: Any, bad: str, said: str) -> None:
+    """Of the value in the object that was asked for, or of the bare value if that is what came."""
+    with pytest.raises(OutputError, match=re.escape(said)):
+        await within(Agent[Any]("a", model=ScriptedModel(bad, bad), output=kind).run("go"))
 
 
 async def test_without_a_type_the_answer_is_text() -> None:
@@ -205,6 +235,49 @@ async def test_what_is_wrong_is_redacted_in_telemetry(telemetry: Captured) -> No
     assert "sk-proj-abcdefghijklmnopqrstuvwx" not in everything(telemetry)
 
 
+async def test_a_validator_that_breaks_is_no_fault_of_the_model(telemetry: Captured) -> None:
+    """It fails the run at once, as an error that names the type and has the answer; nothing is asked again."""
+
+    class Careless(BaseModel):
+        street: str
+
+        @field_validator("street")
+        @classmethod
+        def check(cls, value: str) -> str:
+            return value.split(" ")[1]
+
+    model = ScriptedModel('{"street": "Nygaten"}', '{"street": "Nygaten 1"}')
+    with pytest.raises(OutputError, match=r"Careless.*IndexError: list index out of range") as caught:
+        await within(Agent("a", model=model, output=Careless).run("go"))
+    assert isinstance(caught.value.__cause__, IndexError)
+    assert caught.value.text == '{"street": "Nygaten"}'
+    assert len(model.requests) == 1
+    [event] = [event for event in telemetry.events if event.name == "output.rejected"]
+    assert getattr(event, "is_final", None) is True
+
+
+async def test_the_value_is_what_comes_after_tools_that_the_vendor_ran() -> None:
+    """What the model says before it searches is no part of it; an answer that ends with them is taken as a whole."""
+    searched = ServerToolCall(name="web_search", server_tool_call={"query": "Bergen"}, id="s1")
+    found = ServerToolResult(server_tool_call_response={"hits": 1}, id="s1")
+    for message in (
+        Message("assistant", [TextPart("I look that up."), searched, found, TextPart(GOOD)]),
+        Message("assistant", [TextPart(GOOD), searched, found]),
+    ):
+        model = ScriptedModel(ModelResponse(message=message))
+        assert (await within(Agent("a", model=model, output=City).run("go"))).output == BERGEN
+
+
+async def test_the_error_names_the_model_that_was_asked() -> None:
+    """Of several, the one that answered; by the name that it has in spans and in other errors."""
+    down = ScriptedModel(ModelError("first", "no", error_kind="unavailable"), name="first")
+    answer = ModelResponse(message=Message("assistant", "no"), finish_reason="length", model="second-2026-08-07")
+    model = FallbackModel(down, ScriptedModel(answer, name="second"))
+    with pytest.raises(OutputError) as caught:
+        await within(Agent("a", model=model, output=City).run("go"))
+    assert caught.value.model == "second"
+
+
 async def test_a_type_that_has_no_schema_is_refused() -> None:
     """When the agent is made."""
 
@@ -216,7 +289,17 @@ async def test_a_type_that_has_no_schema_is_refused() -> None:
 
 
 async def test_the_type_checker_knows_the_type_of_the_output() -> None:
-    """`output: City`, and text without a type: these lines are checked by mypy."""
+    """Of classes, unions and other forms, and text without a type: these lines are checked by mypy."""
     city: City = (await within(Agent("a", model=ScriptedModel(GOOD), output=City).run("go"))).output
     text: str = (await within(Agent("a", model=ScriptedModel("hi")).run("go"))).output
-    assert (city.name, text) == ("Bergen", "hi")
+    plain: str = (await within(Agent("a", model=ScriptedModel("hi"), output=None).run("go"))).output
+    number: int | str = (await within(Agent("a", model=ScriptedModel("3"), output=int | str).run("go"))).output
+    maybe: City | None = (await within(Agent("a", model=ScriptedModel("null"), output=City | None).run("go"))).output
+    choice = Agent("a", model=ScriptedModel('"yes"'), output=Literal["yes", "no"])
+    chosen: Literal["yes", "no"] = (await within(choice.run("go"))).output
+    short = Agent("a", model=ScriptedModel('"x"'), output=Annotated[str, Field(max_length=3)])
+    cut: str = (await within(short.run("go"))).output
+    assert (city.name, text, plain, number, maybe, chosen, cut) == ("Bergen", "hi", "hi", 3, None, "yes", "x")
+    async with choice.stream("go") as events:
+        streamed: RunStream[Literal["yes", "no"]] = events
+    assert streamed is events

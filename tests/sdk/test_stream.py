@@ -138,8 +138,11 @@ async def test_a_failing_run_raises_after_its_last_event(telemetry: Captured) ->
     heard: list[Event] = []
     cause = OSError("down")
     with pytest.raises(ModelError, match="down") as caught:
-        await hear(Agent("a", model=ScriptedModel(cause)).stream("x"), heard.append)
+        await hear(stream := Agent("a", model=ScriptedModel(cause)).stream("x"), heard.append)
     assert heard[-1].name == "run.failed"
+    with pytest.raises(ConfigError, match="the run has no result, because it failed") as refused:
+        _ = stream.result
+    assert refused.value.__cause__ is caught.value
     assert caught.value.__cause__ is cause
     check_telemetry(telemetry)
 

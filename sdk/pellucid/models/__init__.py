@@ -10,10 +10,10 @@ from pellucid.models.base import (
     OutputSchema,
     Settings,
     StreamItem,
-    candidates,
-    falls_back,
+    closable,
+    require_model,
 )
-from pellucid.models.fallback import FallbackModel, told
+from pellucid.models.fallback import FallbackModel, candidates, falls_back, told
 from pellucid.models.prices import Price, Prices, PriceTable, PublishedPrices
 from pellucid.models.resolve import ADAPTERS, adapter, resolve
 
@@ -39,7 +39,9 @@ __all__ = [
     "Settings",
     "StreamItem",
     "candidates",
+    "closable",
     "falls_back",
+    "require_model",
     "resolve",
     "told",
 ]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias, TypedDict, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict, cast, runtime_checkable
 
-from pellucid.errors import ModelError
+from pellucid.errors import ConfigError
 from pellucid.messages import FinishReason, Message, ToolDefinition, Usage
 from pellucid.types import JSONObject
 
@@ -114,13 +114,28 @@ class Model(Protocol):
         ...
 
 
-def candidates(model: Model) -> tuple[Model, ...]:
-    """Return the models that are asked in turn until one answers: the model itself, but for a `FallbackModel`."""
-    models: tuple[Model, ...] = getattr(model, "models", (model,))
-    return models
+def require_model(given: object, where: str) -> Model:
+    """Return what was given as a model.
+
+    Raises:
+        ConfigError: it is none; the message begins with `where`.
+    """
+    if isinstance(given, type):
+        raise ConfigError(f"{where}: {given.__name__} is a class; make a model of it: {given.__name__}(...)")
+    if not isinstance(given, Model):
+        raise ConfigError(
+            f"{where}: {given!r} is not a model; it needs `name`, `provider_name`, `generate()` and `stream()`"
+        )
+    return given
 
 
-def falls_back(model: Model, error: ModelError) -> bool:
-    """Return whether the next candidate of `model` is to be asked after `error`."""
-    decide: Callable[[ModelError], bool] | None = getattr(model, "falls_back", None)
-    return decide is not None and decide(error)
+def closable(items: AsyncIterator[StreamItem]) -> AsyncGenerator[StreamItem]:
+    """Return a stream that can be closed. Almost all can; the protocol asks for no more than an iterator."""
+    if hasattr(items, "aclose"):
+        return cast("AsyncGenerator[StreamItem]", items)
+
+    async def wrapped() -> AsyncGenerator[StreamItem]:
+        async for item in items:
+            yield item
+
+    return wrapped()

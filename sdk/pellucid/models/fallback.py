@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import aclosing
-from typing import Any, Final, cast
+from difflib import get_close_matches
+from typing import Final, get_args
 
 from pellucid.errors import ConfigError, ErrorKind, ModelError, describe, error_kind_of
-from pellucid.models.base import Model, ModelRequest, ModelResponse, StreamItem, candidates
+from pellucid.models.base import Model, ModelRequest, ModelResponse, StreamItem, closable, require_model
 from pellucid.models.resolve import resolve
 
 FALL_BACK_ON: Final[frozenset[ErrorKind]] = frozenset(
@@ -38,13 +39,19 @@ class FallbackModel:
     """
 
     def __init__(self, *models: Model | str, on: Collection[ErrorKind] = FALL_BACK_ON) -> None:
-        resolved = [resolve(model) if isinstance(model, str) else model for model in models]
-        self.models: tuple[Model, ...] = tuple(each for model in resolved for each in candidates(model))
+        given = [resolve(model) if isinstance(model, str) else _required(model) for model in models]
+        self.models: tuple[Model, ...] = tuple(each for model in given for each in candidates(model))
         if not self.models:
             raise ConfigError("FallbackModel: no model is given; name at least two, the first choice first")
         if len({id(model) for model in self.models}) < len(self.models):
             raise ConfigError(f"FallbackModel: one model is given twice in {[model.name for model in self.models]}")
         self._on = frozenset(on)
+        for kind in (each for each in on if each not in get_args(ErrorKind)):
+            close = get_close_matches(str(kind), get_args(ErrorKind), 1)
+            raise ConfigError(
+                f"FallbackModel: there is no kind of failure {kind!r}; "
+                f"{f'did you mean {close[0]!r}? ' if close else ''}on= takes a set of {', '.join(get_args(ErrorKind))}"
+            )
 
     def __repr__(self) -> str:
         return f"FallbackModel({', '.join(map(repr, self.models))})"
@@ -86,7 +93,7 @@ class FallbackModel:
         for model in self.models:
             begun = False
             try:
-                async with aclosing(cast("Any", model.stream(request))) as items:
+                async with aclosing(closable(model.stream(request))) as items:
                     async for item in items:
                         begun = True
                         yield item
@@ -105,12 +112,28 @@ class FallbackModel:
                 await model.aclose()
 
 
+def candidates(model: Model) -> tuple[Model, ...]:
+    """Return the models that are asked in turn until one answers: the model itself, but for a `FallbackModel`."""
+    return model.models if isinstance(model, FallbackModel) else (model,)
+
+
+def falls_back(model: Model, error: ModelError) -> bool:
+    """Return whether the next candidate of `model` is to be asked after `error`."""
+    return isinstance(model, FallbackModel) and model.falls_back(error)
+
+
 def told(failures: Sequence[ModelError]) -> ModelError:
     """Return the last of several failures, with notes that tell of the others."""
     last = failures[-1]
     for earlier in failures[:-1]:
         last.add_note(f"before that: {earlier}")
     return last
+
+
+def _required(given: object) -> Model:
+    if isinstance(given, Sequence):
+        raise ConfigError(f"FallbackModel: {given!r} is not a model; write FallbackModel(first, second), not a list")
+    return require_model(given, "FallbackModel")
 
 
 def _named(model: Model, error: Exception) -> ModelError:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, Final, Protocol
 
@@ -27,6 +28,7 @@ _PUBLISHERS: Final[Mapping[str, str]] = {
     "openai": "openai",
     "openrouter": "openrouter",
     "perplexity": "perplexity",
+    "together": "together",
     "x_ai": "x-ai",
 }
 """Values of `gen_ai.provider.name`, and the ids of the `genai-prices` package."""
@@ -35,8 +37,15 @@ _PUBLISHERS: Final[Mapping[str, str]] = {
 class Prices(Protocol):
     """Something that knows what model calls cost; any function of this shape will do."""
 
-    def __call__(self, provider_name: str, model: str, usage: Usage, /) -> float | None:
-        """Return US dollars, or `None` if they are not known."""
+    def __call__(self, provider_name: str, model: str, usage: Usage, asked: str, /) -> float | None:
+        """Return US dollars, or `None` if they are not known.
+
+        Args:
+            provider_name: Value of `gen_ai.provider.name`.
+            model: The model that answered, by the name that it gave itself: often that of a version.
+            usage: What the call used.
+            asked: The model that was asked for: what `model=` said, such as an alias or a deployment.
+        """
         ...
 
 
@@ -47,13 +56,18 @@ class PublishedPrices:
     pellucid[prices]`; each vendor's extra brings it).
     """
 
-    def __call__(self, provider_name: str, model: str, usage: Usage, /) -> float | None:
+    def __call__(self, provider_name: str, model: str, usage: Usage, asked: str | None = None, /) -> float | None:
         """Return US dollars, or `None` if they are not known."""
         publisher = _PUBLISHERS.get(provider_name)
         if publisher is None or usage.input_tokens is None or usage.output_tokens is None:
             return None
         calculate = _calculator()
-        return calculate(publisher, model, usage) if calculate is not None else None
+        if calculate is None:
+            return None
+        dollars = calculate(publisher, model, usage)
+        if dollars is None and asked is not None and asked != model:
+            dollars = calculate(publisher, asked, usage)
+        return dollars
 
     def __repr__(self) -> str:
         return "PublishedPrices()"
@@ -91,6 +105,9 @@ class Price:
         input: Tokens that did not come from the vendor's cache.
         cache_read: Tokens that did; as `input` if not given.
         cache_write: Tokens that were written to the cache; as `input` if not given.
+
+    Raises:
+        ConfigError: one of them is negative, or no number.
     """
 
     input: float
@@ -98,13 +115,22 @@ class Price:
     cache_read: float | None = None
     cache_write: float | None = None
 
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            dollars = getattr(self, each.name)
+            if dollars is not None and not 0 <= dollars < math.inf:
+                raise ConfigError(f"Price({each.name}={dollars!r}): must be US dollars for a million tokens, 0 or more")
+
     def of(self, usage: Usage) -> float | None:
-        """Return US dollars, or `None` if the number of tokens is not known."""
+        """Return US dollars, or `None` if the number of tokens is not known or cannot be."""
         if usage.input_tokens is None or usage.output_tokens is None:
             return None
         read, written = usage.cache_read_input_tokens or 0, usage.cache_write_input_tokens or 0
+        uncached = usage.input_tokens - read - written
+        if min(uncached, read, written, usage.output_tokens) < 0:
+            return None
         dollars = (
-            max(0, usage.input_tokens - read - written) * self.input
+            uncached * self.input
             + read * (self.input if self.cache_read is None else self.cache_read)
             + written * (self.input if self.cache_write is None else self.cache_write)
             + usage.output_tokens * self.output
@@ -121,7 +147,8 @@ class PriceTable:
     ```
 
     Args:
-        table: By the model's name, or by `provider:model`, which goes before it.
+        table: By the model's name, or by `provider:model`, which goes before it. It may be the name of the model that
+            answered, which goes first, or the one that was asked for.
         otherwise: Asked about models that are not in the table.
 
     Raises:
@@ -135,7 +162,10 @@ class PriceTable:
         self._table = dict(table)
         self._otherwise = otherwise if otherwise is not None else PublishedPrices()
 
-    def __call__(self, provider_name: str, model: str, usage: Usage, /) -> float | None:
+    def __call__(self, provider_name: str, model: str, usage: Usage, asked: str | None = None, /) -> float | None:
         """Return US dollars, or `None` if they are not known."""
-        price = self._table.get(f"{provider_name}:{model}") or self._table.get(model)
-        return price.of(usage) if price is not None else self._otherwise(provider_name, model, usage)
+        asked = asked if asked is not None else model
+        for name in (f"{provider_name}:{model}", model, f"{provider_name}:{asked}", asked):
+            if (price := self._table.get(name)) is not None:
+                return price.of(usage)
+        return self._otherwise(provider_name, model, usage, asked)

@@ -69,8 +69,8 @@ def resolve(name: str) -> Model:
     """
     prefix, colon, model = name.partition(":")
     host = HOSTS.get(prefix)
-    if not colon or not model or host is None:
-        close = get_close_matches(prefix, HOSTS, 1)
+    if not colon or not model.strip() or host is None:
+        close = get_close_matches(prefix.strip().lower(), HOSTS, 1)
         hint = f"did you mean {close[0]!r}? " if close and host is None else ""
         raise ConfigError(
             f"there is no model {name!r}: {hint}write `host:model`, such as `openai:gpt-6-sol`, with one of the hosts "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import ssl
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -111,9 +112,9 @@ def failure(
             text = text.replace(secret, "[masked]")
     if told:
         text = f"{', '.join(told)}: {text}"
-    if kind == "timeout":
-        return ModelTimeout(model, text, request_id=request_id)
     wait = retry_after(headers or {})
+    if kind == "timeout":
+        return ModelTimeout(model, text, status=status, request_id=request_id, retry_after=wait)
     return ModelError(model, text, error_kind=kind, status=status, request_id=request_id, retry_after=wait)
 
 
@@ -131,7 +132,8 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds that `retry-after-ms` or `retry-after` ask for (RFC 9110, section 10.2.3)."""
     try:
         if (milliseconds := headers.get("retry-after-ms")) is not None:
-            return max(0.0, float(milliseconds) / 1000)
+            seconds = float(milliseconds) / 1000
+            return max(0.0, seconds) if math.isfinite(seconds) else None
         if (given := headers.get("retry-after")) is None:
             return None
         if given.strip().replace(".", "", 1).isdigit():
