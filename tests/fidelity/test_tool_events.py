@@ -27,7 +27,12 @@ def told() -> Iterator[Captured]:
         return ToolCall("same", {})
 
     async def go() -> None:
-        steps = [ToolCall("tool_search", {"query": "find"}), ToolCall("tool_search", {"name": "find"}), leave, "done"]
+        steps: list[Any] = [
+            ToolCall("tool_search", {"query": "find"}),
+            ToolCall("tool_search", {"name": "find"}),
+            leave,
+            "done",
+        ]
         twice = [static_tools([make_tool("same", quick)]), ToolRegistry([make_tool("same", quick)], id="other")]
         await Agent("a", model=ScriptedModel(*steps), providers=[lazy, *twice], collisions="first").run("go")
 
@@ -66,8 +71,9 @@ def test_an_event_of_a_tool_that_lies_is_found(told: Captured, case: str) -> Non
 def test_a_collision_that_is_not_counted_is_found(told: Captured) -> None:
     """The span knows how many there are."""
     [span, *_] = told.find("compose_request")
-    attributes: Any = {name: value for name, value in (span.attributes or {}).items()}
+    attributes = dict(span.attributes or {})
     del attributes[semconv.COMPOSE_SHADOWED]
-    span._attributes = attributes
+    bent: Any = span
+    bent._attributes = attributes
     with pytest.raises(AssertionError, match="has more events of collisions than it counts: 1"):
         check_telemetry(told)
