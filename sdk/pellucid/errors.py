@@ -298,7 +298,9 @@ _TOOL_KINDS: Final[Mapping[str, ErrorKind]] = {"timeout": "timeout", "invalid_ar
 
 
 def error_kind_of(error: BaseException) -> ErrorKind:
-    """Return what an error means, as far as its type says."""
+    """Return what an error means, as far as its type says; of a group, what its first failure means."""
+    if isinstance(error, BaseExceptionGroup):
+        error = first_of(error)
     if isinstance(error, ModelError) and error.error_kind != "unknown":
         return error.error_kind
     if isinstance(error, ToolError) and error.error_type in _TOOL_KINDS:

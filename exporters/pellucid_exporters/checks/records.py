@@ -8,7 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pellucid import semconv
-from pellucid.events import ReliabilityFellBack, ReliabilityRetried
+from pellucid.events import (
+    ReliabilityFellBack,
+    ReliabilityRetried,
+    ToolsActivated,
+    ToolsDeactivated,
+    ToolsSearched,
+    ToolsShadowed,
+)
 from pellucid_exporters.boundaries import boundary_of
 from pellucid_exporters.checks.observed import PHASES, Observed, Seen
 
@@ -28,6 +35,7 @@ def check(observed: Observed) -> Iterator[str]:
         yield from _events(seen, events[seen.id])
         yield from _lines(seen, lines[seen.id])
         yield from _record(seen)
+        yield from _tools(seen, events[seen.id])
     known = observed.by_id.keys() | observed.started.keys()
     kinds = {kind for phase in PHASES.values() for kind in (phase.started, phase.completed, phase.failed)}
     for stray in (event for event in observed.events if type(event) in kinds and event.span_id not in known):
@@ -70,6 +78,26 @@ def _failures(seen: Seen) -> int:
         return 0
     decided = [event for event in seen.span.events if event.name in (ReliabilityRetried.name, ReliabilityFellBack.name)]
     return len(decided) + 1 if decided else 0
+
+
+def _tools(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
+    """Check that what is told of tools is told of the span in which it happened, which says the same."""
+    found = seen.attributes
+    for event in events:
+        if isinstance(event, ToolsSearched):
+            told: tuple[Any, ...] = (event.query, event.hits, event.names)
+            said = tuple(found.get(name) for name in (semconv.SEARCH_QUERY, semconv.SEARCH_HITS, semconv.SEARCH_RANKED))
+            if told != said:
+                yield f"{seen} says {said} of a search, but its event {told}"
+        elif isinstance(event, ToolsActivated):
+            phase = semconv.COMPOSE if event.via == "history" else semconv.DISPATCH
+            if seen.phase.name != phase or event.via not in ("history", found.get(semconv.TOOL_NAME)):
+                yield f"{seen} has an event of a tool that was activated via {event.via!r}"
+        elif isinstance(event, ToolsDeactivated) and seen.phase.name != semconv.COMPOSE:
+            yield f"{seen} has an event of a tool that was deactivated"
+    shadowed = sum(isinstance(event, ToolsShadowed) for event in events)
+    if seen.phase.name == semconv.COMPOSE and shadowed > found.get(semconv.COMPOSE_SHADOWED, 0):
+        yield f"{seen} has more events of collisions than it counts: {shadowed}"
 
 
 def _lines(seen: Seen, lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:

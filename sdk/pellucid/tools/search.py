@@ -23,6 +23,12 @@ NAME, TAG, DESCRIPTION, PARAMETER = 3.0, 2.0, 1.0, 0.5
 MOST_COMPLETIONS: Final = 16
 """Words of the index that stand in for a word of the query that is the beginning of them."""
 
+EMPTY: Final = frozenset(
+    {"a", "an", "and", "as", "at", "be", "by", "for", "from", "in", "is", "it", "of", "on", "or", "that", "the", "this"}
+    | {"to", "with"}
+)
+"""Words that say nothing of what a tool does."""
+
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
 
 
@@ -79,9 +85,10 @@ class SearchIndex:
 
 
 def words(text: str) -> Iterator[str]:
-    """Yield the words of a text without their endings; `camelCase` and `snake_case` are two words each."""
-    for word in _WORD.findall(text):
-        yield _stem(word.lower())
+    """Yield the words that say something, without their endings; `camelCase` and `snake_case` are two words each."""
+    for word in map(str.lower, _WORD.findall(text)):
+        if word not in EMPTY:
+            yield _stem(word)
 
 
 def _stem(word: str) -> str:
