@@ -3,6 +3,7 @@
 from pellucid.agent import Agent
 from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits, ToolContext, propagate
 from pellucid.errors import (
+    CircuitOpen,
     ConfigError,
     DiscoveryBackoff,
     DiscoveryError,
@@ -13,6 +14,7 @@ from pellucid.errors import (
     ModelTimeout,
     OutputError,
     PellucidError,
+    ReliabilityFailFast,
     RunCancelled,
     RunTimeout,
     ToolError,
@@ -43,6 +45,19 @@ from pellucid.models import (
     PriceTable,
     Settings,
 )
+from pellucid.reliability import (
+    CircuitBreaker,
+    Reliability,
+    Rule,
+    Situation,
+    continue_,
+    fail_fast,
+    fallback,
+    last_known_catalog,
+    ok,
+    retry,
+    retry_other,
+)
 from pellucid.run import RunResult
 from pellucid.stream import RunStream
 from pellucid.telemetry import DEFAULT_REDACTORS, CapturePolicy, Redactor, Telemetry
@@ -71,6 +86,8 @@ __all__ = [
     "Builtin",
     "CancelToken",
     "CapturePolicy",
+    "CircuitBreaker",
+    "CircuitOpen",
     "ConfigError",
     "DiscoveryBackoff",
     "DiscoveryContext",
@@ -99,6 +116,9 @@ __all__ = [
     "PriceTable",
     "ReasoningPart",
     "Redactor",
+    "Reliability",
+    "ReliabilityFailFast",
+    "Rule",
     "RunCancelled",
     "RunResult",
     "RunStream",
@@ -106,6 +126,7 @@ __all__ = [
     "ServerToolCall",
     "ServerToolResult",
     "Settings",
+    "Situation",
     "Telemetry",
     "TextPart",
     "Tool",
@@ -123,8 +144,15 @@ __all__ = [
     "Usage",
     "__version__",
     "combined",
+    "continue_",
+    "fail_fast",
+    "fallback",
     "gated_tools",
+    "last_known_catalog",
+    "ok",
     "propagate",
+    "retry",
+    "retry_other",
     "skill_scoped_tools",
     "static_tools",
     "tool",

@@ -15,6 +15,7 @@ from pellucid.messages import Message
 from pellucid.models import Model, Prices, PublishedPrices, Settings, require_model, resolve
 from pellucid.output import Output, OutputT
 from pellucid.portal import run_in_portal
+from pellucid.reliability import Reliability
 from pellucid.run import Run, RunResult, Setup
 from pellucid.runtime import execute
 from pellucid.stream import RunStream
@@ -46,6 +47,7 @@ class Agent(Generic[OutputT]):
         limits: Bounds of each run.
         telemetry: Where telemetry goes; OpenTelemetry's global providers if not given.
         description: Value of `gen_ai.agent.description`.
+        reliability: What to do when discovery, a model or a tool fails; without it nothing is tried again.
         prices: Says what model calls cost; the vendors' published prices if not given.
         collisions: What happens when two providers offer tools of one name: `error` fails the run, `first` and `last`
             say which provider's is taken, `prefix` offers the later one as `<provider id>__<name>`.
@@ -72,6 +74,7 @@ class Agent(Generic[OutputT]):
         telemetry: Pipeline | None = None,
         description: str | None = None,
         prices: Prices | None = None,
+        reliability: Reliability | None = None,
         collisions: Collisions = "error",
         registry_mode: RegistryMode = "full",
     ) -> None: ...
@@ -91,6 +94,7 @@ class Agent(Generic[OutputT]):
         telemetry: Pipeline | None = None,
         description: str | None = None,
         prices: Prices | None = None,
+        reliability: Reliability | None = None,
         collisions: Collisions = "error",
         registry_mode: RegistryMode = "full",
     ) -> None: ...
@@ -109,6 +113,7 @@ class Agent(Generic[OutputT]):
         telemetry: Pipeline | None = None,
         description: str | None = None,
         prices: Prices | None = None,
+        reliability: Reliability | None = None,
         collisions: Collisions = "error",
         registry_mode: RegistryMode = "full",
     ) -> None:
@@ -140,6 +145,7 @@ class Agent(Generic[OutputT]):
             output=answer,
             settings=settings,
             parameters=digest_of_parameters(settings, answer.schema if answer is not None else None),
+            reliability=reliability,
             prices=prices if prices is not None else PublishedPrices(),
             listers=listers,
             limits=limits or Limits(),
@@ -178,6 +184,7 @@ class Agent(Generic[OutputT]):
             RunCancelled: `signal` was cancelled. (A cancelled task or scope raises the event loop's own exception.)
             RunTimeout: `Limits.deadline` passed.
             DiscoveryError, ToolNameCollision, ModelError: a phase failed.
+            ReliabilityFailFast: a reliability rule ended the run.
             OutputError: the model's answer is not of the type `output`, also at the second attempt.
         """
         return await execute(self._begin(input, history, identity=identity, signal=signal, deps=deps))

@@ -17,9 +17,10 @@ from opentelemetry.trace import SpanContext
 from pellucid import semconv
 from pellucid.background import OutOfTime, call_soon, race
 from pellucid.context import ToolContext
-from pellucid.errors import ToolError, describe
+from pellucid.errors import ReliabilityFailFast, ToolError, describe, first_of
 from pellucid.events import ToolProgress
 from pellucid.messages import ToolCall, ToolResult
+from pellucid.reliability import Decision, Gate, Reliability, Situation, Subject
 from pellucid.results import to_response
 from pellucid.run import Run
 from pellucid.telemetry import DISPATCH, Boundary, boundary
@@ -50,10 +51,14 @@ async def dispatch(run: Run, catalog: Catalog, calls: Sequence[ToolCall]) -> lis
             async with slots:
                 results[_id(call)] = await _execute(run, catalog, call)
 
-        for group in catalog.groups(list(first.values())):
-            async with anyio.create_task_group() as tasks:
-                for call in group:
-                    tasks.start_soon(work, call)
+        try:
+            for group in catalog.groups(list(first.values())):
+                async with anyio.create_task_group() as tasks:
+                    for call in group:
+                        tasks.start_soon(work, call)
+        except BaseExceptionGroup as several:
+            ended = first_of(several)
+            raise ended from ended.__cause__
     for call in repeated:
         results[_id(call)] = _refuse_repeated(run, catalog, call, results[_id(call)])
     return [results[call_id] for call_id in first]
@@ -65,8 +70,14 @@ async def _execute(run: Run, catalog: Catalog, call: ToolCall) -> ToolResult:
     with _observed(run, binding, call) as b:
         b.input(call.arguments)
         try:
-            value = await _perform(run, b, _resolve(run, catalog, binding, call), call)
+            tool = _resolve(run, catalog, binding, call)
+            if run.setup.reliability is None:
+                value = await _perform(run, b, tool, call)
+            else:
+                value = await _guarded(run, b, run.setup.reliability, tool, call)
             response = to_response(value, run.limits.max_result_bytes)
+        except ReliabilityFailFast:
+            raise
         except Exception as error:  # noqa: BLE001  (whatever a tool raises is a result for the model)
             b.fail(error)
             result = ToolResult(_id(call), _explain(error), is_error=True, name=call.name)
@@ -74,6 +85,29 @@ async def _execute(run: Run, catalog: Catalog, call: ToolCall) -> ToolResult:
             result = ToolResult(_id(call), response, name=call.name)
         b.output(result.to_dict()["response"])
         return result
+
+
+async def _guarded(run: Run, b: Boundary, reliability: Reliability, tool: Tool, call: ToolCall) -> Any:
+    """Run the tool as often as the rules want, all within its one boundary."""
+    gate = Gate(reliability, run, Subject(operation="tool", tool_name=tool.name), usage=lambda: run.usage)
+    barred = None if tool.idempotent else "not_idempotent"
+
+    async def attempt() -> Any:
+        try:
+            with gate.admitted():
+                value = await _perform(run, b, tool, call)
+        except Exception as error:
+            gate.judge(b.span, error=error, barred=barred)
+            raise
+        gate.judge(b.span, response=value, barred=barred)
+        return value
+
+    async def instead(decision: Decision, situation: Situation) -> Any:
+        assert decision.value is not None
+        value = decision.value(situation)
+        return await value if isawaitable(value) else value
+
+    return await gate.run(attempt, instead=instead)
 
 
 def _observed(run: Run, binding: Binding | None, call: ToolCall) -> Boundary:

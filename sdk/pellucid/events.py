@@ -298,6 +298,93 @@ class ToolFailed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReliabilityRetried(Event):
+    """A reliability rule has an operation tried again, or another model. Attributes: kind: the rule's."""
+
+    name: ClassVar[str] = "reliability.retried"
+    operation: str
+    provider_id: str | None
+    tool_name: str | None
+    model: str | None
+    attempt: int
+    kind: str
+    error: str | None
+    error_type: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReliabilityRecovered(Event):
+    """An operation succeeded after attempts that were not taken."""
+
+    name: ClassVar[str] = "reliability.recovered"
+    operation: str
+    provider_id: str | None
+    tool_name: str | None
+    model: str | None
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReliabilityFellBack(Event):
+    """A reliability rule goes on with another result. Attributes: kind: the rule's."""
+
+    name: ClassVar[str] = "reliability.fell_back"
+    operation: str
+    provider_id: str | None
+    tool_name: str | None
+    model: str | None
+    attempt: int
+    kind: str
+    error: str | None
+    error_type: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReliabilityFailedFast(Event):
+    """A reliability rule ends the run. Attributes: kind: the rule's; attempt: 0 before the first."""
+
+    name: ClassVar[str] = "reliability.failed_fast"
+    operation: str
+    provider_id: str | None
+    tool_name: str | None
+    model: str | None
+    attempt: int
+    kind: str
+    error: str | None
+    error_type: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CircuitOpened(Event):
+    """A provider, model or tool failed again and again, and is left alone."""
+
+    name: ClassVar[str] = "circuit.opened"
+    provider_id: str | None
+    tool_name: str | None
+    model: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CircuitHalfOpened(Event):
+    """One call may try whether it works again."""
+
+    name: ClassVar[str] = "circuit.half_opened"
+    provider_id: str | None
+    tool_name: str | None
+    model: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CircuitClosed(Event):
+    """It works again."""
+
+    name: ClassVar[str] = "circuit.closed"
+    provider_id: str | None
+    tool_name: str | None
+    model: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryError(Event):
     """Something that only observes failed; the run did not notice.
 

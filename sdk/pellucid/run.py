@@ -13,6 +13,7 @@ from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits
 from pellucid.messages import Message, Usage
 from pellucid.models import Model, Prices, Settings
 from pellucid.output import Output, OutputT
+from pellucid.reliability import Reliability
 from pellucid.telemetry import Listeners, Pipeline, Scope
 from pellucid.tools.catalog import Catalogs
 from pellucid.tools.collisions import Told
@@ -63,6 +64,7 @@ class Setup:
     settings: Settings
     parameters: str
     prices: Prices
+    reliability: Reliability | None
     listers: tuple[Lister, ...]
     limits: Limits
     catalogs: Catalogs
@@ -78,9 +80,9 @@ class Run(Scope):
         tool_calls: Calls dispatched so far.
         offered: Names of all tools that were ever offered, to tell a removed one from an invented one.
         offering: Digest of the catalogue that was offered last.
+        answering: Name of the model that answered last, of several the one that did.
         shadowed: Collisions of which the run was told last.
         offers: What is offered of catalogues with lazy tools.
-        answering: Name of the model that answered last, of several the one that did.
         answer: What the last answer came to: its text, or the value it says.
         repaired: Whether the model was told once that its answer is not of the type that is wanted.
     """
@@ -133,8 +135,8 @@ class Run(Scope):
         self.offers = Offers(self.limits.max_discoveries)
         self.offered: set[str] = set()
         self.offering: str | None = None
-        self.shadowed: Told = frozenset()
         self.answering = setup.model.name
+        self.shadowed: Told = frozenset()
         self.answer: Any = None
         self.repaired = False
         self.serial = anyio.Lock()

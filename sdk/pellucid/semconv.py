@@ -126,6 +126,9 @@ CONTENT_REPEATED: Final = "pellucid.content.repeated"
 CONTENT_RECORDED_ON: Final = "pellucid.content.recorded_on"
 COST_USD: Final = "pellucid.cost.usd"
 CACHED_SHARE: Final = "pellucid.usage.cached_share"
+OPERATION: Final = "pellucid.operation"
+RELIABILITY_THEN: Final = "pellucid.reliability.then"
+RELIABILITY_KIND: Final = "pellucid.reliability.kind"
 TELEMETRY_PART: Final = "pellucid.telemetry.part"
 SAMPLING_REASON: Final = "pellucid.sampling.reason"
 SAMPLING_EARLY: Final = "pellucid.sampling.early"
@@ -279,6 +282,20 @@ RUN_ITERATIONS: Final = Metric(
     description="Iterations of a run.",
     attributes=(AGENT_NAME, STOP_REASON),
     buckets=(1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0),
+)
+RELIABILITY_DECISIONS: Final = Metric(
+    name="pellucid.reliability.decisions",
+    kind="counter",
+    unit="{decision}",
+    description="What reliability rules had done: tried again, recovered, fell back, failed fast.",
+    attributes=(OPERATION, RELIABILITY_THEN, RELIABILITY_KIND),
+)
+CIRCUIT_STATE: Final = Metric(
+    name="pellucid.circuit.state",
+    kind="gauge",
+    unit="1",
+    description="State of a circuit breaker: 0 closed, 1 half-open, 2 open.",
+    attributes=(PROVIDER_ID, TOOL_NAME, REQUEST_MODEL),
 )
 TELEMETRY_ERRORS: Final = Metric(
     name="pellucid.telemetry.errors",

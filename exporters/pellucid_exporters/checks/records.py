@@ -8,7 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pellucid import semconv
-from pellucid.events import ToolsActivated, ToolsDeactivated, ToolsSearched, ToolsShadowed
+from pellucid.events import (
+    ReliabilityFellBack,
+    ReliabilityRetried,
+    ToolsActivated,
+    ToolsDeactivated,
+    ToolsSearched,
+    ToolsShadowed,
+)
 from pellucid_exporters.boundaries import boundary_of
 from pellucid_exporters.checks.observed import PHASES, Observed, Seen
 
@@ -47,7 +54,12 @@ def _events(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
         assert kind is not None  # just taken out
         of_kind = [event for event in events if type(event) is kind]
         expected = 1 if kind in (phase.started, ended) else 0
-        if len(of_kind) != expected:
+        if kind is phase.failed and (tries := _failures(seen)):
+            # A rule had a discovery go on: each attempt that failed is told, and only the last can be the span's end.
+            if not expected <= len(of_kind) <= tries:
+                yield f"{seen} has {len(of_kind)} events {kind.name} of {tries} attempts"
+            of_kind = of_kind[len(of_kind) - expected :]
+        elif len(of_kind) != expected:
             yield f"{seen} has {len(of_kind)} events {kind.name} instead of {expected}"
         for event in of_kind:
             said = {"run_id": event.run_id or None, "trace_id": event.trace_id, "iteration": event.iteration}
@@ -58,6 +70,14 @@ def _events(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
                     if hasattr(event, name)
                 }
             yield from _differences(seen, f"event {kind.name}", said)
+
+
+def _failures(seen: Seen) -> int:
+    """Return how many attempts at a discovery a rule did not let end it, with the last."""
+    if seen.phase is not PHASES[semconv.DISCOVERY]:
+        return 0
+    decided = [event for event in seen.span.events if event.name in (ReliabilityRetried.name, ReliabilityFellBack.name)]
+    return len(decided) + 1 if decided else 0
 
 
 def _tools(seen: Seen, events: Sequence[Event]) -> Iterator[str]:

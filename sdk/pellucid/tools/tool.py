@@ -81,6 +81,7 @@ class Tool:
         source: Where the tool comes from.
         timeout: Seconds for one call; `Limits.tool_timeout` if not given.
         serial: Never run at the same time as another serial tool of the run.
+        idempotent: Running it twice does what running it once does, so that reliability rules may try it again.
         lazy: Not offered before the model asks for it: by name, with `__lazy__tool__discovery__`; or, if it is
             `"search"`, after it was found with `tool_search`.
         tags: Further words by which `tool_search` finds it.
@@ -95,6 +96,7 @@ class Tool:
     source: ToolSource = Builtin()
     timeout: float | None = None
     serial: bool = False
+    idempotent: bool = False
     lazy: bool | Literal["search"] = False
     tags: Sequence[str] = ()
     mode: DispatchMode | None = None
@@ -146,6 +148,7 @@ def tool(
     description: str | None = None,
     timeout: float | None = None,
     serial: bool = False,
+    idempotent: bool = False,
     lazy: bool = False,
     tags: Sequence[str] = (),
 ) -> Callable[[Callable[..., Any]], Tool]: ...
@@ -157,6 +160,7 @@ def tool(
     description: str | None = None,
     timeout: float | None = None,
     serial: bool = False,
+    idempotent: bool = False,
     lazy: bool = False,
     tags: Sequence[str] = (),
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
@@ -176,6 +180,7 @@ def tool(
         description: Its description for the model; that of the docstring if not given.
         timeout: Seconds for one call; `Limits.tool_timeout` if not given.
         serial: Never run it at the same time as another serial tool of the run.
+        idempotent: Running it twice does what running it once does, so that reliability rules may try it again.
         lazy: Offer it only after the model asked for it by its name.
         tags: Further words by which `tool_search` finds it.
 
@@ -184,7 +189,14 @@ def tool(
     """
     if function is None:
         return partial(
-            _from_function, name=name, description=description, timeout=timeout, serial=serial, lazy=lazy, tags=tags
+            _from_function,
+            name=name,
+            description=description,
+            timeout=timeout,
+            serial=serial,
+            idempotent=idempotent,
+            lazy=lazy,
+            tags=tags,
         )
     return _from_function(function)
 
@@ -196,6 +208,7 @@ def _from_function(
     description: str | None = None,
     timeout: float | None = None,
     serial: bool = False,
+    idempotent: bool = False,
     lazy: bool = False,
     tags: Sequence[str] = (),
 ) -> Tool:
@@ -207,6 +220,7 @@ def _from_function(
         run=_Call(function, signature) if not _is_async(function) else _AsyncCall(function, signature),
         timeout=timeout,
         serial=serial,
+        idempotent=idempotent,
         lazy=lazy,
         tags=tuple(tags),
     )
