@@ -34,7 +34,8 @@ def told() -> Iterator[Captured]:
             "done",
         ]
         twice = [static_tools([make_tool("same", quick)]), ToolRegistry([make_tool("same", quick)], id="other")]
-        await Agent("a", model=ScriptedModel(*steps), providers=[lazy, *twice], collisions="first").run("go")
+        model = ScriptedModel(*steps)
+        await Agent("a", model=model, providers=[lazy, *twice], collisions="first").run("go")
 
     with capture() as telemetry:
         anyio.run(go)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
 
 from pellucid import (
@@ -30,7 +32,7 @@ from pellucid_exporters.testing import capture
 from support.runs import attributes, ending, within
 
 if TYPE_CHECKING:
-    from pellucid import RunResult
+    from pellucid import ModelRequest, RunResult
     from pellucid_exporters.testing import Captured
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
@@ -474,6 +476,36 @@ async def test_a_tool_that_is_lazy_no_longer_is_offered_as_any_other(telemetry: 
     assert results(result)[1:] == [["order ran"], ["order ran"]]
     assert offers(model)[2:] == [["order"], ["order"]]
     assert [event.reason for event in events(telemetry, "tools.deactivated")] == ["not_lazy"]
+
+
+async def test_runs_at_the_same_time_have_their_own_active_tools() -> None:
+    """What one activates the other is not offered, though they share registry and agent; streams too."""
+    names = ["create_invoice", "list_invoices", "send_mail", "create_issue"]
+
+    def answer(request: ModelRequest) -> Any:
+        mine = request.messages[0].text
+        if len(request.messages) == 1:
+            return ToolCall("tool_search", {"name": mine})
+        assert [tool.name for tool in request.tools] == ["tool_search", mine]
+        return ToolCall(mine) if len(request.messages) == 3 else mine
+
+    agent = Agent("a", model=FunctionModel(answer), providers=[shop()])
+    found: list[str] = []
+
+    async def one(name: str, *, streamed: bool) -> None:
+        if not streamed:
+            found.append((await agent.run(name)).output)
+            return
+        async with agent.stream(name) as seen:
+            async for _ in seen:
+                pass
+        found.append(seen.result.output)
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            for number in range(20):
+                tasks.start_soon(partial(one, names[number % 4], streamed=number % 3 == 0))
+    assert sorted(found) == sorted(names * 5)
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------

@@ -36,15 +36,14 @@ class Activation:
         self.most = most
         self._is_restored = False
 
-    def activate(self, scope: Scope, span: SpanContext, catalog: Catalog, name: str, *, via: str) -> bool:
-        """Activate a tool, if the catalogue has it and it is lazy; return whether it is new."""
+    def activate(self, scope: Scope, span: SpanContext, catalog: Catalog, name: str, *, via: str) -> None:
+        """Activate a tool, if the catalogue has it, it is lazy, and it is not active already."""
         binding = catalog.lazy.get(name)
         if binding is None or name in self.active:
-            return False
+            return
         self.active[name] = binding
         payload = {"tool_name": name, "provider_id": binding.provider_id, "via": via}
         scope.emit(ToolsActivated, span, payload)
-        return True
 
     def count(self, *, only_discovered: bool) -> None:
         """Count an iteration if it only discovered tools, as long as there may be more of these."""

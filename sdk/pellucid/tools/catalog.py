@@ -13,7 +13,7 @@ from pellucid.errors import ConfigError, InvalidCatalog, ToolNameCollision, desc
 from pellucid.messages import ToolCall, ToolDefinition
 from pellucid.telemetry import Recorded
 from pellucid.tools.collisions import Binding, Collisions, Shadowed, resolve
-from pellucid.tools.names import problem_of
+from pellucid.tools.names import RESERVED, problem_of
 from pellucid.tools.search import SearchIndex
 from pellucid.tools.tool import Builtin, Tool, ToolSource
 from pellucid.types import JSONValue
@@ -163,7 +163,7 @@ class Catalog:
     def lazy(self) -> Mapping[str, Binding]:
         """Tools that are not offered before they are activated."""
         if self.is_lazy:
-            return self.bindings
+            return {name: each for name, each in self.bindings.items() if name not in RESERVED}
         return {name: each for name, each in self.bindings.items() if each.tool.lazy}
 
     @cached_property

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any, Final
 
 from opentelemetry import trace
@@ -21,6 +22,14 @@ from pellucid.types import JSONObject
 
 REMEMBERED: Final = 256
 """Runs of which is remembered what they were told."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """What a registry lists at one moment."""
+
+    listed: tuple[Tool, ...]
+    shadowed: tuple[Shadowed, ...]
 
 
 class ToolRegistry:
@@ -68,13 +77,13 @@ class ToolRegistry:
         self._collisions: Collisions = collisions
         self._lock = threading.RLock()
         self._bindings: tuple[Binding, ...] = ()
-        self._listed: tuple[Tool, ...] = ()
-        self._shadowed: tuple[Shadowed, ...] = ()
+        self._taken: dict[Hashable, Binding] = {}
+        self._snapshot: _Snapshot | None = None
         self._told: OrderedDict[str, object] = OrderedDict()
         self._change((), [self._binding(each) for each in tools])
 
     def __repr__(self) -> str:
-        return f"ToolRegistry({self.id!r}, tools={len(self._listed)})"
+        return f"ToolRegistry({self.id!r}, tools={len(self._now().listed)})"
 
     def register(self, item: Tool | Callable[..., Any], *, source: ToolSource | None = None) -> Tool:
         """Add a tool, or a function to make one of, and return it.
@@ -99,7 +108,7 @@ class ToolRegistry:
     def unregister(self, name: str) -> bool:
         """Remove the tool that is listed under `name`, and those it hides; return whether there was one."""
         with self._lock:
-            renamed = {id(each.loser): each.offered_as for each in self._shadowed if each.offered_as}
+            renamed = {id(each.loser): each.offered_as for each in self._now().shadowed if each.offered_as}
             return bool(self._remove(lambda binding: renamed.get(id(binding), binding.tool.name) == name))
 
     def unregister_mcp(self, server: str | None = None) -> int:
@@ -134,22 +143,21 @@ class ToolRegistry:
 
     def names(self) -> list[str]:
         """Return the names that are listed, sorted."""
-        return [each.name for each in self._listed]
+        return [each.name for each in self._now().listed]
 
     def list_schemas(self) -> list[JSONObject]:
         """Return what there is as data, sorted by name: `name`, `description`, `parameters` and `source`.
 
         `source` is `builtin`, `mcp` (with `mcpServer`) or `hub` (with `providerId`).
         """
-        return [_schema(each) for each in self._listed]
+        return [_schema(each) for each in self._now().listed]
 
     def list_tools(self, ctx: DiscoveryContext) -> Sequence[Tool]:
         """Return the tools of this moment, sorted by name; the same sequence as long as nothing changes."""
-        with self._lock:
-            listed, shadowed = self._listed, self._shadowed
-        if shadowed:
-            self._tell(current_scope(), shadowed)
-        return listed
+        now = self._now()
+        if now.shadowed:
+            self._tell(current_scope(), now.shadowed)
+        return now.listed
 
     def _tell(self, scope: Scope, shadowed: tuple[Shadowed, ...]) -> None:
         """Emit events of collisions, to each run once for each change."""
@@ -179,25 +187,35 @@ class ToolRegistry:
             self._change(kept, [])
         return removed
 
-    def _change(self, kept: Iterable[Binding], new: Iterable[Binding]) -> None:
-        """Take other tools, if they go together; the caller holds the lock."""
-        bindings = (*kept, *new)
-        if self._collisions == "prefix":
-            self._refuse_doubles(bindings)
-        found, shadowed = resolve(
-            bindings, self._collisions, place=lambda binding: _place(binding.source), refuse=self._collision
-        )
-        self._bindings = bindings
-        self._listed = tuple(found[name].tool for name in sorted(found))
-        self._shadowed = shadowed
-
-    def _refuse_doubles(self, bindings: Iterable[Binding]) -> None:
-        """Refuse two tools of one name and one source: a prefix made of the source would not tell them apart."""
-        seen: dict[tuple[str, ToolSource], Binding] = {}
-        for binding in bindings:
-            other = seen.setdefault((binding.tool.name, binding.source), binding)
-            if other is not binding:
+    def _change(self, kept: Sequence[Binding], new: Sequence[Binding]) -> None:
+        """Take other tools, if they go together; the caller holds the lock. Adding one costs the same however many."""
+        taken = self._taken if kept is self._bindings else {self._key(binding): binding for binding in kept}
+        added: dict[Hashable, Binding] = {}
+        for binding in new:
+            key = self._key(binding)
+            if (other := taken.get(key) or added.get(key)) is not None:
                 raise self._collision(other, binding)
+            added[key] = binding
+        taken.update(added)
+        self._bindings, self._taken, self._snapshot = (*kept, *new), taken, None
+
+    def _key(self, binding: Binding) -> Hashable:
+        """Return what no two tools may share under the policy."""
+        if self._collisions == "error":
+            return binding.tool.name
+        # A prefix made of the source would not tell two of one source apart.
+        return (binding.tool.name, binding.source) if self._collisions == "prefix" else id(binding)
+
+    def _now(self) -> _Snapshot:
+        """Return what is listed, worked out once after each change."""
+        with self._lock:
+            if self._snapshot is None:
+                found, shadowed = resolve(
+                    self._bindings, self._collisions, place=lambda each: _place(each.source), refuse=self._collision
+                )
+                listed = tuple(found[name].tool for name in sorted(found))
+                self._snapshot = _Snapshot(listed, shadowed)
+            return self._snapshot
 
     def _collision(self, first: Binding, second: Binding) -> ToolNameCollision:
         during = f"registering a tool in {self.id!r}"
