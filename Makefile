@@ -25,8 +25,9 @@ format: $(VENV)/dev ## Format the code.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/dev ## Compare the cost of telemetry with the same written by hand.
+bench: $(VENV)/dev ## Compare the cost of telemetry with the same written by hand; measure searches for tools.
 	@PYTHONPATH=tests $(BIN)/python -m bench.iteration $(ARGS)
+	@PYTHONPATH=tests $(BIN)/python -m bench.tool_search
 
 coverage: $(VENV)/dev ## Run the test suite and report what it does not reach.
 	$(BIN)/coverage run -m pytest

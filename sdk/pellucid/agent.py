@@ -15,14 +15,16 @@ from pellucid.messages import Message
 from pellucid.models import Model, Prices, PublishedPrices, Settings, require_model, resolve
 from pellucid.output import Output, OutputT
 from pellucid.portal import run_in_portal
+from pellucid.reliability import Reliability
 from pellucid.run import Run, RunResult, Setup
 from pellucid.runtime import execute
 from pellucid.stream import RunStream
 from pellucid.subagent import agent_tool
 from pellucid.telemetry import Listener, Listeners, Pipeline
 from pellucid.tools import Lister, Tool, ToolProvider, static_tools, tool
-from pellucid.tools.catalog import Catalogs
-from pellucid.tools.explain import Explanation, explain
+from pellucid.tools.catalog import Catalogs, RegistryMode, check_mode
+from pellucid.tools.collisions import Collisions, check_policy
+from pellucid.tools.explain import Explained, Explanation, explain
 from pellucid.tools.permission import Permissions, Policy
 from pellucid.tools.skills import Skill, SkillProvider
 
@@ -51,7 +53,12 @@ class Agent(Generic[OutputT]):
         policy: Decides which tools the model is offered, and which calls it may make.
         telemetry: Where telemetry goes; OpenTelemetry's global providers if not given.
         description: Value of `gen_ai.agent.description`.
+        reliability: What to do when discovery, a model or a tool fails; without it nothing is tried again.
         prices: Says what model calls cost; the vendors' published prices if not given.
+        collisions: What happens when two providers offer tools of one name: `error` fails the run, `first` and `last`
+            say which provider's is taken, `prefix` offers the later one as `<provider id>__<name>`.
+        registry_mode: `full` offers all tools to the model. `lazy` offers `tool_search` in their place, with which it
+            finds and activates them.
 
     Raises:
         ConfigError: something of this cannot work.
@@ -75,6 +82,9 @@ class Agent(Generic[OutputT]):
         telemetry: Pipeline | None = None,
         description: str | None = None,
         prices: Prices | None = None,
+        reliability: Reliability | None = None,
+        collisions: Collisions = "error",
+        registry_mode: RegistryMode = "full",
     ) -> None: ...
 
     @overload  # to type checkers a union, a Literal or an Annotated is no type[...]
@@ -94,6 +104,9 @@ class Agent(Generic[OutputT]):
         telemetry: Pipeline | None = None,
         description: str | None = None,
         prices: Prices | None = None,
+        reliability: Reliability | None = None,
+        collisions: Collisions = "error",
+        registry_mode: RegistryMode = "full",
     ) -> None: ...
 
     def __init__(
@@ -112,6 +125,9 @@ class Agent(Generic[OutputT]):
         telemetry: Pipeline | None = None,
         description: str | None = None,
         prices: Prices | None = None,
+        reliability: Reliability | None = None,
+        collisions: Collisions = "error",
+        registry_mode: RegistryMode = "full",
     ) -> None:
         if not name:
             raise ConfigError("Agent: name must not be empty; it names the agent in traces and metrics")
@@ -121,6 +137,8 @@ class Agent(Generic[OutputT]):
                 f"Agent {name!r}: prices must be a function of provider, model and usage; make one of a table by "
                 f"PriceTable({{'openai:gpt-6-sol': Price(input=..., output=...)}})"
             )
+        check_policy(f"Agent {name!r}", collisions)
+        check_mode(f"Agent {name!r}", registry_mode)
         own = static_tools([item if isinstance(item, Tool) else tool(item) for item in tools])
         offered = [own, *providers] if tools or not (providers or skills) else list(providers)
         loader = SkillProvider(skills)
@@ -141,10 +159,11 @@ class Agent(Generic[OutputT]):
             output=answer,
             settings=settings,
             parameters=digest_of_parameters(settings, answer.schema if answer is not None else None),
+            reliability=reliability,
             prices=prices if prices is not None else PublishedPrices(),
             listers=listers,
             limits=limits or Limits(),
-            catalogs=Catalogs(),
+            catalogs=Catalogs(collisions, is_lazy=registry_mode == "lazy"),
             listeners=Listeners(),
             skills=loader.skills,
             permissions=Permissions(policy) if policy is not None else None,
@@ -181,6 +200,7 @@ class Agent(Generic[OutputT]):
             RunCancelled: `signal` was cancelled. (A cancelled task or scope raises the event loop's own exception.)
             RunTimeout: `Limits.deadline` passed.
             DiscoveryError, ToolNameCollision, ModelError: a phase failed.
+            ReliabilityFailFast: a reliability rule ended the run.
             OutputError: the model's answer is not of the type `output`, also at the second attempt.
         """
         return await execute(self._begin(input, history, identity=identity, signal=signal, deps=deps))
@@ -271,9 +291,14 @@ class Agent(Generic[OutputT]):
             ctx: What providers may know: on whose behalf, and which skills are active.
         """
         setup = self._setup
-        providers = [lister.provider for lister in setup.listers]
-        policy = setup.permissions.policy if setup.permissions is not None else None
-        return await explain(self.name, providers, policy, tool_name, ctx or DiscoveryContext())
+        of = Explained(
+            agent=self.name,
+            providers=[lister.provider for lister in setup.listers],
+            policy=setup.permissions.policy if setup.permissions is not None else None,
+            collisions=setup.catalogs.collisions,
+            is_lazy=setup.catalogs.is_lazy,
+        )
+        return await explain(of, tool_name, ctx or DiscoveryContext())
 
     def _begin(
         self,

@@ -10,6 +10,7 @@ from pellucid.run import Run
 from pellucid.telemetry import COMPOSE, Boundary, Recorded, boundary
 from pellucid.telemetry.recording import Recorder
 from pellucid.tools.catalog import Catalog
+from pellucid.tools.collisions import tell_shadowed
 from pellucid.tools.permission import Permissions
 from pellucid.types import JSONValue
 
@@ -18,22 +19,27 @@ MOST_NAMES = 64
 
 
 async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple[ModelRequest, Catalog]:
-    """Return the request of this iteration, and what of the catalogue is offered in it: nothing if it is `closing`.
+    """Return the request of this iteration, one without tools if the run is `closing`; and what it offers.
 
     Raises:
-        ToolNameCollision: two providers offer one name.
+        ToolNameCollision: two providers offer one name, and the agent's policy is to refuse that.
         PolicyHalt: the permission policy ended the run.
     """
     with boundary(run, COMPOSE, agent=run.agent) as b:
         asked = {"catalog": catalog.digest, "messages": len(run.messages), "closing": closing}
         b.record_input(lambda recorder: recorder.facts(asked))
-        if run.setup.permissions is not None and not closing:
-            catalog = await _permitted(run, b, run.setup.permissions, catalog)
+        if not closing:
+            if run.setup.permissions is not None:
+                catalog = await _permitted(run, b, run.setup.permissions, catalog)
+            catalog = run.offers.of(run, b.span.get_span_context(), catalog, run.messages)
         definitions = () if closing else catalog.definitions
         is_new = run.offering != catalog.digest
         if is_new and not closing:
             run.offering = catalog.digest
             run.offered.update(catalog.bindings)
+        if catalog.shadowed:
+            b.note(shadowed=len(catalog.shadowed))
+            run.shadowed = tell_shadowed(run, b.span.get_span_context(), catalog.shadowed, run.shadowed)
         request = ModelRequest(
             instructions=run.setup.instructions,
             messages=tuple(run.messages),

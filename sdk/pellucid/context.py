@@ -197,6 +197,8 @@ class Limits:
     Attributes:
         max_iterations: Passes of the loop. When the last one still asks for tools, they are run and the model is
             asked once more, without tools, for a closing answer.
+        max_discoveries: Iterations that only discover lazy tools; these do not count as iterations. When they are used
+            up, the model is told to call a tool or to answer.
         max_tool_calls: Tool calls of the whole run; further ones are refused and a closing answer is asked for.
         parallel_tools: Tool calls of one message that run at the same time.
         deadline: Wall-clock time of the whole run.
@@ -207,6 +209,7 @@ class Limits:
     """
 
     max_iterations: int = 10
+    max_discoveries: int = 10
     max_tool_calls: int | None = None
     parallel_tools: int = 8
     deadline: float | None = None
@@ -219,7 +222,8 @@ class Limits:
         for name in ("max_iterations", "parallel_tools", "max_result_bytes"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"Limits({name}={getattr(self, name)!r}): must be at least 1")
-        for name in ("max_tool_calls", "deadline", "discovery_timeout", "model_timeout", "tool_timeout"):
+        times = ("deadline", "discovery_timeout", "model_timeout", "tool_timeout")
+        for name in ("max_discoveries", "max_tool_calls", *times):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ConfigError(f"Limits({name}={value!r}): must not be negative; use None for no bound")

@@ -17,13 +17,15 @@ from opentelemetry.trace import SpanContext
 from pellucid import semconv
 from pellucid.background import OutOfTime, call_soon, race
 from pellucid.context import ToolContext
-from pellucid.errors import PolicyHalt, ToolError, describe
+from pellucid.errors import PolicyHalt, ReliabilityFailFast, ToolError, describe, first_of
 from pellucid.events import ToolProgress
 from pellucid.messages import ToolCall, ToolResult
+from pellucid.reliability import Decision, Gate, Reliability, Situation, Subject
 from pellucid.results import to_response
 from pellucid.run import Run
 from pellucid.telemetry import DISPATCH, Boundary, boundary
-from pellucid.tools.catalog import Binding, Catalog
+from pellucid.tools.catalog import Catalog
+from pellucid.tools.collisions import Binding
 from pellucid.tools.permission import Permissions
 from pellucid.tools.tool import Tool
 from pellucid.types import JSONObject, JSONValue
@@ -36,7 +38,8 @@ _HALTED = "Not run: {}. The run has been ended."
 async def dispatch(run: Run, catalog: Catalog, calls: Sequence[ToolCall]) -> list[ToolResult]:
     """Run the calls of one message at the same time, up to `Limits.parallel_tools`, and return results in call order.
 
-    Of several calls with one id the first is run; the others are refused, which its result says.
+    Of several calls with one id the first is run; the others are refused, which its result says. Calls that discover
+    tools come before those of the tools that they discover.
     """
     first: dict[str, ToolCall] = {}
     repeated = [call for call in calls if first.setdefault(_id(call), call) is not call]
@@ -50,9 +53,14 @@ async def dispatch(run: Run, catalog: Catalog, calls: Sequence[ToolCall]) -> lis
             async with slots:
                 results[_id(call)] = await _execute(run, catalog, call)
 
-        async with anyio.create_task_group() as tasks:
-            for call in first.values():
-                tasks.start_soon(work, call)
+        try:
+            for group in catalog.groups(list(first.values())):
+                async with anyio.create_task_group() as tasks:
+                    for call in group:
+                        tasks.start_soon(work, call)
+        except BaseExceptionGroup as several:
+            ended = first_of(several)
+            raise ended from ended.__cause__
     for call in repeated:
         results[_id(call)] = _refuse_repeated(run, catalog, call, results[_id(call)])
     return [results[call_id] for call_id in first]
@@ -64,8 +72,16 @@ async def _execute(run: Run, catalog: Catalog, call: ToolCall) -> ToolResult:
     with _observed(run, binding, call) as b:
         b.input(call.arguments)
         try:
-            value = await _perform(run, b, _resolve(run, b, catalog, call), call)
+            binding = _resolve(run, b, catalog, call)
+            if run.setup.permissions is not None:
+                await _permit(run, b, run.setup.permissions, binding, call)
+            if run.setup.reliability is None:
+                value = await _perform(run, b, binding.tool, call)
+            else:
+                value = await _guarded(run, b, run.setup.reliability, binding.tool, call)
             response = to_response(value, run.limits.max_result_bytes)
+        except ReliabilityFailFast:
+            raise
         except Exception as error:  # noqa: BLE001  (whatever a tool raises is a result for the model)
             b.fail(error)
             result = ToolResult(_id(call), _explain(error), is_error=True, name=call.name)
@@ -73,6 +89,52 @@ async def _execute(run: Run, catalog: Catalog, call: ToolCall) -> ToolResult:
             result = ToolResult(_id(call), response, name=call.name)
         b.output(result.to_dict()["response"])
         return result
+
+
+async def _permit(run: Run, b: Boundary, permissions: Permissions, binding: Binding, call: ToolCall) -> None:
+    """Ask the policy whether the call may be made; a halt ends the run once every call has its result.
+
+    It is asked before the reliability rules: a denial is no failure, and is not tried again.
+    """
+    arguments = _arguments(binding.tool, call)
+    b.note(permission="deny")  # until it has said something else, whatever ends this
+    try:
+        await permissions.check(run, b.span.get_span_context(), binding, arguments, _id(call))
+    except PolicyHalt as halt:
+        b.note(permission="halt")
+        run.halted = run.halted or halt
+        raise
+    b.note(permission="allow")
+    _check_halted(run)
+
+
+async def _guarded(run: Run, b: Boundary, reliability: Reliability, tool: Tool, call: ToolCall) -> Any:
+    """Run the tool as often as the rules want, all within its one boundary."""
+
+    def bar(decision: Decision) -> str | None:
+        if decision.then == "retry_other":
+            return "no_other"
+        return "not_idempotent" if decision.then == "retry" and not tool.idempotent else None
+
+    subject = Subject(operation="tool", tool_name=tool.name, apart=tool.source)
+    gate = Gate(reliability, run, subject, usage=lambda: run.usage, signal=run.signal, bar=bar)
+
+    async def attempt() -> Any:
+        try:
+            with gate.admitted():
+                value = await _perform(run, b, tool, call)
+        except Exception as error:
+            gate.judge(b.span, error=error)
+            raise
+        gate.judge(b.span, response=value)
+        return value
+
+    async def instead(decision: Decision, situation: Situation) -> Any:
+        assert decision.value is not None
+        value = decision.value(situation)
+        return await value if isawaitable(value) else value
+
+    return await gate.run(attempt, instead=instead)
 
 
 def _observed(run: Run, binding: Binding | None, call: ToolCall) -> Boundary:
@@ -88,6 +150,8 @@ def _observed(run: Run, binding: Binding | None, call: ToolCall) -> Boundary:
         tool_type="function",
         tool_call_id=_id(call)[:_LONGEST_ID],
         provider_id=binding.provider_id if binding is not None else None,
+        source=binding.source.kind if binding is not None else None,
+        source_place=binding.source.place if binding is not None else None,
         dispatch_mode=tool.mode if tool is not None else None,
         conversation_id=run.conversation_id,
     )
@@ -108,7 +172,7 @@ def _listed(catalog: Catalog, call: ToolCall) -> Binding | None:
     """Return what a call means, also if the policy keeps it from the model."""
     if (denied := catalog.denied.get(call.name)) is not None:
         return denied.binding
-    return catalog.bindings.get(call.name)
+    return catalog.find(call.name)
 
 
 def _resolve(run: Run, b: Boundary, catalog: Catalog, call: ToolCall) -> Binding:
@@ -125,11 +189,13 @@ def _resolve(run: Run, b: Boundary, catalog: Catalog, call: ToolCall) -> Binding
             error_type="max_tool_calls",
         )
     _check_halted(run)
-    if (binding := catalog.bindings.get(call.name)) is not None:
-        return binding
     if (denied := catalog.denied.get(call.name)) is not None and run.setup.permissions is not None:
         b.note(permission="deny")
         raise run.setup.permissions.refuse(run, b.span.get_span_context(), denied, _id(call))
+    if (binding := catalog.find(call.name)) is not None:
+        if (refusal := catalog.refusal(call.name)) is not None:
+            raise ToolError(refusal, error_type="tool_not_active")
+        return binding
     if call.name in run.offered:
         raise ToolError(
             f"Tool {call.name!r} was removed since it was offered. {_alternatives(catalog, call.name)}",
@@ -147,12 +213,9 @@ def _alternatives(catalog: Catalog, name: str) -> str:
     return f"Available tools: {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}."  # noqa: PLR2004  (enough to choose from)
 
 
-async def _perform(run: Run, b: Boundary, binding: Binding, call: ToolCall) -> Any:
-    """Check the arguments and the permission, and run the tool, within its timeout and, if it is serial, alone."""
-    tool = binding.tool
+async def _perform(run: Run, b: Boundary, tool: Tool, call: ToolCall) -> Any:
+    """Check the arguments and run the tool, within its timeout and, if it is serial, alone."""
     arguments = _arguments(tool, call)
-    if run.setup.permissions is not None:
-        await _permit(run, b, run.setup.permissions, binding, call, arguments)
     timeout = tool.timeout if tool.timeout is not None else run.limits.tool_timeout
     ctx = ToolContext(
         run_id=run.run_id,
@@ -178,20 +241,6 @@ async def _perform(run: Run, b: Boundary, binding: Binding, call: ToolCall) -> A
             run.serial.release()
         if run.nested:  # what did not let itself be stopped is left behind, and must not outlive the call
             run.leave_all(_id(call))
-
-
-async def _permit(
-    run: Run, b: Boundary, permissions: Permissions, binding: Binding, call: ToolCall, arguments: JSONObject
-) -> None:
-    """Ask the policy whether the call may be made; a halt ends the run once every call has its result."""
-    b.note(permission="deny")  # until it has said something else, whatever ends this
-    try:
-        await permissions.check(run, b.span.get_span_context(), binding, arguments, _id(call))
-    except PolicyHalt as halt:
-        b.note(permission="halt")
-        run.halted = run.halted or halt
-        raise
-    b.note(permission="allow")
 
 
 async def _call(tool: Tool, arguments: JSONObject, ctx: ToolContext, within: float | None) -> Any:

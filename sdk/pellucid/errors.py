@@ -9,11 +9,14 @@ PellucidError
 │  ├─ DiscoveryTimeout            it did not answer in time; also a TimeoutError
 │  ├─ DiscoveryBackoff            not asked, because it failed a moment ago; carries retry_after
 │  └─ InvalidCatalog              it answered something that is not a catalogue
-├─ ToolNameCollision              two providers offer one name
+├─ ToolNameCollision              two tools have one name
 ├─ ModelError                     a model failed; carries model, error_kind, status, request_id, retry_after
 │  ├─ ModelTimeout                it did not answer in time; also a TimeoutError
 │  └─ OutputError                 its answer is not of the type that `Agent(output=)` asks for
 ├─ PolicyHalt                     the permission policy ended the run; carries tool_name, stage, reason, messages
+├─ ReliabilityFailFast            a reliability rule ended the run; carries kind, reason
+├─ CircuitOpen                    a circuit breaker did not let a call through; carries provider_id, retry_after;
+│                                 of a provider also a DiscoveryError, of a model also a ModelError
 └─ ToolError                      a tool failed; tools raise it, the model gets its text
    └─ PermissionDenied            the permission policy does not let it be called; carries tool_name, reason
 ```
@@ -23,9 +26,11 @@ The fault of the hub, model or tool itself is always the `__cause__`.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, TypeAlias
 
 __all__ = [
+    "CircuitOpen",
     "ConfigError",
     "DiscoveryBackoff",
     "DiscoveryError",
@@ -38,6 +43,7 @@ __all__ = [
     "PellucidError",
     "PermissionDenied",
     "PolicyHalt",
+    "ReliabilityFailFast",
     "RunCancelled",
     "RunTimeout",
     "ToolError",
@@ -121,14 +127,14 @@ class InvalidCatalog(DiscoveryError):
 
 
 class ToolNameCollision(PellucidError):
-    """Two providers offer a tool of one name. Attributes: tool_name, first, second: the providers' ids."""
+    """Two tools have one name. Attributes: tool_name, first, second: ids of their providers, or their sources."""
 
     error_type = "tool_name_collision"
 
-    def __init__(self, tool_name: str, first: str, second: str) -> None:
+    def __init__(self, tool_name: str, first: str, second: str, *, during: str = "composing the request") -> None:
         super().__init__(
-            f"composing the request failed: tool {tool_name!r} is offered by both {first!r} and {second!r}; "
-            f"rename one of them, or hide one with gated_tools()"
+            f"{during} failed: tool {tool_name!r} is offered by both {first!r} and {second!r}; "
+            f"rename one of them, hide one with gated_tools(), or choose with collisions='first', 'last' or 'prefix'"
         )
         self.tool_name = tool_name
         self.first = first
@@ -197,6 +203,62 @@ class OutputError(ModelError):
         self.text = text
 
 
+class ReliabilityFailFast(PellucidError):
+    """A reliability rule ended the run.
+
+    Attributes:
+        kind: The rule's.
+        reason: What it ended.
+        cause: What had failed, if anything had; also the `__cause__`.
+    """
+
+    def __init__(self, kind: str, reason: str, cause: BaseException | None = None) -> None:
+        super().__init__(f"{reason}{f': {cause}' if cause is not None else ''}")
+        self.kind = kind
+        self.reason = reason
+        self.cause = cause
+        self.error_type = "" if cause is not None else "reliability"
+        self.__cause__ = cause
+
+
+class CircuitOpen(PellucidError):
+    """A circuit breaker did not let a call through, because it failed again and again; nothing was called.
+
+    Attributes:
+        provider_id: The provider, model or tool.
+        retry_after: Seconds until somebody may try.
+    """
+
+    error_type = "circuit_open"
+
+    def __init__(self, provider_id: str, retry_after: float) -> None:
+        PellucidError.__init__(  # not the next of a subclass with two bases
+            self,
+            f"{provider_id!r} is not called, because it failed again and again; a try is due in {retry_after:.1f} s",
+        )
+        self.provider_id = provider_id
+        self.retry_after: float | None = retry_after
+
+
+class DiscoveryCircuitOpen(CircuitOpen, DiscoveryError):
+    """The circuit of a tool provider is open."""
+
+    def __init__(self, provider_id: str, retry_after: float) -> None:
+        CircuitOpen.__init__(self, provider_id, retry_after)
+        self.problem = str(self)
+
+
+class ModelCircuitOpen(CircuitOpen, ModelError):
+    """The circuit of a model is open."""
+
+    def __init__(self, model: str, retry_after: float) -> None:
+        CircuitOpen.__init__(self, model, retry_after)
+        self.model = model
+        self.error_type = "circuit_open"
+        self.error_kind = "circuit_open"
+        self.status = self.request_id = None
+
+
 class ToolError(PellucidError):
     """A tool failed. Raise it in a tool to choose what the model reads; the text is passed on as it is.
 
@@ -261,13 +323,51 @@ def error_type_of(error: BaseException) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
+_KINDS: Final[Sequence[tuple[ErrorKind, type[BaseException] | tuple[type[BaseException], ...]]]] = (
+    ("cancelled", RunCancelled),
+    ("timeout", TimeoutError),
+    ("circuit_open", CircuitOpen),
+    ("invalid_response", InvalidCatalog),
+    ("unavailable", (OSError, DiscoveryBackoff)),
+    ("tool_error", ToolError),
+)
+
+
+_TOOL_KINDS: Final[Mapping[str, ErrorKind]] = {"timeout": "timeout", "invalid_arguments": "invalid_request"}
+
+
 def error_kind_of(error: BaseException) -> ErrorKind:
-    """Return what an error means, as far as its type says."""
-    if isinstance(error, ModelError):
+    """Return what an error means, as far as its type says; of a group, what its first failure means."""
+    if isinstance(error, BaseExceptionGroup):
+        error = first_of(error)
+    if isinstance(error, ModelError) and error.error_kind != "unknown":
         return error.error_kind
-    if isinstance(error, TimeoutError):
-        return "timeout"
-    return "unavailable" if isinstance(error, OSError) else "unknown"
+    if isinstance(error, ToolError) and error.error_type in _TOOL_KINDS:
+        return _TOOL_KINDS[error.error_type]
+    for kind, types in _KINDS:
+        if isinstance(error, types):
+            return kind
+    if isinstance(error, PellucidError) and error.__cause__ is not None:
+        return error_kind_of(error.__cause__)
+    response = getattr(error, "response", None)  # where HTTP clients keep the answer
+    status = getattr(error, "status_code", None) or getattr(response, "status_code", None)
+    return kind_of_status(status) if isinstance(status, int) else "unknown"
+
+
+_STATUSES: Final[Mapping[int, ErrorKind]] = {
+    401: "auth",
+    402: "auth",
+    403: "auth",
+    408: "timeout",
+    409: "unavailable",
+    429: "rate_limited",
+    504: "timeout",
+}
+
+
+def kind_of_status(status: int) -> ErrorKind:
+    """Return what an HTTP status of a failure means."""
+    return _STATUSES.get(status) or ("unavailable" if status >= 500 else "invalid_request")  # noqa: PLR2004
 
 
 def describe(error: BaseException) -> str:

@@ -130,6 +130,60 @@ class ToolsQuarantined(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsShadowed(Event):
+    """Two tools have one name, and the first two fields say which of them is called by it.
+
+    Attributes:
+        source: `builtin`, `mcp:<server>` or `hub:<provider id>`.
+        shadowed_provider_id: Provider of the other one.
+        shadowed_source: Its source.
+        offered_as: The name under which the other is offered; None if it is not.
+    """
+
+    name: ClassVar[str] = "tools.shadowed"
+    tool_name: str
+    provider_id: str
+    source: str
+    shadowed_provider_id: str
+    shadowed_source: str
+    offered_as: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsSearched(Event):
+    """A model searched for tools. Attributes: hits: how many tools match; names: the best of them, best first."""
+
+    name: ClassVar[str] = "tools.searched"
+    query: str | None
+    hits: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsActivated(Event):
+    """A lazy tool was activated.
+
+    Attributes:
+        via: `tool_search`, `__lazy__tool__discovery__`, or `history`: it was in an earlier run of the conversation.
+    """
+
+    name: ClassVar[str] = "tools.activated"
+    tool_name: str
+    provider_id: str
+    via: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsDeactivated(Event):
+    """A lazy tool is no longer active. Attributes: reason: `removed` from the catalogue, or `not_lazy` any more."""
+
+    name: ClassVar[str] = "tools.deactivated"
+    tool_name: str
+    provider_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestComposed(Event):
     """A model request is ready. Attributes: digest: hash of it; None if nothing is recorded."""
 
@@ -262,6 +316,93 @@ class ToolDenied(Event):
     permission: str
     reason: str | None
     error_type: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReliabilityRetried(Event):
+    """A reliability rule has an operation tried again, or another model. Attributes: kind: the rule's."""
+
+    name: ClassVar[str] = "reliability.retried"
+    operation: str
+    provider_id: str | None
+    tool_name: str | None
+    model: str | None
+    attempt: int
+    kind: str
+    error: str | None
+    error_type: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReliabilityRecovered(Event):
+    """An operation succeeded after attempts that were not taken."""
+
+    name: ClassVar[str] = "reliability.recovered"
+    operation: str
+    provider_id: str | None
+    tool_name: str | None
+    model: str | None
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReliabilityFellBack(Event):
+    """A reliability rule goes on with another result. Attributes: kind: the rule's."""
+
+    name: ClassVar[str] = "reliability.fell_back"
+    operation: str
+    provider_id: str | None
+    tool_name: str | None
+    model: str | None
+    attempt: int
+    kind: str
+    error: str | None
+    error_type: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReliabilityFailedFast(Event):
+    """A reliability rule ends the run. Attributes: kind: the rule's; attempt: 0 before the first."""
+
+    name: ClassVar[str] = "reliability.failed_fast"
+    operation: str
+    provider_id: str | None
+    tool_name: str | None
+    model: str | None
+    attempt: int
+    kind: str
+    error: str | None
+    error_type: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CircuitOpened(Event):
+    """A provider, model or tool failed again and again, and is left alone."""
+
+    name: ClassVar[str] = "circuit.opened"
+    provider_id: str | None
+    tool_name: str | None
+    model: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CircuitHalfOpened(Event):
+    """One call may try whether it works again."""
+
+    name: ClassVar[str] = "circuit.half_opened"
+    provider_id: str | None
+    tool_name: str | None
+    model: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CircuitClosed(Event):
+    """It works again."""
+
+    name: ClassVar[str] = "circuit.closed"
+    provider_id: str | None
+    tool_name: str | None
+    model: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

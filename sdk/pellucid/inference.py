@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from contextlib import aclosing
+from collections.abc import Sequence
+from contextlib import aclosing, nullcontext
 from dataclasses import replace
 from decimal import Decimal
+from inspect import isawaitable
 from typing import Any
 
 from opentelemetry.trace import format_span_id
@@ -27,6 +29,7 @@ from pellucid.models import (
     told,
 )
 from pellucid.output import prompted
+from pellucid.reliability import Decision, Gate, Reliability, Situation, Subject
 from pellucid.run import Run
 from pellucid.telemetry import INFERENCE, Boundary, boundary, once
 from pellucid.tools.catalog import Catalog
@@ -41,8 +44,11 @@ async def infer(run: Run, request: ModelRequest, catalog: Catalog) -> ModelRespo
         ModelError: the model failed; its own exception is the cause. Of several models, the last one's error has
             notes that tell of the others.
     """
+    models = candidates(run.setup.model)
+    if run.setup.reliability is not None:
+        return await _guarded(run, run.setup.reliability, models, request, catalog)
     failures: list[ModelError] = []
-    for attempt, model in enumerate(candidates(run.setup.model), 1):
+    for attempt, model in enumerate(models, 1):
         partial: list[ModelDelta] = []
         try:
             return await _attempt(run, model, request, catalog, attempt, partial)
@@ -54,8 +60,71 @@ async def infer(run: Run, request: ModelRequest, catalog: Catalog) -> ModelRespo
     raise told(failures)
 
 
+async def _guarded(
+    run: Run, reliability: Reliability, models: Sequence[Model], request: ModelRequest, catalog: Catalog
+) -> ModelResponse:
+    """Ask models as often as the rules want; where they say nothing, a `FallbackModel` does as it does without them."""
+    left = list(models)
+    failures: list[ModelError] = []
+    partial: list[ModelDelta] = []
+
+    def bar(decision: Decision) -> str | None:
+        # Whoever reads the stream has had the beginning of an answer; another one cannot follow it.
+        if partial:
+            return "mid_stream"
+        return "no_other" if decision.then == "retry_other" and len(left) == 1 else None
+
+    gate = Gate(reliability, run, _subject(left[0]), usage=lambda: run.usage, signal=run.signal, bar=bar)
+
+    async def attempt() -> ModelResponse:
+        partial.clear()
+        try:
+            return await _attempt(run, left[0], request, catalog, gate.attempt, partial, gate)
+        except ModelError as error:
+            failures.append(error)
+            told(failures)
+            raise
+
+    def other() -> bool:
+        if len(left) == 1:
+            return False
+        left.pop(0)
+        gate.subject = _subject(left[0])
+        return True
+
+    def otherwise(error: Exception) -> bool:
+        return isinstance(error, ModelError) and not partial and falls_back(run.setup.model, error) and other()
+
+    async def instead(decision: Decision, situation: Situation) -> ModelResponse:
+        assert decision.value is not None
+        value = decision.value(situation)
+        return _checked(run, left[0], _as_response(await value if isawaitable(value) else value))
+
+    return await gate.run(attempt, instead=instead, other=other, otherwise=otherwise)
+
+
+def _as_response(value: Any) -> Any:
+    """Return what a fallback gives as a response, if it is a text or a message."""
+    if isinstance(value, str):
+        value = Message("assistant", value)
+    if isinstance(value, Message):
+        value = ModelResponse(message=value, finish_reason="tool_call" if value.tool_calls else "stop")
+    return value
+
+
+def _subject(model: Model) -> Subject:
+    place = model.provider_name, getattr(model, "server_address", None), getattr(model, "server_port", None)
+    return Subject(operation="inference", model=model.name, apart=place)
+
+
 async def _attempt(
-    run: Run, model: Model, request: ModelRequest, catalog: Catalog, attempt: int, partial: list[ModelDelta]
+    run: Run,
+    model: Model,
+    request: ModelRequest,
+    catalog: Catalog,
+    attempt: int,
+    partial: list[ModelDelta],
+    gate: Gate | None = None,
 ) -> ModelResponse:
     request = request if getattr(model, "native_output", False) else prompted(request)
     with boundary(
@@ -75,15 +144,20 @@ async def _attempt(
         b.note(finish_reasons=("error",))  # until there is a better one, whatever ends this
         _record_request(run, b, request, catalog)
         try:
-            response = await _answer(run, b, model, request, partial)
-        except BaseException:
+            with gate.admitted() if gate is not None else nullcontext():
+                response = await _answer(run, b, model, request, partial)
+        except BaseException as error:
             if partial:
                 b.record_output(lambda recorder: recorder.answer(_unfinished(partial), "error"))
+            if gate is not None and isinstance(error, Exception):
+                gate.judge(b.span, error=error)
             raise
         response = _priced(run, model, response)
         run.usage += response.usage
         run.answering = model.name
         _record_response(run, b, model, response)
+        if gate is not None:
+            gate.judge(b.span, response=response)
         return response
 
 

@@ -15,8 +15,11 @@ from pellucid.errors import PolicyHalt
 from pellucid.messages import Message, Usage
 from pellucid.models import Model, Prices, Settings
 from pellucid.output import Output, OutputT
+from pellucid.reliability import Reliability
 from pellucid.telemetry import Listeners, Pipeline, Scope
 from pellucid.tools.catalog import Catalog, Catalogs
+from pellucid.tools.collisions import Told
+from pellucid.tools.lazy import Offers
 from pellucid.tools.listing import Lister
 from pellucid.tools.permission import Permissions
 from pellucid.tools.skills import ActiveSkills, Skill
@@ -65,6 +68,7 @@ class Setup:
     settings: Settings
     parameters: str
     prices: Prices
+    reliability: Reliability | None
     listers: tuple[Lister, ...]
     limits: Limits
     catalogs: Catalogs
@@ -92,6 +96,8 @@ class Run(Scope):
         nested: The runs nested in this one that are under way, and the ids of the calls that they are nested in.
         delegated: What the runs nested in this one have used.
         answering: Name of the model that answered last, of several the one that did.
+        shadowed: Collisions of which the run was told last.
+        offers: What is offered of catalogues with lazy tools.
         answer: What the last answer came to: its text, or the value it says.
         repaired: Whether the model was told once that its answer is not of the type that is wanted.
     """
@@ -110,12 +116,14 @@ class Run(Scope):
         "nested",
         "offered",
         "offering",
+        "offers",
         "outer_deadline",
         "permitted",
         "reader",
         "repaired",
         "serial",
         "setup",
+        "shadowed",
         "signal",
         "skills",
         "tool_calls",
@@ -148,6 +156,7 @@ class Run(Scope):
         self.reader = stream
         self.usage = Usage()
         self.tool_calls = 0
+        self.offers = Offers(self.limits.max_discoveries)
         self.offered: set[str] = set()
         self.offering: str | None = None
         self.permitted: tuple[Catalog, Catalog] | None = None
@@ -160,6 +169,7 @@ class Run(Scope):
         self.nested: dict[Run, str] = {}
         self.delegated = Usage()
         self.answering = setup.model.name
+        self.shadowed: Told = frozenset()
         self.answer: Any = None
         self.repaired = False
         self.serial = anyio.Lock()

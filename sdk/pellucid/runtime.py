@@ -119,7 +119,7 @@ async def _loop(run: Run, b: Boundary) -> tuple[Status, str, ModelResponse]:
     limit = "max_iterations"
     # A cancellation that came first arrives here, before the first phase; later ones do where a model is waited for.
     await checkpoint()
-    while run.iteration < run.limits.max_iterations:
+    while run.iteration < run.limits.max_iterations + run.offers.activation.iterations:
         run.iteration += 1
         b.note(iterations=run.iteration)
         request, catalog = await compose(run, await discover(run))
@@ -133,6 +133,7 @@ async def _loop(run: Run, b: Boundary) -> tuple[Status, str, ModelResponse]:
             run.repaired = True
             continue
         run.messages.append(Message("tool", await dispatch(run, catalog, calls)))
+        run.offers.activation.count(only_discovered=catalog.only_discovers(calls))
         if run.closed:
             await checkpoint()  # it was cancelled while a tool did not let itself be stopped: here it hears of it
         if run.halted is not None:
@@ -191,7 +192,7 @@ def _tally(run: Run, b: Boundary) -> None:
 
 async def _closing_answer(run: Run, catalog: Catalog) -> ModelResponse:
     """Ask once more, without tools; it belongs to the last iteration, so that the limit is never exceeded."""
-    request, _ = await compose(run, catalog, closing=True)
+    request, catalog = await compose(run, catalog, closing=True)
     response = await infer(run, request, catalog)
     parts = [part for part in response.message.parts if not isinstance(part, ToolCall)]
     run.messages.append(Message("assistant", parts))

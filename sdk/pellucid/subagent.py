@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from pellucid.context import ToolContext
-from pellucid.errors import ConfigError, ToolError
+from pellucid.errors import ConfigError, PolicyHalt, ReliabilityFailFast, ToolError, describe, error_type_of
 from pellucid.run import Run
 from pellucid.runtime import execute
 from pellucid.telemetry import Pipeline, current_scope
@@ -77,5 +77,8 @@ async def _nested(agent: str, outer: Run | None, given: str, ctx: ToolContext, b
     outer.nested[run] = ctx.tool_call_id
     try:
         return (await execute(run)).output
+    except (PolicyHalt, ReliabilityFailFast) as error:
+        # They end the run in which they are raised, and not the one that it is nested in.
+        raise ToolError(f"The tool failed. {describe(error)}", error_type=error_type_of(error)) from error
     finally:
         outer.leave(run)

@@ -1,15 +1,26 @@
-"""Each attribute that the reference describes is emitted by some run, but for those that it says nothing sets yet."""
+"""Each attribute that the reference describes is emitted by some run."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 
-from pellucid import Agent, CapturePolicy, ModelError, ToolCall, semconv
+from pellucid import (
+    Agent,
+    CapturePolicy,
+    DiscoveryContext,
+    ModelError,
+    Reliability,
+    Rule,
+    Tool,
+    ToolCall,
+    ToolRegistry,
+    retry,
+    semconv,
+    static_tools,
+)
 from pellucid.mcp import MCPProvider
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import capture
@@ -27,20 +38,28 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Async generator 'http:ResourceWarning"),
 ]
 
-PAGE = (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text()
 NAMES = {
     value
     for name, value in vars(semconv).items()
     if name.isupper() and isinstance(value, str) and "." in value and not value.startswith("http")
 }
+RELIABILITY = Reliability([Rule(when=lambda s: s.error is not None, then=retry(backoff=0.0), kind="again")])
 OF_TAIL_SAMPLING = {semconv.SAMPLING_REASON, semconv.SAMPLING_EARLY}
 """Labels that need a tail sampler; its own tests hold them."""
 
 
-def not_yet() -> set[str]:
-    """Return the names of which the reference says that nothing sets them."""
-    sentence = PAGE.split("Nothing sets these yet")[1].split("\n\n")[0]
-    return set(re.findall(r"`([^`]+)`", sentence))
+class Flaky:
+    """A provider that fails at first."""
+
+    id = "flaky"
+    asked = 0
+
+    def list_tools(self, ctx: DiscoveryContext) -> list[Tool]:
+        """Fail, then answer."""
+        self.asked += 1
+        if self.asked == 1:
+            raise OSError("down")
+        return []
 
 
 async def call(provider: MCPProvider, *tools: str) -> None:
@@ -57,7 +76,7 @@ async def over_mcp(make_app: Callable[[], Any], *tools: str) -> None:
 
 
 async def test_what_is_described_is_emitted() -> None:
-    """Runs of all kinds together emit exactly the names that are not marked as unused."""
+    """Runs of all kinds together emit exactly the names that there are."""
     with capture(capture=CapturePolicy("redacted", max_bytes=512)) as telemetry:
         await within(scene.agent().run(scene.HISTORY, identity=scene.WHO))
         agent = scene.agent()
@@ -69,9 +88,14 @@ async def test_what_is_described_is_emitted() -> None:
             await within(Agent("a", model=ScriptedModel(OSError("down"))).run("hi"))
         model = ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "done")
         await within(Agent("a", model=model, tools=[scene.add], policy=lambda request: "allow").run("hi"))
+        await within(Agent("a", model=ScriptedModel("hi"), providers=[Flaky()], reliability=RELIABILITY).run("hi"))
+        found_twice = [static_tools([scene.add]), ToolRegistry([scene.add])]
+        await within(scene.agent(tools=(), providers=found_twice, collisions="prefix").run("hi"))
+        search = ScriptedModel(ToolCall("tool_search", {"query": "add"}), "done")
+        await within(Agent("a", model=search, tools=[scene.add], registry_mode="lazy").run("hi"))
         await over_mcp(modern_server().streamable_http_app, "refuse")
         await over_mcp(lambda: LegacyHttp().app, "count")
     emitted = {name for span in telemetry.spans for name in attributes(span)}
     emitted |= {name for point in telemetry.metrics for name in point.attributes}
     assert emitted <= NAMES
-    assert NAMES - emitted == not_yet() | OF_TAIL_SAMPLING
+    assert NAMES - emitted == OF_TAIL_SAMPLING

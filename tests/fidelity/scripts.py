@@ -26,6 +26,7 @@ from pellucid import (
     RunResult,
     Tool,
     ToolCall,
+    ToolRegistry,
     Usage,
     combined,
     gated_tools,
@@ -41,11 +42,16 @@ Capture: TypeAlias = Literal["full", "redacted", "metadata", "off"]
 Policy: TypeAlias = Literal["denies", "halts", "fails"]
 Reader: TypeAlias = Literal["none", "reads", "leaves", "raises", "sync"]
 
-TOOLS: Final = ("quick", "threaded", "broken", "broken_thread", "hangs", "nested", "odd", "serial", "sub_agent")
-CALLS: Final = (*TOOLS, "invented", "bad_arguments", "from_hub")
+TOOLS: Final = ("quick", "threaded", "broken", "broken_thread", "hangs", "nested", "odd", "serial", "lazy", "sub_agent")
+META: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "discovers": ("__lazy__tool__discovery__", {"toolNames": ["lazy", "invented"]}),
+    "searches": ("tool_search", {"query": "searched"}),
+    "activates": ("tool_search", {"names": ["searched", "invented"]}),
+}
+CALLS: Final = (*TOOLS, *META, "invented", "bad_arguments", "from_hub", "searched")
 PROVIDERS: Final = (
     "gate", "broken_gate", "hub", "stale_hub", "refreshing_hub", "dying_hub", "hung_hub", "skipping", "skipping_hubs",
-    "failing", "invalid", "quarantined", "empty",
+    "failing", "invalid", "quarantined", "empty", "doubles", "lazy_registry",
 )  # fmt: skip
 HARMLESS: Final = frozenset(PROVIDERS) - {"broken_gate", "dying_hub", "hung_hub", "failing", "invalid"}
 DEADLINE: Final = 0.03
@@ -151,6 +157,8 @@ class Playing:
     def call(self, step: int, index: int, name: str) -> ToolCall:
         """Return one call; several of a message may have one id."""
         number = 0 if self.script.repeated_ids else index
+        if name in META:
+            return ToolCall(*META[name], f"call_{step}_{number}")
         arguments: Any = {"n": "no number"} if name == "bad_arguments" else {"n": index}
         arguments = {"input": "again"} if name == "sub_agent" else arguments
         return ToolCall("quick" if name == "bad_arguments" else name, arguments, f"call_{step}_{number}")
@@ -255,9 +263,16 @@ class Stage:
         runs: dict[str, Callable[..., Any]] = {
             "quick": quick, "threaded": threaded, "broken": broken, "broken_thread": broken_thread,
             "hangs": stubborn if self.script.stubborn else hangs, "nested": nested, "odd": odd, "serial": quick,
+            "lazy": quick,
         }  # fmt: skip
         tools = [
-            make_tool(name, runs[name], timeout=self.timeout if name == "hangs" else None, serial=name == "serial")
+            make_tool(
+                name,
+                runs[name],
+                timeout=self.timeout if name == "hangs" else None,
+                serial=name == "serial",
+                lazy=name == "lazy",
+            )
             for name in runs
         ]
         deeper = [tool for tool in tools if tool.name in ("quick", "hangs")]
@@ -265,12 +280,15 @@ class Stage:
         tools.append(sub_agent.as_tool("sub_agent", timeout=self.timeout))
         limits = Limits(
             max_iterations=4,
+            max_discoveries=2,
             max_tool_calls=self.script.most_calls,
             deadline=DEADLINE if self.script.ending == "deadline" else None,
             model_timeout=TIMEOUT if self.script.answer == "hangs" else None,
         )
+        model = Playing(self.script)
         policy = partial(_decide, self.script.policy) if self.script.policy else None
-        return Agent(name, model=Playing(self.script), tools=tools, providers=providers, limits=limits, policy=policy)
+        options: dict[str, Any] = {"limits": limits, "collisions": "first", "policy": policy}
+        return Agent(name, model=model, tools=tools, providers=providers, **options)
 
     async def play(self) -> None:
         """Run the script to its end, whatever that is."""
@@ -417,6 +435,13 @@ class _Down:
         raise ConnectionError("the hub is away")
 
 
+def _doubles() -> ToolRegistry:
+    registry = ToolRegistry([make_tool("double", quick)], id="doubles", collisions="last")
+    registry.register_mcp(make_tool("double", quick), "a")
+    registry.register_mcp(make_tool("quick", quick), "b")
+    return registry
+
+
 PROVIDER: Final[dict[str, Callable[[], Any]]] = {
     "gate": lambda: gated_tools(static_tools([make_tool("hidden", quick), make_tool("shown", quick)]), _slow_gate),
     "broken_gate": lambda: gated_tools(_Guarded(), _refuse),
@@ -439,6 +464,8 @@ PROVIDER: Final[dict[str, Callable[[], Any]]] = {
         DiscoveryProvider(FakeHub(latency=math.inf), id="hung-and-skipped", timeout=TIMEOUT), _Invalid(),
         DiscoveryProvider(FakeHub([make_tool("from_third", quick)]), id="third"), on_error="skip",
     ),
+    "doubles": _doubles,
+    "lazy_registry": lambda: ToolRegistry([make_tool("searched", quick)], id="lazy-registry", registry_mode="lazy"),
     "failing": lambda: combined(_Down(), _Guarded()),
     "invalid": _Invalid,
     "quarantined": _Quarantined,

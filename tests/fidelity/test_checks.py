@@ -72,6 +72,7 @@ SPANS: dict[str, tuple[dict[str, Any], str]] = {
     "a number as a text": ({"attributes": {semconv.ATTEMPT: "1"}}, "should be of type int"),
     "a second attempt of nothing": ({"attributes": {semconv.ATTEMPT: 2}}, "no failed attempt goes before it"),
     "a cost that nobody counted": ({"attributes": {semconv.COST_USD: 0.5}}, "its chat spans add up to 0.5"),
+    "a share above one": ({"attributes": {semconv.CACHED_SHARE: 1.5}}, "no share of its input"),
     "another operation": ({"attributes": {semconv.OPERATION_NAME: "talk"}}, "instead of 'chat'"),
     "no outcome": ({"attributes": {semconv.OUTCOME: None}}, "has no outcome"),
     "a success with an error": ({"attributes": {semconv.ERROR_TYPE: "x"}}, "error.type 'x'"),
@@ -245,6 +246,16 @@ def test_a_metric_that_lies_is_found(told: Captured, change: Callable[[Point], P
     name = semconv.OPERATION_DURATION.name
     bend_points(told, lambda point: change(point) if point.name == name else point)
     with pytest.raises(AssertionError, match=complaint):
+        check_telemetry(told)
+
+
+@pytest.mark.parametrize("attribute", [semconv.COST_USD, semconv.CACHED_SHARE])
+def test_costs_and_shares_that_no_metric_has_are_found(told: Captured, attribute: str) -> None:
+    """What a span says of them is measured, too."""
+    bend(told, "chat", attributes={attribute: 0.5})
+    if attribute == semconv.COST_USD:
+        bend(told, "invoke_agent", attributes={attribute: 0.5})
+    with pytest.raises(AssertionError, match=r"adds up to 0|has 0 measurements for 1 spans"):
         check_telemetry(told)
 
 

@@ -88,6 +88,20 @@ async def test_failures_that_every_model_would_have(kind: ErrorKind) -> None:
     assert second.requests == []
 
 
+async def test_a_failure_in_a_group_has_the_kind_that_it_has_by_itself() -> None:
+    """Models that work with task groups raise groups; what is in them says whether the next one is asked."""
+
+    def refused(request: ModelRequest) -> str:
+        raise ExceptionGroup("tasks", [ModelError("first", "no", error_kind="invalid_request")])
+
+    second = ScriptedModel()
+    with pytest.raises(ModelError) as caught:
+        await within(Agent("a", model=FallbackModel(FunctionModel(refused), second)).run("go"))
+    assert caught.value.error_kind == "invalid_request"
+    assert isinstance(caught.value.__cause__, ExceptionGroup)
+    assert second.requests == []
+
+
 async def test_the_kinds_can_be_chosen() -> None:
     """`on=` says which."""
     model = FallbackModel(failing("rate_limited"), ScriptedModel("hi"), on={"timeout"})

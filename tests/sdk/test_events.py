@@ -8,14 +8,23 @@ import pytest
 
 from pellucid import (
     Agent,
+    CircuitBreaker,
     ConfigError,
     DiscoveryError,
     DiscoveryProvider,
     Identity,
     ModelError,
+    Reliability,
+    ReliabilityFailFast,
+    Rule,
     Tool,
     ToolCall,
     ToolContext,
+    ToolRegistry,
+    fail_fast,
+    fallback,
+    retry,
+    static_tools,
     tool,
 )
 from pellucid.events import EVENTS
@@ -23,6 +32,7 @@ from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from support.runs import span_id, within
 
 if TYPE_CHECKING:
+    from pellucid import ModelRequest
     from pellucid.events import Event
     from pellucid_exporters.testing import Captured
 
@@ -81,6 +91,32 @@ async def test_an_event_is_an_envelope_and_a_payload(telemetry: Captured) -> Non
     assert given.duration_ms > 0
 
 
+async def reliably(telemetry: Captured) -> None:
+    """Run what reliability rules and circuit breakers tell of."""
+    now = 0.0
+    works = False
+
+    def answer(request: ModelRequest) -> str:
+        if not works:
+            raise OSError("down")
+        return "hi"
+
+    rules = [
+        Rule(when=lambda s: s.error_kind == "circuit_open", then=fallback(lambda s: "later"), kind="open"),
+        Rule(when=lambda s: s.error is not None and s.attempt == 1, then=retry(backoff=0.0), kind="again"),
+        Rule(when=lambda s: s.error is not None and s.attempt == 2, then=fail_fast(), kind="enough"),
+    ]
+    reliability = Reliability(rules, breaker=CircuitBreaker(failures=2, cooldown=10.0), clock=lambda: now)
+    agent = Agent("c", model=FunctionModel(answer), telemetry=telemetry, reliability=reliability)
+    with pytest.raises(ReliabilityFailFast):
+        await within(agent.run("x"))
+    assert (await within(agent.run("x"))).output == "later"
+    works, now = True, 10.0
+    assert (await within(agent.run("x"))).output == "hi"
+    model = ScriptedModel(OSError("down"), "hi")
+    await within(Agent("d", model=model, telemetry=telemetry, reliability=Reliability(rules)).run("x"))
+
+
 async def test_every_event_is_emitted_by_some_run(telemetry: Captured) -> None:
     """No event is declared that nothing tells."""
 
@@ -118,4 +154,16 @@ async def test_every_event_is_emitted_by_some_run(telemetry: Captured) -> None:
         await within(agent.run("x"))
     await within(Agent("b", model=ScriptedModel("one", '{"result": 1}'), output=int, telemetry=telemetry).run("x"))
     await within(Agent("c", model=ScriptedModel("x"), tools=[add], policy=lambda request: "deny").run("x"))
+    await reliably(telemetry)
+    found_twice = [static_tools([good]), ToolRegistry([good])]
+    await within(Agent("c", model=ScriptedModel("x"), providers=found_twice, collisions="first").run("x"))
+    lazy = ToolRegistry([good], registry_mode="lazy")
+    steps = [ToolCall("tool_search", {"query": "step"}), ToolCall("tool_search", {"name": "step"})]
+
+    def leave(request: object) -> str:
+        lazy.unregister("step")
+        return "x"
+
+    model = ScriptedModel(*steps, lambda request: ToolCall(leave(request)), "y")
+    await within(Agent("d", model=model, providers=[lazy]).run("x"))
     assert {event.name for event in telemetry.events} == set(EVENTS)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -13,6 +14,8 @@ from pellucid import (
     Identity,
     PermissionRequest,
     PolicyHalt,
+    Reliability,
+    Rule,
     Skill,
     Tool,
     ToolCall,
@@ -20,6 +23,7 @@ from pellucid import (
     Verdict,
     combined,
     gated_tools,
+    retry,
     semconv,
     skill_scoped_tools,
     static_tools,
@@ -354,8 +358,51 @@ async def test_explain_tells_of_failures_collisions_and_other_names() -> None:
     active = DiscoveryContext(active_skill_ids=("s",))
     found = await within(twice.explain("write", active))
     assert (found.visible, found.provider_id) == (False, None)
-    assert found.reasons[-1] == "'static' and 'skill-scoped:s' list it: one name, two tools"
+    assert found.reasons[-1] == (
+        "'static' and 'skill-scoped:s' list it: one name, several tools, and with collisions='error' a run fails"
+    )
     found = await within(twice.explain("wriite"))
     assert found.reasons == ("no provider of agent 'a' lists a tool of this name; did you mean 'write'?",)
     broken = agent(forbids("write", answer=OSError("no answer")))
     assert "the policy failed: OSError: no answer" in str(await within(broken.explain("write")))
+
+
+# --- with lazy tools and reliability rules ----------------------------------------------------------------------------
+
+
+async def test_a_denied_tool_is_neither_found_nor_activated() -> None:
+    """The policy comes before lazy discovery: what it denies is not in the index, and cannot be asked for by name."""
+    search, activate = ToolCall("tool_search", {"query": "file"}), ToolCall("tool_search", {"name": "write"})
+    asked = agent(forbids("write"), search, activate, WRITE, "done", registry_mode="lazy")
+    found, refused, denied = results((await within(asked.run("x"))).messages)
+    assert [hit["name"] for hit in found.response["results"]] == ["read"]
+    assert refused.response["activated"] is False
+    assert "Permission denied" in str(denied.response)
+    assert ran == []
+
+
+async def test_a_denial_is_not_tried_again(telemetry: Captured) -> None:
+    """It is no failure: reliability rules are not asked about it."""
+    rule = Rule(when=lambda s: s.operation == "tool", then=retry(), kind="again")
+    tools = [replace(write, idempotent=True)]
+    asked = agent(
+        forbids("write", stage="dispatch"), WRITE, "done", tools=tools, reliability=Reliability(post_decide=[rule])
+    )
+    await within(asked.run("x"))
+    assert len(denials(telemetry)) == 1
+    assert [event.name for event in telemetry.events if event.name.startswith("reliability.")] == []
+
+
+async def test_explain_tells_of_lazy_tools_and_of_who_wins_a_name() -> None:
+    """What is not offered before it is asked for, and what the collision policy makes of two tools of one name."""
+    lazy = await within(agent(forbids(), registry_mode="lazy").explain("write"))
+    assert (lazy.visible, lazy.provider_id) == (False, "static")
+    assert "lazy" in lazy.reasons[-1]
+    twice = Agent("a", model=ScriptedModel(), tools=[write], providers=[gated(write)], collisions="last")
+    found = await within(twice.explain("write"))
+    assert (found.visible, found.provider_id) == (True, "gated(static)")
+
+
+def gated(*tools: Tool) -> Any:
+    """Return a provider that lets everything through."""
+    return gated_tools(static_tools(tools), lambda tool, ctx: True)

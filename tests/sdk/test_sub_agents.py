@@ -15,6 +15,8 @@ from pellucid import (
     Limits,
     Message,
     ModelResponse,
+    Reliability,
+    Rule,
     RunCancelled,
     RunTimeout,
     Tool,
@@ -22,6 +24,7 @@ from pellucid import (
     ToolContext,
     ToolResult,
     Usage,
+    fail_fast,
     semconv,
     tool,
 )
@@ -110,6 +113,26 @@ async def test_a_failure_is_a_tool_error_with_its_own_type(telemetry: Captured) 
     types = {span.name: ending(span)[2] for span in telemetry.spans}
     assert types["execute_tool helper"] == types["invoke_agent helper"] == "OSError"
     assert result.output == "done"
+
+
+@pytest.mark.parametrize("how", ["policy", "rule"])
+async def test_what_ends_the_nested_run_does_not_end_the_caller(telemetry: Captured, how: str) -> None:
+    """A policy that halts, and a rule that fails fast, end the run of their own agent; the calling model is told."""
+    rule = Rule(when=lambda s: True, then=fail_fast(), kind="budget")
+    options: dict[str, Any] = (
+        {"policy": lambda request: "halt"} if how == "policy" else {"reliability": Reliability(pre_check=[rule])}
+    )
+
+    @tool
+    async def look() -> str:
+        """Look around."""
+        return "seen"
+
+    result = await within(outer(ASK, "done", tools=[helper("never", tools=[look], **options)]).run("x"))
+    assert result.output == "done"
+    assert results(result)[0].is_error
+    types = {span.name: ending(span)[2] for span in telemetry.spans}
+    assert types["execute_tool helper"] == types["invoke_agent helper"] is not None
 
 
 async def test_identity_deps_and_token_pass_down() -> None:

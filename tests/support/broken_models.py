@@ -66,6 +66,13 @@ class Renamed(Sound):
         return response
 
 
+class Deaf(Sound):
+    """Asks no vendor."""
+
+    async def generate(self, request: ModelRequest) -> ModelResponse:
+        return ModelResponse(message=Message("assistant", "Yes."))
+
+
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 

@@ -193,7 +193,7 @@ METRICS: Final[Mapping[str, MetricFacts]] = {
         bounds=_CLIENT_SECONDS,
         required=_gen_ai("tool.name"),
         # The provider's id is ours: the conventions have no name for a tool hub.
-        allowed=_gen_ai("tool.type", "agent.name") | _ERROR | {"pellucid.provider.id"},
+        allowed=_gen_ai("tool.type", "agent.name") | _ERROR | {"pellucid.provider.id", "pellucid.tool.source"},
     ),
     "gen_ai.invoke_agent.duration": MetricFacts(
         unit="s", bounds=_RUN_SECONDS, required=frozenset(), allowed=_gen_ai("agent.name", "request.model") | _ERROR

@@ -22,11 +22,14 @@ PHASE_OF: Final[Mapping[str, str]] = {
     semconv.TOKEN_USAGE.name: semconv.INFERENCE,
     semconv.TIME_TO_FIRST_CHUNK.name: semconv.INFERENCE,
     semconv.TIME_PER_OUTPUT_CHUNK.name: semconv.INFERENCE,
+    semconv.PROMPT_CACHE_SHARE.name: semconv.INFERENCE,
+    semconv.COST.name: semconv.INFERENCE,
     semconv.RUN_ITERATIONS.name: semconv.RUN,
 }
 DERIVED: Final = (
     *(phase.duration for phase in PHASES.values()),
     semconv.TOKEN_USAGE, semconv.TIME_TO_FIRST_CHUNK, semconv.RUN_ITERATIONS, semconv.CATALOG_CHANGES,
+    semconv.PROMPT_CACHE_SHARE, semconv.COST,
 )  # fmt: skip
 """Metrics that can be worked out from spans."""
 
@@ -91,6 +94,9 @@ def _measured(seen: Seen) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], f
         for kind, name in (("input", semconv.USAGE_INPUT_TOKENS), ("output", semconv.USAGE_OUTPUT_TOKENS)):
             if name in attributes:
                 yield semconv.TOKEN_USAGE, {semconv.TOKEN_TYPE: kind}, attributes[name]
+        for metric, name in ((semconv.PROMPT_CACHE_SHARE, semconv.CACHED_SHARE), (semconv.COST, semconv.COST_USD)):
+            if name in attributes:
+                yield metric, {}, attributes[name]
         if semconv.RESPONSE_TIME_TO_FIRST_CHUNK in attributes:
             unknown_yet = {semconv.RESPONSE_MODEL: None}
             yield semconv.TIME_TO_FIRST_CHUNK, unknown_yet, attributes[semconv.RESPONSE_TIME_TO_FIRST_CHUNK]

@@ -8,6 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pellucid import semconv
+from pellucid.events import (
+    ReliabilityFellBack,
+    ReliabilityRetried,
+    ToolsActivated,
+    ToolsDeactivated,
+    ToolsSearched,
+    ToolsShadowed,
+)
 from pellucid_exporters.boundaries import boundary_of
 from pellucid_exporters.checks.observed import PHASES, Observed, Seen
 
@@ -27,6 +35,7 @@ def check(observed: Observed) -> Iterator[str]:
         yield from _events(seen, events[seen.id])
         yield from _lines(seen, lines[seen.id])
         yield from _record(seen)
+        yield from _tools(seen, events[seen.id])
     known = observed.by_id.keys() | observed.started.keys()
     kinds = {kind for phase in PHASES.values() for kind in (phase.started, phase.completed, phase.failed)}
     for stray in (event for event in observed.events if type(event) in kinds and event.span_id not in known):
@@ -45,7 +54,12 @@ def _events(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
         assert kind is not None  # just taken out
         of_kind = [event for event in events if type(event) is kind]
         expected = 1 if kind in (phase.started, ended) else 0
-        if len(of_kind) != expected:
+        if kind is phase.failed and (tries := _failures(seen)):
+            # A rule had a discovery go on: each attempt that failed is told, and only the last can be the span's end.
+            if not expected <= len(of_kind) <= tries:
+                yield f"{seen} has {len(of_kind)} events {kind.name} of {tries} attempts"
+            of_kind = of_kind[len(of_kind) - expected :]
+        elif len(of_kind) != expected:
             yield f"{seen} has {len(of_kind)} events {kind.name} instead of {expected}"
         for event in of_kind:
             said = {"run_id": event.run_id or None, "trace_id": event.trace_id, "iteration": event.iteration}
@@ -56,6 +70,34 @@ def _events(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
                     if hasattr(event, name)
                 }
             yield from _differences(seen, f"event {kind.name}", said)
+
+
+def _failures(seen: Seen) -> int:
+    """Return how many attempts at a discovery a rule did not let end it, with the last."""
+    if seen.phase is not PHASES[semconv.DISCOVERY]:
+        return 0
+    decided = [event for event in seen.span.events if event.name in (ReliabilityRetried.name, ReliabilityFellBack.name)]
+    return len(decided) + 1 if decided else 0
+
+
+def _tools(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
+    """Check that what is told of tools is told of the span in which it happened, which says the same."""
+    found = seen.attributes
+    for event in events:
+        if isinstance(event, ToolsSearched):
+            told: tuple[Any, ...] = (event.query, event.hits, event.names)
+            said = tuple(found.get(name) for name in (semconv.SEARCH_QUERY, semconv.SEARCH_HITS, semconv.SEARCH_RANKED))
+            if told != said:
+                yield f"{seen} says {said} of a search, but its event {told}"
+        elif isinstance(event, ToolsActivated):
+            phase = semconv.COMPOSE if event.via == "history" else semconv.DISPATCH
+            if seen.phase.name != phase or event.via not in ("history", found.get(semconv.TOOL_NAME)):
+                yield f"{seen} has an event of a tool that was activated via {event.via!r}"
+        elif isinstance(event, ToolsDeactivated) and seen.phase.name != semconv.COMPOSE:
+            yield f"{seen} has an event of a tool that was deactivated"
+    shadowed = sum(isinstance(event, ToolsShadowed) for event in events)
+    if seen.phase.name == semconv.COMPOSE and shadowed > found.get(semconv.COMPOSE_SHADOWED, 0):
+        yield f"{seen} has more events of collisions than it counts: {shadowed}"
 
 
 def _lines(seen: Seen, lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:

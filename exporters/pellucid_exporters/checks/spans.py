@@ -12,6 +12,7 @@ from typing import Any, Final
 from opentelemetry.trace import StatusCode
 
 from pellucid import semconv
+from pellucid.events import ReliabilityRetried
 from pellucid_exporters.checks.observed import Observed, Seen
 
 OUTCOMES: Final = (semconv.COMPLETED, semconv.FAILED, semconv.CANCELLED, semconv.TIMEOUT)
@@ -76,6 +77,9 @@ def _attributes(seen: Seen) -> Iterator[str]:
         value = seen.attributes.get(attribute)
         if not isinstance(value, kind):
             yield f"{seen} has {attribute}={value!r}, which should be of type {kind.__name__}"
+    share = seen.attributes.get(semconv.CACHED_SHARE, 0.0)
+    if not 0 <= share <= 1:
+        yield f"{seen} has {semconv.CACHED_SHARE}={share}, which is no share of its input"
     for attribute, expected in phase.attributes.items():
         if seen.attributes.get(attribute) != expected:
             yield f"{seen} has {attribute}={seen.attributes.get(attribute)!r} instead of {expected!r}"
@@ -198,7 +202,10 @@ def _attempts(calls: Sequence[Seen]) -> Iterator[str]:
         if attempt != 1 and (
             before is None
             or before.attributes.get(semconv.ATTEMPT, 0) + 1 != attempt
-            or before.attributes.get(semconv.OUTCOME) not in {semconv.FAILED, semconv.TIMEOUT}
+            or not (
+                before.attributes.get(semconv.OUTCOME) in {semconv.FAILED, semconv.TIMEOUT}
+                or any(event.name == ReliabilityRetried.name for event in before.span.events)
+            )
         ):
             yield f"{seen} is attempt {attempt}, but no failed attempt goes before it"
         before = seen

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import httpx2
 from anyio.lowlevel import current_token
 
-from pellucid.errors import ErrorKind, ModelError, ModelTimeout, describe, error_kind_of
+from pellucid.errors import ErrorKind, ModelError, ModelTimeout, describe, error_kind_of, kind_of_status
 from pellucid.models.base import Settings
 
 TIMEOUT: Final = httpx2.Timeout(600.0, connect=10.0)
@@ -25,16 +25,6 @@ TIMEOUT: Final = httpx2.Timeout(600.0, connect=10.0)
 
 SHORTEST_KEY: Final = 8
 """Characters of a key that is one; shorter ones are placeholders for servers that ask for none."""
-
-_KINDS: Final[Mapping[int, ErrorKind]] = {
-    401: "auth",
-    402: "auth",
-    403: "auth",
-    408: "timeout",
-    409: "unavailable",
-    429: "rate_limited",
-    504: "timeout",
-}
 
 
 @cache
@@ -120,7 +110,7 @@ def failure(
 
 def _kind_of(error: Exception, status: int | None) -> ErrorKind:
     if status is not None:
-        return _KINDS.get(status) or ("unavailable" if status >= 500 else "invalid_request")  # noqa: PLR2004
+        return kind_of_status(status)
     if isinstance(error, httpx2.TimeoutException):
         return "timeout"
     if isinstance(error, httpx2.TransportError):

@@ -111,6 +111,10 @@ class Boundary:
         self._notes.update(notes)
         self._later.update(notes)
 
+    def noted(self, name: str) -> Any:
+        """Return a fact that was noted."""
+        return self._notes.get(name)
+
     def label(self, **labels: Any) -> None:
         """Give the metric another value than the span, where the span's has too many values for a label."""
         self._labels = labels

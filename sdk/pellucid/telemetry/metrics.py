@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
-from weakref import WeakKeyDictionary
+from typing import Any, Final, Protocol
+from weakref import WeakKeyDictionary, WeakSet
 
 from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
@@ -20,13 +20,23 @@ MAX_PROVIDERS: Final = 4096
 """Providers whose gauges are kept; the oldest go first. Ids made up per request must not eat the memory."""
 
 
+class Leveled(Protocol):
+    """A circuit breaker, whoever changes it."""
+
+    @property
+    def level(self) -> int:
+        """0 closed, 1 half-open, 2 open."""
+        ...
+
+
 class Hubs:
     """What is known of each tool provider at this moment, read by the observable gauges when they are collected."""
 
-    __slots__ = ("_inflight", "_last_success", "_lock", "_objectives", "_sizes")
+    __slots__ = ("_circuits", "_inflight", "_last_success", "_lock", "_objectives", "_sizes")
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a garbage collection in here may end a fetch, which leads here again
+        self._circuits: dict[str, tuple[dict[str, str], WeakSet[Leveled]]] = {}
         self._inflight: dict[str, dict[object, float]] = {}
         self._objectives: dict[str, float] = {}
         self._last_success: dict[str, float] = {}
@@ -56,6 +66,28 @@ class Hubs:
     def sized(self, provider_id: str, tools: int) -> None:
         """Note how many tools a provider lists."""
         _bounded(self._sizes)[provider_id] = tools
+
+    def circuit(self, labels: dict[str, str], circuit: Leveled) -> None:
+        """Show a circuit breaker from now on, as long as anybody uses it."""
+        with self._lock:
+            _bounded(self._circuits).setdefault(repr(labels), (labels, WeakSet()))[1].add(circuit)
+
+    @property
+    def gauges(self) -> Mapping[str, Callable[[], Mapping[str, float]]]:
+        """What the gauges of providers show, by the name of the instrument."""
+        return {
+            semconv.DISCOVERY_OBJECTIVE.name: self.objectives,
+            semconv.DISCOVERY_INFLIGHT.name: self.inflight,
+            semconv.DISCOVERY_INFLIGHT_AGE.name: self.ages,
+            semconv.DISCOVERY_LAST_SUCCESS.name: self.last_success,
+            semconv.CATALOG_SIZE.name: self.sizes,
+        }
+
+    def circuits(self) -> list[tuple[dict[str, str], float]]:
+        """States of the circuit breakers that have ever opened, with their labels; of several of one name the worst."""
+        with self._lock:
+            found = [(labels, [each.level for each in circuits]) for labels, circuits in self._circuits.values()]
+        return [(labels, max(levels)) for labels, levels in found if levels]
 
     def objectives(self) -> dict[str, float]:
         """Objectives in seconds by provider."""
@@ -99,12 +131,9 @@ class Instruments:
         meter = provider.get_meter(semconv.SCOPE, __version__, schema_url=semconv.SCHEMA_URL)
         self.hubs = hubs = Hubs()
         self.by_name: dict[str, Any] = {}
-        observed: dict[str, Callable[[], dict[str, Any]]] = {
-            semconv.DISCOVERY_OBJECTIVE.name: hubs.objectives,
-            semconv.DISCOVERY_INFLIGHT.name: hubs.inflight,
-            semconv.DISCOVERY_INFLIGHT_AGE.name: hubs.ages,
-            semconv.DISCOVERY_LAST_SUCCESS.name: hubs.last_success,
-            semconv.CATALOG_SIZE.name: hubs.sizes,
+        observed: dict[str, Callable[[], Iterable[tuple[dict[str, str], float]]]] = {
+            semconv.CIRCUIT_STATE.name: hubs.circuits,
+            **{name: _by_provider(read) for name, read in hubs.gauges.items()},
         }
         for metric in semconv.METRICS:
             words = {"name": metric.name, "unit": metric.unit, "description": metric.description}
@@ -119,13 +148,17 @@ class Instruments:
                 meter.create_observable_gauge(**words, callbacks=[_observe(observed[metric.name])])
 
 
-def _observe(read: Callable[[], dict[str, float]]) -> Callable[[CallbackOptions], Iterable[Observation]]:
+def _by_provider(read: Callable[[], Mapping[str, float]]) -> Callable[[], Iterable[tuple[dict[str, str], float]]]:
+    return lambda: [({semconv.PROVIDER_ID: provider_id}, value) for provider_id, value in read().items()]
+
+
+def _observe(
+    read: Callable[[], Iterable[tuple[dict[str, str], float]]],
+) -> Callable[[CallbackOptions], Iterable[Observation]]:
     def callback(_options: CallbackOptions) -> Iterable[Observation]:
         # Whoever collects may be in a span of its own, which has nothing to do with what is observed.
         nowhere = set_span_in_context(INVALID_SPAN, Context())
-        return [
-            Observation(value, {semconv.PROVIDER_ID: provider_id}, nowhere) for provider_id, value in read().items()
-        ]
+        return [Observation(value, labels, nowhere) for labels, value in read()]
 
     return callback
 

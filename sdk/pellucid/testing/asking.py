@@ -101,6 +101,16 @@ async def read(model: Model, request: ModelRequest) -> list[StreamItem]:
     return items
 
 
+def sent(vendor: ScriptedVendor, times: int = 1) -> list[str]:
+    """Return the texts of so many requests."""
+    asked = len(vendor.received)
+    assert asked == times, (
+        f"vendor.receive() was called {asked} times for {times} request{'s' if times > 1 else ''}; "
+        f"the double of your vendor must call it with each request that the model sends"
+    )
+    return vendor.received
+
+
 async def close(what: object) -> None:
     """Close a model or a stream, if it can be closed."""
     if hasattr(what, "aclose"):
@@ -171,7 +181,7 @@ class Bench:
             if feature not in self.lacks:
                 await answer(model, request, way, f"to a request with {feature}")
                 if "requests" not in self.blind_to:
-                    found(vendor.received[0], mark)
+                    found(sent(vendor)[0], mark)
                 return
             why = f"the request has {feature}, which the vendor lacks"
             kind = (await failure(partial(ask, model, request, way), why)).error_kind

@@ -48,6 +48,7 @@ from pellucid.testing.asking import (
     opened,
     read,
     same,
+    sent,
     until,
 )
 from pellucid.testing.samples import question
@@ -203,12 +204,12 @@ class ModelContract(Bench):
             await answer(model, self._long_request(), way)
             if "requests" in self.blind_to:
                 return
-            sent = vendor.received[0]
-            found(sent, "INSTRUCTIONS", "STANDINGORDER", *(word for group in samples.IN_ORDER for word in group))
-            places = [[sent.index(word) for word in group] for group in samples.IN_ORDER]
+            [body] = sent(vendor)
+            found(body, "INSTRUCTIONS", "STANDINGORDER", *(word for group in samples.IN_ORDER for word in group))
+            places = [[body.index(word) for word in group] for group in samples.IN_ORDER]
             for before, after, words in zip(places, places[1:], samples.IN_ORDER[1:], strict=False):
                 assert max(before) < min(after), f"{words} is sent before what was said earlier"
-            assert "FOREIGNSIGNATURE" not in sent, "what another vendor wants back was sent to this one"
+            assert "FOREIGNSIGNATURE" not in body, "what another vendor wants back was sent to this one"
 
     @both_ways
     async def test_tools_are_sent(self, way: Way) -> None:
@@ -217,8 +218,9 @@ class ModelContract(Bench):
             await answer(model, question(), way)
             if "requests" not in self.blind_to:
                 words = ("TOOLDESCRIPTION", "PARAMETERDESCRIPTION", "OTHERDESCRIPTION", "lookup_other")
-                found(vendor.received[0], *words)
-                first, last = (vendor.received[0].index(word) for word in ("TOOLDESCRIPTION", "OTHERDESCRIPTION"))
+                [body] = sent(vendor)
+                found(body, *words)
+                first, last = (body.index(word) for word in ("TOOLDESCRIPTION", "OTHERDESCRIPTION"))
                 assert first < last, "the tools are not sent in the order of the request"
 
     @both_ways
@@ -231,7 +233,7 @@ class ModelContract(Bench):
                 answers.response,
             )
             if "requests" not in self.blind_to:
-                assert "TOOLDESCRIPTION" not in vendor.received[0], "a tool was sent that the request does not offer"
+                assert "TOOLDESCRIPTION" not in sent(vendor)[0], "a tool was sent that the request does not offer"
 
     @both_ways
     @pytest.mark.parametrize("sample", samples.ANSWERS)
@@ -241,7 +243,7 @@ class ModelContract(Bench):
             message = (await answer(model, question(), way)).message
             await answer(model, question(messages=samples.going_on(message)), way, "to its own answer, given back")
             if "requests" not in self.blind_to and message.text:
-                found(vendor.received[1], "ANSWERTEXT")
+                found(sent(vendor, 2)[1], "ANSWERTEXT")
 
     @both_ways
     @pytest.mark.parametrize("content", samples.CONTENTS)
@@ -263,7 +265,7 @@ class ModelContract(Bench):
         async with self._model(self._answers("text")) as (model, vendor):
             await answer(model, question(output=samples.OUTPUT), way)
             if getattr(model, "native_output", False) and "requests" not in self.blind_to:
-                found(vendor.received[0], "OUTPUTPROPERTY")
+                found(sent(vendor)[0], "OUTPUTPROPERTY")
 
     @both_ways
     async def test_equal_requests_are_sent_alike(self, way: Way) -> None:
@@ -272,7 +274,8 @@ class ModelContract(Bench):
             for _ in range(2):
                 await answer(model, self._long_request(), way)
             if "requests" not in self.blind_to:
-                assert vendor.received[0] == vendor.received[1], "two equal requests were not sent alike"
+                first, second = sent(vendor, 2)
+                assert first == second, "two equal requests were not sent alike"
 
     async def test_a_longer_history_begins_like_the_shorter_one(self) -> None:
         """A message that is added changes nothing in what was sent before it, so that prompt caches hold."""
@@ -284,7 +287,7 @@ class ModelContract(Bench):
                 await answer(model, copy.deepcopy(each), "whole")
             if "requests" in self.blind_to:
                 return
-            first, second = vendor.received
+            first, second = sent(vendor, 2)
             changed = changed_by_addition(first, second)
             assert changed == "", f"what was sent before a message that is added has changed: {changed!r}"
 

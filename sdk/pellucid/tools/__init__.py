@@ -7,6 +7,7 @@ from pellucid.tools.explain import Explanation
 from pellucid.tools.listing import Lister
 from pellucid.tools.permission import PermissionRequest, Policy, Verdict
 from pellucid.tools.provider import ToolHub, ToolProvider
+from pellucid.tools.registry import ToolRegistry
 from pellucid.tools.skills import Skill
 from pellucid.tools.tool import Builtin, Hub, Mcp, Tool, ToolSource, tool
 from pellucid.tools.wrappers import gated_tools, skill_scoped_tools, static_tools
@@ -25,6 +26,7 @@ __all__ = [
     "Tool",
     "ToolHub",
     "ToolProvider",
+    "ToolRegistry",
     "ToolSource",
     "Verdict",
     "combined",

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias, get_args
 
-from pellucid.errors import InvalidCatalog, ToolNameCollision, describe
-from pellucid.messages import ToolDefinition
+from pellucid.errors import ConfigError, InvalidCatalog, ToolNameCollision, describe
+from pellucid.messages import ToolCall, ToolDefinition
 from pellucid.telemetry import Recorded
-from pellucid.tools.meta import RESERVED, MetaTool
-from pellucid.tools.tool import Tool, ToolSource
+from pellucid.tools.collisions import Binding, Collisions, Shadowed, resolve
+from pellucid.tools.names import RESERVED, problem_of
+from pellucid.tools.search import SearchIndex
+from pellucid.tools.tool import Builtin, MetaTool, Tool, ToolSource
 from pellucid.types import JSONValue
 
 REMEMBERED: Final = 256
 """Catalogues that are remembered, of each provider and of each agent."""
 
-NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+RegistryMode: TypeAlias = Literal["full", "lazy"]
+"""Whether all tools are offered, or `tool_search` in their place."""
+
+
+def check_mode(owner: str, mode: str) -> None:
+    """Refuse a mode that there is not.
+
+    Raises:
+        ConfigError: there is no such mode.
+    """
+    if mode not in get_args(RegistryMode):
+        raise ConfigError(f"{owner}: there is no registry_mode {mode!r}; known are 'full' and 'lazy'")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -32,6 +44,13 @@ class ProviderCatalog:
     quarantined: tuple[tuple[str, str], ...] = ()
     recorded: dict[object, Recorded] = field(default_factory=dict, repr=False)
     """What is recorded of the list, by capture policy."""
+
+    def of(self, source: ToolSource | None) -> ProviderCatalog:
+        """Return the same tools from `source`, as far as they do not say themselves that they come from elsewhere."""
+        if source is None or not any(isinstance(tool.source, Builtin) for tool in self.tools):
+            return self
+        tools = [tool.of(source) if isinstance(tool.source, Builtin) else tool for tool in self.tools]
+        return replace(self, tools=tuple(tools))
 
     @cached_property
     def digest(self) -> str:
@@ -84,7 +103,7 @@ def check_catalog(provider_id: str, tools: Sequence[Any], *, quarantine: bool = 
 def _problem(item: Any, others: dict[str, Tool]) -> str | None:
     if not isinstance(item, Tool):
         return f"its list holds {_kind(item)} instead of a Tool"
-    if (problem := _problem_of_name(item)) is not None:
+    if not isinstance(item, MetaTool) and (problem := problem_of(item.name)) is not None:
         return problem
     if item.name in others:
         return f"two tools are called {item.name!r}"
@@ -99,26 +118,8 @@ def _problem(item: Any, others: dict[str, Tool]) -> str | None:
     return None
 
 
-def _problem_of_name(tool: Tool) -> str | None:
-    name: object = tool.name
-    if not isinstance(name, str) or NAME.fullmatch(name) is None:
-        return f"tool name {name!r} is not 1 to 64 characters of A-Z, a-z, 0-9, '_' and '-'"
-    if name in RESERVED and not isinstance(tool, MetaTool):
-        return f"tool name {name!r} is reserved for a tool of Pellucid's own; give the tool another name"
-    return None
-
-
 def _kind(value: object) -> str:
     return "None" if value is None else f"an object of type {type(value).__name__}"
-
-
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """A name in a catalogue, and what it stands for."""
-
-    tool: Tool
-    provider_id: str
-    source: ToolSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,28 +137,95 @@ class Catalog:
     parts: tuple[ProviderCatalog, ...]
     denied: Mapping[str, Denied] = field(default_factory=dict)
     """What the providers list and the policy does not let the model have."""
+    collisions: Collisions = "error"
+    is_lazy: bool = False
     recorded: dict[object, Recorded] = field(default_factory=dict, repr=False)
     """What is recorded of the definitions, by capture policy."""
 
     @cached_property
     def digest(self) -> str:
         """Hash of everything that a model sees of the tools; equal content gives an equal digest."""
-        return blake2b(b"".join(tool.digest for part in self.parts for tool in part.tools), digest_size=16).hexdigest()
+        # With the policy `error` there is no other order than this, and a collision is for `bindings` to tell.
+        listed = (tool for part in self.parts for tool in part.tools)
+        tools = listed if self.collisions == "error" else (binding.tool for binding in self.bindings.values())
+        return blake2b(b"".join(tool.digest for tool in tools), digest_size=16).hexdigest()
 
     @cached_property
+    def _resolved(self) -> tuple[Mapping[str, Binding], tuple[Shadowed, ...]]:
+        listed = [Binding(tool, part.provider_id, tool.source) for part in self.parts for tool in part.tools]
+        return resolve(listed, self.collisions, place=lambda binding: binding.provider_id, refuse=_collision)
+
+    @property
     def bindings(self) -> Mapping[str, Binding]:
         """Tools by name.
 
         Raises:
-            ToolNameCollision: two providers offer one name.
+            ToolNameCollision: two providers offer one name, and the policy is `error`.
         """
-        found: dict[str, Binding] = {}
-        for part in self.parts:
-            for tool in part.tools:
-                if (other := found.get(tool.name)) is not None:
-                    raise ToolNameCollision(tool.name, other.provider_id, part.provider_id)
-                found[tool.name] = Binding(tool, part.provider_id, tool.source)
-        return found
+        return self._resolved[0]
+
+    @property
+    def shadowed(self) -> tuple[Shadowed, ...]:
+        """Tools that have the name of another one."""
+        return self._resolved[1]
+
+    @cached_property
+    def lazy(self) -> Mapping[str, Binding]:
+        """Tools that are not offered before they are activated."""
+        if self.is_lazy:
+            return {name: each for name, each in self.bindings.items() if name not in RESERVED}
+        return {name: each for name, each in self.bindings.items() if each.tool.lazy}
+
+    @cached_property
+    def eager(self) -> Mapping[str, Binding]:
+        """The others."""
+        return {name: each for name, each in self.bindings.items() if name not in self.lazy}
+
+    @cached_property
+    def named(self) -> Mapping[str, Binding]:
+        """Lazy tools of which a model knows the names from the beginning."""
+        return {name: each for name, each in self.lazy.items() if not self.is_lazy and each.tool.lazy != "search"}
+
+    @cached_property
+    def searched(self) -> Mapping[str, Binding]:
+        """Lazy tools that are found by searching."""
+        return {name: each for name, each in self.lazy.items() if name not in self.named}
+
+    @cached_property
+    def index(self) -> SearchIndex:
+        """Finds the tools that are `searched`."""
+        return SearchIndex(each.tool for each in self.searched.values())
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether the index was made."""
+        return "index" in self.__dict__
+
+    def recorded_of(self, active: tuple[str, ...]) -> dict[object, Recorded]:
+        """Return what is recorded of the definitions that are offered while these tools are active."""
+        if len(self._recorded_of) > REMEMBERED:
+            self._recorded_of.clear()
+        return self._recorded_of.setdefault(active, {})
+
+    @cached_property
+    def _recorded_of(self) -> dict[tuple[str, ...], dict[object, Recorded]]:
+        return {}
+
+    def find(self, name: str) -> Binding | None:
+        """Return what a name stands for."""
+        return self.bindings.get(name)
+
+    def refusal(self, name: str) -> str | None:
+        """Return why a tool that is there may not be called now; None if it may."""
+        return None
+
+    def groups(self, calls: Sequence[ToolCall]) -> list[Sequence[ToolCall]]:
+        """Return the calls of one message in groups that are run one after the other."""
+        return [calls]
+
+    def only_discovers(self, calls: Sequence[ToolCall]) -> bool:
+        """Whether calls do nothing but discover tools."""
+        return False
 
     @cached_property
     def definitions(self) -> tuple[ToolDefinition, ...]:
@@ -172,22 +240,28 @@ class PermittedCatalog(Catalog):
     whole: Catalog
 
     @cached_property
+    def _resolved(self) -> tuple[Mapping[str, Binding], tuple[Shadowed, ...]]:
+        given = {name: each for name, each in self.whole.bindings.items() if name not in self.denied}
+        return given, self.whole.shadowed
+
+    @cached_property
     def digest(self) -> str:
         """Hash of everything that a model sees of the tools that it is given."""
         return blake2b(b"".join(each.tool.digest for each in self.bindings.values()), digest_size=16).hexdigest()
 
-    @cached_property
-    def bindings(self) -> Mapping[str, Binding]:
-        """The tools that it is given, by name."""
-        return {name: binding for name, binding in self.whole.bindings.items() if name not in self.denied}
+
+def _collision(first: Binding, second: Binding) -> ToolNameCollision:
+    return ToolNameCollision(first.tool.name, first.provider_id, second.provider_id)
 
 
 class Catalogs:
     """Catalogues put together of the same parts are one and the same, so that work on them is done once."""
 
-    __slots__ = ("_made",)
+    __slots__ = ("_made", "collisions", "is_lazy")
 
-    def __init__(self) -> None:
+    def __init__(self, collisions: Collisions = "error", *, is_lazy: bool = False) -> None:
+        self.collisions = collisions
+        self.is_lazy = is_lazy
         self._made: OrderedDict[tuple[int, ...], Catalog] = OrderedDict()
 
     def of(self, parts: Sequence[ProviderCatalog]) -> Catalog:
@@ -195,7 +269,7 @@ class Catalogs:
         key = tuple(map(id, parts))
         made = self._made.get(key)
         if made is None:
-            made = self._made[key] = Catalog(parts=tuple(parts))
+            made = self._made[key] = Catalog(parts=tuple(parts), collisions=self.collisions, is_lazy=self.is_lazy)
             if len(self._made) > REMEMBERED:
                 self._made.popitem(last=False)
         return made

@@ -32,7 +32,7 @@ from pellucid.telemetry import DISCOVERY, boundary, current_scope
 from pellucid.tools.catalog import as_sequence, check_catalog
 from pellucid.tools.flight import Flight
 from pellucid.tools.provider import OnInvalid, ToolHub
-from pellucid.tools.tool import Tool
+from pellucid.tools.tool import Hub, Tool
 
 FIRST_BACKOFF: Final = 0.5
 LONGEST_BACKOFF: Final = 30.0
@@ -108,6 +108,7 @@ class DiscoveryProvider:
         if max_entries < 1:
             raise ConfigError(f"DiscoveryProvider {id!r}: max_entries={max_entries!r} must be at least 1")
         self.id = id
+        self.source = Hub(id)
         self.objective = objective
         self.on_invalid = on_invalid
         self.server_address: str | None = getattr(hub, "server_address", None)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Hashable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from typing import Any, TypeAlias
 
 import anyio
 from opentelemetry.trace import SpanContext
@@ -30,7 +31,7 @@ class Lister:
         facts: Its optional attributes.
     """
 
-    __slots__ = ("_checked", "_digests", "_lock", "facts", "provider")
+    __slots__ = ("_checked", "_digests", "_known", "_lock", "facts", "provider")
 
     def __init__(self, provider: ToolProvider) -> None:
         self.provider = provider
@@ -38,9 +39,12 @@ class Lister:
         self._lock = threading.Lock()
         self._checked: OrderedDict[Hashable, tuple[object, ProviderCatalog]] = OrderedDict()
         self._digests: OrderedDict[Hashable, str] = OrderedDict()
+        self._known: OrderedDict[Hashable, tuple[ProviderCatalog, float]] = OrderedDict()
 
-    async def list(self, scope: Scope, ctx: DiscoveryContext, within: float | None) -> ProviderCatalog:
-        """Ask the provider within a `discover_tools` boundary.
+    async def list(
+        self, scope: Scope, ctx: DiscoveryContext, within: float | None, guard: Guard | None = None
+    ) -> ProviderCatalog:
+        """Ask the provider within a `discover_tools` boundary, as often as the guard wants.
 
         Raises:
             DiscoveryError: it failed, took longer than `within` seconds, or answered something else than tools.
@@ -59,9 +63,28 @@ class Lister:
             b.record_input(lambda recorder: _record_asked(recorder, ctx))
             ctx = ctx.reporting(_Report(b), b.attributes, within)
             scope.instruments.hubs.declare(provider_id, facts.objective)
-            catalog = self.check(await self._ask(scope, ctx, within))
+            if guard is None:
+                catalog = self.check(await self._ask(scope, ctx, within))
+            else:
+                asked = ctx
+                catalog = await guard(self, b, ctx, lambda: self._checked_answer(scope, b, asked, within))
             self._note(scope, b, ctx, catalog)
             return catalog
+
+    async def _checked_answer(
+        self, scope: Scope, b: Boundary, ctx: DiscoveryContext, within: float | None
+    ) -> ProviderCatalog:
+        catalog = self.check(await self._ask(scope, ctx, within))
+        with self._lock:  # what a rule puts in its place is not the provider's
+            known = self._known.get(_audience(ctx))
+            if known is None or known[0] is not catalog or b.noted("cache") != "stale":
+                _remember(self._known, _audience(ctx), (catalog, time.monotonic()))
+        return catalog
+
+    def last_known(self, ctx: DiscoveryContext) -> tuple[ProviderCatalog, float] | None:
+        """Return what the provider listed last for this identity and these skills, and when by the monotonic clock."""
+        with self._lock:
+            return self._known.get(_audience(ctx))
 
     async def _ask(self, scope: Scope, ctx: DiscoveryContext, within: float | None) -> object:
         timeout = within if self.facts.timeout is None else self.facts.timeout
@@ -107,6 +130,7 @@ class Lister:
                 return found[1]
         kept = tuple(listed)
         catalog = check_catalog(self.provider.id, kept, quarantine=self.facts.on_invalid == "quarantine")
+        catalog = catalog.of(self.facts.source)
         with self._lock:
             # Keeping the answer keeps its identity, and its tools', from being given to something else.
             _remember(self._checked, key, (kept, catalog))
@@ -114,8 +138,7 @@ class Lister:
 
     def _note(self, scope: Scope, b: Boundary, ctx: DiscoveryContext, catalog: ProviderCatalog) -> None:
         provider_id, digest, count = catalog.provider_id, catalog.digest, len(catalog.tools)
-        identity = ctx.identity
-        key = (identity and (identity.tenant, identity.principal), ctx.active_skill_ids)
+        key = _audience(ctx)
         with self._lock:
             previous = self._digests.get(key)
             _remember(self._digests, key, digest)
@@ -133,6 +156,18 @@ class Lister:
             )
         for name, problem in catalog.quarantined:
             scope.emit(ToolsQuarantined, span, {"provider_id": provider_id, "tool_name": name, "problem": problem})
+
+
+Guard: TypeAlias = Callable[
+    [Lister, Boundary, DiscoveryContext, Callable[[], Awaitable[ProviderCatalog]]], Awaitable[ProviderCatalog]
+]
+"""Decides how often a provider is asked, and what stands for its answer."""
+
+
+def _audience(ctx: DiscoveryContext) -> Hashable:
+    """Return for whom a provider lists tools."""
+    identity = ctx.identity
+    return identity and (identity.tenant, identity.principal), ctx.active_skill_ids
 
 
 class _Report:
@@ -161,18 +196,19 @@ async def list_all(
     *,
     within: float | None = None,
     skip_failed: bool = False,
+    guard: Guard | None = None,
 ) -> list[ProviderCatalog]:
     """Ask several providers at the same time and return their catalogues in order.
 
     The first failure cancels the others and is raised, unless `skip_failed`; then the run is noted as degraded.
     """
     if len(listers) == 1 and not skip_failed:
-        return [await listers[0].list(scope, ctx, within)]
+        return [await listers[0].list(scope, ctx, within, guard)]
     found: list[ProviderCatalog | None] = [None] * len(listers)
 
     async def ask(index: int, lister: Lister) -> None:
         try:
-            found[index] = await lister.list(scope, ctx, within)
+            found[index] = await lister.list(scope, ctx, within, guard)
         except DiscoveryError as error:
             if not skip_failed:
                 raise

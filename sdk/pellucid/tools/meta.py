@@ -1,15 +1,184 @@
-"""Tools that Pellucid brings along, and the names that are theirs."""
+"""The tools with which a model discovers others: `tool_search` and `__lazy__tool__discovery__`."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any, Final
 
-from pellucid.tools.tool import Tool
+import anyio.to_thread
+from opentelemetry import trace
 
-LOAD_SKILL: Final = "load_skill"
-RESERVED: Final = frozenset({LOAD_SKILL})
-"""Names that no tool of an application, hub or server may have."""
+from pellucid import semconv
+from pellucid.context import ToolContext
+from pellucid.errors import ToolError
+from pellucid.events import ToolsSearched
+from pellucid.telemetry import current_scope
+from pellucid.tools.activation import Activation
+from pellucid.tools.catalog import Catalog
+from pellucid.tools.names import LAZY_DISCOVERY, TOOL_SEARCH
+from pellucid.tools.search import Hit, SearchIndex
+from pellucid.tools.tool import Mcp, Tool
+from pellucid.types import JSONObject
+
+MOST_HITS: Final = 15
+LONGEST_DESCRIPTION: Final = 500
+"""Characters of a description in a list of hits; it is whole when a tool is activated."""
+
+LONGEST_QUERY: Final = 1000
+BIG: Final = 500
+"""Tools from which on an index is made in a worker thread, because that takes long enough to be noticed."""
+
+_NAMES: Final[JSONObject] = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 64}
+_SEARCH_SCHEMA: Final[JSONObject] = {
+    "type": "object",
+    "properties": {
+        "query": {
+            "type": "string",
+            "maxLength": LONGEST_QUERY,
+            "description": "What the tool should do, in a few words.",
+        },
+        "name": {"type": "string", "description": "Exact name of a tool, to activate it."},
+        "names": {**_NAMES, "description": "Exact names of several tools, to activate them all."},
+    },
+    "additionalProperties": False,
+}
+_DISCOVERY_SCHEMA: Final[JSONObject] = {
+    "type": "object",
+    "properties": {"toolNames": {**_NAMES, "description": "Names of the tools to discover."}},
+    "required": ["toolNames"],
+}
 
 
-class MetaTool(Tool):
-    """A tool of Pellucid's own, which a model uses to change what it is offered."""
+def search_tool(activation: Activation, catalog: Catalog) -> Tool:
+    """Return `tool_search` for the tools of a catalogue that are found by searching."""
+    search = _Search(activation, catalog)
+    return Tool(
+        name=TOOL_SEARCH,
+        description=(
+            "Find and activate tools that are not listed here. Give `query` to search for tools by what they do: "
+            f"the result is at most {MOST_HITS} names with descriptions, best first. Give `name`, or several `names`, "
+            "to activate tools: the result has their parameters, and you can call them from then on."
+        ),
+        input_schema=_SEARCH_SCHEMA,
+        run=search.run,
+        mode="inline",
+    )
+
+
+class _Search:
+    """Searches the tools of one catalogue, and activates them."""
+
+    __slots__ = ("_activation", "_catalog")
+
+    def __init__(self, activation: Activation, catalog: Catalog) -> None:
+        self._activation = activation
+        self._catalog = catalog
+
+    async def run(self, arguments: JSONObject, ctx: ToolContext) -> JSONObject:
+        """Search by `query`, or activate by `name` or `names`, which win."""
+        given: Mapping[str, Any] = arguments
+        self._activation.check()
+        if given.get("names"):
+            wanted = [given["name"], *given["names"]] if given.get("name") else given["names"]
+            return {"tools": [await self._activate(name) for name in dict.fromkeys(wanted)]}
+        if given.get("name"):
+            return await self._activate(given["name"])
+        if str(given.get("query") or "").strip():
+            return await self._search(given["query"])
+        raise ToolError(
+            "Provide either `name` (to activate a tool) or `query` (to search).", error_type="invalid_arguments"
+        )
+
+    async def _index(self) -> SearchIndex:
+        catalog = self._catalog
+        if catalog.is_indexed or len(catalog.searched) < BIG:
+            return catalog.index
+        return await anyio.to_thread.run_sync(lambda: catalog.index)
+
+    async def _search(self, query: str) -> JSONObject:
+        hits, total = (await self._index()).search(query, MOST_HITS)
+        names = [hit.tool.name for hit in hits]
+        scope, span = current_scope(), trace.get_current_span()
+        said = scope.text(query, LONGEST_QUERY)
+        attributes = {semconv.SEARCH_QUERY: said, semconv.SEARCH_HITS: total, semconv.SEARCH_RANKED: names}
+        span.set_attributes({name: value for name, value in attributes.items() if value is not None})
+        told = {"query": said, "hits": total, "names": tuple(names)}
+        scope.emit(ToolsSearched, span.get_span_context(), told)
+        hint = (
+            f"Call {TOOL_SEARCH} with `name` to activate a tool; then you can call it."
+            if hits
+            else "No tool matches. Try other words for what the tool should do."
+        )
+        return {"results": _listed(hits), "total": total, "hint": hint}
+
+    async def _activate(self, name: str) -> JSONObject:
+        binding = self._catalog.searched.get(name)
+        if binding is None:
+            return await self._unknown(name)
+        span = trace.get_current_span().get_span_context()
+        self._activation.activate(current_scope(), span, self._catalog, name, via=TOOL_SEARCH)
+        tool = binding.tool
+        return {
+            "activated": True,
+            "name": name,
+            "description": tool.description,
+            "parameters": tool.input_schema,
+            "hint": f"Tool `{name}` is now available. Call it directly on your next turn.",
+        }
+
+    async def _unknown(self, name: str) -> JSONObject:
+        if name in self._catalog.eager:
+            return {"activated": False, "name": name, "hint": f"Tool `{name}` needs no activation. Call it directly."}
+        suggestions, _ = (await self._index()).search(name[:LONGEST_QUERY], MOST_HITS)
+        sources = (binding.source for binding in self._catalog.searched.values())
+        return {
+            "activated": False,
+            "name": name,
+            "error": f"unknown tool: {name}",
+            "suggestions": _listed(suggestions),
+            "mcpServers": sorted({source.server for source in sources if isinstance(source, Mcp)}),
+            "hint": f"Call {TOOL_SEARCH} with `query` to find the right name.",
+        }
+
+
+def _listed(hits: list[Hit]) -> list[JSONObject]:
+    return [{"name": hit.tool.name, "description": hit.tool.description[:LONGEST_DESCRIPTION]} for hit in hits]
+
+
+def discovery_tool(activation: Activation, catalog: Catalog) -> Tool:
+    """Return `__lazy__tool__discovery__` for the tools of a catalogue that were made with `lazy=True`."""
+    named = catalog.named
+
+    async def run(arguments: JSONObject, ctx: ToolContext) -> JSONObject:
+        activation.check()
+        scope, span = current_scope(), trace.get_current_span().get_span_context()
+        found: list[JSONObject] = []
+        errors: list[str] = []
+        wanted: Any = arguments["toolNames"]
+        for name in dict.fromkeys(wanted):
+            if name not in named:
+                errors.append(_unknown(name, [each for each in named if each not in activation.active], list(named)))
+                continue
+            activation.activate(scope, span, catalog, name, via=LAZY_DISCOVERY)
+            tool = named[name].tool
+            found.append({"name": name, "description": tool.description, "inputSchema": tool.input_schema})
+        return {"tools": found, "errors": errors} if errors else {"tools": found}
+
+    return Tool(
+        name=LAZY_DISCOVERY,
+        description=(
+            f"You have access to additional tools that can be discovered. Available tools: [{', '.join(named)}]. "
+            f"Call this tool with a list of tool names to discover their full descriptions and argument schemas "
+            f"before using them."
+        ),
+        input_schema=_DISCOVERY_SCHEMA,
+        run=run,
+        mode="inline",
+    )
+
+
+def _unknown(name: str, left: list[str], known: list[str]) -> str:
+    close = get_close_matches(name, known, 3)
+    hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+    return f"Unknown tool: '{name}'. Available tools: [{', '.join(left)}].{hint}"

@@ -14,7 +14,8 @@ from pellucid.context import Identity
 from pellucid.errors import PermissionDenied, PolicyHalt, describe, error_type_of
 from pellucid.events import ToolDenied
 from pellucid.telemetry import Scope
-from pellucid.tools.catalog import REMEMBERED, Binding, Catalog, Denied, PermittedCatalog
+from pellucid.tools.catalog import REMEMBERED, Catalog, Denied, PermittedCatalog
+from pellucid.tools.collisions import Binding
 from pellucid.tools.tool import Tool
 from pellucid.types import JSONObject
 
@@ -158,7 +159,9 @@ class Permissions:
         made = self._made.get(key)
         if made is None:
             # It keeps the whole catalogue, whose identity can then not be given to another one.
-            made = self._made[key] = PermittedCatalog(parts=catalog.parts, whole=catalog, denied=denied)
+            made = self._made[key] = PermittedCatalog(
+                parts=catalog.parts, is_lazy=catalog.is_lazy, whole=catalog, denied=denied
+            )
         self._made.move_to_end(key)
         if len(self._made) > REMEMBERED:
             self._made.popitem(last=False)

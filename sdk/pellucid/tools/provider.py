@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError
-from pellucid.tools.tool import Tool
+from pellucid.tools.tool import Tool, ToolSource
 
 Listing: TypeAlias = Sequence[Tool] | Awaitable[Sequence[Tool]]
 OnInvalid: TypeAlias = Literal["fail", "quarantine"]
@@ -25,6 +25,7 @@ class ToolProvider(Protocol):
     - `objective`: seconds that a round trip should take, exported for alerts;
     - `timeout`: seconds, instead of `Limits.discovery_timeout`;
     - `server_address`, `server_port`;
+    - `source`: where its tools come from, if they do not say that they are from elsewhere than the application;
     - `on_invalid`: `"quarantine"` leaves broken tools out, with an event, instead of failing;
     - `detached`: true if it leaves at once when it is cancelled, whatever its hub does, counts its fetches itself, and
       keeps to its `timeout` itself if it has one;
@@ -57,6 +58,7 @@ class ProviderFacts:
     objective: float | None
     server_address: str | None
     server_port: int | None
+    source: ToolSource | None
     on_invalid: OnInvalid
     detached: bool
     timeout: float | None
@@ -83,6 +85,7 @@ class ProviderFacts:
             objective=objective,
             server_address=getattr(given, "server_address", None),
             server_port=getattr(given, "server_port", None),
+            source=getattr(given, "source", None),
             on_invalid=getattr(given, "on_invalid", "fail"),
             detached=getattr(given, "detached", False),
             timeout=getattr(given, "timeout", None),

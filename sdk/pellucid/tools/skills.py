@@ -16,9 +16,9 @@ from typing import Any, Final
 from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError, ToolError
 from pellucid.messages import Message, ToolCall, ToolResult
-from pellucid.tools.meta import LOAD_SKILL, MetaTool
+from pellucid.tools.names import LOAD_SKILL
 from pellucid.tools.provider import Listing
-from pellucid.tools.tool import Tool, tool
+from pellucid.tools.tool import MetaTool, Tool, tool
 from pellucid.types import JSONObject
 
 SKILLS: Final = "skills"

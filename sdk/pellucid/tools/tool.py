@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from hashlib import blake2b
-from typing import Any, Literal, TypeAlias, overload
+from typing import Any, ClassVar, Literal, Self, TypeAlias, overload
 
 from opentelemetry.util.types import AttributeValue
 from pydantic_core import to_json
@@ -25,19 +26,43 @@ ToolFunction: TypeAlias = Callable[[JSONObject, ToolContext], Any]
 class Builtin:
     """A tool written in the application."""
 
+    kind: ClassVar[str] = "builtin"
+    place: ClassVar[str | None] = None
+
+    def __str__(self) -> str:
+        return self.kind
+
 
 @dataclass(frozen=True, slots=True)
 class Mcp:
     """A tool of an MCP server."""
 
+    kind: ClassVar[str] = "mcp"
     server: str
+
+    @property
+    def place(self) -> str:
+        """The server."""
+        return self.server
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.server}"
 
 
 @dataclass(frozen=True, slots=True)
 class Hub:
     """A tool of a hub behind a tool provider."""
 
+    kind: ClassVar[str] = "hub"
     provider_id: str
+
+    @property
+    def place(self) -> str:
+        """The id of the provider."""
+        return self.provider_id
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.provider_id}"
 
 
 ToolSource: TypeAlias = Builtin | Mcp | Hub
@@ -56,6 +81,10 @@ class Tool:
         source: Where the tool comes from.
         timeout: Seconds for one call; `Limits.tool_timeout` if not given.
         serial: Never run at the same time as another serial tool of the run.
+        idempotent: Running it twice does what running it once does, so that reliability rules may try it again.
+        lazy: Not offered before the model asks for it: by name, with `__lazy__tool__discovery__`; or, if it is
+            `"search"`, after it was found with `tool_search`.
+        tags: Further words by which `tool_search` finds it.
         mode: How it is run; found out from `run` unless given.
         attributes: Further attributes of its `execute_tool` spans.
     """
@@ -67,12 +96,32 @@ class Tool:
     source: ToolSource = Builtin()
     timeout: float | None = None
     serial: bool = False
+    idempotent: bool = False
+    lazy: bool | Literal["search"] = False
+    tags: Sequence[str] = ()
     mode: DispatchMode | None = None
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.mode is None:
             object.__setattr__(self, "mode", "inline" if _is_async(self.run) else "thread")
+
+    def of(self, source: ToolSource) -> Self:
+        """Return the same tool from another source; what was worked out of it already is kept."""
+        return self if self.source == source else self._with("source", source)
+
+    def searched(self) -> Self:
+        """Return the same tool, but one that is found with `tool_search` before it is offered."""
+        return self if self.lazy == "search" else self._with("lazy", "search")
+
+    def _with(self, name: str, value: object) -> Self:
+        made = copy.copy(self)
+        object.__setattr__(made, name, value)
+        return made
+
+    def named(self, name: str) -> Self:
+        """Return the same tool under another name."""
+        return replace(self, name=name)
 
     @cached_property
     def definition(self) -> ToolDefinition:
@@ -90,6 +139,10 @@ class Tool:
         return Validator(self.input_schema)
 
 
+class MetaTool(Tool):
+    """A tool of Pellucid's own, which may have a reserved name."""
+
+
 @overload
 def tool(function: Callable[..., Any], /) -> Tool: ...
 @overload
@@ -99,6 +152,9 @@ def tool(
     description: str | None = None,
     timeout: float | None = None,
     serial: bool = False,
+    idempotent: bool = False,
+    lazy: bool = False,
+    tags: Sequence[str] = (),
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -108,6 +164,9 @@ def tool(
     description: str | None = None,
     timeout: float | None = None,
     serial: bool = False,
+    idempotent: bool = False,
+    lazy: bool = False,
+    tags: Sequence[str] = (),
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a function; its schema comes from the type hints and its descriptions from the docstring.
 
@@ -125,12 +184,24 @@ def tool(
         description: Its description for the model; that of the docstring if not given.
         timeout: Seconds for one call; `Limits.tool_timeout` if not given.
         serial: Never run it at the same time as another serial tool of the run.
+        idempotent: Running it twice does what running it once does, so that reliability rules may try it again.
+        lazy: Offer it only after the model asked for it by its name.
+        tags: Further words by which `tool_search` finds it.
 
     Raises:
         ConfigError: the function's parameters cannot be described in JSON Schema.
     """
     if function is None:
-        return partial(_from_function, name=name, description=description, timeout=timeout, serial=serial)
+        return partial(
+            _from_function,
+            name=name,
+            description=description,
+            timeout=timeout,
+            serial=serial,
+            idempotent=idempotent,
+            lazy=lazy,
+            tags=tags,
+        )
     return _from_function(function)
 
 
@@ -141,6 +212,9 @@ def _from_function(
     description: str | None = None,
     timeout: float | None = None,
     serial: bool = False,
+    idempotent: bool = False,
+    lazy: bool = False,
+    tags: Sequence[str] = (),
 ) -> Tool:
     signature = signature_of(function, context_type=ToolContext)
     return Tool(
@@ -150,6 +224,9 @@ def _from_function(
         run=_Call(function, signature) if not _is_async(function) else _AsyncCall(function, signature),
         timeout=timeout,
         serial=serial,
+        idempotent=idempotent,
+        lazy=lazy,
+        tags=tuple(tags),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError
 from pellucid.tools.provider import Listing, OnInvalid, ProviderFacts, ToolProvider
-from pellucid.tools.tool import Tool
+from pellucid.tools.tool import Tool, ToolSource
 
 PATIENCE: Final = 1.0
 """Seconds that a gate has beyond the timeout of the provider behind it."""
@@ -72,13 +72,14 @@ class GatedTools:
     kind: str = "gated"
     objective: float | None = field(init=False)
     timeout: float | None = field(init=False)
+    source: ToolSource | None = field(init=False)
     on_invalid: OnInvalid = field(init=False)
     server_address: str | None = field(init=False)
     server_port: int | None = field(init=False)
 
     def __post_init__(self) -> None:
         facts = ProviderFacts.of(self.inner)
-        for name in ("objective", "on_invalid", "server_address", "server_port"):
+        for name in ("objective", "source", "on_invalid", "server_address", "server_port"):
             object.__setattr__(self, name, getattr(facts, name))
         # A moment more than the provider behind it, so that an old list of that one's still comes through.
         object.__setattr__(self, "timeout", None if facts.timeout is None else facts.timeout + PATIENCE)

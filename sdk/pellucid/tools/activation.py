@@ -1,0 +1,112 @@
+"""Which lazy tools a run has activated."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from opentelemetry.trace import SpanContext
+
+from pellucid.errors import ToolError
+from pellucid.events import ToolsActivated, ToolsDeactivated
+from pellucid.messages import Message, ToolCall, ToolResult
+from pellucid.telemetry import Scope
+from pellucid.tools.catalog import Catalog
+from pellucid.tools.collisions import Binding
+from pellucid.tools.names import LAZY_DISCOVERY, TOOL_SEARCH
+
+META: Final = frozenset((TOOL_SEARCH, LAZY_DISCOVERY))
+
+
+class Activation:
+    """The lazy tools that a run has activated.
+
+    Attributes:
+        active: By name, in the order of activation.
+        iterations: Iterations that only discovered tools, which do not count as iterations.
+        most: How many of these there may be.
+    """
+
+    __slots__ = ("_is_restored", "active", "iterations", "most")
+
+    def __init__(self, most: int) -> None:
+        self.active: dict[str, Binding] = {}
+        self.iterations = 0
+        self.most = most
+        self._is_restored = False
+
+    def activate(self, scope: Scope, span: SpanContext, catalog: Catalog, name: str, *, via: str) -> None:
+        """Activate a tool, if the catalogue has it, it is lazy, and it is not active already."""
+        binding = catalog.lazy.get(name)
+        if binding is None or name in self.active:
+            return
+        self.active[name] = binding
+        payload = {"tool_name": name, "provider_id": binding.provider_id, "via": via}
+        scope.emit(ToolsActivated, span, payload)
+
+    def count(self, *, only_discovered: bool) -> None:
+        """Count an iteration if it only discovered tools, as long as there may be more of these."""
+        if only_discovered and self.iterations < self.most:
+            self.iterations += 1
+
+    def check(self) -> None:
+        """Refuse to discover for ever.
+
+        Raises:
+            ToolError: the run may not discover more.
+        """
+        if self.iterations >= self.most:
+            raise ToolError(
+                f"Not run: this run has only looked for tools in {self.most} iterations, and may not in more. "
+                f"Call one of the tools that you have, or answer.",
+                error_type="max_discoveries",
+            )
+
+    def restore(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> None:
+        """Activate what was discovered in an earlier run of the conversation; once in a run."""
+        if not self._is_restored:
+            self._is_restored = True
+            for name in _discovered(history):
+                self.activate(scope, span, catalog, name, via="history")
+
+    def revoke(self, scope: Scope, span: SpanContext, catalog: Catalog) -> None:
+        """Forget tools that are no longer there: what is listed again later has to be discovered again."""
+        for name, binding in list(self.active.items()):
+            if (now := catalog.lazy.get(name)) is not None:
+                self.active[name] = now
+                continue
+            del self.active[name]
+            reason = "not_lazy" if name in catalog.bindings else "removed"
+            payload = {"tool_name": name, "provider_id": binding.provider_id, "reason": reason}
+            scope.emit(ToolsDeactivated, span, payload)
+
+
+def _discovered(history: Iterable[Message]) -> Iterator[str]:
+    """Yield the tools that results of discoveries in the history say were activated; what is malformed says nothing.
+
+    A history comes from the caller and may be forged. It can activate only what the catalogue lists anyway, which is
+    what a model could do too.
+    """
+    asked: set[str] = set()
+    for message in history:
+        for part in message.parts:
+            if isinstance(part, ToolCall) and message.role == "assistant" and part.name in META and part.id:
+                asked.add(part.id)
+            elif isinstance(part, ToolResult) and message.role == "tool" and part.id in asked and not part.is_error:
+                yield from _names_in(part.response)
+
+
+def _names_in(response: Any) -> Iterator[str]:
+    if isinstance(response, str):
+        try:
+            response = json.loads(response)
+        except (ValueError, RecursionError):
+            return
+    if not isinstance(response, dict):
+        return
+    listed: Any = response.get("tools")
+    is_list = isinstance(listed, list)
+    for each in listed if is_list else [response]:
+        if isinstance(each, dict) and each.get("activated", is_list) is True and isinstance(each.get("name"), str):
+            yield each["name"]

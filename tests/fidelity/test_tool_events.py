@@ -1,0 +1,80 @@
+"""What `check_telemetry` finds in events of tools that were searched, activated and shadowed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from fidelity.scripts import make_tool, quick
+from pellucid import Agent, ToolCall, ToolRegistry, semconv, static_tools
+from pellucid.testing import ScriptedModel
+from pellucid_exporters.testing import Captured, capture, check_telemetry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def told() -> Iterator[Captured]:
+    """Telemetry of a run that searches, activates, loses a tool, and has two of one name; true until it is bent."""
+    lazy = ToolRegistry([make_tool("find", quick)], registry_mode="lazy")
+
+    def leave(request: object) -> ToolCall:
+        lazy.unregister("find")
+        return ToolCall("same", {})
+
+    async def go() -> None:
+        steps: list[Any] = [
+            ToolCall("tool_search", {"query": "find"}),
+            ToolCall("tool_search", {"name": "find"}),
+            leave,
+            "done",
+        ]
+        twice = [static_tools([make_tool("same", quick)]), ToolRegistry([make_tool("same", quick)], id="other")]
+        model = ScriptedModel(*steps)
+        await Agent("a", model=model, providers=[lazy, *twice], collisions="first").run("go")
+
+    with capture() as telemetry:
+        anyio.run(go)
+        check_telemetry(telemetry)
+        telemetry.is_checked = False
+        yield telemetry
+
+
+CASES: dict[str, tuple[str, dict[str, Any], str, str]] = {
+    "other hits": ("tools.searched", {"hits": 7}, "", "of a search, but its event"),
+    "another query": ("tools.searched", {"query": "x"}, "", "of a search, but its event"),
+    "other names": ("tools.searched", {"names": ()}, "", "of a search, but its event"),
+    "another way": ("tools.activated", {"via": "history"}, "", "a tool that was activated via 'history'"),
+    "another tool": ("tools.activated", {"via": "find"}, "", "a tool that was activated via 'find'"),
+    "another span": ("tools.deactivated", {}, "chat", "has an event of a tool that was deactivated"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_event_of_a_tool_that_lies_is_found(told: Captured, case: str) -> None:
+    """It says what its span says, and happened in it."""
+    name, changes, moved, complaint = CASES[case]
+    [index] = [index for index, event in enumerate(told.events) if event.name == name]
+    if moved:
+        [span, *_] = told.find(moved)
+        context = span.get_span_context()
+        assert context is not None
+        changes = {"span_id": f"{context.span_id:016x}"}
+    told.events[index] = replace(told.events[index], **changes)
+    with pytest.raises(AssertionError, match=complaint):
+        check_telemetry(told)
+
+
+def test_a_collision_that_is_not_counted_is_found(told: Captured) -> None:
+    """The span knows how many there are."""
+    [span, *_] = told.find("compose_request")
+    attributes = dict(span.attributes or {})
+    del attributes[semconv.COMPOSE_SHADOWED]
+    bent: Any = span
+    bent._attributes = attributes
+    with pytest.raises(AssertionError, match="has more events of collisions than it counts: 1"):
+        check_telemetry(told)

@@ -1,0 +1,315 @@
+"""What fails again and again is left alone, across runs, and then tried by one caller."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from pellucid import (
+    Agent,
+    CircuitBreaker,
+    CircuitOpen,
+    ConfigError,
+    DiscoveryContext,
+    DiscoveryError,
+    DiscoveryProvider,
+    FallbackModel,
+    ModelError,
+    Reliability,
+    Telemetry,
+    Tool,
+    ToolCall,
+    ToolError,
+    tool,
+)
+from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
+from support.runs import attributes, within
+
+if TYPE_CHECKING:
+    from pellucid import ModelRequest
+    from pellucid_exporters.testing import Captured
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
+
+
+class Time:
+    """A clock that is set by hand."""
+
+    now = 0.0
+
+    def clock(self) -> float:
+        """Read it."""
+        return self.now
+
+
+def breaking(time: Time, failures: int = 2, cooldown: float = 10.0) -> Reliability:
+    """Return circuit breakers without further rules."""
+    return Reliability(breaker=CircuitBreaker(failures=failures, cooldown=cooldown), clock=time.clock)
+
+
+def states(telemetry: Captured) -> list[float]:
+    """Return what the gauge shows."""
+    return [point.value for point in telemetry.metrics if point.name == "pellucid.circuit.state"]
+
+
+def changes(telemetry: Captured) -> list[str]:
+    """Return the events of circuits."""
+    return [event.name for event in telemetry.events if event.name.startswith("circuit.")]
+
+
+class Hub:
+    """A provider that works or not. Attributes: calls: how often it was asked."""
+
+    id = "hub"
+
+    def __init__(self) -> None:
+        self.works = False
+        self.calls = 0
+
+    async def list_tools(self, ctx: DiscoveryContext) -> list[Tool]:
+        """Answer or fail."""
+        self.calls += 1
+        await anyio.lowlevel.checkpoint()
+        if not self.works:
+            raise OSError("down")
+        return []
+
+
+async def test_a_provider_is_left_alone_and_tried_again(telemetry: Captured) -> None:
+    """Closed, open, half-open, closed: across runs, with events and a gauge; refused calls reach nobody."""
+    time, hub = Time(), Hub()
+    agent = Agent("a", model=FunctionModel(lambda request: "hi"), providers=[hub], reliability=breaking(time))
+    for _ in range(2):
+        with pytest.raises(DiscoveryError, match="OSError: down"):
+            await within(agent.run("go"))
+    assert (hub.calls, states(telemetry), changes(telemetry)) == (2, [2], ["circuit.opened"])
+    with pytest.raises(CircuitOpen) as caught:
+        await within(agent.run("go"))
+    assert isinstance(caught.value, DiscoveryError)
+    assert (caught.value.provider_id, caught.value.retry_after, hub.calls) == ("hub", 10.0, 2)
+    assert attributes(telemetry.find("discover_tools hub")[-1])["error.type"] == "circuit_open"
+    time.now = 10.0
+    hub.works = True
+    assert (await within(agent.run("go"))).output == "hi"
+    assert changes(telemetry) == ["circuit.opened", "circuit.half_opened", "circuit.closed"]
+    assert states(telemetry) == [0]
+
+
+async def test_a_failing_probe_opens_the_circuit_again(telemetry: Captured) -> None:
+    """For another cooldown."""
+    time, hub = Time(), Hub()
+    agent = Agent("a", model=FunctionModel(lambda request: "hi"), providers=[hub], reliability=breaking(time))
+    for now in (0.0, 0.0, 10.0):
+        time.now = now
+        with pytest.raises(DiscoveryError, match="down"):
+            await within(agent.run("go"))
+    with pytest.raises(CircuitOpen):
+        await within(agent.run("go"))
+    assert hub.calls == 3
+    assert changes(telemetry) == ["circuit.opened", "circuit.half_opened", "circuit.opened"]
+
+
+async def test_of_a_hundred_callers_one_probes(telemetry: Captured) -> None:
+    """The others are refused, however many there are; and a hundred failures at a time open it once."""
+    time, hub = Time(), Hub()
+    agent = Agent("a", model=FunctionModel(lambda request: "hi"), providers=[hub], reliability=breaking(time, 5))
+    ended: list[type[Exception]] = []
+
+    async def attempt() -> None:
+        try:
+            await agent.run("go")
+        except Exception as error:  # noqa: BLE001  (counted)
+            ended.append(type(error))
+
+    async def all_at_once() -> None:
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(100):
+                    tasks.start_soon(attempt)
+
+    await all_at_once()
+    assert len(ended) == 100
+    assert changes(telemetry) == ["circuit.opened"]
+    time.now, hub.calls = 10.0, 0
+    ended.clear()
+    await all_at_once()
+    assert hub.calls == 1
+    assert sum(issubclass(kind, CircuitOpen) for kind in ended) == 99
+    assert changes(telemetry) == ["circuit.opened", "circuit.half_opened", "circuit.opened"]
+
+
+async def test_models_of_one_name_have_breakers_of_their_own() -> None:
+    """If they are of two vendors, or in two places: where one is down the other still answers."""
+
+    class Placed(FunctionModel):
+        def __init__(self, host: str, *, works: bool) -> None:
+            super().__init__(self.answer, name="gpt")
+            self.server_address, self.works = host, works
+
+        def answer(self, request: ModelRequest) -> str:
+            if not self.works:
+                raise ConnectionError("down")
+            return "hi"
+
+    model = FallbackModel(Placed("eu", works=False), Placed("us", works=True))
+    agent = Agent("a", model=model, reliability=breaking(Time(), 1))
+    for _ in range(2):
+        assert (await within(agent.run("go"))).output == "hi"
+
+
+async def test_a_hub_that_was_not_asked_has_not_failed(telemetry: Captured) -> None:
+    """A provider that leaves its hub alone for a moment does not open the circuit by that."""
+    hub = FakeHub(faults=[OSError("down")] * 9)
+    provider = DiscoveryProvider(hub, id="hub")
+    agent = Agent("a", model=FunctionModel(lambda request: "hi"), providers=[provider], reliability=breaking(Time()))
+    for _ in range(5):
+        with pytest.raises(DiscoveryError):
+            await within(agent.run("go"))
+    assert (len(hub.calls), changes(telemetry)) == (1, [])
+
+
+async def test_a_gauge_shows_what_others_did_to_its_circuit(telemetry: Captured) -> None:
+    """Also where another pipeline saw the circuit close."""
+    time, hub = Time(), Hub()
+    shared = breaking(time, 1)
+    agents = [
+        Agent(name, model=FunctionModel(lambda request: "hi"), providers=[hub], reliability=shared, telemetry=pipeline)
+        for name, pipeline in (("a", telemetry), ("b", Telemetry()))
+    ]
+    with pytest.raises(DiscoveryError):
+        await within(agents[0].run("go"))
+    assert states(telemetry) == [2]
+    time.now, hub.works = 10.0, True
+    await within(agents[1].run("go"))
+    assert states(telemetry) == [0]
+
+
+async def test_a_probe_that_is_cancelled_lets_the_next_caller_probe() -> None:
+    """A circuit does not stay half-open for ever."""
+    time = Time()
+    hangs = anyio.Event()
+    mode = "fail"
+
+    async def answer(request: ModelRequest) -> str:
+        if mode == "fail":
+            raise ConnectionError("down")
+        if mode == "hang":
+            hangs.set()
+            await anyio.sleep_forever()
+        return "hi"
+
+    agent = Agent("a", model=FunctionModel(answer), reliability=breaking(time, 1))
+    with pytest.raises(ModelError):
+        await within(agent.run("go"))
+    time.now, mode = 10.0, "hang"
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(agent.run, "go")
+        await within(hangs.wait())
+        tasks.cancel_scope.cancel()
+    mode = "work"
+    assert (await within(agent.run("go"))).output == "hi"
+
+
+async def test_a_model_whose_circuit_is_open_is_passed_over(telemetry: Captured) -> None:
+    """By a FallbackModel, without a rule; the span of the refused call says why."""
+    calls = 0
+
+    def fail(request: ModelRequest) -> str:
+        nonlocal calls
+        calls += 1
+        raise ConnectionError("down")
+
+    model = FallbackModel(FunctionModel(fail, name="one"), FunctionModel(lambda request: "hi", name="two"))
+    agent = Agent("a", model=model, reliability=breaking(Time(), 1))
+    for _ in range(3):
+        assert (await within(agent.run("go"))).output == "hi"
+    assert calls == 1
+    types = [attributes(span).get("error.type") for span in telemetry.find("chat one")]
+    assert types == ["ConnectionError", "circuit_open", "circuit_open"]
+
+
+async def test_a_tool_whose_circuit_is_open_is_a_result_for_the_model() -> None:
+    """Which says so; nothing is run."""
+    calls = 0
+
+    @tool
+    async def broken() -> str:
+        """Break."""
+        nonlocal calls
+        calls += 1
+        raise ConnectionError("down")
+
+    model = ScriptedModel(ToolCall("broken"), ToolCall("broken"), "ok")
+    result = await within(Agent("a", model=model, tools=[broken], reliability=breaking(Time(), 1)).run("go"))
+    assert calls == 1
+    part: Any = result.messages[4].parts[0]
+    assert "'broken' is not called, because it failed again and again" in part.response
+
+
+async def test_failures_of_the_caller_do_not_count() -> None:
+    """A bad request, or a tool's answer that something is not so, says nothing of who was asked."""
+    model = ScriptedModel(*[ModelError("m", "no", error_kind="invalid_request")] * 3, "hi")
+    agent = Agent("a", model=model, reliability=breaking(Time(), 1))
+    for _ in range(3):
+        with pytest.raises(ModelError, match="no"):
+            await within(agent.run("go"))
+    assert (await within(agent.run("go"))).output == "hi"
+
+    @tool
+    async def find() -> str:
+        """Find."""
+        raise ToolError("there is no such thing")
+
+    calls = ScriptedModel(*[ToolCall("find")] * 3, "ok")
+    result = await within(Agent("a", model=calls, tools=[find], reliability=breaking(Time(), 1)).run("go"))
+    texts = [part.response for message in result.messages if message.role == "tool" for part in message.parts]  # type: ignore[union-attr]
+    assert texts == ["there is no such thing"] * 3
+
+
+async def test_a_success_starts_the_count_anew() -> None:
+    """Only failures in a row open a circuit."""
+    model = ScriptedModel(OSError("1"), "ok", OSError("2"), "ok", OSError("3"), "ok")
+    agent = Agent("a", model=model, reliability=breaking(Time(), 2))
+    for number in range(6):
+        if number % 2:
+            assert (await within(agent.run("go"))).output == "ok"
+        else:
+            with pytest.raises(ModelError):
+                await within(agent.run("go"))
+
+
+def test_circuits_are_safe_between_threads() -> None:
+    """Many threads, each with an event loop of its own: one probe."""
+    time, hub = Time(), Hub()
+    agent = Agent("a", model=FunctionModel(lambda request: "hi"), providers=[hub], reliability=breaking(time, 3))
+    refused: list[bool] = []
+
+    def attempt() -> None:
+        try:
+            anyio.run(agent.run, "go")
+        except DiscoveryError as error:
+            refused.append(isinstance(error, CircuitOpen))
+
+    def all_at_once() -> None:
+        threads = [threading.Thread(target=attempt) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    all_at_once()
+    time.now, hub.calls = 10.0, 0
+    refused.clear()
+    all_at_once()
+    assert hub.calls == 1
+    assert refused.count(True) == 19
+
+
+def test_a_breaker_that_cannot_work_is_refused() -> None:
+    """With what is wrong."""
+    for options in ({"failures": 0}, {"cooldown": -1.0}):
+        with pytest.raises(ConfigError, match="at least one failure"):
+            CircuitBreaker(**options)

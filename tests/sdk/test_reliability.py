@@ -1,0 +1,769 @@
+"""Rules about what fails: what they are asked, and what comes of what they say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from pellucid import (
+    Agent,
+    CancelToken,
+    CircuitOpen,
+    ConfigError,
+    DiscoveryContext,
+    DiscoveryError,
+    DiscoveryProvider,
+    FallbackModel,
+    Identity,
+    Limits,
+    Message,
+    ModelDelta,
+    ModelError,
+    ModelResponse,
+    Reliability,
+    ReliabilityFailFast,
+    Rule,
+    RunCancelled,
+    RunTimeout,
+    Situation,
+    Tool,
+    ToolCall,
+    ToolError,
+    Usage,
+    continue_,
+    fail_fast,
+    fallback,
+    last_known_catalog,
+    ok,
+    retry,
+    retry_other,
+    semconv,
+    static_tools,
+    tool,
+)
+from pellucid.testing import FakeHub, ScriptedModel
+from support.runs import attributes, ending, within
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from pellucid import ErrorKind, ModelRequest
+    from pellucid_exporters.testing import Captured
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
+
+
+class Time:
+    """A clock that goes on only while somebody sleeps. Attributes: slept: each wait."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    def clock(self) -> float:
+        """Read the clock."""
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self.slept.append(seconds)
+        self.now += seconds
+        await anyio.lowlevel.checkpoint()
+
+
+def always(situation: Situation) -> bool:
+    """Match."""
+    return True
+
+
+def rules(*given: Rule, time: Time | None = None, **options: Any) -> Reliability:
+    """Return rules that wait in a time of their own, and always the whole wait."""
+    time = time or Time()
+    return Reliability(given, clock=time.clock, sleep=time.sleep, jitter=lambda: 1.0, **options)
+
+
+def down(kind: ErrorKind = "unavailable", **more: Any) -> ModelError:
+    """Return a model's failure."""
+    return ModelError("m", "down", error_kind=kind, **more)
+
+
+TWICE = Rule(when=lambda s: s.error is not None and s.attempt < 3, then=retry(), kind="transient")
+
+
+def told(telemetry: Captured, prefix: str = "reliability.") -> list[tuple[str, Any, int]]:
+    """Return what the events say was decided: name, kind, attempt."""
+    return [
+        (event.name.removeprefix(prefix), getattr(event, "kind", None), getattr(event, "attempt", 0))
+        for event in telemetry.events
+        if event.name.startswith(prefix)
+    ]
+
+
+def decisions(telemetry: Captured) -> dict[tuple[str, str, str], float]:
+    """Return the counter of decisions by operation, decision and kind."""
+    return {
+        (
+            point.attributes["pellucid.operation"],
+            point.attributes["pellucid.reliability.then"],
+            point.attributes["pellucid.reliability.kind"],
+        ): point.value
+        for point in telemetry.metrics
+        if point.name == "pellucid.reliability.decisions"
+    }
+
+
+@tool
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+async def test_a_model_is_asked_again(telemetry: Captured) -> None:
+    """Each attempt is a span with its number; events, span events and the counter tell why, and that it worked."""
+    model = ScriptedModel(down(), down(), "hi")
+    result = await within(Agent("a", model=model, reliability=rules(TWICE)).run("go"))
+    assert result.output == "hi"
+    chats = telemetry.find("chat")
+    assert [(ending(span)[0], attributes(span)["pellucid.attempt"]) for span in chats] == [
+        ("failed", 1),
+        ("failed", 2),
+        ("completed", 3),
+    ]
+    assert [[event.name for event in span.events if event.name.startswith("rel")] for span in chats] == [
+        ["reliability.retried"],
+        ["reliability.retried"],
+        ["reliability.recovered"],
+    ]
+    assert told(telemetry) == [("retried", "transient", 1), ("retried", "transient", 2), ("recovered", None, 3)]
+    assert decisions(telemetry) == {
+        ("inference", "retry", "transient"): 2,
+        ("inference", "recovered", "transient"): 1,
+    }
+
+
+async def test_without_a_rule_that_matches_nothing_is_tried_again(telemetry: Captured) -> None:
+    """The error is what it would be without rules."""
+    model = ScriptedModel(down(), down(), down())
+    with pytest.raises(ModelError, match="down"):
+        await within(Agent("a", model=model, reliability=rules(TWICE)).run("go"))
+    assert len(model.requests) == 3
+    other = ScriptedModel(down("auth"))
+    never = Rule(when=lambda s: s.error_kind == "timeout", then=retry(), kind="x")
+    with pytest.raises(ModelError):
+        await within(Agent("a", model=other, reliability=rules(never)).run("go"))
+    assert len(other.requests) == 1
+
+
+async def test_the_first_rule_that_matches_decides() -> None:
+    """`ok()` keeps the ones after it from being asked."""
+    asked: list[str] = []
+
+    def note(name: str, *, answer: bool) -> Any:
+        def when(situation: Situation) -> bool:
+            asked.append(name)
+            return answer
+
+        return when
+
+    given = [
+        Rule(when=note("a", answer=False), then=fail_fast(), kind="a"),
+        Rule(when=note("b", answer=True), then=ok(), kind="b"),
+        Rule(when=note("c", answer=True), then=retry(), kind="c"),
+    ]
+    only = static_tools([])
+    await within(Agent("a", model=ScriptedModel("hi"), providers=[only], reliability=rules(*given)).run("go"))
+    assert asked == ["a", "b"] * 2  # discovery and inference
+
+
+async def test_what_a_rule_gets_to_know() -> None:
+    """Operation, name, attempt, error and what it means, elapsed time, usage, iteration, identity, response."""
+    seen: list[Situation] = []
+
+    def look(situation: Situation) -> bool:
+        seen.append(situation)
+        return situation.operation == "inference" and situation.error is not None
+
+    time = Time()
+    answer = ModelResponse(message=Message("assistant", [ToolCall("add", {"a": 1, "b": 2})]), finish_reason="tool_call")
+    used = ModelResponse(message=answer.message, usage=Usage(input_tokens=10), finish_reason="tool_call")
+    model = ScriptedModel(down("rate_limited"), used, "3")
+    who = Identity(tenant="acme")
+    check = Rule(when=look, then=retry(backoff=2.0), kind="x")
+    pre = Rule(when=look, then=continue_(), kind="y")
+    agent = Agent("a", model=model, tools=[add], reliability=rules(check, time=time, pre_check=[pre]))
+    await within(agent.run("go", identity=who))
+    first = [each for each in seen if each.operation == "inference" and each.iteration == 1]
+    assert [(each.attempt, each.error_kind, each.elapsed) for each in first] == [
+        (0, None, 0.0),
+        (1, "rate_limited", 0.0),
+        (2, None, 2.0),
+    ]
+    assert isinstance(first[1].error, ModelError)
+    assert isinstance(first[2].response, ModelResponse)
+    assert {each.model for each in first} == {"scripted"}
+    assert {each.identity for each in seen} == {who}
+    assert [each.usage.input_tokens for each in first] == [0, 0, 10]
+    assert first[0].usage.cost == 0.0
+    called = [each for each in seen if each.operation == "tool"]
+    assert [(each.tool_name, each.attempt, each.response) for each in called] == [("add", 0, None), ("add", 1, 3)]
+    asked = [each for each in seen if each.operation == "discovery"]
+    assert [(each.provider_id, each.attempt, each.iteration) for each in asked] == [
+        ("static", 0, 1),
+        ("static", 1, 1),
+        ("static", 0, 2),
+        ("static", 1, 2),
+    ]
+
+
+async def test_waits_grow_and_are_jittered() -> None:
+    """Twice as long at most each time, up to a bound, and a random part of that."""
+    time = Time()
+    model = ScriptedModel(*[down()] * 5, "hi")
+    patient = Rule(when=lambda s: s.error is not None, then=retry(backoff=1.0, max_backoff=5.0), kind="x")
+    await within(Agent("a", model=model, reliability=rules(patient, time=time)).run("go"))
+    assert time.slept == [1.0, 2.0, 4.0, 5.0, 5.0]
+    half = Time()
+    options: Any = {"clock": half.clock, "sleep": half.sleep, "jitter": lambda: 0.5}
+    again = ScriptedModel(down(), down(), "hi")
+    await within(Agent("a", model=again, reliability=Reliability([patient], **options)).run("go"))
+    assert half.slept == [0.5, 1.0]
+
+
+async def test_retry_after_is_honoured() -> None:
+    """As it is; one that is longer than the rule allows is not waited for, and the failure stays what it is."""
+    time = Time()
+    model = ScriptedModel(down("rate_limited", retry_after=7.0), "hi")
+    rule = Rule(when=lambda s: s.error is not None, then=retry(max_backoff=10.0), kind="x")
+    await within(Agent("a", model=model, reliability=rules(rule, time=time)).run("go"))
+    assert time.slept == [7.0]
+    late = ScriptedModel(down("rate_limited", retry_after=3600.0))
+    with pytest.raises(ModelError) as caught:
+        await within(Agent("a", model=late, reliability=rules(rule, time=time)).run("go"))
+    assert caught.value.retry_after == 3600.0
+    own = Rule(when=lambda s: s.error is not None, then=retry(backoff=0.5, honour_retry_after=False), kind="x")
+    mine = ScriptedModel(down("rate_limited", retry_after=3600.0), "hi")
+    await within(Agent("a", model=mine, reliability=rules(own, time=time)).run("go"))
+    assert time.slept == [7.0, 0.5]
+
+
+async def test_a_wait_is_not_begun_that_the_deadline_would_end(telemetry: Captured) -> None:
+    """The run fails with what went wrong, not with a deadline that it sat through."""
+    rule = Rule(when=lambda s: s.error is not None, then=retry(max_backoff=7200.0), kind="x")
+    model = ScriptedModel(down(retry_after=3600.0))
+    agent = Agent("a", model=model, limits=Limits(deadline=60.0), reliability=Reliability([rule]))
+    with pytest.raises(ModelError, match="down"):
+        await within(agent.run("go"))
+
+
+class Lists:
+    """A provider that fails as told. Attributes: faults: what its next calls raise; None lets one pass."""
+
+    id = "hub"
+
+    def __init__(self, *faults: Exception | None) -> None:
+        self.faults = list(faults)
+
+    async def list_tools(self, ctx: DiscoveryContext) -> list[Tool]:
+        """Answer or fail."""
+        fault = self.faults.pop(0) if self.faults else None
+        if fault is not None:
+            raise fault
+        return [add]
+
+
+def failed_discovery(situation: Situation) -> bool:
+    """Match a discovery that failed."""
+    return situation.operation == "discovery" and situation.error is not None
+
+
+@pytest.mark.parametrize("how", ["token", "deadline"])
+async def test_a_wait_can_be_ended(how: str) -> None:
+    """By a cancellation or the deadline, at once."""
+    waiting = anyio.Event()
+
+    async def sleep(seconds: float) -> None:
+        waiting.set()
+        await anyio.sleep_forever()
+
+    rule = Rule(when=lambda s: s.error is not None, then=retry(backoff=0.001), kind="x")
+    reliability = Reliability([rule], sleep=sleep)
+    limits = Limits(deadline=0.2) if how == "deadline" else Limits()
+    agent = Agent("a", model=ScriptedModel(down()), limits=limits, reliability=reliability)
+    token = CancelToken()
+    async with anyio.create_task_group() as tasks:
+
+        async def cancel() -> None:
+            await waiting.wait()
+            if how == "token":
+                token.cancel()
+
+        tasks.start_soon(cancel)
+        with pytest.raises(RunCancelled if how == "token" else RunTimeout):
+            await within(agent.run("go", signal=token))
+
+
+async def test_a_rule_that_would_try_for_ever_is_stopped(telemetry: Captured) -> None:
+    """After fifty attempts, loudly."""
+    model = ScriptedModel(*[down()] * 60)
+    greedy = Rule(when=lambda s: s.operation == "inference", then=retry(), kind="greedy")
+    with pytest.raises(ReliabilityFailFast) as caught:
+        await within(Agent("a", model=model, reliability=rules(greedy)).run("go"))
+    assert caught.value.kind == "max_attempts"
+    assert len(model.requests) == 50
+    assert told(telemetry)[-1] == ("failed_fast", "max_attempts", 50)
+
+
+async def test_the_next_model_is_asked(telemetry: Captured) -> None:
+    """Of a FallbackModel, by rule; without one left the failure stays, with notes about the others."""
+    first, second = ScriptedModel(down("invalid_request"), name="one"), ScriptedModel("hi", name="two")
+    rule = Rule(when=lambda s: s.operation == "inference" and s.error is not None, then=retry_other(), kind="next")
+    agent = Agent("a", model=FallbackModel(first, second), reliability=rules(rule))
+    assert (await within(agent.run("go"))).output == "hi"
+    assert [(span.name, attributes(span)["pellucid.attempt"]) for span in telemetry.find("chat")] == [
+        ("chat one", 1),
+        ("chat two", 2),
+    ]
+    both = FallbackModel(ScriptedModel(down(), name="one"), ScriptedModel(down(), name="two"))
+    with pytest.raises(ModelError) as caught:
+        await within(Agent("a", model=both, reliability=rules(rule)).run("go"))
+    assert len(caught.value.__notes__) == 1
+
+
+async def test_where_rules_say_nothing_a_fallback_model_does_as_without_them(telemetry: Captured) -> None:
+    """It goes to the next model for the kinds that it has."""
+    model = FallbackModel(ScriptedModel(down(), name="one"), ScriptedModel("hi", name="two"))
+    rule = Rule(when=lambda s: False, then=retry(), kind="x")
+    assert (await within(Agent("a", model=model, reliability=rules(rule)).run("go"))).output == "hi"
+
+
+async def test_a_stream_that_was_read_is_not_tried_again(telemetry: Captured) -> None:
+    """What was read cannot be taken back; the span says why the rule did not count."""
+
+    class Breaking(ScriptedModel):
+        async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
+            """Break off."""
+            yield ModelDelta("text", "Once")
+            raise down()
+
+    agent = Agent("a", model=Breaking("x", "y"), reliability=rules(TWICE))
+
+    async def read() -> None:
+        async with agent.stream("go") as events:
+            async for _ in events:
+                pass
+
+    with pytest.raises(ModelError, match="down"):
+        await within(read())
+    [chat] = telemetry.find("chat")
+    assert [event.name for event in chat.events if event.name.startswith("rel")] == ["reliability.not_retried"]
+
+
+async def test_a_response_can_be_refused() -> None:
+    """A rule may look at what came, and have it done again."""
+    model = ScriptedModel("", "better")
+    empty = Rule(
+        when=lambda s: s.operation == "inference" and s.error is None and not s.response.message.text,
+        then=retry(),
+        kind="empty",
+    )
+    assert (await within(Agent("a", model=model, reliability=rules(empty)).run("go"))).output == "better"
+
+
+@pytest.mark.parametrize(
+    "value", ["sorry", Message("assistant", "sorry"), ModelResponse(message=Message("assistant", "sorry"))]
+)
+async def test_another_answer_stands_in_for_a_model(telemetry: Captured, value: Any) -> None:
+    """A text, a message or a response; the failed call stays in the trace."""
+    rule = Rule(when=lambda s: s.error is not None, then=fallback(lambda s: value), kind="canned")
+    result = await within(Agent("a", model=ScriptedModel(down()), reliability=rules(rule)).run("go"))
+    assert result.output == "sorry"
+    assert ending(telemetry.span("chat"))[0] == "failed"
+    assert told(telemetry) == [("fell_back", "canned", 1)]
+
+
+async def test_a_run_is_ended_by_a_rule(telemetry: Captured) -> None:
+    """With the kind of the rule, and the failure as the cause, whose type is that of the run."""
+    rule = Rule(when=lambda s: s.error_kind == "auth", then=fail_fast(), kind="no-key")
+    with pytest.raises(ReliabilityFailFast, match="the rule 'no-key' ended inference of 'scripted'") as caught:
+        await within(Agent("a", model=ScriptedModel(down("auth")), reliability=rules(rule)).run("go"))
+    assert isinstance(caught.value.cause, ModelError)
+    assert caught.value.__cause__ is caught.value.cause
+    assert attributes(telemetry.span("invoke_agent"))["error.type"] == "ModelError"
+
+
+async def test_a_budget_is_checked_before_a_call(telemetry: Captured) -> None:
+    """Nothing is called once it is spent; a cost that is not known counts as nothing."""
+    costly = ModelResponse(
+        message=Message("assistant", [ToolCall("add", {"a": 1, "b": 2})]),
+        usage=Usage(cost=3.0),
+        finish_reason="tool_call",
+    )
+    model = ScriptedModel(costly, "never")
+    over = Rule(when=lambda s: s.operation == "inference" and s.usage.cost > 2, then=fail_fast(), kind="budget")
+    with pytest.raises(ReliabilityFailFast, match="did not let inference of 'scripted' begin"):
+        await within(Agent("a", model=model, tools=[add], reliability=rules(pre_check=[over])).run("go"))
+    assert len(model.requests) == 1
+    assert attributes(telemetry.span("invoke_agent"))["error.type"] == "reliability"
+
+
+async def test_a_provider_is_asked_again(telemetry: Captured) -> None:
+    """Within its one span, which counts the attempts; each that failed keeps its event."""
+    provider = Lists(OSError("down"), OSError("down"))
+    result = await within(
+        Agent("a", model=ScriptedModel("hi"), providers=[provider], reliability=rules(TWICE)).run("go")
+    )
+    assert result.output == "hi"
+    span = telemetry.span("discover_tools hub")
+    assert (ending(span)[0], attributes(span)["pellucid.discovery.attempts"]) == ("completed", 3)
+    names = [event.name for event in telemetry.events if event.name.startswith("tools.")]
+    assert names == [
+        "tools.discovery_started",
+        "tools.discovery_failed",
+        "tools.discovery_failed",
+        "tools.discovery_completed",
+    ]
+    assert decisions(telemetry)["discovery", "recovered", "transient"] == 1
+
+
+async def test_the_last_known_catalogue_stands_in(telemetry: Captured) -> None:
+    """Visibly stale; of the same tenant only; and where nothing is known the failure stays what it is."""
+    provider = Lists()
+    rule = Rule(when=failed_discovery, then=fallback(last_known_catalog), kind="degraded")
+    model = ScriptedModel("one", ToolCall("add", {"a": 1, "b": 2}), "two")
+    agent = Agent("a", model=model, providers=[provider], reliability=rules(rule))
+    mine, other = Identity(tenant="mine"), Identity(tenant="other")
+    await within(agent.run("go", identity=mine))
+    provider.faults = [OSError("down")] * 3
+    assert (await within(agent.run("go", identity=mine))).output == "two"
+    caches = [attributes(span)["pellucid.discovery.cache"] for span in telemetry.find("discover_tools hub")]
+    assert caches == ["none", "stale", "stale"]
+    assert [event.name for event in telemetry.events].count("tools.catalog_stale") == 2
+    with pytest.raises(DiscoveryError) as caught:
+        await within(agent.run("go", identity=other))
+    assert caught.value.__notes__ == ["the rule 'degraded' could not fall back: nothing_known"]
+
+
+async def test_other_tools_stand_in_for_a_provider() -> None:
+    """Those that the rule's function returns."""
+    provider = DiscoveryProvider(FakeHub(faults=[OSError("down")] * 9), id="hub")
+    rule = Rule(when=failed_discovery, then=fallback(lambda s: [add]), kind="degraded")
+    model = ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "3")
+    agent = Agent("a", model=model, providers=[provider], reliability=rules(rule))
+    assert (await within(agent.run("go"))).output == "3"
+
+
+async def test_only_idempotent_tools_are_tried_again(telemetry: Captured) -> None:
+    """Within their one span; of the others the failure is a result for the model, and the span says why."""
+    calls: list[str] = []
+
+    def failing(name: str, *, idempotent: bool) -> Tool:
+        async def run(arguments: Any, ctx: Any) -> str:
+            calls.append(name)
+            if len(calls) < 3:
+                raise ToolError("busy")
+            return "done"
+
+        return Tool(name=name, run=run, idempotent=idempotent)
+
+    model = ScriptedModel(ToolCall("safe"), "ok")
+    agent = Agent("a", model=model, tools=[failing("safe", idempotent=True)], reliability=rules(TWICE))
+    await within(agent.run("go"))
+    assert calls == ["safe"] * 3
+    assert ending(telemetry.span("execute_tool safe"))[0] == "completed"
+    calls.clear()
+    once = ScriptedModel(ToolCall("pay"), "ok")
+    await within(Agent("a", model=once, tools=[failing("pay", idempotent=False)], reliability=rules(TWICE)).run("go"))
+    assert calls == ["pay"]
+    [barred] = [event for event in telemetry.span("execute_tool pay").events if event.name.startswith("rel")]
+    assert dict(barred.attributes or {}) == {"pellucid.reliability.kind": "not_idempotent"}
+
+
+async def test_a_value_stands_in_for_a_tool() -> None:
+    """The model gets it as the tool's result."""
+
+    @tool
+    async def price() -> int:
+        """Ask."""
+        raise ToolError("closed")
+
+    rule = Rule(when=lambda s: s.tool_name == "price" and s.error is not None, then=fallback(lambda s: 42), kind="x")
+    model = ScriptedModel(ToolCall("price"), "ok")
+    result = await within(Agent("a", model=model, tools=[price], reliability=rules(rule)).run("go"))
+    part: Any = result.messages[2].parts[0]
+    assert (part.response, part.is_error) == (42, False)
+
+
+async def test_a_rule_may_end_the_run_for_a_tool(telemetry: Captured) -> None:
+    """Also in the middle of several calls, with its own error."""
+
+    @tool
+    async def broken() -> str:
+        """Break."""
+        raise ToolError("broken")
+
+    rule = Rule(when=lambda s: s.tool_name == "broken" and s.error is not None, then=fail_fast(), kind="x")
+    model = ScriptedModel([ToolCall("broken"), ToolCall("add", {"a": 1, "b": 2})])
+    with pytest.raises(ReliabilityFailFast, match="tool of 'broken'"):
+        await within(Agent("a", model=model, tools=[broken, add], reliability=rules(rule)).run("go"))
+
+
+@pytest.mark.parametrize("fails_closed", [True, False])
+async def test_a_rule_that_raises(telemetry: Captured, fails_closed: bool) -> None:
+    """Is counted, and ends the run, or is passed over if that is wanted."""
+    broken = Rule(when=lambda s: s.attempt < 1 / 0, then=retry(), kind="broken")
+    agent = Agent("a", model=ScriptedModel("hi"), reliability=rules(broken, fails_closed=fails_closed))
+    if fails_closed:
+        with pytest.raises(ReliabilityFailFast) as caught:
+            await within(agent.run("go"))
+        assert caught.value.kind == "broken"
+        assert isinstance(caught.value.cause, ZeroDivisionError)
+        assert "could not be evaluated" in caught.value.reason
+    else:
+        assert (await within(agent.run("go"))).output == "hi"
+    [point] = [point for point in telemetry.metrics if point.name == "pellucid.telemetry.errors"]
+    assert point.attributes["pellucid.telemetry.part"] == "reliability"
+
+
+async def test_a_cancellation_is_never_tried_again() -> None:
+    """A tool that cancels the run is not asked again."""
+    token, calls = CancelToken(), 0
+
+    async def stop(arguments: Any, ctx: Any) -> None:
+        nonlocal calls
+        calls += 1
+        token.cancel()
+        await anyio.sleep_forever()
+
+    greedy = Rule(when=lambda s: s.operation == "tool" and s.attempt > 0, then=retry(), kind="x")
+    agent = Agent(
+        "a", model=ScriptedModel(ToolCall("stop")), tools=[Tool(name="stop", run=stop, idempotent=True)],
+        reliability=rules(greedy),
+    )  # fmt: skip
+    with pytest.raises(RunCancelled):
+        await within(agent.run("go", signal=token))
+    assert calls == 1
+
+
+async def test_rules_without_a_word_about_errors_are_about_failures(telemetry: Captured) -> None:
+    """What went well is neither tried again nor replaced, whatever else such a rule says."""
+    given = [
+        Rule(when=lambda s: s.operation == "discovery" and s.attempt < 3, then=retry(backoff=0.2), kind="transient"),
+        Rule(when=lambda s: s.operation == "inference", then=retry_other(), kind="next-model"),
+        Rule(when=lambda s: s.operation == "discovery", then=fallback(last_known_catalog), kind="degraded"),
+        Rule(when=lambda s: s.operation == "tool", then=fallback(lambda s: 0), kind="canned"),
+    ]
+    first = ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "one", ToolCall("add", {"a": 1, "b": 2}), down())
+    model = FallbackModel(first, ScriptedModel("two", name="other"))
+    provider = Lists()
+    agent = Agent("a", model=model, providers=[provider], reliability=rules(*given))
+    result = await within(agent.run("go"))
+    part: Any = result.messages[2].parts[0]
+    assert (result.output, part.response) == ("one", 3)
+    assert told(telemetry) == []
+    provider.faults = [OSError("down")] * 3
+    assert (await within(agent.run("go"))).output == "two"
+    assert told(telemetry) == [
+        ("retried", "transient", 1),
+        ("retried", "transient", 2),
+        ("fell_back", "degraded", 3),
+        ("retried", "next-model", 1),
+        ("recovered", None, 2),
+    ]
+
+
+async def test_only_what_is_done_is_told(telemetry: Captured) -> None:
+    """A wait that is too long, no other model, no time: no decision is counted, and the span says why."""
+    too_long = Rule(when=lambda s: s.error is not None, then=retry(max_backoff=10.0), kind="x")
+    other = Rule(when=lambda s: s.error is not None, then=retry_other(), kind="x")
+    canned = Rule(when=lambda s: s.error is not None, then=fallback(last_known_catalog), kind="x")
+    for rule, model, limits in (
+        (too_long, ScriptedModel(down(retry_after=60.0)), Limits()),
+        (too_long, ScriptedModel(down(retry_after=9.0)), Limits(deadline=5.0)),
+        (other, ScriptedModel(down()), Limits()),
+    ):
+        with pytest.raises(ModelError, match="down"):
+            await within(Agent("a", model=model, limits=limits, reliability=rules(rule)).run("go"))
+    with pytest.raises(DiscoveryError):
+        await within(
+            Agent("a", model=ScriptedModel(), providers=[Lists(OSError("x"))], reliability=rules(canned)).run("go")
+        )
+    spans = [*telemetry.find("chat"), telemetry.span("discover_tools hub")]
+    why = [
+        (event.name, (event.attributes or {})["pellucid.reliability.kind"])
+        for span in spans
+        for event in span.events
+        if event.name.startswith("reliability.")
+    ]
+    assert why == [
+        ("reliability.not_retried", "retry_after"),
+        ("reliability.not_retried", "deadline"),
+        ("reliability.not_retried", "no_other"),
+        ("reliability.not_fallen_back", "nothing_known"),
+    ]
+    assert (told(telemetry), decisions(telemetry)) == ([], {})
+    assert [event.name for event in telemetry.events].count("tools.discovery_failed") == 1
+
+
+async def test_a_discovery_that_fails_in_the_end_counts_its_attempts(telemetry: Captured) -> None:
+    """On its span, as one that succeeds does."""
+    with pytest.raises(DiscoveryError):
+        await within(
+            Agent("a", model=ScriptedModel(), providers=[Lists(*[OSError("x")] * 3)], reliability=rules(TWICE)).run(
+                "go"
+            )
+        )
+    assert attributes(telemetry.span("discover_tools hub"))["pellucid.discovery.attempts"] == 3
+
+
+async def test_what_stands_in_for_a_provider_is_not_its_last_known_catalogue() -> None:
+    """That is what it listed itself."""
+    down_first = Rule(when=lambda s: failed_discovery(s) and s.iteration == 1, then=fallback(lambda s: []), kind="x")
+    then_known = Rule(when=failed_discovery, then=fallback(last_known_catalog), kind="y")
+    provider = Lists(OSError("1"), OSError("2"))
+    agent = Agent(
+        "a",
+        model=ScriptedModel(ToolCall("gone"), "ok"),
+        providers=[provider],
+        reliability=rules(down_first, then_known),
+    )
+    with pytest.raises(DiscoveryError) as caught:
+        await within(agent.run("go"))
+    assert caught.value.__notes__ == ["the rule 'y' could not fall back: nothing_known"]
+
+
+@pytest.mark.parametrize("operation", ["discovery", "inference", "tool"])
+async def test_a_fallback_that_fails_is_not_what_is_raised(telemetry: Captured, operation: str) -> None:
+    """The failure itself is, and says that the fallback failed, too; nothing is called again."""
+
+    @tool
+    async def price() -> int:
+        """Ask."""
+        raise ToolError("closed")
+
+    def broken(situation: Situation) -> Any:
+        raise KeyError("no such thing")
+
+    rule = Rule(when=lambda s: s.operation == operation, then=fallback(broken), kind="canned")
+    model = ScriptedModel(down()) if operation == "inference" else ScriptedModel(ToolCall("price"), "ok")
+    provider = Lists(OSError("x")) if operation == "discovery" else static_tools([price])
+    run = Agent("a", model=model, providers=[provider], reliability=rules(rule)).run("go")
+    if operation == "tool":
+        part: Any = (await within(run)).messages[2].parts[0]
+        assert part.response == "closed"
+        return
+    with pytest.raises(DiscoveryError if operation == "discovery" else ModelError) as caught:
+        await within(run)
+    assert caught.value.__notes__ == ["the fallback of the rule 'canned' failed, too: KeyError: 'no such thing'"]
+
+
+async def test_nothing_stands_in_for_the_rest_of_a_stream(telemetry: Captured) -> None:
+    """Whose beginning was read already."""
+
+    class Breaking(ScriptedModel):
+        async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
+            """Break off."""
+            yield ModelDelta("text", "Once")
+            raise down()
+
+    rule = Rule(when=lambda s: s.error is not None, then=fallback(lambda s: "sorry"), kind="canned")
+
+    async def read() -> None:
+        async with Agent("a", model=Breaking("x"), reliability=rules(rule)).stream("go") as events:
+            async for _ in events:
+                pass
+
+    with pytest.raises(ModelError, match="down") as caught:
+        await within(read())
+    assert caught.value.__notes__ == ["the rule 'canned' could not fall back: mid_stream"]
+
+
+async def test_what_a_tool_failure_means() -> None:
+    """One that took too long, one that was called wrongly, and one that says no."""
+    seen: list[Any] = []
+
+    async def hang(arguments: Any, ctx: Any) -> None:
+        await anyio.sleep_forever()
+
+    async def refuse(arguments: Any, ctx: Any) -> None:
+        raise ToolError("no")
+
+    def look(situation: Situation) -> bool:
+        if situation.operation == "tool":
+            seen.append(situation.error_kind)
+        return False
+
+    tools = [Tool(name="hang", run=hang, timeout=0.01), add, Tool(name="refuse", run=refuse)]
+    model = ScriptedModel(ToolCall("hang"), ToolCall("add", {"a": "x"}), ToolCall("refuse"), "ok")
+    look_only = Rule(when=look, then=ok(), kind="look")
+    await within(Agent("a", model=model, tools=tools, reliability=rules(look_only)).run("go"))
+    assert seen == ["timeout", "invalid_request", "tool_error"]
+
+
+async def test_a_provider_that_fails_because_it_is_cancelled_is_not_asked_again() -> None:
+    """Also if it never lets the event loop go on."""
+    token, calls = CancelToken(), 0
+
+    class Stops:
+        id = "stops"
+
+        def list_tools(self, ctx: DiscoveryContext) -> list[Tool]:
+            nonlocal calls
+            calls += 1
+            token.cancel()
+            raise OSError("cancelled, so to say")
+
+    rule = Rule(when=lambda s: s.error is not None, then=retry(backoff=0.0), kind="x")
+    agent = Agent("a", model=ScriptedModel(), providers=[Stops()], reliability=rules(rule))
+    with pytest.raises(RunCancelled):
+        await within(agent.run("go", signal=token))
+    assert calls == 1
+
+
+async def test_rules_of_one_kind_that_raise_are_counted_one_by_one(telemetry: Captured) -> None:
+    """And passed over one by one."""
+    asked: list[int] = []
+
+    def note(number: int, *, breaks: bool) -> Any:
+        def when(situation: Situation) -> bool:
+            if situation.operation == "inference":
+                asked.append(number)
+                if breaks:
+                    raise RuntimeError(str(number))
+            return False
+
+        return when
+
+    given = [Rule(when=note(n, breaks=n > 1), then=retry(), kind="same") for n in (1, 2, 3)]
+    await within(Agent("a", model=ScriptedModel("hi"), reliability=rules(*given, fails_closed=False)).run("go"))
+    assert asked == [1, 2, 3]
+    [point] = [point for point in telemetry.metrics if point.name == "pellucid.telemetry.errors"]
+    assert point.value == 2
+
+
+async def test_what_is_no_rule_is_refused() -> None:
+    """When it is made, with what to do."""
+
+    async def wait(situation: Situation) -> bool:
+        return True
+
+    bad: list[tuple[Any, str]] = [
+        (lambda: Reliability(["x"]), "is no Rule"),  # type: ignore[list-item]
+        (lambda: Rule(when=True, then=retry(), kind="x"), "is no function"),  # type: ignore[arg-type]
+        (lambda: Rule(when=wait, then=retry(), kind="x"), "is async"),
+        (lambda: Rule(when=always, then=retry, kind="x"), "call it, as in then=retry"),  # type: ignore[arg-type]
+        (lambda: Rule(when=always, then=retry(), kind=""), "kind must not be empty"),
+        (lambda: retry(backoff=-1), "must not be negative"),
+        (lambda: fallback("x"), "give it a function"),  # type: ignore[arg-type]
+    ]
+    for make, said in bad:
+        with pytest.raises(ConfigError, match=said):
+            make()
+
+
+def test_names_of_telemetry() -> None:
+    """Are those that dashboards know."""
+    assert semconv.RELIABILITY_DECISIONS.name == "pellucid.reliability.decisions"
+    assert semconv.CIRCUIT_STATE.name == "pellucid.circuit.state"
+    assert issubclass(CircuitOpen, Exception)
