@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeAlias, overload
 from typing_extensions import TypeForm
 
 from pellucid.compose import digest_of_parameters
-from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits
+from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits, ToolContext
 from pellucid.errors import ConfigError
 from pellucid.messages import Message
 from pellucid.models import Model, Prices, PublishedPrices, Settings, require_model, resolve
@@ -19,10 +19,14 @@ from pellucid.reliability import Reliability
 from pellucid.run import Run, RunResult, Setup
 from pellucid.runtime import execute
 from pellucid.stream import RunStream
+from pellucid.subagent import agent_tool
 from pellucid.telemetry import Listener, Listeners, Pipeline
 from pellucid.tools import Lister, Tool, ToolProvider, static_tools, tool
 from pellucid.tools.catalog import Catalogs, RegistryMode, check_mode
 from pellucid.tools.collisions import Collisions, check_policy
+from pellucid.tools.explain import Explanation, explain
+from pellucid.tools.permission import Permissions, Policy
+from pellucid.tools.skills import Skill, SkillProvider
 
 Input: TypeAlias = str | Message | Sequence[Message]
 
@@ -44,7 +48,9 @@ class Agent(Generic[OutputT]):
         settings: Request parameters of every model call, such as `{"temperature": 0.2, "max_tokens": 4096}`.
         tools: Tools, or functions to make tools of; they are listed by a provider called `static`.
         providers: What else lists tools; asked once per iteration, in this order, all at the same time.
+        skills: Instructions and tools that the model loads when it needs them.
         limits: Bounds of each run.
+        policy: Decides which tools the model is offered, and which calls it may make.
         telemetry: Where telemetry goes; OpenTelemetry's global providers if not given.
         description: Value of `gen_ai.agent.description`.
         reliability: What to do when discovery, a model or a tool fails; without it nothing is tried again.
@@ -70,7 +76,9 @@ class Agent(Generic[OutputT]):
         settings: Settings | None = None,
         tools: Sequence[Tool | Callable[..., Any]] = (),
         providers: Sequence[ToolProvider] = (),
+        skills: Sequence[Skill] = (),
         limits: Limits | None = None,
+        policy: Policy | None = None,
         telemetry: Pipeline | None = None,
         description: str | None = None,
         prices: Prices | None = None,
@@ -90,7 +98,9 @@ class Agent(Generic[OutputT]):
         settings: Settings | None = None,
         tools: Sequence[Tool | Callable[..., Any]] = (),
         providers: Sequence[ToolProvider] = (),
+        skills: Sequence[Skill] = (),
         limits: Limits | None = None,
+        policy: Policy | None = None,
         telemetry: Pipeline | None = None,
         description: str | None = None,
         prices: Prices | None = None,
@@ -109,7 +119,9 @@ class Agent(Generic[OutputT]):
         settings: Settings | None = None,
         tools: Sequence[Tool | Callable[..., Any]] = (),
         providers: Sequence[ToolProvider] = (),
+        skills: Sequence[Skill] = (),
         limits: Limits | None = None,
+        policy: Policy | None = None,
         telemetry: Pipeline | None = None,
         description: str | None = None,
         prices: Prices | None = None,
@@ -128,7 +140,9 @@ class Agent(Generic[OutputT]):
         check_policy(f"Agent {name!r}", collisions)
         check_mode(f"Agent {name!r}", registry_mode)
         own = static_tools([item if isinstance(item, Tool) else tool(item) for item in tools])
-        listers = tuple(Lister(each) for each in ([own, *providers] if tools or not providers else providers))
+        offered = [own, *providers] if tools or not (providers or skills) else list(providers)
+        loader = SkillProvider(skills)
+        listers = tuple(Lister(each) for each in ([*offered, loader] if loader.skills else offered))
         ids = [lister.provider.id for lister in listers]
         if len(set(ids)) < len(ids):
             raise ConfigError(f"Agent {name!r}: two providers have one id in {ids}; give each an id of its own")
@@ -151,6 +165,8 @@ class Agent(Generic[OutputT]):
             limits=limits or Limits(),
             catalogs=Catalogs(collisions, is_lazy=registry_mode == "lazy"),
             listeners=Listeners(),
+            skills=loader.skills,
+            permissions=Permissions(policy) if policy is not None else None,
         )
 
     def __repr__(self) -> str:
@@ -240,6 +256,45 @@ class Agent(Generic[OutputT]):
         """
         return self._setup.listeners.add(pattern, listener, once=once)
 
+    def as_tool(self, name: str | None = None, description: str | None = None, *, timeout: float | None = None) -> Tool:
+        """Return a tool that runs this agent with one text, `input`, and returns its answer.
+
+        The run is nested in the call: its span below that of the call; the caller's identity, `deps`, cancel token and
+        deadline hold for it too, and its telemetry goes where the caller's goes unless it has a `telemetry` of its own.
+        Its limits are its own. What it uses is in the caller's `RunResult.usage`.
+
+        Args:
+            name: Its name for the model; that of the agent if not given.
+            description: Its description for the model; that of the agent if not given.
+            timeout: Seconds for one call; the caller's `Limits.tool_timeout` if not given.
+
+        Raises:
+            ConfigError: neither this nor the agent has a description.
+        """
+
+        def begin(given: str, ctx: ToolContext, pipeline: Pipeline | None) -> Run:
+            return self._begin(given, (), identity=ctx.identity, signal=ctx.signal, deps=ctx.deps, pipeline=pipeline)
+
+        return agent_tool(self.name, name, description or self._setup.description, timeout, begin)
+
+    async def explain(self, tool_name: str, ctx: DiscoveryContext | None = None) -> Explanation:
+        """Say why the model is, or is not, offered a tool: who lists it, gates, skills and the policy.
+
+        ```python
+        print(await agent.explain("refund", DiscoveryContext(identity=Identity(principal="ann"))))
+        ```
+
+        The providers and the policy are asked as in a run, but outside of one: there is no telemetry.
+
+        Args:
+            tool_name: Name of the tool.
+            ctx: What providers may know: on whose behalf, and which skills are active.
+        """
+        setup = self._setup
+        providers = [lister.provider for lister in setup.listers]
+        policy = setup.permissions.policy if setup.permissions is not None else None
+        return await explain(self.name, providers, policy, tool_name, ctx or DiscoveryContext())
+
     def _begin(
         self,
         input: Input,  # noqa: A002
@@ -249,6 +304,7 @@ class Agent(Generic[OutputT]):
         signal: CancelToken | None,
         deps: Any,
         stream: Listeners | None = None,
+        pipeline: Pipeline | None = None,
     ) -> Run:
         messages = [*history, *_messages(input)]
         return Run(
@@ -257,7 +313,7 @@ class Agent(Generic[OutputT]):
             identity=identity,
             signal=signal,
             deps=deps,
-            pipeline=self._telemetry,
+            pipeline=self._telemetry or pipeline,
             stream=stream,
         )
 

@@ -7,25 +7,29 @@ from hashlib import blake2b
 
 from pellucid.models import ModelRequest, OutputSchema, Settings
 from pellucid.run import Run
-from pellucid.telemetry import COMPOSE, Recorded, boundary
+from pellucid.telemetry import COMPOSE, Boundary, Recorded, boundary
 from pellucid.telemetry.recording import Recorder
 from pellucid.tools.catalog import Catalog
 from pellucid.tools.collisions import tell_shadowed
+from pellucid.tools.permission import Permissions
 from pellucid.types import JSONValue
 
 MOST_NAMES = 64
 """Names of offered tools that are recorded on a `compose_request` span."""
 
 
-def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple[ModelRequest, Catalog]:
-    """Return the request of this iteration, one without tools if the run is `closing`; and what it offers.
+async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple[ModelRequest, Catalog]:
+    """Return the request of this iteration, and what of the catalogue is offered in it: nothing if it is `closing`.
 
     Raises:
         ToolNameCollision: two providers offer one name, and the agent's policy is to refuse that.
+        PolicyHalt: the permission policy ended the run.
     """
     with boundary(run, COMPOSE, agent=run.agent) as b:
         asked = {"catalog": catalog.digest, "messages": len(run.messages), "closing": closing}
         b.record_input(lambda recorder: recorder.facts(asked))
+        if run.setup.permissions is not None and not closing:
+            catalog = await _permitted(run, b, run.setup.permissions, catalog)
         if not closing:
             catalog = run.offers.of(run, b.span.get_span_context(), catalog, run.messages)
         definitions = () if closing else catalog.definitions
@@ -52,6 +56,15 @@ def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple[Model
 
         b.record_output(record)
         return request, catalog
+
+
+async def _permitted(run: Run, b: Boundary, permissions: Permissions, catalog: Catalog) -> Catalog:
+    """Ask the policy what may be offered, unless it has been asked about this very catalogue."""
+    if run.permitted is None or run.permitted[0] is not catalog:
+        offered = await permissions.offer(run, b.span.get_span_context(), catalog, run.denied)
+        run.permitted = (catalog, offered)
+    b.note(denied=len(run.permitted[1].denied))
+    return run.permitted[1]
 
 
 def digest_of_parameters(settings: Settings, output: OutputSchema | None) -> str:

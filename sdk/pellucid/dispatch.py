@@ -17,7 +17,7 @@ from opentelemetry.trace import SpanContext
 from pellucid import semconv
 from pellucid.background import OutOfTime, call_soon, race
 from pellucid.context import ToolContext
-from pellucid.errors import ReliabilityFailFast, ToolError, describe, first_of
+from pellucid.errors import PolicyHalt, ReliabilityFailFast, ToolError, describe, first_of
 from pellucid.events import ToolProgress
 from pellucid.messages import ToolCall, ToolResult
 from pellucid.reliability import Decision, Gate, Reliability, Situation, Subject
@@ -26,11 +26,13 @@ from pellucid.run import Run
 from pellucid.telemetry import DISPATCH, Boundary, boundary
 from pellucid.tools.catalog import Catalog
 from pellucid.tools.collisions import Binding
+from pellucid.tools.permission import Permissions
 from pellucid.tools.tool import Tool
 from pellucid.types import JSONObject, JSONValue
 
 _LONGEST_NAME = 64
 _LONGEST_ID = 256
+_HALTED = "Not run: {}. The run has been ended."
 
 
 async def dispatch(run: Run, catalog: Catalog, calls: Sequence[ToolCall]) -> list[ToolResult]:
@@ -66,15 +68,15 @@ async def dispatch(run: Run, catalog: Catalog, calls: Sequence[ToolCall]) -> lis
 
 async def _execute(run: Run, catalog: Catalog, call: ToolCall) -> ToolResult:
     """Run one call within its boundary."""
-    binding = catalog.find(call.name)
+    binding = _listed(catalog, call)
     with _observed(run, binding, call) as b:
         b.input(call.arguments)
         try:
-            tool = _resolve(run, catalog, binding, call)
+            found = _resolve(run, b, catalog, call)
             if run.setup.reliability is None:
-                value = await _perform(run, b, tool, call)
+                value = await _perform(run, b, found, call)
             else:
-                value = await _guarded(run, b, run.setup.reliability, tool, call)
+                value = await _guarded(run, b, run.setup.reliability, found, call)
             response = to_response(value, run.limits.max_result_bytes)
         except ReliabilityFailFast:
             raise
@@ -87,8 +89,9 @@ async def _execute(run: Run, catalog: Catalog, call: ToolCall) -> ToolResult:
         return result
 
 
-async def _guarded(run: Run, b: Boundary, reliability: Reliability, tool: Tool, call: ToolCall) -> Any:
+async def _guarded(run: Run, b: Boundary, reliability: Reliability, binding: Binding, call: ToolCall) -> Any:
     """Run the tool as often as the rules want, all within its one boundary."""
+    tool = binding.tool
 
     def bar(decision: Decision) -> str | None:
         if decision.then == "retry_other":
@@ -101,7 +104,7 @@ async def _guarded(run: Run, b: Boundary, reliability: Reliability, tool: Tool, 
     async def attempt() -> Any:
         try:
             with gate.admitted():
-                value = await _perform(run, b, tool, call)
+                value = await _perform(run, b, binding, call)
         except Exception as error:
             gate.judge(b.span, error=error)
             raise
@@ -142,7 +145,19 @@ def _observed(run: Run, binding: Binding | None, call: ToolCall) -> Boundary:
     return b
 
 
-def _resolve(run: Run, catalog: Catalog, binding: Binding | None, call: ToolCall) -> Tool:
+def _check_halted(run: Run) -> None:
+    if run.halted is not None:
+        raise ToolError(_HALTED.format(run.halted.reason), error_type=run.halted.error_type)
+
+
+def _listed(catalog: Catalog, call: ToolCall) -> Binding | None:
+    """Return what a call means, also if the policy keeps it from the model."""
+    if (denied := catalog.denied.get(call.name)) is not None:
+        return denied.binding
+    return catalog.find(call.name)
+
+
+def _resolve(run: Run, b: Boundary, catalog: Catalog, call: ToolCall) -> Binding:
     """Find the tool and check that the call may be made.
 
     Raises:
@@ -155,10 +170,14 @@ def _resolve(run: Run, catalog: Catalog, binding: Binding | None, call: ToolCall
             f"Not run: this run may make {most} tool calls and has made them. Answer with what you have.",
             error_type="max_tool_calls",
         )
-    if binding is not None:
+    _check_halted(run)
+    if (denied := catalog.denied.get(call.name)) is not None and run.setup.permissions is not None:
+        b.note(permission="deny")
+        raise run.setup.permissions.refuse(run, b.span.get_span_context(), denied, _id(call))
+    if (binding := catalog.find(call.name)) is not None:
         if (refusal := catalog.refusal(call.name)) is not None:
             raise ToolError(refusal, error_type="tool_not_active")
-        return binding.tool
+        return binding
     if call.name in run.offered:
         raise ToolError(
             f"Tool {call.name!r} was removed since it was offered. {_alternatives(catalog, call.name)}",
@@ -176,9 +195,12 @@ def _alternatives(catalog: Catalog, name: str) -> str:
     return f"Available tools: {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}."  # noqa: PLR2004  (enough to choose from)
 
 
-async def _perform(run: Run, b: Boundary, tool: Tool, call: ToolCall) -> Any:
-    """Check the arguments and run the tool, within its timeout and, if it is serial, alone."""
+async def _perform(run: Run, b: Boundary, binding: Binding, call: ToolCall) -> Any:
+    """Check the arguments and the permission, and run the tool, within its timeout and, if it is serial, alone."""
+    tool = binding.tool
     arguments = _arguments(tool, call)
+    if run.setup.permissions is not None:
+        await _permit(run, b, run.setup.permissions, binding, call, arguments)
     timeout = tool.timeout if tool.timeout is not None else run.limits.tool_timeout
     ctx = ToolContext(
         run_id=run.run_id,
@@ -193,6 +215,7 @@ async def _perform(run: Run, b: Boundary, tool: Tool, call: ToolCall) -> Any:
     if tool.serial:
         await run.serial.acquire()
     try:
+        _check_halted(run)
         return await _call(tool, arguments, ctx, timeout)
     except OutOfTime:
         raise ToolError(
@@ -201,6 +224,20 @@ async def _perform(run: Run, b: Boundary, tool: Tool, call: ToolCall) -> Any:
     finally:
         if tool.serial:
             run.serial.release()
+
+
+async def _permit(
+    run: Run, b: Boundary, permissions: Permissions, binding: Binding, call: ToolCall, arguments: JSONObject
+) -> None:
+    """Ask the policy whether the call may be made; a halt ends the run once every call has its result."""
+    b.note(permission="deny")  # until it has said something else, whatever ends this
+    try:
+        await permissions.check(run, b.span.get_span_context(), binding, arguments, _id(call))
+    except PolicyHalt as halt:
+        b.note(permission="halt")
+        run.halted = run.halted or halt
+        raise
+    b.note(permission="allow")
 
 
 async def _call(tool: Tool, arguments: JSONObject, ctx: ToolContext, within: float | None) -> Any:
@@ -271,6 +308,8 @@ def _progress(run: Run, span: SpanContext, call: ToolCall) -> Any:
 
 
 def _explain(error: Exception) -> str:
+    if isinstance(error, PolicyHalt):
+        return _HALTED.format(error.reason)
     return str(error) if isinstance(error, ToolError) else f"The tool failed. {describe(error)}"
 
 
@@ -280,7 +319,7 @@ def _refuse_repeated(run: Run, catalog: Catalog, call: ToolCall, result: ToolRes
         f"Note: you used the call id {call.id!r} for several calls of one message. Only the first was run; "
         f"call {call.name!r} again with an id of its own."
     )
-    with _observed(run, catalog.find(call.name), call) as b:
+    with _observed(run, _listed(catalog, call), call) as b:
         b.input(call.arguments)
         b.fail(ToolError(text, error_type="repeated_call_id"))
         b.output(text)

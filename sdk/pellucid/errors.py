@@ -13,10 +13,12 @@ PellucidError
 ├─ ModelError                     a model failed; carries model, error_kind, status, request_id, retry_after
 │  ├─ ModelTimeout                it did not answer in time; also a TimeoutError
 │  └─ OutputError                 its answer is not of the type that `Agent(output=)` asks for
+├─ PolicyHalt                     the permission policy ended the run; carries tool_name, stage, reason, messages
 ├─ ReliabilityFailFast            a reliability rule ended the run; carries kind, reason
 ├─ CircuitOpen                    a circuit breaker did not let a call through; carries provider_id, retry_after;
 │                                 of a provider also a DiscoveryError, of a model also a ModelError
 └─ ToolError                      a tool failed; tools raise it, the model gets its text
+   └─ PermissionDenied            the permission policy does not let it be called; carries tool_name, reason
 ```
 
 The fault of the hub, model or tool itself is always the `__cause__`.
@@ -25,7 +27,7 @@ The fault of the hub, model or tool itself is always the `__cause__`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 __all__ = [
     "CircuitOpen",
@@ -39,6 +41,8 @@ __all__ = [
     "ModelTimeout",
     "OutputError",
     "PellucidError",
+    "PermissionDenied",
+    "PolicyHalt",
     "ReliabilityFailFast",
     "RunCancelled",
     "RunTimeout",
@@ -264,6 +268,41 @@ class ToolError(PellucidError):
     def __init__(self, message: str, *, error_type: str = "tool_error") -> None:
         super().__init__(message)
         self.error_type = error_type
+
+
+class PermissionDenied(ToolError):
+    """The permission policy does not let a tool be called. Attributes: tool_name, reason: what the policy said."""
+
+    def __init__(self, tool_name: str, reason: str) -> None:
+        super().__init__(
+            f"Permission denied: tool {tool_name!r} was not run: {reason}. Do not call it again; go on without it.",
+            error_type="permission_denied",
+        )
+        self.tool_name = tool_name
+        self.reason = reason
+
+
+class PolicyHalt(PellucidError):
+    """The permission policy ended the run.
+
+    Attributes:
+        tool_name: The tool that it was asked about.
+        stage: `offer` or `dispatch`.
+        reason: What the policy said.
+        messages: The conversation so far, with a result for every call in it.
+    """
+
+    error_type = "policy_halt"
+
+    def __init__(self, tool_name: str, stage: str, reason: str) -> None:
+        super().__init__(
+            f"the permission policy ended the run when it was asked about tool {tool_name!r} ({stage}): {reason}; "
+            f"`messages` of this error is the conversation so far"
+        )
+        self.tool_name = tool_name
+        self.stage = stage
+        self.reason = reason
+        self.messages: tuple[Any, ...] = ()
 
 
 def error_type_of(error: BaseException) -> str:

@@ -298,6 +298,27 @@ class ToolFailed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolDenied(Event):
+    """The permission policy did not let a tool be offered or called.
+
+    Attributes:
+        tool_call_id: The call; None at stage `offer`.
+        stage: `offer` (told once for each tool and run) or `dispatch`.
+        permission: `deny`, or `halt` if it ended the run.
+        error_type: What the policy raised, if it failed; then nobody decided, and the answer is no.
+    """
+
+    name: ClassVar[str] = "tool.denied"
+    tool_name: str
+    provider_id: str
+    tool_call_id: str | None
+    stage: str
+    permission: str
+    reason: str | None
+    error_type: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReliabilityRetried(Event):
     """A reliability rule has an operation tried again, or another model. Attributes: kind: the rule's."""
 

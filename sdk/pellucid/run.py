@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeAlias
 
 import anyio
 
 from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits
+from pellucid.errors import PolicyHalt
 from pellucid.messages import Message, Usage
 from pellucid.models import Model, Prices, Settings
 from pellucid.output import Output, OutputT
 from pellucid.reliability import Reliability
 from pellucid.telemetry import Listeners, Pipeline, Scope
-from pellucid.tools.catalog import Catalogs
+from pellucid.tools.catalog import Catalog, Catalogs
 from pellucid.tools.collisions import Told
 from pellucid.tools.lazy import Offers
 from pellucid.tools.listing import Lister
+from pellucid.tools.permission import Permissions
+from pellucid.tools.skills import ActiveSkills, Skill
 
 Status: TypeAlias = Literal["completed", "limit_reached"]
 
@@ -31,7 +35,7 @@ class RunResult(Generic[OutputT]):
         status: `completed`, or `limit_reached` if a limit made the model answer before it was done.
         output: Text of the last answer, or the value it says if the agent has a type for its answers.
         messages: The whole conversation, ready to be the `history` of the next run.
-        usage: Sum over all model calls; `None` where no call said anything.
+        usage: Sum over all model calls, also those of agents that were its tools; `None` where no call said anything.
         iterations: Passes of the loop.
         stop_reason: The model's finish reason, or the name of the limit.
         trace_id: 32 hexadecimal digits; all zero if nothing was traced.
@@ -69,6 +73,8 @@ class Setup:
     limits: Limits
     catalogs: Catalogs
     listeners: Listeners
+    skills: Mapping[str, Skill]
+    permissions: Permissions | None
 
 
 class Run(Scope):
@@ -80,6 +86,13 @@ class Run(Scope):
         tool_calls: Calls dispatched so far.
         offered: Names of all tools that were ever offered, to tell a removed one from an invented one.
         offering: Digest of the catalogue that was offered last.
+        permitted: The catalogue of the last iteration, and what the policy let the model have of it.
+        denied: Names of tools of which the run was told that the policy denies them.
+        halted: Why the policy ended the run, once it has.
+        skills: Which skills the conversation has activated; None if the agent has no skills.
+        depth: How many runs this one is nested in, as an agent that is another's tool.
+        outer_deadline: When the run that this one is nested in must be over, on the event loop's clock.
+        delegated: What the runs nested in this one have used.
         answering: Name of the model that answered last, of several the one that did.
         shadowed: Collisions of which the run was told last.
         offers: What is offered of catalogues with lazy tools.
@@ -90,18 +103,25 @@ class Run(Scope):
     __slots__ = (
         "answer",
         "answering",
+        "delegated",
+        "denied",
         "deps",
+        "depth",
+        "halted",
         "limits",
         "messages",
         "offered",
         "offering",
         "offers",
+        "outer_deadline",
+        "permitted",
         "reader",
         "repaired",
         "serial",
         "setup",
         "shadowed",
         "signal",
+        "skills",
         "tool_calls",
         "usage",
     )
@@ -135,6 +155,13 @@ class Run(Scope):
         self.offers = Offers(self.limits.max_discoveries)
         self.offered: set[str] = set()
         self.offering: str | None = None
+        self.permitted: tuple[Catalog, Catalog] | None = None
+        self.denied: set[str] = set()
+        self.halted: PolicyHalt | None = None
+        self.skills = ActiveSkills(setup.skills) if setup.skills else None
+        self.depth = 0
+        self.outer_deadline = math.inf
+        self.delegated = Usage()
         self.answering = setup.model.name
         self.shadowed: Told = frozenset()
         self.answer: Any = None
@@ -143,8 +170,14 @@ class Run(Scope):
 
     def discovery_context(self) -> DiscoveryContext:
         """Return what providers may know in this iteration."""
+        active = self.skills.read(self.messages) if self.skills is not None else ()
         return DiscoveryContext(
-            iteration=self.iteration, identity=self.identity, signal=self.signal, deadline=self.deadline
+            iteration=self.iteration,
+            active_skill_id=active[-1] if active else None,
+            active_skill_ids=active,
+            identity=self.identity,
+            signal=self.signal,
+            deadline=self.deadline,
         )
 
     @property

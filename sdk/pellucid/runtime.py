@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from pellucid.background import race
 from pellucid.compose import compose
 from pellucid.discovery import discover
 from pellucid.dispatch import dispatch
-from pellucid.errors import OutputError, RunCancelled, RunTimeout, describe
+from pellucid.errors import OutputError, PolicyHalt, RunCancelled, RunTimeout, describe
 from pellucid.events import OutputRejected
 from pellucid.inference import infer
 from pellucid.messages import Message, ToolCall
@@ -49,7 +50,8 @@ async def execute(run: Run) -> RunResult[Any]:
     ended: list[RunResult[Any] | Exception] = []
     try:
         with anyio.move_on_after(deadline) as scope:
-            run.deadline = scope.deadline if deadline is not None else None
+            until = min(scope.deadline, run.outer_deadline)
+            run.deadline = until if until < math.inf else None
 
             def stop() -> None:
                 run.cancelled = True
@@ -62,7 +64,8 @@ async def execute(run: Run) -> RunResult[Any]:
                     ended.append(error)
 
             with run.signal.calling(stop) if run.signal is not None else nullcontext():
-                await race(work)
+                # An agent that is a tool leaves its own work behind before it is left behind itself.
+                await race(work, patience=0.5 / 2**run.depth)
     finally:
         run.close()
         outcome = ended[0] if ended else None  # what is left behind may still end, but no longer says how the run did
@@ -101,6 +104,9 @@ async def _observed(run: Run) -> RunResult[Any]:
         try:
             b.record_input(lambda recorder: recorder.messages(tuple(run.messages)))
             return _finish(run, b, *await _loop(run, b))
+        except PolicyHalt as halt:
+            halt.messages = tuple(run.messages)
+            raise
         except Exception as error:
             # What fails in a run that was cancelled does not make a failure of it: its caller hears of a cancellation.
             if run.signal is not None and run.signal.cancelled:
@@ -117,7 +123,7 @@ async def _loop(run: Run, b: Boundary) -> tuple[Status, str, ModelResponse]:
     while run.iteration < run.limits.max_iterations + run.offers.activation.iterations:
         run.iteration += 1
         b.note(iterations=run.iteration)
-        request, catalog = compose(run, await discover(run))
+        request, catalog = await compose(run, await discover(run))
         response = await infer(run, request, catalog)
         _tally(run, b)
         run.messages.append(_without_repeated_ids(response.message))
@@ -129,6 +135,8 @@ async def _loop(run: Run, b: Boundary) -> tuple[Status, str, ModelResponse]:
             continue
         run.messages.append(Message("tool", await dispatch(run, catalog, calls)))
         run.offers.activation.count(only_discovered=catalog.only_discovers(calls))
+        if run.halted is not None:
+            raise run.halted
         if run.limits.max_tool_calls is not None and run.tool_calls >= run.limits.max_tool_calls:
             limit = "max_tool_calls"
             break
@@ -183,7 +191,7 @@ def _tally(run: Run, b: Boundary) -> None:
 
 async def _closing_answer(run: Run, catalog: Catalog) -> ModelResponse:
     """Ask once more, without tools; it belongs to the last iteration, so that the limit is never exceeded."""
-    request, catalog = compose(run, catalog, closing=True)
+    request, catalog = await compose(run, catalog, closing=True)
     response = await infer(run, request, catalog)
     parts = [part for part in response.message.parts if not isinstance(part, ToolCall)]
     run.messages.append(Message("assistant", parts))
@@ -212,7 +220,7 @@ def _finish(run: Run, b: Boundary, status: Status, stop_reason: str, response: M
         status=status,
         output=run.answer,
         messages=tuple(run.messages),
-        usage=run.usage,
+        usage=run.usage + run.delegated,
         iterations=run.iteration,
         stop_reason=stop_reason,
         trace_id=format_trace_id(b.span.get_span_context().trace_id),

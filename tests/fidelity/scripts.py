@@ -21,6 +21,7 @@ from pellucid import (
     Limits,
     Message,
     ModelResponse,
+    PermissionRequest,
     RunCancelled,
     RunResult,
     Tool,
@@ -38,9 +39,10 @@ from pellucid_exporters.testing import Captured
 
 Ending: TypeAlias = Literal["nothing", "token", "native", "deadline"]
 Capture: TypeAlias = Literal["full", "redacted", "metadata", "off"]
+Policy: TypeAlias = Literal["denies", "halts", "fails"]
 Reader: TypeAlias = Literal["none", "reads", "leaves", "raises", "sync"]
 
-TOOLS: Final = ("quick", "threaded", "broken", "broken_thread", "hangs", "nested", "odd", "serial", "lazy")
+TOOLS: Final = ("quick", "threaded", "broken", "broken_thread", "hangs", "nested", "odd", "serial", "lazy", "sub_agent")
 META: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "discovers": ("__lazy__tool__discovery__", {"toolNames": ["lazy", "invented"]}),
     "searches": ("tool_search", {"query": "searched"}),
@@ -66,6 +68,7 @@ class Script:
         runs: Runs at the same time, by the agents in turn, which share their providers.
         listeners: Whether listeners that fail, or are async, hear all events too.
         stubborn: Whether the tool `hangs` does not let itself be cancelled. It costs half a second.
+        policy: What the permission policy does to some of the tools, if there is one.
     """
 
     steps: Sequence[Sequence[str]]
@@ -83,6 +86,7 @@ class Script:
     most_calls: int | None = None
     listeners: bool = False
     stubborn: bool = False
+    policy: Policy | None = None
 
     @property
     def succeeds(self) -> bool:
@@ -92,10 +96,11 @@ class Script:
             and self.ending == "nothing"
             and self.reader in ("none", "reads", "sync")
             and set(self.providers) <= HARMLESS
+            and self.policy != "halts"
         )
 
     @property
-    def policy(self) -> CapturePolicy | None:
+    def capture_policy(self) -> CapturePolicy | None:
         """A policy with little room, so that bounds are met; None leaves it to the environment."""
         return CapturePolicy(self.capture, max_bytes=600, max_span_bytes=1000) if self.capture is not None else None
 
@@ -117,6 +122,7 @@ scripts: Final = st.builds(
     most_calls=st.sampled_from((None, None, 1, 3)),
     listeners=st.booleans(),
     stubborn=st.integers(0, 9).map(lambda number: number == 9),  # seldom
+    policy=st.sampled_from((None, None, None, "denies", "halts", "fails")),
 )
 
 
@@ -153,7 +159,8 @@ class Playing:
         number = 0 if self.script.repeated_ids else index
         if name in META:
             return ToolCall(*META[name], f"call_{step}_{number}")
-        arguments = {"n": "no number"} if name == "bad_arguments" else {"n": index}
+        arguments: Any = {"n": "no number"} if name == "bad_arguments" else {"n": index}
+        arguments = {"input": "again"} if name == "sub_agent" else arguments
         return ToolCall("quick" if name == "bad_arguments" else name, arguments, f"call_{step}_{number}")
 
     async def generate(self, request: ModelRequest) -> Any:
@@ -266,8 +273,11 @@ class Stage:
                 serial=name == "serial",
                 lazy=name == "lazy",
             )
-            for name in TOOLS
+            for name in runs
         ]
+        deeper = [tool for tool in tools if tool.name in ("quick", "hangs")]
+        sub_agent = Agent("deeper", model=Playing(_DEEPER), tools=deeper, description="Goes deeper.")
+        tools.append(sub_agent.as_tool("sub_agent", timeout=self.timeout))
         limits = Limits(
             max_iterations=4,
             max_discoveries=2,
@@ -276,7 +286,10 @@ class Stage:
             model_timeout=TIMEOUT if self.script.answer == "hangs" else None,
         )
         model = Playing(self.script)
-        return Agent(name, model=model, tools=tools, providers=providers, limits=limits, collisions="first")
+        policy = partial(_decide, self.script.policy) if self.script.policy else None
+        return Agent(
+            name, model=model, tools=tools, providers=providers, limits=limits, collisions="first", policy=policy
+        )
 
     async def play(self) -> None:
         """Run the script to its end, whatever that is."""
@@ -361,6 +374,19 @@ def _outcome(outcome: Any) -> str:
 
 
 _INNER: Final = Script([["quick"]], [], "text", True, False, "nothing", "none", 1, 1, False)
+
+
+_DEEPER: Final = Script([["quick", "hangs"]], [], "text", True, False, "nothing", "none", 1, 1, False)
+
+
+async def _decide(policy: Policy, request: PermissionRequest) -> str:
+    """Keep `odd` from being seen and `threaded` from being called."""
+    await anyio.lowlevel.checkpoint()
+    if (request.stage, request.tool_name) not in {("offer", "odd"), ("dispatch", "threaded")}:
+        return "allow"
+    if policy == "fails":
+        raise LookupError("no rule")
+    return "halt" if policy == "halts" and request.stage == "dispatch" else "deny"
 
 
 def _hub_tools(number: int) -> list[Tool]:

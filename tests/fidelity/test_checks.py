@@ -8,8 +8,8 @@ import pytest
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode
 
 from fidelity.scripts import Playing, Script, make_tool, quick
-from pellucid import Agent, CapturePolicy, DiscoveryProvider, semconv
-from pellucid.testing import FakeHub
+from pellucid import Agent, CapturePolicy, DiscoveryProvider, ToolCall, semconv
+from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters.checks.measurements import SDK_BOUNDS
 from pellucid_exporters.testing import Captured, Exemplar, Point, capture, check_telemetry
 
@@ -107,6 +107,33 @@ def test_a_call_under_the_name_of_another_run_is_found(told: Captured) -> None:
     bend(told, "execute_tool", attributes={semconv.RUN_ID: "another"})
     with pytest.raises(AssertionError, match=r"of run another is below span 'invoke_agent a'"):
         check_telemetry(told)
+
+
+def nest() -> Captured:
+    """Return telemetry of a run that is nested in another one's tool call."""
+    inner = Agent("inner", model=ScriptedModel("sure"), description="Helps.").as_tool()
+    model = ScriptedModel(ToolCall("inner", {"input": "x"}), "done")
+    with capture() as telemetry:
+        Agent("outer", model=model, tools=[inner]).run_sync("x")
+    telemetry.is_checked = False
+    return telemetry
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"parent": SpanContext(1, 9, is_remote=False)}, "which is a part of it"),
+        ({"context": SpanContext(9, 6, is_remote=False)}, "is in another trace than"),
+        ({"start_time": 1}, "begins before span 'execute_tool inner'"),
+        ({"attributes": {semconv.USAGE_INPUT_TOKENS: 3}}, "chat spans add up to None"),
+    ],
+)
+def test_a_nested_run_in_the_wrong_place_is_found(changes: dict[str, Any], complaint: str) -> None:
+    """It is in the trace of the call that it is nested in, begins after it, and counts for itself."""
+    nested = nest()
+    bend(nested, "invoke_agent inner", **changes)
+    with pytest.raises(AssertionError, match=complaint):
+        check_telemetry(nested)
 
 
 def test_iterations_that_are_counted_wrongly_are_found(told: Captured) -> None:

@@ -28,10 +28,12 @@ LEFT_BEHIND = Script([["quick", "hangs"]], ["hub"], "text", True, False, "deadli
 @example(script=LEFT_BEHIND)
 @example(script=replace(LEFT_BEHIND, reader="reads"))
 @example(script=replace(LEFT_BEHIND, reader="sync"))
+@example(script=replace(LEFT_BEHIND, steps=[["quick", "sub_agent"]]))
+@example(script=replace(LEFT_BEHIND, steps=[["sub_agent", "sub_agent"]], ending="nothing"))
 @given(script=scripts)
 def test_whatever_happens_telemetry_is_true(backend: str, script: Script) -> None:
     """Runs of any shape, ended in any way, leave spans, metrics, events and log lines that agree; none is left open."""
-    with capture(capture=script.policy, fixed=script.fixed) as telemetry:
+    with capture(capture=script.capture_policy, fixed=script.fixed) as telemetry:
         stage = Stage(script, telemetry)
         anyio.run(stage.play, backend=backend)
     check_telemetry(telemetry)

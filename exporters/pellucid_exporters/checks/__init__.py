@@ -24,7 +24,8 @@ def check_telemetry(captured: Captured) -> None:
     """Check what was captured, once all runs in it are over.
 
     Of spans: each has ended once, lies within its parent, has the attributes of its phase with an outcome, status and
-    `error.type` that agree, and content that is valid JSON within its bounds; the phases of a run come in their order.
+    `error.type` that agree, and content that is valid JSON within its bounds; the phases of a run come in their order;
+    the usage of a run is that of its own model calls, without that of runs nested in it.
     Of metrics: durations are those of the spans, counts are theirs, labels are allowed ones, exemplars lead to the span
     that was measured, and usage adds up. Of events, log lines and boundary records: each span has its own, which agree
     with it. Spans of other instrumentation are left alone.

@@ -123,6 +123,7 @@ def _parent(seen: Seen, observed: Observed) -> Iterator[str]:
         yield f"{seen} ends before it begins"
     parent = observed.by_id.get(seen.parent or "")
     if seen.phase.name == semconv.RUN:
+        yield from _nested(seen, parent)
         return
     if parent is None:
         if seen.run in observed.runs:
@@ -136,6 +137,18 @@ def _parent(seen: Seen, observed: Observed) -> Iterator[str]:
         yield f"{seen} is in another trace than {parent}"
     if seen.start < parent.start or seen.end > parent.end:
         yield f"{seen} does not lie within {parent} in time"
+
+
+def _nested(seen: Seen, parent: Seen | None) -> Iterator[str]:
+    """Check a run that was started in a phase of another one. It may outlive that, if a tool leaves it running."""
+    if parent is None:
+        return
+    if parent.run == seen.run:
+        yield f"{seen} is below {parent}, which is a part of it"
+    if parent.trace != seen.trace:
+        yield f"{seen} is in another trace than {parent}"
+    if seen.start < parent.start:
+        yield f"{seen} begins before {parent}"
 
 
 def _run(run: str, spans: Sequence[Seen]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from pellucid.telemetry import Recorded
 from pellucid.tools.collisions import Binding, Collisions, Shadowed, resolve
 from pellucid.tools.names import RESERVED, problem_of
 from pellucid.tools.search import SearchIndex
-from pellucid.tools.tool import Builtin, Tool, ToolSource
+from pellucid.tools.tool import Builtin, MetaTool, Tool, ToolSource
 from pellucid.types import JSONValue
 
 REMEMBERED: Final = 256
@@ -103,7 +103,7 @@ def check_catalog(provider_id: str, tools: Sequence[Any], *, quarantine: bool = 
 def _problem(item: Any, others: dict[str, Tool]) -> str | None:
     if not isinstance(item, Tool):
         return f"its list holds {_kind(item)} instead of a Tool"
-    if (problem := problem_of(item.name)) is not None:
+    if not isinstance(item, MetaTool) and (problem := problem_of(item.name)) is not None:
         return problem
     if item.name in others:
         return f"two tools are called {item.name!r}"
@@ -122,6 +122,14 @@ def _kind(value: object) -> str:
     return "None" if value is None else f"an object of type {type(value).__name__}"
 
 
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """A tool that is listed, but not offered. Attributes: reason: what the policy said."""
+
+    binding: Binding
+    reason: str
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Catalog:
     """The tools of one iteration: what is advertised, and what calls are resolved against. It never changes."""
@@ -129,6 +137,8 @@ class Catalog:
     parts: tuple[ProviderCatalog, ...]
     collisions: Collisions = "error"
     is_lazy: bool = False
+    denied: Mapping[str, Denied] = field(default_factory=dict)
+    """What the providers list and the policy does not let the model have."""
     recorded: dict[object, Recorded] = field(default_factory=dict, repr=False)
     """What is recorded of the definitions, by capture policy."""
 
@@ -221,6 +231,23 @@ class Catalog:
     def definitions(self) -> tuple[ToolDefinition, ...]:
         """The tools as a model sees them, in the order of the providers and of their lists."""
         return tuple(binding.tool.definition for binding in self.bindings.values())
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PermittedCatalog(Catalog):
+    """A catalogue of which a model is not given everything. Attributes: whole: with what it is not given."""
+
+    whole: Catalog
+
+    @cached_property
+    def digest(self) -> str:
+        """Hash of everything that a model sees of the tools that it is given."""
+        return blake2b(b"".join(each.tool.digest for each in self.bindings.values()), digest_size=16).hexdigest()
+
+    @cached_property
+    def _resolved(self) -> tuple[Mapping[str, Binding], tuple[Shadowed, ...]]:
+        given = {name: binding for name, binding in self.whole.bindings.items() if name not in self.denied}
+        return given, self.whole.shadowed
 
 
 def _collision(first: Binding, second: Binding) -> ToolNameCollision:

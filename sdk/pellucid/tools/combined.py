@@ -16,7 +16,9 @@ from pellucid.tools.tool import Tool
 
 
 @dataclass(frozen=True, slots=True)
-class _Combined:
+class Combined:
+    """What `combined` returns."""
+
     providers: tuple[ToolProvider, ...]
     on_error: Literal["fail", "skip"]
     kind: str = "combined"
@@ -29,14 +31,17 @@ class _Combined:
 
     @property
     def id(self) -> str:
+        """Named after its parts."""
         return f"combined({','.join(provider.id for provider in self.providers)})"
 
     async def list_tools(self, ctx: DiscoveryContext) -> Sequence[Tool]:
+        """Ask all, each within a boundary of its own."""
         skip = self.on_error == "skip"
         catalogs = await list_all(self._listers, current_scope(), ctx, within=ctx.timeout, skip_failed=skip)
         return tuple(tool for catalog in catalogs for tool in catalog.tools)
 
     async def aclose(self) -> None:
+        """Close all."""
         for provider in self.providers:
             close = getattr(provider, "aclose", None)
             if close is not None:
@@ -57,4 +62,4 @@ def combined(*providers: ToolProvider, on_error: Literal["fail", "skip"] = "fail
         raise ConfigError(f"combined: needs at least one provider, each with an id of its own; got {ids}")
     if on_error not in ("fail", "skip"):
         raise ConfigError(f"combined: on_error={on_error!r} is unknown; use 'fail' or 'skip'")
-    return _Combined(providers, on_error)
+    return Combined(providers, on_error)

@@ -108,6 +108,7 @@ class Offers:
             return latest
         self._latest = OfferedCatalog(
             parts=catalog.parts,
+            denied=catalog.denied,
             recorded=catalog.recorded_of(active),
             whole=catalog,
             metas=_metas(activation, catalog),

@@ -139,6 +139,10 @@ class Tool:
         return Validator(self.input_schema)
 
 
+class MetaTool(Tool):
+    """A tool of Pellucid's own, which a model uses to change what it is offered; its name is reserved."""
+
+
 @overload
 def tool(function: Callable[..., Any], /) -> Tool: ...
 @overload

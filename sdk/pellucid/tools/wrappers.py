@@ -34,16 +34,20 @@ def static_tools(tools: Iterable[Tool]) -> ToolProvider:
 
 
 @dataclass(frozen=True, slots=True)
-class _SkillScopedTools:
+class SkillScopedTools:
+    """What `skill_scoped_tools` returns."""
+
     skill_id: str
     tools: tuple[Tool, ...]
     kind: str = "skill"
 
     @property
     def id(self) -> str:
+        """Named after the skill."""
         return f"skill-scoped:{self.skill_id}"
 
     def list_tools(self, ctx: DiscoveryContext) -> Listing:
+        """Return the tools if the skill is active."""
         active = ctx.active_skill_id == self.skill_id or self.skill_id in ctx.active_skill_ids
         return self.tools if active else ()
 
@@ -56,11 +60,13 @@ def skill_scoped_tools(skill_id: str, tools: Iterable[Tool]) -> ToolProvider:
     """
     if not skill_id.strip():
         raise ConfigError("skill_scoped_tools: skill_id must not be empty; give the id of the skill")
-    return _SkillScopedTools(skill_id, tuple(tools))
+    return SkillScopedTools(skill_id, tuple(tools))
 
 
 @dataclass(frozen=True, slots=True)
-class _GatedTools:
+class GatedTools:
+    """What `gated_tools` returns."""
+
     inner: ToolProvider
     predicate: Predicate
     kind: str = "gated"
@@ -80,9 +86,11 @@ class _GatedTools:
 
     @property
     def id(self) -> str:
+        """Named after the provider behind it."""
         return f"gated({self.inner.id})"
 
     def list_tools(self, ctx: DiscoveryContext) -> Listing:
+        """Return what the predicate lets through."""
         # Where something is async, nothing is called yet: a discovery that is cancelled at once would leave coroutines
         # that nobody awaits.
         if inspect.iscoroutinefunction(self.predicate) or inspect.iscoroutinefunction(self.inner.list_tools):
@@ -120,6 +128,7 @@ class _GatedTools:
         return await verdict if inspect.isawaitable(verdict) else verdict
 
     async def aclose(self) -> None:
+        """Close the provider behind it."""
         close = getattr(self.inner, "aclose", None)
         if close is not None:
             await close()
@@ -131,4 +140,4 @@ def gated_tools(inner: ToolProvider, predicate: Predicate) -> ToolProvider:
     The predicate may be sync or async; nothing is awaited when both it and `inner` are sync. If it raises, the
     discovery fails: a gate that cannot decide stays shut.
     """
-    return _GatedTools(inner, predicate)
+    return GatedTools(inner, predicate)

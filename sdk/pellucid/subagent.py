@@ -1,0 +1,80 @@
+"""Agents as tools: a run nested in a tool call of another run."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from pellucid.context import ToolContext
+from pellucid.errors import ConfigError, ToolError
+from pellucid.run import Run
+from pellucid.runtime import execute
+from pellucid.telemetry import Pipeline, current_scope
+from pellucid.tools.tool import Tool
+from pellucid.types import JSONObject
+
+DEEPEST: Final = 8
+"""How many runs may be nested in one: an agent that leads back to itself must not do so for ever."""
+
+_SCHEMA: Final[JSONObject] = {
+    "type": "object",
+    "properties": {
+        "input": {"type": "string", "description": "What to do, with everything that is needed to know for it."}
+    },
+    "required": ["input"],
+    "additionalProperties": False,
+}
+
+Begin: TypeAlias = Callable[[str, ToolContext, Pipeline | None], Run]
+"""Makes a run of an input, with the identity, cancel token and dependencies of a tool call."""
+
+
+def agent_tool(agent: str, name: str | None, description: str | None, timeout: float | None, begin: Begin) -> Tool:
+    """Return a tool that runs an agent and returns its answer.
+
+    Raises:
+        ConfigError: there is no description for the model to decide by.
+    """
+    if not description:
+        raise ConfigError(
+            f"Agent {agent!r}: as_tool() needs a description, which the model reads to decide; "
+            f"give it there, or to the agent"
+        )
+
+    async def run(arguments: JSONObject, ctx: ToolContext) -> Any:
+        outer = current_scope()
+        return await _nested(agent, outer if isinstance(outer, Run) else None, str(arguments["input"]), ctx, begin)
+
+    return Tool(
+        name=name or re.sub(r"[^A-Za-z0-9_-]+", "_", agent)[:64],
+        description=description,
+        input_schema=_SCHEMA,
+        run=run,
+        timeout=timeout,
+    )
+
+
+async def _nested(agent: str, outer: Run | None, given: str, ctx: ToolContext, begin: Begin) -> Any:
+    """Run the agent within the bounds of the run that calls it, and add what it uses to that one's usage.
+
+    Raises:
+        ToolError: runs are nested too deep.
+        PellucidError: whatever else ends a run.
+    """
+    run = begin(given, ctx, outer.pipeline if outer is not None else None)
+    run.outer_deadline = ctx.deadline if ctx.deadline is not None else math.inf
+    if outer is None:
+        return (await execute(run)).output
+    run.depth = outer.depth + 1
+    if run.depth > DEEPEST:
+        raise ToolError(
+            f"Agent {agent!r} was not run: {DEEPEST} runs are nested in each other already. "
+            f"Do not ask other agents; answer with what you have.",
+            error_type="nested_too_deep",
+        )
+    try:
+        return (await execute(run)).output
+    finally:
+        outer.delegated += run.usage + run.delegated

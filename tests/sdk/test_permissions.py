@@ -1,0 +1,361 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from pellucid import (
+    Agent,
+    CapturePolicy,
+    DiscoveryContext,
+    Identity,
+    PermissionRequest,
+    PolicyHalt,
+    Skill,
+    Tool,
+    ToolCall,
+    ToolResult,
+    Verdict,
+    combined,
+    gated_tools,
+    semconv,
+    skill_scoped_tools,
+    static_tools,
+    tool,
+)
+from pellucid.testing import FakeHub, ScriptedModel
+from pellucid.tools import DiscoveryProvider
+from pellucid_exporters.testing import capture
+from support.runs import attributes, ending, everything, within
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pellucid import Policy
+    from pellucid_exporters.testing import Captured
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
+
+ran: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_ran() -> None:
+    ran.clear()
+
+
+@tool
+async def read(path: str = "") -> str:
+    """Read a file."""
+    ran.append("read")
+    return "content"
+
+
+@tool
+async def write(path: str = "") -> str:
+    """Write a file."""
+    ran.append("write")
+    return "written"
+
+
+READ, WRITE = ToolCall("read", {"path": "a"}), ToolCall("write", {"path": "a"})
+
+
+def forbids(*names: str, stage: str | None = None, answer: Any = "deny") -> Policy:
+    """Return a policy that answers so for these tools."""
+
+    def policy(request: PermissionRequest) -> Any:
+        asked = request.tool_name in names and (stage is None or request.stage == stage)
+        if asked and isinstance(answer, Exception):
+            raise answer
+        return answer if asked else "allow"
+
+    return policy
+
+
+def agent(policy: Policy, *steps: Any, tools: Sequence[Tool] = (read, write), **options: Any) -> Agent:
+    """Return an agent with a policy."""
+    return Agent("a", model=ScriptedModel(*steps), tools=tools, policy=policy, **options)
+
+
+def offered(of: Agent) -> list[list[str]]:
+    """Return the names of the tools that each request offered."""
+    return [[definition.name for definition in request.tools] for request in of._setup.model.requests]  # type: ignore[attr-defined]
+
+
+def results(messages: Any) -> list[ToolResult]:
+    """Return all tool results in messages."""
+    return [part for message in messages for part in message.parts if isinstance(part, ToolResult)]
+
+
+def denials(telemetry: Captured) -> list[Any]:
+    """Return the events that tell of denials."""
+    return [event for event in telemetry.events if event.name == "tool.denied"]
+
+
+async def test_a_denied_tool_is_neither_offered_nor_run(telemetry: Captured) -> None:
+    """The model does not see it; a call to it all the same is an error that says why, and is seen as such."""
+    asked = agent(forbids("write", answer=Verdict("deny", "read-only account")), [READ, WRITE], "done")
+    result = await within(asked.run("x"))
+    assert offered(asked) == [["read"], ["read"]]
+    assert ran == ["read"]
+    first, second = results(result.messages)
+    assert not first.is_error
+    assert second.is_error
+    assert "Permission denied: tool 'write' was not run: read-only account." in str(second.response)
+    span = telemetry.span("execute_tool write")
+    assert ending(span) == ("failed", "ERROR", "permission_denied")
+    assert attributes(span)[semconv.PERMISSION] == "deny"
+    assert attributes(telemetry.span("execute_tool read"))[semconv.PERMISSION] == "allow"
+    assert [attributes(each)[semconv.COMPOSE_DENIED] for each in telemetry.find("compose_request")] == [1, 1]
+    told = [(e.tool_name, e.provider_id, e.stage, e.permission, e.reason, e.error_type) for e in denials(telemetry)]
+    facts = ("deny", "read-only account", None)
+    assert told == [("write", "static", "offer", *facts), ("write", "static", "dispatch", *facts)]
+
+
+async def test_a_call_is_judged_by_its_arguments(telemetry: Captured) -> None:
+    """What may be seen need not be allowed in every case; the policy gets what the tool would get."""
+    seen: list[PermissionRequest] = []
+
+    def policy(request: PermissionRequest) -> str:
+        if request.arguments is None:
+            return "allow"
+        seen.append(request)
+        return "allow" if request.arguments["path"] != "/etc/passwd" else "deny"
+
+    who = Identity(principal="ann")
+    asked = agent(policy, [READ, ToolCall("read", {"path": "/etc/passwd"}, "c2")], "done")
+    result = await within(asked.run("x", identity=who))
+    assert [each.is_error for each in results(result.messages)] == [False, True]
+    assert ran == ["read"]
+    [last] = [request for request in seen if request.tool_call_id == "c2"]
+    assert (last.stage, last.tool_name, last.provider_id, last.identity) == ("dispatch", "read", "static", who)
+    assert (last.agent, last.run_id, last.iteration, last.tool_call_id) == ("a", result.run_id, 1, "c2")
+    [event] = denials(telemetry)
+    assert (event.stage, event.tool_call_id) == ("dispatch", "c2")
+
+
+async def test_malformed_arguments_are_refused_before_the_policy_is_asked() -> None:
+    """A policy may rely on the schema of the tool."""
+    stages: list[str] = []
+
+    def policy(request: PermissionRequest) -> str:
+        stages.append(request.stage)
+        return "allow"
+
+    result = await within(agent(policy, ToolCall("read", {"path": 7}), "done", tools=[read]).run("x"))
+    assert results(result.messages)[0].is_error
+    assert stages == ["offer"]
+
+
+@pytest.mark.parametrize("stage", ["offer", "dispatch"])
+@pytest.mark.parametrize(
+    ("answer", "error_type"),
+    [
+        (ValueError("who is ann?"), "ValueError"),
+        (None, "TypeError"),
+        (True, "TypeError"),
+        ("yes", "TypeError"),
+    ],
+)
+async def test_a_policy_that_fails_denies(telemetry: Captured, stage: str, answer: Any, error_type: str) -> None:
+    """It raises, or answers something that is no permission: the answer is no, and the event says what went wrong."""
+    result = await within(agent(forbids("write", stage=stage, answer=answer), WRITE, "done").run("x"))
+    assert ran == []
+    [refused] = results(result.messages)
+    assert refused.is_error
+    assert "who is ann?" not in str(refused.response)
+    event = denials(telemetry)[0]
+    assert (event.stage, event.error_type) == (stage, error_type)
+    assert "the policy" in event.reason
+
+
+async def test_what_a_policy_says_is_redacted_in_telemetry() -> None:
+    """Reasons obey the capture policy as everything does."""
+    with capture(capture=CapturePolicy("metadata")) as telemetry:
+        verdict = Verdict("deny", "hunter2")
+        await within(agent(forbids("write", answer=verdict), WRITE, "done").run("x"))
+    assert "hunter2" not in everything(telemetry)
+    assert denials(telemetry)[0].reason is None
+
+
+async def test_a_policy_may_be_async() -> None:
+    """It is awaited, at both stages."""
+    stages: list[str] = []
+
+    async def policy(request: PermissionRequest) -> str:
+        await anyio.lowlevel.checkpoint()
+        stages.append(request.stage)
+        return "deny" if request.tool_name == "write" else "allow"
+
+    asked = agent(policy, READ, "done")
+    await within(asked.run("x"))
+    assert offered(asked) == [["read"]] * 2
+    assert stages == ["offer", "offer", "dispatch"]
+
+
+async def test_a_policy_is_asked_about_an_offer_once() -> None:
+    """Not again in each iteration, as long as the catalogue is the same; again when it has changed, and in each run."""
+    asked: list[str] = []
+
+    def policy(request: PermissionRequest) -> str:
+        if request.stage == "offer":
+            asked.append(request.tool_name)
+        return "allow"
+
+    calls = [READ] * 5
+    one = agent(policy, *calls, "done", tools=[read])
+    await within(one.run("x"))
+    assert asked == ["read"]
+    hub = FakeHub(lambda number: [read] if number == 1 else [read, write])
+    provider = DiscoveryProvider(hub, id="hub", ttl=0)
+    asked.clear()
+    await within(Agent("a", model=ScriptedModel(READ, "done"), providers=[provider], policy=policy).run("x"))
+    assert asked == ["read", "read", "write"]
+
+
+async def test_a_denial_is_told_once_in_a_run(telemetry: Captured) -> None:
+    """However often the tool is not offered; and what is offered keeps its digest, so that prompt caches survive."""
+    asked = agent(forbids("write"), READ, READ, "done", READ, "done")
+    await within(asked.run("x"))
+    assert len(denials(telemetry)) == 1
+    await within(asked.run("x"))
+    assert len(denials(telemetry)) == 2
+    digests = {attributes(span)[semconv.CATALOG_DIGEST] for span in telemetry.find("compose_request")}
+    assert len(digests) == 1
+    alone = Agent("b", model=ScriptedModel("done"), tools=[read])
+    await within(alone.run("x"))
+    assert attributes(telemetry.find("compose_request")[-1])[semconv.CATALOG_DIGEST] in digests
+
+
+async def test_a_halt_ends_the_run_and_every_call_has_its_result(telemetry: Captured) -> None:
+    """Siblings under way finish, those that have not begun are not run, and the error has the conversation."""
+    begun, over = anyio.Event(), anyio.Event()
+
+    async def slow(arguments: Any, ctx: object) -> str:
+        begun.set()
+        await over.wait()
+        ran.append("slow")
+        return "finished"
+
+    async def policy(request: PermissionRequest) -> Any:
+        if request.stage == "dispatch" and request.tool_name == "write":
+            await begun.wait()
+            return Verdict("halt", "that is enough")
+        if request.stage == "dispatch" and request.tool_name == "read":
+            await over.wait()
+        return "allow"
+
+    calls = [ToolCall("slow", {}, "1"), ToolCall("write", {}, "2"), ToolCall("read", {}, "3")]
+    asked = agent(policy, calls, tools=[Tool(name="slow", run=slow), write, read])
+    asked.on("tool.denied", lambda event: over.set())
+    with pytest.raises(PolicyHalt, match="that is enough") as caught:
+        await within(asked.run("x"))
+    halt = caught.value
+    assert (halt.tool_name, halt.stage, halt.reason) == ("write", "dispatch", "that is enough")
+    assert [(each.id, each.is_error) for each in results(halt.messages)] == [("1", False), ("2", True), ("3", True)]
+    assert ran == ["slow"]
+    endings = {span.name: ending(span)[2] for span in telemetry.spans}
+    assert endings["execute_tool write"] == endings["execute_tool read"] == "policy_halt"
+    assert endings["invoke_agent a"] == "policy_halt"
+    assert attributes(telemetry.span("execute_tool write"))[semconv.PERMISSION] == "halt"
+    [event] = denials(telemetry)
+    assert (event.permission, event.stage) == ("halt", "dispatch")
+
+
+async def test_a_halt_at_the_offer_ends_the_run_before_the_model_is_asked(telemetry: Captured) -> None:
+    """Nothing is sent; the error has what the run was given."""
+    asked = agent(forbids("write", answer="halt"), "never")
+    with pytest.raises(PolicyHalt, match=r"about tool 'write' \(offer\)") as caught:
+        await within(asked.run("x"))
+    assert offered(asked) == []
+    assert [message.text for message in caught.value.messages] == ["x"]
+    assert ending(telemetry.span("compose_request")) == ("failed", "ERROR", "policy_halt")
+
+
+async def test_loading_a_skill_needs_permission_too() -> None:
+    """A denied activation brings neither instructions nor tools; nor are the skill's tools offered unasked."""
+    skill = Skill("files", "Files.", "Write carefully.", [write])
+    load = ToolCall("load_skill", {"skill_id": "files"})
+    asked = agent(forbids("load_skill", stage="dispatch"), load, "done", tools=[read], skills=[skill])
+    result = await within(asked.run("x"))
+    assert offered(asked) == [["read", "load_skill"]] * 2
+    assert "Write carefully." not in str(results(result.messages))
+    asked = agent(forbids("write"), load, "done", tools=[read], skills=[skill])
+    await within(asked.run("x"))
+    assert offered(asked) == [["read", "load_skill"]] * 2
+
+
+async def test_a_policy_that_waits_is_cancelled_with_the_run() -> None:
+    """Leaving the caller's scope ends it."""
+
+    async def policy(request: PermissionRequest) -> str:
+        scope.cancel()
+        await anyio.sleep_forever()
+        return "allow"
+
+    with anyio.fail_after(10), anyio.CancelScope() as scope:
+        await agent(policy, "never").run("x")
+    assert scope.cancelled_caught
+
+
+# --- explain ----------------------------------------------------------------------------------------------------------
+
+
+def explained(make: Callable[[], Agent], ctx: DiscoveryContext | None = None) -> Any:
+    """Return an awaitable explanation of the tool `write`."""
+    return within(make().explain("write", ctx))
+
+
+async def test_explain_says_who_lists_a_tool_and_what_the_policy_says() -> None:
+    """Visible or not, and why, for the person that is asked about."""
+
+    def policy(request: PermissionRequest) -> Any:
+        person = request.identity.principal if request.identity else None
+        return "allow" if person == "ann" else Verdict("deny", "only ann may write")
+
+    asked = agent(policy)
+    allowed = await asked.explain("write", DiscoveryContext(identity=Identity(principal="ann")))
+    assert (allowed.visible, allowed.provider_id) == (True, "static")
+    assert str(allowed) == "Tool 'write' is offered:\n- provider 'static' lists it\n- the policy allows it"
+    denied = await asked.explain("write")
+    assert (denied.visible, denied.reasons[-1]) == (False, "the policy says deny: only ann may write")
+
+
+async def test_explain_names_the_gate_that_keeps_a_tool_back() -> None:
+    """Also inside of combined providers."""
+    gate = gated_tools(static_tools([read, write]), lambda tool, ctx: tool.name == "read")
+    for provider in (gate, combined(gate, skill_scoped_tools("x", [read]))):
+        found = await within(Agent("a", model=ScriptedModel(), providers=[provider]).explain("write"))
+        assert not found.visible
+        assert found.reasons == ("provider 'static' lists it, but 'gated(static)' keeps it back",)
+
+
+async def test_explain_names_the_skill_that_brings_a_tool() -> None:
+    """And says which are active; once it is, the tool is visible."""
+    skill = Skill("files", "Files.", "Write carefully.", [write])
+    for options in ({"skills": [skill]}, {"providers": [skill_scoped_tools("files", [write])]}):
+        asked = Agent("a", model=ScriptedModel(), **options)
+        hidden = await within(asked.explain("write"))
+        assert not hidden.visible
+        assert hidden.reasons[0].endswith("lists it only while skill 'files' is active; active: none")
+        active = DiscoveryContext(active_skill_id="files", active_skill_ids=("files",))
+        assert (await within(asked.explain("write", active))).visible
+
+
+async def test_explain_tells_of_failures_collisions_and_other_names() -> None:
+    """A provider that is down, two tools of one name, and a name that nobody lists."""
+    down = DiscoveryProvider(FakeHub([write], faults=[OSError("no route")]), id="hub")
+    found = await within(Agent("a", model=ScriptedModel(), providers=[down]).explain("write"))
+    assert "provider 'hub' failed" in found.reasons[0]
+    twice = Agent("a", model=ScriptedModel(), tools=[write], providers=[skill_scoped_tools("s", [write])])
+    active = DiscoveryContext(active_skill_ids=("s",))
+    found = await within(twice.explain("write", active))
+    assert (found.visible, found.provider_id) == (False, None)
+    assert found.reasons[-1] == "'static' and 'skill-scoped:s' list it: one name, two tools"
+    found = await within(twice.explain("wriite"))
+    assert found.reasons == ("no provider of agent 'a' lists a tool of this name; did you mean 'write'?",)
+    broken = agent(forbids("write", answer=OSError("no answer")))
+    assert "the policy failed: OSError: no answer" in str(await within(broken.explain("write")))

@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from pellucid import (
+    Agent,
+    CancelToken,
+    ConfigError,
+    DiscoveryContext,
+    Identity,
+    Limits,
+    Message,
+    ModelResponse,
+    RunCancelled,
+    RunTimeout,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolResult,
+    Usage,
+    semconv,
+    tool,
+)
+from pellucid.testing import FunctionModel, ScriptedModel
+from pellucid_exporters.testing import capture, check_telemetry
+from support.runs import CANCELLED, TIMEOUT, attributes, ending, iteration, span_id, within
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pellucid import ModelRequest, RunResult
+    from pellucid_exporters.testing import Captured
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
+
+ASK = ToolCall("helper", {"input": "help"})
+
+
+def helper(*steps: Any, **options: Any) -> Tool:
+    """Return an agent as a tool."""
+    return Agent("helper", model=ScriptedModel(*steps), description="Helps.", **options).as_tool()
+
+
+def outer(*steps: Any, tools: list[Tool], **options: Any) -> Agent:
+    """Return an agent that has agents as tools."""
+    return Agent("outer", model=ScriptedModel(*steps), tools=tools, **options)
+
+
+def response(content: str | ToolCall, *, tokens: int) -> ModelResponse:
+    """Return an answer that took tokens."""
+    parts = content if isinstance(content, str) else [content]
+    return ModelResponse(message=Message("assistant", parts), usage=Usage(input_tokens=tokens, cost=tokens / 1000))
+
+
+def results(run: RunResult[str]) -> list[ToolResult]:
+    """Return the results of all calls of a run."""
+    return [part for message in run.messages for part in message.parts if isinstance(part, ToolResult)]
+
+
+async def hang(request: ModelRequest) -> str:
+    """Never answer."""
+    await anyio.sleep_forever()
+    raise AssertionError
+
+
+async def test_its_run_is_nested_in_the_call(telemetry: Captured) -> None:
+    """Its spans are below that of the call, in one trace; what it answers is the result."""
+    result = await within(outer(ASK, "done", tools=[helper("sure")]).run("x"))
+    call = ("execute_tool helper", [("invoke_agent helper", iteration())])
+    assert telemetry.tree() == [("invoke_agent outer", [*iteration(), call, *iteration()])]
+    assert [each.response for each in results(result)] == ["sure"]
+    assert len({span.get_span_context().trace_id for span in telemetry.spans}) == 1  # type: ignore[union-attr]
+
+
+async def test_usage_adds_up_once(telemetry: Captured) -> None:
+    """The result has that of the whole tree; each span and metric has what nobody else has."""
+    inner = Agent("inner", model=ScriptedModel(response("deep", tokens=1)), description="d").as_tool()
+    middle = Agent(
+        "middle",
+        model=ScriptedModel(response(ToolCall("inner", {"input": "x"}), tokens=10), response("mid", tokens=20)),
+        description="d",
+        tools=[inner],
+    ).as_tool()
+    top = outer(response(ToolCall("middle", {"input": "x"}), tokens=100), response("done", tokens=200), tools=[middle])
+    result = await within(top.run("x"))
+    assert result.usage.input_tokens == 331
+    assert math.isclose(result.usage.cost or 0, 0.331)
+    own = {span.name: attributes(span)[semconv.USAGE_INPUT_TOKENS] for span in telemetry.find("invoke_agent")}
+    assert own == {"invoke_agent inner": 1, "invoke_agent middle": 30, "invoke_agent outer": 300}
+    assert sum(point.value for point in telemetry.metrics if point.name == semconv.TOKEN_USAGE.name) == 331
+
+
+async def test_what_a_failed_run_has_used_counts(telemetry: Captured) -> None:
+    """Its tokens were paid for."""
+    failing = helper(response(ToolCall("nothing"), tokens=7), OSError("down"))
+    result = await within(outer(response(ASK, tokens=1), "done", tools=[failing]).run("x"))
+    assert result.usage.input_tokens == 8
+
+
+async def test_a_failure_is_a_tool_error_with_its_own_type(telemetry: Captured) -> None:
+    """The calling model reads what went wrong, and goes on."""
+    result = await within(outer(ASK, "done", tools=[helper(OSError("down"))]).run("x"))
+    [failed] = results(result)
+    assert failed.is_error
+    assert "call of model 'scripted' failed" in str(failed.response)
+    types = {span.name: ending(span)[2] for span in telemetry.spans}
+    assert types["execute_tool helper"] == types["invoke_agent helper"] == "OSError"
+    assert result.output == "done"
+
+
+async def test_identity_deps_and_token_pass_down() -> None:
+    """The nested run happens on behalf of the same person, with the same things at hand."""
+    seen: list[Any] = []
+
+    @tool
+    async def look(ctx: ToolContext) -> str:
+        """Look around."""
+        seen.extend([ctx.identity, ctx.deps, ctx.signal])
+        return "seen"
+
+    who, deps, token = Identity(tenant="t"), object(), CancelToken()
+    agent = outer(ASK, "done", tools=[helper(ToolCall("look"), "ok", tools=[look])])
+    await within(agent.run("x", identity=who, deps=deps, signal=token))
+    assert seen == [who, deps, token]
+
+
+async def test_a_typed_answer_is_passed_on_as_data() -> None:
+    """The calling model reads the value as JSON."""
+    counting = Agent("helper", model=ScriptedModel('{"result": 7}'), output=int, description="Counts.").as_tool()
+    [counted] = results(await within(outer(ASK, "done", tools=[counting]).run("x")))
+    assert counted.response == 7
+
+
+@pytest.mark.parametrize("how", ["token", "native"])
+async def test_cancelling_the_caller_cancels_it(telemetry: Captured, how: str) -> None:
+    """Every span of both ends cancelled."""
+    token = CancelToken()
+    with anyio.CancelScope() as scope:
+
+        async def stop(request: ModelRequest) -> str:
+            if how == "token":
+                token.cancel("enough")
+            else:
+                scope.cancel()
+            return await hang(request)
+
+        inner = Agent("helper", model=FunctionModel(stop), description="d").as_tool()
+        agent = outer(ASK, tools=[inner])
+        if how == "token":
+            with pytest.raises(RunCancelled, match="enough"):
+                await within(agent.run("x", signal=token))
+        else:
+            await within(agent.run("x"))
+    stopped = ("invoke_agent outer", "execute_tool helper", "invoke_agent helper", "chat function")
+    endings = {span.name: ending(span) for span in telemetry.spans}
+    assert [endings[name] for name in stopped] == [CANCELLED] * 4
+
+
+async def test_the_deadline_of_the_caller_holds_for_it(telemetry: Captured) -> None:
+    """What is under way in both ends as a timeout; tools of the nested run know of the deadline."""
+    seen: list[float | None] = []
+
+    @tool
+    async def wait(ctx: ToolContext) -> str:
+        """Wait."""
+        seen.append(ctx.deadline)
+        await anyio.sleep_forever()
+        return ""
+
+    agent = outer(ASK, tools=[helper(ToolCall("wait"), tools=[wait])], limits=Limits(deadline=0.05))
+    with pytest.raises(RunTimeout):
+        await within(agent.run("x"))
+    stopped = ("invoke_agent outer", "execute_tool helper", "invoke_agent helper", "execute_tool wait")
+    endings = {span.name: ending(span) for span in telemetry.spans}
+    assert [endings[name] for name in stopped] == [TIMEOUT] * 4
+    assert seen != [None]
+
+
+async def test_its_own_deadline_is_a_tool_error(telemetry: Captured) -> None:
+    """The nested run times out, and the calling model is told."""
+    slow = Agent("helper", model=FunctionModel(hang), description="d", limits=Limits(deadline=0.01)).as_tool()
+    result = await within(outer(ASK, "done", tools=[slow]).run("x"))
+    assert "did not finish within its deadline of 0.01 s" in str(results(result)[0].response)
+    assert ending(telemetry.span("execute_tool helper")) == TIMEOUT
+
+
+async def test_a_timeout_of_the_call_stops_it(telemetry: Captured) -> None:
+    """The call times out; the nested run was cancelled by it."""
+    slow = Agent("helper", model=FunctionModel(hang), description="d").as_tool(timeout=0.01)
+    result = await within(outer(ASK, "done", tools=[slow]).run("x"))
+    assert results(result)[0].is_error
+    assert ending(telemetry.span("execute_tool helper")) == TIMEOUT
+    assert ending(telemetry.span("invoke_agent helper")) == CANCELLED
+
+
+async def test_one_that_does_not_let_itself_be_stopped_is_left_behind_first(telemetry: Captured) -> None:
+    """Its spans end before that of the call, so that children lie within their parents."""
+    release = anyio.Event()
+
+    async def stubborn(request: ModelRequest) -> str:
+        with anyio.CancelScope(shield=True):
+            await release.wait()
+        return "late"
+
+    inner = Agent("helper", model=FunctionModel(stubborn), description="d").as_tool(timeout=0.01)
+    await within(outer(ASK, "done", tools=[inner]).run("x"))
+    release.set()
+    [run], [call] = telemetry.find("invoke_agent helper"), telemetry.find("execute_tool helper")
+    assert run.end_time is not None
+    assert call.end_time is not None
+    assert run.end_time <= call.end_time
+
+
+async def test_agents_that_lead_back_to_themselves_are_stopped(telemetry: Captured) -> None:
+    """The ninth run in a row is refused, with a result that says so; all others come to their answers."""
+
+    def again(request: ModelRequest) -> Any:
+        return "done" if request.messages[-1].role == "tool" else ToolCall("mirror", {"input": "again"})
+
+    class Itself:
+        id = "itself"
+
+        def list_tools(self, ctx: DiscoveryContext) -> list[Tool]:
+            return tools
+
+    agent = Agent("mirror", model=FunctionModel(again), providers=[Itself()], description="d")
+    tools = [agent.as_tool()]
+    assert (await within(agent.run("x"))).output == "done"
+    types = [ending(span)[2] for span in telemetry.find("execute_tool mirror")]
+    assert sorted(map(str, types)) == ["None"] * 8 + ["nested_too_deep"]
+
+
+async def test_its_telemetry_goes_where_the_callers_goes() -> None:
+    """A nested run without a `telemetry` of its own is in its caller's trace; one with it keeps to that."""
+    with capture() as default, capture() as mine:
+        default.is_checked = mine.is_checked = False
+        await within(outer(ASK, "done", tools=[helper("ok")], telemetry=default).run("x"))
+        await within(outer(ASK, "done", tools=[helper("ok", telemetry=mine)], telemetry=default).run("x"))
+    assert len(default.find("invoke_agent helper")) == 1
+    assert len(mine.find("invoke_agent helper")) == 1
+    check_telemetry(default)
+
+
+async def test_it_is_a_tool_like_any_other() -> None:
+    """Name and description are the agent's unless given; outside of a run it can be called too."""
+    agent = Agent("Our helper!", model=ScriptedModel("hi"), description="Helps.")
+    assert (agent.as_tool().name, agent.as_tool().description) == ("Our_helper_", "Helps.")
+    mine = agent.as_tool("ask", "Asks.")
+    assert (mine.name, mine.description, mine.input_schema["required"]) == ("ask", "Asks.", ["input"])
+    assert await within(mine.run({"input": "x"}, ToolContext())) == "hi"
+    with pytest.raises(ConfigError, match="needs a description"):
+        Agent("b", model=ScriptedModel()).as_tool()
+
+
+async def test_several_run_at_the_same_time(telemetry: Captured) -> None:
+    """Each has its own run; the results come in the order of the calls, and all usage is counted."""
+    both: list[str] = []
+    met = anyio.Event()
+
+    def meeting(name: str) -> Callable[[ModelRequest], Any]:
+        async def answer(request: ModelRequest) -> ModelResponse:
+            both.append(name)
+            if len(both) == 2:
+                met.set()
+            await met.wait()
+            return response(name, tokens=5)
+
+        return answer
+
+    tools = [Agent(n, model=FunctionModel(meeting(n)), description="d").as_tool() for n in ("one", "two")]
+    calls = [ToolCall(name, {"input": "x"}) for name in ("one", "two")]
+    result = await within(outer(calls, "done", tools=tools).run("x"))
+    assert [each.response for each in results(result)] == ["one", "two"]
+    assert result.usage.input_tokens == 10
+    runs = {span_id(span) for span in telemetry.find("invoke_agent")}
+    assert len(runs) == 3
+    assert math.isclose(result.usage.cost or 0, 0.01)
