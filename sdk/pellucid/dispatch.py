@@ -224,6 +224,8 @@ async def _perform(run: Run, b: Boundary, binding: Binding, call: ToolCall) -> A
     finally:
         if tool.serial:
             run.serial.release()
+        if run.nested:  # what did not let itself be stopped is left behind, and must not outlive the call
+            run.leave_all(_id(call))
 
 
 async def _permit(

@@ -92,6 +92,8 @@ class Run(Scope):
         skills: Which skills the conversation has activated; None if the agent has no skills.
         depth: How many runs this one is nested in, as an agent that is another's tool.
         outer_deadline: When the run that this one is nested in must be over, on the event loop's clock.
+        closed: Whether it was left behind: its spans have ended, and it may do nothing more.
+        nested: The runs nested in this one that are under way, and the ids of the calls that they are nested in.
         delegated: What the runs nested in this one have used.
         answering: Name of the model that answered last, of several the one that did.
         shadowed: Collisions of which the run was told last.
@@ -103,6 +105,7 @@ class Run(Scope):
     __slots__ = (
         "answer",
         "answering",
+        "closed",
         "delegated",
         "denied",
         "deps",
@@ -110,6 +113,7 @@ class Run(Scope):
         "halted",
         "limits",
         "messages",
+        "nested",
         "offered",
         "offering",
         "offers",
@@ -161,12 +165,31 @@ class Run(Scope):
         self.skills = ActiveSkills(setup.skills) if setup.skills else None
         self.depth = 0
         self.outer_deadline = math.inf
+        self.closed = False
+        self.nested: dict[Run, str] = {}
         self.delegated = Usage()
         self.answering = setup.model.name
         self.shadowed: Told = frozenset()
         self.answer: Any = None
         self.repaired = False
         self.serial = anyio.Lock()
+
+    def leave(self, nested: Run) -> None:
+        """Let go of a run nested in this one, which is over or is left behind: end its spans, and count its usage."""
+        if self.nested.pop(nested, None) is not None:
+            nested.close()
+            self.delegated += nested.usage + nested.delegated
+
+    def leave_all(self, call_id: str | None = None) -> None:
+        """Let go of the runs nested in a call, or in any."""
+        for nested in [each for each, of in self.nested.items() if call_id in (None, of)]:
+            self.leave(nested)
+
+    def close(self) -> None:
+        """End what is still open, what is nested first."""
+        self.closed = True
+        self.leave_all()
+        super().close()
 
     def discovery_context(self) -> DiscoveryContext:
         """Return what providers may know in this iteration."""

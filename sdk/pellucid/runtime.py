@@ -64,8 +64,7 @@ async def execute(run: Run) -> RunResult[Any]:
                     ended.append(error)
 
             with run.signal.calling(stop) if run.signal is not None else nullcontext():
-                # An agent that is a tool leaves its own work behind before it is left behind itself.
-                await race(work, patience=0.5 / 2**run.depth)
+                await race(work)
     finally:
         run.close()
         outcome = ended[0] if ended else None  # what is left behind may still end, but no longer says how the run did
@@ -135,6 +134,8 @@ async def _loop(run: Run, b: Boundary) -> tuple[Status, str, ModelResponse]:
             continue
         run.messages.append(Message("tool", await dispatch(run, catalog, calls)))
         run.offers.activation.count(only_discovered=catalog.only_discovers(calls))
+        if run.closed:
+            await checkpoint()  # it was cancelled while a tool did not let itself be stopped: here it hears of it
         if run.halted is not None:
             raise run.halted
         if run.limits.max_tool_calls is not None and run.tool_calls >= run.limits.max_tool_calls:

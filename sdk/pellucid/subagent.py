@@ -74,7 +74,8 @@ async def _nested(agent: str, outer: Run | None, given: str, ctx: ToolContext, b
             f"Do not ask other agents; answer with what you have.",
             error_type="nested_too_deep",
         )
+    outer.nested[run] = ctx.tool_call_id
     try:
         return (await execute(run)).output
     finally:
-        outer.delegated += run.usage + run.delegated
+        outer.leave(run)

@@ -198,17 +198,20 @@ async def test_a_timeout_of_the_call_stops_it(telemetry: Captured) -> None:
 
 
 async def test_one_that_does_not_let_itself_be_stopped_is_left_behind_first(telemetry: Captured) -> None:
-    """Its spans end before that of the call, so that children lie within their parents."""
+    """Its spans end before that of the call, so that children lie within their parents; what it has used counts."""
     release = anyio.Event()
 
-    async def stubborn(request: ModelRequest) -> str:
+    async def stubborn(request: ModelRequest) -> ModelResponse:
+        if request.messages[-1].role == "user":
+            return response(ToolCall("nothing"), tokens=3)
         with anyio.CancelScope(shield=True):
             await release.wait()
-        return "late"
+        return response("late", tokens=4)
 
     inner = Agent("helper", model=FunctionModel(stubborn), description="d").as_tool(timeout=0.01)
-    await within(outer(ASK, "done", tools=[inner]).run("x"))
+    result = await within(outer(ASK, "done", tools=[inner]).run("x"))
     release.set()
+    assert result.usage.input_tokens == 3
     [run], [call] = telemetry.find("invoke_agent helper"), telemetry.find("execute_tool helper")
     assert run.end_time is not None
     assert call.end_time is not None
