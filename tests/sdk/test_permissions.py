@@ -13,6 +13,8 @@ from pellucid import (
     Identity,
     PermissionRequest,
     PolicyHalt,
+    Reliability,
+    Rule,
     Skill,
     Tool,
     ToolCall,
@@ -20,6 +22,7 @@ from pellucid import (
     Verdict,
     combined,
     gated_tools,
+    retry,
     semconv,
     skill_scoped_tools,
     static_tools,
@@ -359,3 +362,44 @@ async def test_explain_tells_of_failures_collisions_and_other_names() -> None:
     assert found.reasons == ("no provider of agent 'a' lists a tool of this name; did you mean 'write'?",)
     broken = agent(forbids("write", answer=OSError("no answer")))
     assert "the policy failed: OSError: no answer" in str(await within(broken.explain("write")))
+
+
+async def test_what_is_denied_cannot_be_searched_or_activated(telemetry: Captured) -> None:
+    """In lazy mode neither a search nor an activation by name gives it away, and a call of it is a denial."""
+    model = ScriptedModel(
+        ToolCall("tool_search", {"query": "file"}),
+        ToolCall("tool_search", {"names": ["read", "write"]}),
+        [READ, WRITE],
+        "done",
+    )
+    agent = Agent("a", model=model, tools=[read, write], registry_mode="lazy", policy=forbids("write"))
+    result = await within(agent.run("go"))
+    parts: list[Any] = [part for message in result.messages if message.role == "tool" for part in message.parts]
+    found, activated, *called = (part.response for part in parts)
+    assert [each["name"] for each in found["results"]] == ["read"]
+    assert [each["activated"] for each in activated["tools"]] == [True, False]
+    assert called[0] == "content"
+    assert "Permission denied" in called[1]
+    assert ran == ["read"]
+    offered = {definition.name for request in model.requests for definition in request.tools}
+    assert offered == {"tool_search", "read"}
+
+
+async def test_a_denied_call_is_not_tried_again() -> None:
+    """Rules leave a denial what it is, and a halt ends the run."""
+    again = Rule(when=lambda s: s.operation == "tool" and s.error is not None, then=retry(backoff=0.0), kind="x")
+    rules = Reliability([again])
+    model = ScriptedModel(WRITE, "done")
+    agent = Agent("a", model=model, tools=[write], policy=forbids("write", stage="dispatch"), reliability=rules)
+    result = await within(agent.run("go"))
+    assert result.output == "done"
+    assert ran == []
+    halting = Agent(
+        "a",
+        model=ScriptedModel(WRITE),
+        tools=[write],
+        policy=forbids("write", stage="dispatch", answer="halt"),
+        reliability=rules,
+    )
+    with pytest.raises(PolicyHalt):
+        await within(halting.run("go"))
