@@ -24,7 +24,7 @@ from pellucid.telemetry import Listener, Listeners, Pipeline
 from pellucid.tools import Lister, Tool, ToolProvider, static_tools, tool
 from pellucid.tools.catalog import Catalogs, RegistryMode, check_mode
 from pellucid.tools.collisions import Collisions, check_policy
-from pellucid.tools.explain import Explained, Explanation, explain
+from pellucid.tools.explain import Explanation, explain
 from pellucid.tools.permission import Permissions, Policy
 from pellucid.tools.skills import Skill, SkillProvider
 
@@ -291,14 +291,9 @@ class Agent(Generic[OutputT]):
             ctx: What providers may know: on whose behalf, and which skills are active.
         """
         setup = self._setup
-        of = Explained(
-            agent=self.name,
-            providers=[lister.provider for lister in setup.listers],
-            policy=setup.permissions.policy if setup.permissions is not None else None,
-            collisions=setup.catalogs.collisions,
-            is_lazy=setup.catalogs.is_lazy,
-        )
-        return await explain(of, tool_name, ctx or DiscoveryContext())
+        providers = [lister.provider for lister in setup.listers]
+        policy = setup.permissions.policy if setup.permissions is not None else None
+        return await explain(self.name, providers, policy, tool_name, ctx or DiscoveryContext())
 
     def _begin(
         self,

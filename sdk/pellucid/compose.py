@@ -19,7 +19,7 @@ MOST_NAMES = 64
 
 
 async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple[ModelRequest, Catalog]:
-    """Return the request of this iteration, one without tools if the run is `closing`; and what it offers.
+    """Return the request of this iteration, and what of the catalogue is offered in it: nothing if it is `closing`.
 
     Raises:
         ToolNameCollision: two providers offer one name, and the agent's policy is to refuse that.
@@ -28,9 +28,9 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
     with boundary(run, COMPOSE, agent=run.agent) as b:
         asked = {"catalog": catalog.digest, "messages": len(run.messages), "closing": closing}
         b.record_input(lambda recorder: recorder.facts(asked))
+        if run.setup.permissions is not None and not closing:
+            catalog = await _permitted(run, b, run.setup.permissions, catalog)
         if not closing:
-            if run.setup.permissions is not None:
-                catalog = await _permitted(run, b, run.setup.permissions, catalog)
             catalog = run.offers.of(run, b.span.get_span_context(), catalog, run.messages)
         definitions = () if closing else catalog.definitions
         is_new = run.offering != catalog.digest

@@ -72,13 +72,11 @@ async def _execute(run: Run, catalog: Catalog, call: ToolCall) -> ToolResult:
     with _observed(run, binding, call) as b:
         b.input(call.arguments)
         try:
-            binding = _resolve(run, b, catalog, call)
-            if run.setup.permissions is not None:
-                await _permit(run, b, run.setup.permissions, binding, call)
+            found = _resolve(run, b, catalog, call)
             if run.setup.reliability is None:
-                value = await _perform(run, b, binding.tool, call)
+                value = await _perform(run, b, found, call)
             else:
-                value = await _guarded(run, b, run.setup.reliability, binding.tool, call)
+                value = await _guarded(run, b, run.setup.reliability, found, call)
             response = to_response(value, run.limits.max_result_bytes)
         except ReliabilityFailFast:
             raise
@@ -91,25 +89,9 @@ async def _execute(run: Run, catalog: Catalog, call: ToolCall) -> ToolResult:
         return result
 
 
-async def _permit(run: Run, b: Boundary, permissions: Permissions, binding: Binding, call: ToolCall) -> None:
-    """Ask the policy whether the call may be made; a halt ends the run once every call has its result.
-
-    It is asked before the reliability rules: a denial is no failure, and is not tried again.
-    """
-    arguments = _arguments(binding.tool, call)
-    b.note(permission="deny")  # until it has said something else, whatever ends this
-    try:
-        await permissions.check(run, b.span.get_span_context(), binding, arguments, _id(call))
-    except PolicyHalt as halt:
-        b.note(permission="halt")
-        run.halted = run.halted or halt
-        raise
-    b.note(permission="allow")
-    _check_halted(run)
-
-
-async def _guarded(run: Run, b: Boundary, reliability: Reliability, tool: Tool, call: ToolCall) -> Any:
+async def _guarded(run: Run, b: Boundary, reliability: Reliability, binding: Binding, call: ToolCall) -> Any:
     """Run the tool as often as the rules want, all within its one boundary."""
+    tool = binding.tool
 
     def bar(decision: Decision) -> str | None:
         if decision.then == "retry_other":
@@ -122,7 +104,7 @@ async def _guarded(run: Run, b: Boundary, reliability: Reliability, tool: Tool, 
     async def attempt() -> Any:
         try:
             with gate.admitted():
-                value = await _perform(run, b, tool, call)
+                value = await _perform(run, b, binding, call)
         except Exception as error:
             gate.judge(b.span, error=error)
             raise
@@ -213,9 +195,12 @@ def _alternatives(catalog: Catalog, name: str) -> str:
     return f"Available tools: {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}."  # noqa: PLR2004  (enough to choose from)
 
 
-async def _perform(run: Run, b: Boundary, tool: Tool, call: ToolCall) -> Any:
-    """Check the arguments and run the tool, within its timeout and, if it is serial, alone."""
+async def _perform(run: Run, b: Boundary, binding: Binding, call: ToolCall) -> Any:
+    """Check the arguments and the permission, and run the tool, within its timeout and, if it is serial, alone."""
+    tool = binding.tool
     arguments = _arguments(tool, call)
+    if run.setup.permissions is not None:
+        await _permit(run, b, run.setup.permissions, binding, call, arguments)
     timeout = tool.timeout if tool.timeout is not None else run.limits.tool_timeout
     ctx = ToolContext(
         run_id=run.run_id,
@@ -241,6 +226,20 @@ async def _perform(run: Run, b: Boundary, tool: Tool, call: ToolCall) -> Any:
             run.serial.release()
         if run.nested:  # what did not let itself be stopped is left behind, and must not outlive the call
             run.leave_all(_id(call))
+
+
+async def _permit(
+    run: Run, b: Boundary, permissions: Permissions, binding: Binding, call: ToolCall, arguments: JSONObject
+) -> None:
+    """Ask the policy whether the call may be made; a halt ends the run once every call has its result."""
+    b.note(permission="deny")  # until it has said something else, whatever ends this
+    try:
+        await permissions.check(run, b.span.get_span_context(), binding, arguments, _id(call))
+    except PolicyHalt as halt:
+        b.note(permission="halt")
+        run.halted = run.halted or halt
+        raise
+    b.note(permission="allow")
 
 
 async def _call(tool: Tool, arguments: JSONObject, ctx: ToolContext, within: float | None) -> Any:

@@ -86,13 +86,13 @@ async def test_what_is_described_is_emitted() -> None:
                 pass
         with pytest.raises(ModelError):
             await within(Agent("a", model=ScriptedModel(OSError("down"))).run("hi"))
-        model = ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "done")
-        await within(Agent("a", model=model, tools=[scene.add], policy=lambda request: "allow").run("hi"))
         await within(Agent("a", model=ScriptedModel("hi"), providers=[Flaky()], reliability=RELIABILITY).run("hi"))
         found_twice = [static_tools([scene.add]), ToolRegistry([scene.add])]
         await within(scene.agent(tools=(), providers=found_twice, collisions="prefix").run("hi"))
         search = ScriptedModel(ToolCall("tool_search", {"query": "add"}), "done")
         await within(Agent("a", model=search, tools=[scene.add], registry_mode="lazy").run("hi"))
+        model = ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "done")
+        await within(Agent("a", model=model, tools=[scene.add], policy=lambda request: "allow").run("hi"))
         await over_mcp(modern_server().streamable_http_app, "refuse")
         await over_mcp(lambda: LegacyHttp().app, "count")
     emitted = {name for span in telemetry.spans for name in attributes(span)}

@@ -287,8 +287,9 @@ class Stage:
         )
         model = Playing(self.script)
         policy = partial(_decide, self.script.policy) if self.script.policy else None
-        options: dict[str, Any] = {"limits": limits, "collisions": "first", "policy": policy}
-        return Agent(name, model=model, tools=tools, providers=providers, **options)
+        return Agent(
+            name, model=model, tools=tools, providers=providers, limits=limits, collisions="first", policy=policy
+        )
 
     async def play(self) -> None:
         """Run the script to its end, whatever that is."""

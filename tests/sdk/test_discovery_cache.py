@@ -68,8 +68,16 @@ async def test_two_hundred_callers_share_one_fetch() -> None:
 
 async def test_a_cancelled_first_caller_takes_nobody_with_it() -> None:
     """The first caller leaves at once; the other 199 get the list, from that fetch."""
-    hub = FakeHub(named("a"), latency=0.05)
-    provider = DiscoveryProvider(hub, id="hub")
+    calls, released = 0, anyio.Event()
+
+    class Held:
+        async def fetch_catalog(self, ctx: DiscoveryContext) -> Sequence[Tool]:
+            nonlocal calls
+            calls += 1
+            await released.wait()
+            return named("a")
+
+    provider = DiscoveryProvider(Held(), id="hub")
     got: list[Sequence[Tool]] = []
     first = anyio.CancelScope()
 
@@ -83,15 +91,16 @@ async def test_a_cancelled_first_caller_takes_nobody_with_it() -> None:
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lead)
-            while not hub.calls:
-                await anyio.lowlevel.checkpoint()
+            await anyio.wait_all_tasks_blocked()
             for _ in range(199):
                 tasks.start_soon(follow)
             await anyio.wait_all_tasks_blocked()
             first.cancel()
+            await anyio.wait_all_tasks_blocked()
+            released.set()
     assert first.cancelled_caught
     assert len(got) == 199
-    assert len(hub.calls) == 1
+    assert calls == 1
 
 
 async def test_the_last_caller_to_leave_cancels_the_fetch() -> None:

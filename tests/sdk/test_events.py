@@ -153,7 +153,6 @@ async def test_every_event_is_emitted_by_some_run(telemetry: Captured) -> None:
     with pytest.raises(DiscoveryError):
         await within(agent.run("x"))
     await within(Agent("b", model=ScriptedModel("one", '{"result": 1}'), output=int, telemetry=telemetry).run("x"))
-    await within(Agent("c", model=ScriptedModel("x"), tools=[add], policy=lambda request: "deny").run("x"))
     await reliably(telemetry)
     found_twice = [static_tools([good]), ToolRegistry([good])]
     await within(Agent("c", model=ScriptedModel("x"), providers=found_twice, collisions="first").run("x"))
@@ -166,4 +165,5 @@ async def test_every_event_is_emitted_by_some_run(telemetry: Captured) -> None:
 
     model = ScriptedModel(*steps, lambda request: ToolCall(leave(request)), "y")
     await within(Agent("d", model=model, providers=[lazy]).run("x"))
+    await within(Agent("c", model=ScriptedModel("x"), tools=[add], policy=lambda request: "deny").run("x"))
     assert {event.name for event in telemetry.events} == set(EVENTS)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -358,51 +357,49 @@ async def test_explain_tells_of_failures_collisions_and_other_names() -> None:
     active = DiscoveryContext(active_skill_ids=("s",))
     found = await within(twice.explain("write", active))
     assert (found.visible, found.provider_id) == (False, None)
-    assert found.reasons[-1] == (
-        "'static' and 'skill-scoped:s' list it: one name, several tools, and with collisions='error' a run fails"
-    )
+    assert found.reasons[-1] == "'static' and 'skill-scoped:s' list it: one name, two tools"
     found = await within(twice.explain("wriite"))
     assert found.reasons == ("no provider of agent 'a' lists a tool of this name; did you mean 'write'?",)
     broken = agent(forbids("write", answer=OSError("no answer")))
     assert "the policy failed: OSError: no answer" in str(await within(broken.explain("write")))
 
 
-# --- with lazy tools and reliability rules ----------------------------------------------------------------------------
-
-
-async def test_a_denied_tool_is_neither_found_nor_activated() -> None:
-    """The policy comes before lazy discovery: what it denies is not in the index, and cannot be asked for by name."""
-    search, activate = ToolCall("tool_search", {"query": "file"}), ToolCall("tool_search", {"name": "write"})
-    asked = agent(forbids("write"), search, activate, WRITE, "done", registry_mode="lazy")
-    found, refused, denied = results((await within(asked.run("x"))).messages)
-    assert [hit["name"] for hit in found.response["results"]] == ["read"]
-    assert refused.response["activated"] is False
-    assert "Permission denied" in str(denied.response)
-    assert ran == []
-
-
-async def test_a_denial_is_not_tried_again(telemetry: Captured) -> None:
-    """It is no failure: reliability rules are not asked about it."""
-    rule = Rule(when=lambda s: s.operation == "tool", then=retry(), kind="again")
-    tools = [replace(write, idempotent=True)]
-    asked = agent(
-        forbids("write", stage="dispatch"), WRITE, "done", tools=tools, reliability=Reliability(post_decide=[rule])
+async def test_what_is_denied_cannot_be_searched_or_activated(telemetry: Captured) -> None:
+    """In lazy mode neither a search nor an activation by name gives it away, and a call of it is a denial."""
+    model = ScriptedModel(
+        ToolCall("tool_search", {"query": "file"}),
+        ToolCall("tool_search", {"names": ["read", "write"]}),
+        [READ, WRITE],
+        "done",
     )
-    await within(asked.run("x"))
-    assert len(denials(telemetry)) == 1
-    assert [event.name for event in telemetry.events if event.name.startswith("reliability.")] == []
+    agent = Agent("a", model=model, tools=[read, write], registry_mode="lazy", policy=forbids("write"))
+    result = await within(agent.run("go"))
+    parts: list[Any] = [part for message in result.messages if message.role == "tool" for part in message.parts]
+    found, activated, *called = (part.response for part in parts)
+    assert [each["name"] for each in found["results"]] == ["read"]
+    assert [each["activated"] for each in activated["tools"]] == [True, False]
+    assert called[0] == "content"
+    assert "Permission denied" in called[1]
+    assert ran == ["read"]
+    offered = {definition.name for request in model.requests for definition in request.tools}
+    assert offered == {"tool_search", "read"}
 
 
-async def test_explain_tells_of_lazy_tools_and_of_who_wins_a_name() -> None:
-    """What is not offered before it is asked for, and what the collision policy makes of two tools of one name."""
-    lazy = await within(agent(forbids(), registry_mode="lazy").explain("write"))
-    assert (lazy.visible, lazy.provider_id) == (False, "static")
-    assert "lazy" in lazy.reasons[-1]
-    twice = Agent("a", model=ScriptedModel(), tools=[write], providers=[gated(write)], collisions="last")
-    found = await within(twice.explain("write"))
-    assert (found.visible, found.provider_id) == (True, "gated(static)")
-
-
-def gated(*tools: Tool) -> Any:
-    """Return a provider that lets everything through."""
-    return gated_tools(static_tools(tools), lambda tool, ctx: True)
+async def test_a_denied_call_is_not_tried_again() -> None:
+    """Rules leave a denial what it is, and a halt ends the run."""
+    again = Rule(when=lambda s: s.operation == "tool" and s.error is not None, then=retry(backoff=0.0), kind="x")
+    rules = Reliability([again])
+    model = ScriptedModel(WRITE, "done")
+    agent = Agent("a", model=model, tools=[write], policy=forbids("write", stage="dispatch"), reliability=rules)
+    result = await within(agent.run("go"))
+    assert result.output == "done"
+    assert ran == []
+    halting = Agent(
+        "a",
+        model=ScriptedModel(WRITE),
+        tools=[write],
+        policy=forbids("write", stage="dispatch", answer="halt"),
+        reliability=rules,
+    )
+    with pytest.raises(PolicyHalt):
+        await within(halting.run("go"))

@@ -135,10 +135,10 @@ class Catalog:
     """The tools of one iteration: what is advertised, and what calls are resolved against. It never changes."""
 
     parts: tuple[ProviderCatalog, ...]
-    denied: Mapping[str, Denied] = field(default_factory=dict)
-    """What the providers list and the policy does not let the model have."""
     collisions: Collisions = "error"
     is_lazy: bool = False
+    denied: Mapping[str, Denied] = field(default_factory=dict)
+    """What the providers list and the policy does not let the model have."""
     recorded: dict[object, Recorded] = field(default_factory=dict, repr=False)
     """What is recorded of the definitions, by capture policy."""
 
@@ -240,14 +240,14 @@ class PermittedCatalog(Catalog):
     whole: Catalog
 
     @cached_property
-    def _resolved(self) -> tuple[Mapping[str, Binding], tuple[Shadowed, ...]]:
-        given = {name: each for name, each in self.whole.bindings.items() if name not in self.denied}
-        return given, self.whole.shadowed
-
-    @cached_property
     def digest(self) -> str:
         """Hash of everything that a model sees of the tools that it is given."""
         return blake2b(b"".join(each.tool.digest for each in self.bindings.values()), digest_size=16).hexdigest()
+
+    @cached_property
+    def _resolved(self) -> tuple[Mapping[str, Binding], tuple[Shadowed, ...]]:
+        given = {name: binding for name, binding in self.whole.bindings.items() if name not in self.denied}
+        return given, self.whole.shadowed
 
 
 def _collision(first: Binding, second: Binding) -> ToolNameCollision:
@@ -257,11 +257,11 @@ def _collision(first: Binding, second: Binding) -> ToolNameCollision:
 class Catalogs:
     """Catalogues put together of the same parts are one and the same, so that work on them is done once."""
 
-    __slots__ = ("_made", "collisions", "is_lazy")
+    __slots__ = ("_collisions", "_is_lazy", "_made")
 
     def __init__(self, collisions: Collisions = "error", *, is_lazy: bool = False) -> None:
-        self.collisions = collisions
-        self.is_lazy = is_lazy
+        self._collisions = collisions
+        self._is_lazy = is_lazy
         self._made: OrderedDict[tuple[int, ...], Catalog] = OrderedDict()
 
     def of(self, parts: Sequence[ProviderCatalog]) -> Catalog:
@@ -269,7 +269,7 @@ class Catalogs:
         key = tuple(map(id, parts))
         made = self._made.get(key)
         if made is None:
-            made = self._made[key] = Catalog(parts=tuple(parts), collisions=self.collisions, is_lazy=self.is_lazy)
+            made = self._made[key] = Catalog(parts=tuple(parts), collisions=self._collisions, is_lazy=self._is_lazy)
             if len(self._made) > REMEMBERED:
                 self._made.popitem(last=False)
         return made

@@ -9,9 +9,8 @@ from difflib import get_close_matches
 
 from pellucid.context import DiscoveryContext
 from pellucid.errors import describe
-from pellucid.tools.collisions import Binding, Collisions
+from pellucid.tools.collisions import Binding
 from pellucid.tools.combined import Combined
-from pellucid.tools.names import RESERVED
 from pellucid.tools.permission import PermissionRequest, Policy, ask
 from pellucid.tools.provider import ToolProvider
 from pellucid.tools.skills import SkillProvider, tools_of
@@ -25,7 +24,7 @@ class Explanation:
 
     Attributes:
         visible: Whether it is offered.
-        provider_id: Who lists it; None if nobody does, or two whose tools collide.
+        provider_id: Who lists it, if exactly one does.
         reasons: One sentence for each provider, gate, skill and policy that has a say in it.
     """
 
@@ -39,71 +38,39 @@ class Explanation:
         return f"Tool {self.tool_name!r} is {'' if self.visible else 'not '}offered:{reasons}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explained:
-    """What of an agent has a say in what is offered."""
-
-    agent: str
-    providers: Sequence[ToolProvider]
-    policy: Policy | None
-    collisions: Collisions
-    is_lazy: bool
-
-
-async def explain(of: Explained, name: str, ctx: DiscoveryContext) -> Explanation:
+async def explain(
+    agent: str, providers: Sequence[ToolProvider], policy: Policy | None, name: str, ctx: DiscoveryContext
+) -> Explanation:
     """Ask the providers, and the policy about what they list."""
     search = _Search(name, ctx)
-    bindings = [found for each in of.providers if (found := await search.ask(each)) is not None]
-    reasons = search.reasons
+    bindings = [found for each in providers if (found := await search.ask(each)) is not None]
+    reasons, visible = search.reasons, len(bindings) == 1
+    if len(bindings) > 1:
+        reasons.append(f"{' and '.join(repr(each.provider_id) for each in bindings)} list it: one name, two tools")
     if not search.mentioned:
         close = get_close_matches(name, search.seen, n=3)
         hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
-        reasons.append(f"no provider of agent {of.agent!r} lists a tool of this name{hint}")
-    binding = _winner(bindings, of.collisions, reasons)
-    visible = binding is not None
-    if binding is not None and of.policy is not None:
-        visible = await _permitted(of.agent, of.policy, binding, ctx, reasons)
-    if binding is not None and (binding.tool.lazy or (of.is_lazy and name not in RESERVED)):
-        visible = False
-        reasons.append("it is lazy: offered once the model has asked for it by name")
+        reasons.append(f"no provider of agent {agent!r} lists a tool of this name{hint}")
+    if visible and policy is not None:
+        binding = bindings[0]
+        request = PermissionRequest(
+            stage="offer",
+            tool=binding.tool,
+            provider_id=binding.provider_id,
+            agent=agent,
+            iteration=ctx.iteration,
+            identity=ctx.identity,
+        )
+        ruling = await ask(policy, request)
+        visible = ruling.permission == "allow"
+        why = ruling.reason if ruling.fault is None else f"{ruling.reason}: {describe(ruling.fault)}"
+        reasons.append("the policy allows it" if visible else f"the policy says {ruling.permission}: {why}")
     return Explanation(
         tool_name=name,
         visible=visible,
-        provider_id=binding.provider_id if binding is not None else None,
+        provider_id=bindings[0].provider_id if len(bindings) == 1 else None,
         reasons=tuple(reasons),
     )
-
-
-def _winner(bindings: Sequence[Binding], collisions: Collisions, reasons: list[str]) -> Binding | None:
-    """Return what the name stands for, and say so if several providers list it."""
-    if len(bindings) <= 1:
-        return bindings[0] if bindings else None
-    listed = f"{' and '.join(repr(each.provider_id) for each in bindings)} list it: one name, several tools"
-    if collisions == "error":
-        reasons.append(f"{listed}, and with collisions='error' a run fails")
-        return None
-    winner = bindings[-1] if collisions == "last" else bindings[0]
-    reasons.append(f"{listed}; with collisions={collisions!r} the name is that of {winner.provider_id!r}")
-    return winner
-
-
-async def _permitted(agent: str, policy: Policy, binding: Binding, ctx: DiscoveryContext, reasons: list[str]) -> bool:
-    """Ask the policy, and say what it answered."""
-    request = PermissionRequest(
-        stage="offer",
-        tool=binding.tool,
-        provider_id=binding.provider_id,
-        agent=agent,
-        iteration=ctx.iteration,
-        identity=ctx.identity,
-    )
-    ruling = await ask(policy, request)
-    if ruling.permission == "allow":
-        reasons.append("the policy allows it")
-        return True
-    why = ruling.reason if ruling.fault is None else f"{ruling.reason}: {describe(ruling.fault)}"
-    reasons.append(f"the policy says {ruling.permission}: {why}")
-    return False
 
 
 class _Search:

@@ -160,7 +160,11 @@ class Permissions:
         if made is None:
             # It keeps the whole catalogue, whose identity can then not be given to another one.
             made = self._made[key] = PermittedCatalog(
-                parts=catalog.parts, is_lazy=catalog.is_lazy, whole=catalog, denied=denied
+                parts=catalog.parts,
+                collisions=catalog.collisions,
+                is_lazy=catalog.is_lazy,
+                whole=catalog,
+                denied=denied,
             )
         self._made.move_to_end(key)
         if len(self._made) > REMEMBERED:

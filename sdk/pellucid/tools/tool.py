@@ -140,7 +140,7 @@ class Tool:
 
 
 class MetaTool(Tool):
-    """A tool of Pellucid's own, which may have a reserved name."""
+    """A tool of Pellucid's own, which a model uses to change what it is offered; its name is reserved."""
 
 
 @overload
