@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from inspect import isawaitable
 
 from pellucid.context import DiscoveryContext
 from pellucid.errors import error_type_of
@@ -65,9 +64,7 @@ async def _guarded(
     async def instead(decision: Decision, situation: Situation) -> ProviderCatalog:
         if decision.value is last_known_catalog:
             return _last_known(run, b, lister, ctx, situation)
-        assert decision.value is not None
-        value = decision.value(situation)
-        return lister.check(await value if isawaitable(value) else value)
+        return lister.check(await decision.result(situation))
 
     try:
         return await gate.run(attempt, instead=instead)

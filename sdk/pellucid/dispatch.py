@@ -20,7 +20,7 @@ from pellucid.context import ToolContext
 from pellucid.errors import PolicyHalt, ReliabilityFailFast, ToolError, describe, first_of
 from pellucid.events import ToolProgress
 from pellucid.messages import ToolCall, ToolResult
-from pellucid.reliability import Decision, Gate, Reliability, Situation, Subject
+from pellucid.reliability import Decision, Gate, Reliability, Subject
 from pellucid.results import to_response
 from pellucid.run import Run
 from pellucid.telemetry import DISPATCH, Boundary, boundary
@@ -111,12 +111,7 @@ async def _guarded(run: Run, b: Boundary, reliability: Reliability, binding: Bin
         gate.judge(b.span, response=value)
         return value
 
-    async def instead(decision: Decision, situation: Situation) -> Any:
-        assert decision.value is not None
-        value = decision.value(situation)
-        return await value if isawaitable(value) else value
-
-    return await gate.run(attempt, instead=instead)
+    return await gate.run(attempt, instead=Decision.result)
 
 
 def _observed(run: Run, binding: Binding | None, call: ToolCall) -> Boundary:

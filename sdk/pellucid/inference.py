@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from contextlib import aclosing, nullcontext
 from dataclasses import replace
 from decimal import Decimal
-from inspect import isawaitable
 from typing import Any
 
 from opentelemetry.trace import format_span_id
@@ -96,9 +95,7 @@ async def _guarded(
         return isinstance(error, ModelError) and not partial and falls_back(run.setup.model, error) and other()
 
     async def instead(decision: Decision, situation: Situation) -> ModelResponse:
-        assert decision.value is not None
-        value = decision.value(situation)
-        return _checked(run, left[0], _as_response(await value if isawaitable(value) else value))
+        return _checked(run, left[0], _as_response(await decision.result(situation)))
 
     return await gate.run(attempt, instead=instead, other=other, otherwise=otherwise)
 

@@ -19,7 +19,7 @@ from pellucid.models.anthropic_answers import Pieces, ReportedError, Turn
 from pellucid.models.anthropic_messages import SAMPLING, SETTINGS, body_of
 from pellucid.models.base import ModelDelta, ModelRequest, ModelResponse, StreamItem
 from pellucid.models.sse import read_events
-from pellucid.models.wire import TIMEOUT, Clients, failure, refuse_unknown, server_of, trusted
+from pellucid.models.wire import TIMEOUT, Clients, failure, refuse_unknown, server_at, trusted
 from pellucid.types import JSONObject
 
 Client: TypeAlias = (
@@ -110,7 +110,7 @@ class AnthropicModel:
         url = str(client.base_url) if client is not None else base_url or os.environ.get("ANTHROPIC_BASE_URL") or _HOME
         self.name = name
         self.provider_name = next((told for kind, told in _PLATFORMS if isinstance(client, kind)), "anthropic")
-        self.server_address, self.server_port = _server(name, url)
+        self.server_address, self.server_port = server_at(url, asked_by=f"model {name!r}")
         self._max_tokens = max_tokens
         self._cache: JSONObject | None = None
         if cache:
@@ -248,13 +248,3 @@ def _details(error: anthropic.APIStatusError) -> dict[str, Any]:
         "request_id": error.request_id,
         "headers": error.response.headers,
     }
-
-
-def _server(name: str, url: str) -> tuple[str | None, int | None]:
-    try:
-        server = server_of(url)
-    except ValueError as error:
-        raise ConfigError(f"model {name!r}: {url!r} is no base URL: {error}") from error
-    if server[0] is None or not url.startswith(("http://", "https://")):
-        raise ConfigError(f"model {name!r}: {url!r} is no base URL; write it with http:// or https://")
-    return server

@@ -18,7 +18,7 @@ from pellucid.models.openai_chat import ChatCompletions
 from pellucid.models.openai_content import ReportedError, members
 from pellucid.models.openai_responses import Responses
 from pellucid.models.sse import read_events
-from pellucid.models.wire import TIMEOUT, Clients, failure, server_of, trusted
+from pellucid.models.wire import TIMEOUT, Clients, failure, server_at, trusted
 from pellucid.types import JSONObject
 
 _HOME: Final = "https://api.openai.com/v1"
@@ -67,7 +67,7 @@ class OpenAIModel:
         self.provider_name = provider_name
         self.native_output = native_output
         url = str(client.base_url) if client is not None else base_url or os.environ.get("OPENAI_BASE_URL") or _HOME
-        self.server_address, self.server_port = _server(url)
+        self.server_address, self.server_port = server_at(url, asked_by="OpenAIModel")
         host = self.server_address or ""
         is_home = f".{host}".endswith(".api.openai.com")
         self._given = client
@@ -177,16 +177,6 @@ def _details(error: openai.APIStatusError) -> dict[str, Any]:
         "request_id": error.request_id,
         "headers": error.response.headers,
     }
-
-
-def _server(url: str) -> tuple[str | None, int | None]:
-    try:
-        server = server_of(url)
-    except ValueError as error:
-        raise ConfigError(f"OpenAIModel: {url!r} is no base URL: {error}") from error
-    if server[0] is None or not url.startswith(("http://", "https://")):
-        raise ConfigError(f"OpenAIModel: {url!r} is no base URL; write it with http:// or https://")
-    return server
 
 
 def _key(given: str | None, *, required: bool) -> str | None:

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import httpx2
 from anyio.lowlevel import current_token
 
-from pellucid.errors import ErrorKind, ModelError, ModelTimeout, describe, error_kind_of, kind_of_status
+from pellucid.errors import ConfigError, ErrorKind, ModelError, ModelTimeout, describe, error_kind_of, kind_of_status
 from pellucid.models.base import Settings
 
 TIMEOUT: Final = httpx2.Timeout(600.0, connect=10.0)
@@ -137,6 +137,21 @@ def server_of(url: str) -> tuple[str | None, int | None]:
     """Return the values of `server.address` and `server.port` for a base URL."""
     parts = urlsplit(url)
     return parts.hostname, parts.port or {"https": 443, "http": 80}.get(parts.scheme)
+
+
+def server_at(url: str, *, asked_by: str) -> tuple[str | None, int | None]:
+    """Return the values of `server.address` and `server.port` for the base URL of a model.
+
+    Raises:
+        ConfigError: it is none; says who asked.
+    """
+    try:
+        server = server_of(url)
+    except ValueError as error:
+        raise ConfigError(f"{asked_by}: {url!r} is no base URL: {error}") from error
+    if server[0] is None or not url.startswith(("http://", "https://")):
+        raise ConfigError(f"{asked_by}: {url!r} is no base URL; write it with http:// or https://")
+    return server
 
 
 def refuse_unknown(model: str, settings: Settings, known: AbstractSet[str]) -> None:

@@ -221,8 +221,11 @@ class Gate:
                 raise self._failed_fast(kind, f"ended {self._what()} at attempt {self.attempt}", error)
             elif decision.then == "fallback":
                 return await self._fall_back(instead, decision, kind, error)
+            elif decision.then == "retry_other":
+                goes_on = other()
             else:
-                goes_on = other() if decision.then == "retry_other" else await self._pause()
+                await self._pause()
+                goes_on = True
             if not goes_on:
                 if error is not None:
                     raise error
@@ -259,11 +262,10 @@ class Gate:
         deadline = self._scope.deadline
         return "deadline" if deadline is not None and anyio.current_time() + wait >= deadline else None
 
-    async def _pause(self) -> bool:
+    async def _pause(self) -> None:
         """Wait before the next attempt."""
         if self._wait > 0:
             await self._reliability.sleep(self._wait)
-        return True
 
     def _waiting(self, decision: Decision, situation: Situation) -> float | None:
         """Return the seconds to wait, or None if that is longer than the rule allows."""

@@ -89,6 +89,12 @@ class Decision:
     honour_retry_after: bool = False
     value: Callable[[Situation], Any] | None = None
 
+    async def result(self, situation: Situation) -> Any:
+        """Return what a fallback gives instead."""
+        assert self.value is not None
+        given = self.value(situation)
+        return await given if inspect.isawaitable(given) else given
+
 
 _OK: Final = Decision(then="ok")
 _CONTINUE: Final = Decision(then="continue")
