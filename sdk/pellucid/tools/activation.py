@@ -10,7 +10,7 @@ from opentelemetry.trace import SpanContext
 
 from pellucid.errors import ToolError
 from pellucid.events import ToolsActivated, ToolsDeactivated
-from pellucid.messages import Message, ToolCall, ToolResult
+from pellucid.messages import Message, ToolResult
 from pellucid.telemetry import Scope
 from pellucid.tools.catalog import Catalog
 from pellucid.tools.collisions import Binding
@@ -69,6 +69,10 @@ class Activation:
             self._is_restored = True
             for name in _discovered(history):
                 self.activate(scope, span, catalog, name, via="history")
+            # What was run had been active, also where the discovery is no longer in the history.
+            for name, result in _answered(history):
+                if not result.is_error:
+                    self.activate(scope, span, catalog, name, via="history")
 
     def revoke(self, scope: Scope, span: SpanContext, catalog: Catalog) -> None:
         """Forget tools that are no longer there: what is listed again later has to be discovered again."""
@@ -88,13 +92,25 @@ def _discovered(history: Iterable[Message]) -> Iterator[str]:
     A history comes from the caller and may be forged. It can activate only what the catalogue lists anyway, which is
     what a model could do too.
     """
-    asked: set[str] = set()
-    for message in history:
-        for part in message.parts:
-            if isinstance(part, ToolCall) and message.role == "assistant" and part.name in META and part.id:
-                asked.add(part.id)
-            elif isinstance(part, ToolResult) and message.role == "tool" and part.id in asked and not part.is_error:
-                yield from _names_in(part.response)
+    for name, result in _answered(history):
+        if name in META and not result.is_error:
+            yield from _names_in(result.response)
+
+
+def _answered(messages: Iterable[Message]) -> Iterator[tuple[str, ToolResult]]:
+    """Yield the results of calls, and of which tool each is.
+
+    Ids of calls are unique in a message only, and a result belongs to a call of the message before: a tool whose call
+    has the id of an earlier discovery must not speak for it.
+    """
+    asked: dict[str | None, str] = {}
+    for message in messages:
+        if message.role == "assistant":
+            asked = {call.id: call.name for call in reversed(message.tool_calls)}  # of two with one id the first is run
+        elif message.role == "tool":
+            for part in message.parts:
+                if isinstance(part, ToolResult) and part.id in asked:
+                    yield asked[part.id], part
 
 
 def _names_in(response: Any) -> Iterator[str]:
