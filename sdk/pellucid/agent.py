@@ -148,6 +148,8 @@ class Agent(Generic[OutputT]):
             raise ConfigError(f"Agent {name!r}: two providers have one id in {ids}; give each an id of its own")
         if tools:
             listers[0].check(own.list_tools(DiscoveryContext()))
+        if loader.skills:  # what they bring is checked now, and not in the middle of a run
+            listers[-1].check(loader.list_tools(DiscoveryContext(active_skill_ids=tuple(loader.skills))))
         answer = Output(output) if output is not None and output is not str else None
         settings = _checked(name, settings or Settings())
         self._telemetry = telemetry

@@ -11,6 +11,7 @@ from pellucid import (
     ConfigError,
     DiscoveryContext,
     DiscoveryError,
+    InvalidCatalog,
     Message,
     Skill,
     Tool,
@@ -261,3 +262,44 @@ async def test_a_skill_takes_functions_as_tools() -> None:
     clock = [Skill("clock", "Time.", "Ask.", [now])]
     result, _ = await play(ToolCall("load_skill", {"skill_id": "clock"}), ToolCall("now"), "done", skills=clock)
     assert results(result)[1] == "noon"
+
+
+def nothing(arguments: object, ctx: object) -> str:
+    """Do nothing."""
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("bad", "problem"),
+    [
+        (Tool(name="tool_search", run=nothing), "reserved for the tool that finds other tools"),
+        (Tool(name="bad name", run=nothing), "is not 1 to 64 characters"),
+        (Tool(name="x", run=nothing, input_schema={"type": "nope"}), "the input schema of tool 'x' is broken"),
+    ],
+)
+def test_a_skill_with_a_broken_tool_is_refused_before_it_is_loaded(bad: Tool, problem: str) -> None:
+    """When the agent is made, and not in the middle of a run."""
+    with pytest.raises(InvalidCatalog, match=problem):
+        Agent("a", model=ScriptedModel(), skills=[Skill("refunds", "d", "b", tools=[bad])])
+
+
+async def test_arguments_that_cannot_be_read_load_nothing() -> None:
+    """JSON that is nested too deep to be read is a failed call like any other."""
+    model = ScriptedModel(ToolCall("load_skill", "[" * 100_000), "done")
+    result = await within(Agent("a", model=model, skills=[Skill("refunds", "d", "b")]).run("x"))
+    assert result.output == "done"
+
+
+async def test_tools_of_a_skill_are_offered_where_all_others_are_lazy() -> None:
+    """Loading the skill has asked for them; they need no search."""
+    refund = Tool(name="refund", run=lambda arguments, ctx: "refunded")
+    model = ScriptedModel(ToolCall("load_skill", {"skill_id": "refunds"}), ToolCall("refund"), "done")
+    skill = Skill("refunds", "d", "b", tools=[refund])
+    other = Tool(name="other", run=nothing)
+    await within(Agent("a", model=model, tools=[other], skills=[skill], registry_mode="lazy").run("x"))
+    offers = [[tool.name for tool in request.tools] for request in model.requests]
+    assert offers == [
+        ["load_skill", "tool_search"],
+        ["load_skill", "refund", "tool_search"],
+        ["load_skill", "refund", "tool_search"],
+    ]

@@ -13,7 +13,7 @@ from pellucid.errors import ConfigError, InvalidCatalog, ToolNameCollision, desc
 from pellucid.messages import ToolCall, ToolDefinition
 from pellucid.telemetry import Recorded
 from pellucid.tools.collisions import Binding, Collisions, Shadowed, resolve
-from pellucid.tools.names import RESERVED, problem_of
+from pellucid.tools.names import LOAD_SKILL, RESERVED, problem_of
 from pellucid.tools.search import SearchIndex
 from pellucid.tools.tool import Builtin, MetaTool, Tool, ToolSource
 from pellucid.types import JSONValue
@@ -173,7 +173,8 @@ class Catalog:
     def lazy(self) -> Mapping[str, Binding]:
         """Tools that are not offered before they are activated."""
         if self.is_lazy:
-            return {name: each for name, each in self.bindings.items() if name not in RESERVED}
+            loader = self.bindings.get(LOAD_SKILL)
+            return {name: each for name, each in self.bindings.items() if not _is_asked_for(each, loader)}
         return {name: each for name, each in self.bindings.items() if each.tool.lazy}
 
     @cached_property
@@ -248,6 +249,13 @@ class PermittedCatalog(Catalog):
     def _resolved(self) -> tuple[Mapping[str, Binding], tuple[Shadowed, ...]]:
         given = {name: binding for name, binding in self.whole.bindings.items() if name not in self.denied}
         return given, self.whole.shadowed
+
+
+def _is_asked_for(binding: Binding, loader: Binding | None) -> bool:
+    """Whether a tool is offered where all others are lazy: `load_skill`, and what it brought."""
+    if binding.tool.name in RESERVED:
+        return True
+    return loader is not None and binding.provider_id == loader.provider_id and not binding.tool.lazy
 
 
 def _collision(first: Binding, second: Binding) -> ToolNameCollision:

@@ -57,6 +57,9 @@ class Skill:
             if not getattr(self, name).strip():
                 raise ConfigError(f"Skill {self.id!r}: {name} must not be empty; the model reads it")
         object.__setattr__(self, "tools", tuple(item if isinstance(item, Tool) else tool(item) for item in self.tools))
+        names = [item.name for item in tools_of(self)]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ConfigError(f"Skill {self.id!r}: two tools are called {min(twice)!r}; give each a name of its own")
 
 
 class SkillProvider:
@@ -156,7 +159,8 @@ class ActiveSkills:
             return None
         arguments: object = call.arguments
         if isinstance(arguments, str):
-            with suppress(ValueError):  # what is no JSON has failed as a call too, and its result says so
+            # What is no JSON, or too deep to read, has failed as a call too, and its result says so.
+            with suppress(ValueError, RecursionError):
                 arguments = json.loads(arguments)
         asked = arguments.get(_ARGUMENT) if isinstance(arguments, dict) else None
         return asked if isinstance(asked, str) and asked in self._known else None
