@@ -84,6 +84,56 @@ async def test_many_tools_are_searched() -> None:
     assert (await ranked("read file 417", tools))[0] == "read_417"
 
 
+FOREIGN = [
+    made("weather_jp", "指定された都市の天気予報を返します。"),
+    made("weather_kr", "도시의 날씨를 조회합니다."),
+    made("uebersetzen", "Übersetzt Texte in größere Sprachen."),
+    made("menu", "Liste les plats du café.", "prénom"),
+    made("pogoda", "Прогноз погоды."),
+    made("getweather", "x"),
+]
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("天気", "weather_jp"),
+        ("予報", "weather_jp"),
+        ("東京の天気を教えて", "weather_jp"),
+        ("날씨", "weather_kr"),
+        ("größere", "uebersetzen"),
+        ("GRÖSSERE", "uebersetzen"),
+        ("übersetzt", "uebersetzen"),
+        ("cafe", "menu"),
+        ("CAFÉ", "menu"),
+        ("cafe\u0301", "menu"),
+        ("prenom", "menu"),
+        ("ПОГОДЫ", "pogoda"),
+        ("\uff57\uff45\uff41\uff54\uff48\uff45\uff52\u3000jp", "weather_jp"),
+    ],
+)
+async def test_words_of_any_script_are_found(query: str, found: str) -> None:
+    """Accents, widths and case make no difference; what is written without spaces is found by parts of it."""
+    assert (await ranked(query, FOREIGN))[0] == found
+
+
+@pytest.mark.parametrize("query", ["🎉", "\uff1f\uff01", "\u200b", "\ud800"])
+async def test_a_query_without_words_finds_nothing(query: str) -> None:
+    """And does no harm."""
+    assert await ranked(query, FOREIGN) == []
+
+
+async def test_words_run_together_are_found_where_nothing_else_is() -> None:
+    """A part of a word counts if no word is it or begins with it."""
+    assert await ranked("ather", FOREIGN) == ["getweather", "weather_kr", "weather_jp"]
+
+
+async def test_names_that_differ_in_case_both_come_first() -> None:
+    """Whoever types one of them means one of the two."""
+    tools = [made("list_list", "List a list.", tags=("list",)), made("List", "x"), made("list", "y")]
+    assert await ranked("list", tools) == ["List", "list", "list_list"]
+
+
 words = st.text("abcdefg", min_size=1, max_size=4)
 
 
