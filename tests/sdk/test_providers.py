@@ -180,6 +180,24 @@ async def test_a_gate_that_cannot_decide_stays_shut(telemetry: Captured, *, slow
     assert caught.value.__cause__ is error
 
 
+@pytest.mark.parametrize("slow", [True, False])
+@pytest.mark.parametrize("answer", [None, "abc", 7])
+async def test_a_gate_does_not_hide_what_is_wrong_with_a_list(telemetry: Captured, answer: Any, *, slow: bool) -> None:
+    """Its predicate is asked about tools only; anything else is refused as it is without a gate."""
+    inner: Any = FakeListing(answer) if slow else Answering(answer)
+    with pytest.raises(InvalidCatalog):
+        await ask(telemetry, gated_tools(inner, lambda tool, ctx: tool.name != "b"))
+
+
+async def test_a_gate_leaves_broken_tools_to_quarantine(telemetry: Captured) -> None:
+    """What is no tool at all has no name that a predicate could ask for."""
+    inner: Any = Answering([*named("a", "b"), "junk"], on_invalid="quarantine")
+    assert await ask(telemetry, gated_tools(inner, lambda tool, ctx: tool.name != "b")) == ["a"]
+    assert [event.problem for event in telemetry.events if isinstance(event, ToolsQuarantined)] == [
+        "its list holds an object of type str instead of a Tool"
+    ]
+
+
 async def test_a_gate_has_what_the_provider_behind_it_says_of_itself(telemetry: Captured) -> None:
     """Objective, address, quarantine and time hold through a gate, and closing it closes the provider."""
     closed: list[bool] = []

@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError
+from pellucid.tools.catalog import as_sequence
 from pellucid.tools.provider import Listing, OnInvalid, ProviderFacts, ToolProvider
 from pellucid.tools.tool import Tool, ToolSource
 
@@ -95,12 +96,13 @@ class GatedTools:
         # that nobody awaits.
         if inspect.iscoroutinefunction(self.predicate) or inspect.iscoroutinefunction(self.inner.list_tools):
             return self._gate_later(ctx)
-        listed = self.inner.list_tools(ctx)
-        if inspect.isawaitable(listed):
-            return self._judge_later(listed, ctx)
+        answer = self.inner.list_tools(ctx)
+        if inspect.isawaitable(answer):
+            return self._judge_later(answer, ctx)
+        listed = as_sequence(self.inner.id, answer)
         kept: list[Tool] = []
         for index, tool in enumerate(listed):
-            verdict = self.predicate(tool, ctx)
+            verdict = self._ask(tool, ctx)
             if inspect.isawaitable(verdict):
                 return self._finish_later(kept, verdict, listed[index:], ctx)
             if verdict:
@@ -112,8 +114,8 @@ class GatedTools:
         return await self._judge_later(listed, ctx)
 
     async def _judge_later(self, listed: Listing, ctx: DiscoveryContext) -> Sequence[Tool]:
-        tools = await listed if inspect.isawaitable(listed) else listed
-        return tuple([tool for tool in tools if await self._allows(tool, ctx)])
+        answer = await listed if inspect.isawaitable(listed) else listed
+        return tuple([tool for tool in as_sequence(self.inner.id, answer) if await self._allows(tool, ctx)])
 
     async def _finish_later(
         self, kept: list[Tool], verdict: Awaitable[bool], rest: Sequence[Tool], ctx: DiscoveryContext
@@ -124,8 +126,12 @@ class GatedTools:
         return (*kept, *[tool for tool in others if await self._allows(tool, ctx)])
 
     async def _allows(self, tool: Tool, ctx: DiscoveryContext) -> bool:
-        verdict = self.predicate(tool, ctx)
+        verdict = self._ask(tool, ctx)
         return await verdict if inspect.isawaitable(verdict) else verdict
+
+    def _ask(self, tool: Any, ctx: DiscoveryContext) -> bool | Awaitable[bool]:
+        # What is no tool is let through to where it is refused or put in quarantine, whatever the gate is for.
+        return self.predicate(tool, ctx) if isinstance(tool, Tool) else True
 
     async def aclose(self) -> None:
         """Close the provider behind it."""
