@@ -263,6 +263,21 @@ def test_names_are_made_to_fit() -> None:
         ToolRegistry(id="")
 
 
+def test_a_tool_is_unregistered_by_the_name_it_was_registered_by() -> None:
+    """Also if that was made to fit; and by the name that it got."""
+    registry = ToolRegistry([made("files.read/all"), made("files.write")])
+    assert registry.unregister("files.read/all")
+    assert registry.unregister(registry.names()[0])
+    assert registry.names() == []
+
+
+@pytest.mark.parametrize("name", [None, 5, b"x"])
+def test_a_name_that_is_no_text_is_refused(name: Any) -> None:
+    """When it is registered."""
+    with pytest.raises(ConfigError, match=r"ToolRegistry 'registry': tool name .* is not 1 to 64 characters"):
+        ToolRegistry([made(name)])
+
+
 @given(st.lists(st.text(max_size=90), max_size=12))
 def test_fitted_names_can_be_read_backwards(names: list[str]) -> None:
     """Each name gets one that models accept, never two the same, and the same whatever their order."""

@@ -106,7 +106,11 @@ class ToolRegistry:
         return self.register(item, source=Mcp(server))
 
     def unregister(self, name: str) -> bool:
-        """Remove the tool that is listed under `name`, and those it hides; return whether there was one."""
+        """Remove the tool that is listed under `name`, and those it hides; return whether there was one.
+
+        A name that models do not accept stands for the one that was made of it.
+        """
+        name = fit(name, ())
         with self._lock:
             renamed = {id(each.loser): each.offered_as for each in self._now().shadowed if each.offered_as}
             return bool(self._remove(lambda binding: renamed.get(id(binding), binding.tool.name) == name))
@@ -172,9 +176,10 @@ class ToolRegistry:
 
     def _binding(self, item: Tool | Callable[..., Any], source: ToolSource | None = None) -> Binding:
         made = item if isinstance(item, Tool) else tool(item)
-        if made.name in RESERVED:
-            raise ConfigError(f"ToolRegistry {self.id!r}: {problem_of(made.name)}")
-        if problem_of(made.name) is not None:
+        if (problem := problem_of(made.name)) is not None:
+            given: object = made.name
+            if not isinstance(given, str) or given in RESERVED:
+                raise ConfigError(f"ToolRegistry {self.id!r}: {problem}")
             made = made.named(fit(made.name, ()))
         made = made.of(source if source is not None else made.source)
         made = made.searched() if self._mode == "lazy" else made
