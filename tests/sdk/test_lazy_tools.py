@@ -168,6 +168,32 @@ async def test_a_search_for_nothing_is_refused(arguments: Any) -> None:
     assert said == "Provide either `name` (to activate a tool) or `query` (to search)."
 
 
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"query": "mail", "name": "", "names": []}, None),
+        ({"query": "", "name": "", "names": ["send_mail"]}, "send_mail"),
+        ({"query": "mail", "name": None, "names": None}, None),
+        ({"query": None, "name": "send_mail"}, "send_mail"),
+        ({"names": "send_mail"}, "send_mail"),
+    ],
+)
+async def test_what_is_left_empty_counts_as_not_given(arguments: Any, name: str | None) -> None:
+    """Models fill in every parameter, and give one name where several are allowed."""
+    model = ScriptedModel(ToolCall("tool_search", arguments), "done")
+    [[said]] = results(await within(Agent("a", model=model, providers=[shop()]).run("x")))
+    found = said["results"][0]["name"] if name is None else said.get("tools", [said])[0]["name"]
+    assert found == "send_mail"
+    assert (offers(model)[1] == ["tool_search", "send_mail"]) is (name is not None)
+
+
+async def test_one_name_may_be_given_where_a_list_is_wanted() -> None:
+    """By a model that discovers one tool."""
+    model = ScriptedModel(ToolCall(DISCOVERY, {"toolNames": "order"}), "done")
+    [[said]] = results(await within(Agent("a", model=model, tools=pair()).run("x")))
+    assert [each["name"] for each in said["tools"]] == ["order"]
+
+
 async def test_a_search_without_hits_says_so() -> None:
     """With what to do."""
     model = ScriptedModel(ToolCall("tool_search", {"query": "zebra"}), "done")

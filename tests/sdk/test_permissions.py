@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -18,6 +19,7 @@ from pellucid import (
     Skill,
     Tool,
     ToolCall,
+    ToolRegistry,
     ToolResult,
     Verdict,
     combined,
@@ -383,6 +385,45 @@ async def test_what_is_denied_cannot_be_searched_or_activated(telemetry: Capture
     assert ran == ["read"]
     offered = {definition.name for request in model.requests for definition in request.tools}
     assert offered == {"tool_search", "read"}
+
+
+@pytest.mark.parametrize("name", ["tool_search", "__lazy__tool__discovery__"])
+async def test_what_discovers_tools_is_asked_about_as_any_tool(telemetry: Captured, name: str) -> None:
+    """If it is denied it is not offered, and a call of it is a denial; what is active already stays so."""
+    lazy: Any = {"tool_search": "search", "__lazy__tool__discovery__": True}[name]
+    tool = replace(read, lazy=lazy)
+    model = ScriptedModel(ToolCall(name, {"query": "x", "toolNames": ["read"]}), "done")
+    agent = Agent("a", model=model, tools=[tool, write], policy=forbids(name))
+    result = await within(agent.run("go"))
+    assert [[each.name for each in request.tools] for request in model.requests] == [["write"], ["write"]]
+    [response] = [part.response for part in result.messages[2].parts if isinstance(part, ToolResult)]
+    assert "Permission denied" in str(response)
+    assert ending(telemetry.span("execute_tool"))[2] == "permission_denied"
+    told: list[Any] = [event for event in telemetry.events if event.name == "tool.denied"]
+    assert [(event.tool_name, event.stage) for event in told] == [(name, "offer"), (name, "dispatch")]
+
+
+async def test_where_all_lazy_tools_are_denied_nothing_discovers_any() -> None:
+    """And nobody is asked about what would."""
+    asked: list[str] = []
+
+    def nothing(request: PermissionRequest) -> str:
+        asked.append(request.tool_name)
+        return "deny"
+
+    model = ScriptedModel("done")
+    await within(Agent("a", model=model, tools=[read, write], registry_mode="lazy", policy=nothing).run("go"))
+    assert model.requests[0].tools == ()
+    assert asked == ["read", "write"]
+
+
+async def test_explaining_tells_no_run_anything(telemetry: Captured) -> None:
+    """Also where a registry has two tools of one name."""
+    registry = ToolRegistry([read], collisions="first")
+    registry.register_mcp(read, "wiki")
+    for provider in (registry, combined(registry)):
+        await within(Agent("a", model=ScriptedModel(), providers=[provider]).explain("read"))
+    assert (telemetry.events, telemetry.spans, telemetry.metrics) == ([], [], [])
 
 
 async def test_a_denied_call_is_not_tried_again() -> None:

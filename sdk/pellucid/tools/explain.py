@@ -6,9 +6,14 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Final
+
+from opentelemetry.metrics import NoOpMeterProvider
+from opentelemetry.trace import NoOpTracerProvider
 
 from pellucid.context import DiscoveryContext
 from pellucid.errors import describe
+from pellucid.telemetry import Scope, Telemetry, enter_scope, leave_scope
 from pellucid.tools.collisions import Binding
 from pellucid.tools.combined import Combined
 from pellucid.tools.permission import PermissionRequest, Policy, ask
@@ -16,6 +21,8 @@ from pellucid.tools.provider import ToolProvider
 from pellucid.tools.skills import SkillProvider, tools_of
 from pellucid.tools.tool import Tool
 from pellucid.tools.wrappers import GatedTools, SkillScopedTools
+
+_NOWHERE: Final = Telemetry(tracer_provider=NoOpTracerProvider(), meter_provider=NoOpMeterProvider())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +50,11 @@ async def explain(
 ) -> Explanation:
     """Ask the providers, and the policy about what they list."""
     search = _Search(name, ctx)
-    bindings = [found for each in providers if (found := await search.ask(each)) is not None]
+    entered = enter_scope(Scope(agent=agent, pipeline=_NOWHERE))  # what providers tell of must not look like a run
+    try:
+        bindings = [found for each in providers if (found := await search.ask(each)) is not None]
+    finally:
+        leave_scope(entered)
     reasons, visible = search.reasons, len(bindings) == 1
     if len(bindings) > 1:
         reasons.append(f"{' and '.join(repr(each.provider_id) for each in bindings)} list it: one name, two tools")

@@ -15,9 +15,9 @@ from pellucid.telemetry import Scope
 from pellucid.tools.activation import Activation
 from pellucid.tools.catalog import Catalog
 from pellucid.tools.collisions import Binding, Shadowed
-from pellucid.tools.meta import discovery_tool, search_tool
+from pellucid.tools.meta import meta_tools
 from pellucid.tools.names import LAZY_DISCOVERY, TOOL_SEARCH
-from pellucid.tools.tool import Builtin, Tool
+from pellucid.tools.tool import Builtin
 
 PROVIDER: Final = "lazy"
 """Value of `pellucid.provider.id` for the tools that discover others."""
@@ -104,6 +104,7 @@ class Offers:
         if not catalog.lazy:
             return catalog
         active, latest = tuple(activation.active), self._latest
+        metas = latest.metas if latest is not None and latest.whole is catalog else metas_of(activation, catalog)
         if latest is not None and latest.whole is catalog and latest.active == active:
             return latest
         self._latest = OfferedCatalog(
@@ -111,17 +112,14 @@ class Offers:
             denied=catalog.denied,
             recorded=catalog.recorded_of(active),
             whole=catalog,
-            metas=_metas(activation, catalog),
+            metas=metas,
             active=active,
             activation=activation,
         )
         return self._latest
 
 
-def _metas(activation: Activation, catalog: Catalog) -> dict[str, Binding]:
-    tools: list[Tool] = []
-    if catalog.searched:
-        tools.append(search_tool(activation, catalog))
-    if catalog.named:
-        tools.append(discovery_tool(activation, catalog))
-    return {tool.name: Binding(tool, PROVIDER, Builtin()) for tool in tools}
+def metas_of(activation: Activation, catalog: Catalog) -> dict[str, Binding]:
+    """Return the tools that discover the lazy ones of a catalogue, but for those that the policy denies."""
+    tools = meta_tools(activation, catalog)
+    return {name: Binding(tool, PROVIDER, Builtin()) for name, tool in tools.items() if name not in catalog.denied}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cached_property
 from typing import Any, Final
 
 import anyio.to_thread
@@ -13,12 +15,13 @@ from pellucid import semconv
 from pellucid.context import ToolContext
 from pellucid.errors import ToolError
 from pellucid.events import ToolsSearched
+from pellucid.schema import Validator
 from pellucid.telemetry import current_scope
 from pellucid.tools.activation import Activation
 from pellucid.tools.catalog import Catalog
 from pellucid.tools.names import LAZY_DISCOVERY, TOOL_SEARCH
 from pellucid.tools.search import Hit, SearchIndex
-from pellucid.tools.tool import Mcp, Tool
+from pellucid.tools.tool import Mcp, MetaTool, Tool
 from pellucid.types import JSONObject
 
 MOST_HITS: Final = 15
@@ -48,12 +51,55 @@ _DISCOVERY_SCHEMA: Final[JSONObject] = {
     "properties": {"toolNames": {**_NAMES, "description": "Names of the tools to discover."}},
     "required": ["toolNames"],
 }
+_TEXT: Final[JSONObject] = {"type": ["string", "null"], "maxLength": LONGEST_QUERY}
+_TEXTS: Final[JSONObject] = {
+    "type": ["array", "string", "null"],
+    "items": {"type": "string", "maxLength": LONGEST_QUERY},
+    "maxItems": 64,
+    "maxLength": LONGEST_QUERY,
+}
+_SEARCH_TAKES: Final[JSONObject] = {
+    "type": "object",
+    "properties": {"query": _TEXT, "name": _TEXT, "names": _TEXTS},
+    "additionalProperties": False,
+}
+_DISCOVERY_TAKES: Final[JSONObject] = {
+    "type": "object",
+    "properties": {"toolNames": {**_TEXTS, "type": ["array", "string"], "minItems": 1}},
+    "required": ["toolNames"],
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Discoverer(MetaTool):
+    """Takes more than it says: models fill in every parameter, and give one name where several are allowed.
+
+    Attributes:
+        takes: JSON Schema of what it takes.
+    """
+
+    takes: JSONObject = field(repr=False)
+
+    @cached_property
+    def validator(self) -> Validator:
+        """Checks arguments."""
+        return Validator(self.takes)
+
+
+def meta_tools(activation: Activation, catalog: Catalog) -> dict[str, Tool]:
+    """Return the tools that discover the lazy ones of a catalogue, by their names."""
+    tools: list[Tool] = []
+    if catalog.searched:
+        tools.append(search_tool(activation, catalog))
+    if catalog.named:
+        tools.append(discovery_tool(activation, catalog))
+    return {tool.name: tool for tool in tools}
 
 
 def search_tool(activation: Activation, catalog: Catalog) -> Tool:
     """Return `tool_search` for the tools of a catalogue that are found by searching."""
     search = _Search(activation, catalog)
-    return Tool(
+    return _Discoverer(
         name=TOOL_SEARCH,
         description=(
             "Find and activate tools that are not listed here. Give `query` to search for tools by what they do: "
@@ -61,6 +107,7 @@ def search_tool(activation: Activation, catalog: Catalog) -> Tool:
             "to activate tools: the result has their parameters, and you can call them from then on."
         ),
         input_schema=_SEARCH_SCHEMA,
+        takes=_SEARCH_TAKES,
         run=search.run,
         mode="inline",
     )
@@ -79,8 +126,8 @@ class _Search:
         """Search by `query`, or activate by `name` or `names`, which win."""
         given: Mapping[str, Any] = arguments
         self._activation.check()
-        if given.get("names"):
-            wanted = [given["name"], *given["names"]] if given.get("name") else given["names"]
+        if names := _several(given.get("names")):
+            wanted = [given["name"], *names] if given.get("name") else names
             return {"tools": [await self._activate(name) for name in dict.fromkeys(wanted)]}
         if given.get("name"):
             return await self._activate(given["name"])
@@ -142,6 +189,10 @@ class _Search:
         }
 
 
+def _several(names: Any) -> list[str]:
+    return [names] if isinstance(names, str) and names else list(names or ())
+
+
 def _listed(hits: list[Hit]) -> list[JSONObject]:
     return [{"name": hit.tool.name, "description": hit.tool.description[:LONGEST_DESCRIPTION]} for hit in hits]
 
@@ -155,8 +206,7 @@ def discovery_tool(activation: Activation, catalog: Catalog) -> Tool:
         scope, span = current_scope(), trace.get_current_span().get_span_context()
         found: list[JSONObject] = []
         errors: list[str] = []
-        wanted: Any = arguments["toolNames"]
-        for name in dict.fromkeys(wanted):
+        for name in dict.fromkeys(_several(arguments["toolNames"])):
             if name not in named:
                 errors.append(_unknown(name, [each for each in named if each not in activation.active], list(named)))
                 continue
@@ -165,7 +215,7 @@ def discovery_tool(activation: Activation, catalog: Catalog) -> Tool:
             found.append({"name": name, "description": tool.description, "inputSchema": tool.input_schema})
         return {"tools": found, "errors": errors} if errors else {"tools": found}
 
-    return Tool(
+    return _Discoverer(
         name=LAZY_DISCOVERY,
         description=(
             f"You have access to additional tools that can be discovered. Available tools: [{', '.join(named)}]. "
@@ -173,6 +223,7 @@ def discovery_tool(activation: Activation, catalog: Catalog) -> Tool:
             f"before using them."
         ),
         input_schema=_DISCOVERY_SCHEMA,
+        takes=_DISCOVERY_TAKES,
         run=run,
         mode="inline",
     )

@@ -14,8 +14,10 @@ from pellucid.context import Identity
 from pellucid.errors import PermissionDenied, PolicyHalt, describe, error_type_of
 from pellucid.events import ToolDenied
 from pellucid.telemetry import Scope
+from pellucid.tools.activation import Activation
 from pellucid.tools.catalog import REMEMBERED, Catalog, Denied, PermittedCatalog
 from pellucid.tools.collisions import Binding
+from pellucid.tools.lazy import metas_of
 from pellucid.tools.tool import Tool
 from pellucid.types import JSONObject
 
@@ -114,8 +116,18 @@ class Permissions:
         Raises:
             PolicyHalt: the policy ends the run.
         """
+        denied = await self._denied(scope, span, catalog.bindings, told)
+        permitted = self._without(catalog, denied) if denied else catalog
+        # What discovers the tools that are left is a tool like any other.
+        metas = await self._denied(scope, span, metas_of(Activation(0), permitted), told)
+        return self._without(catalog, {**denied, **metas}) if metas else permitted
+
+    async def _denied(
+        self, scope: Scope, span: SpanContext, bindings: Mapping[str, Binding], told: set[str]
+    ) -> dict[str, Denied]:
+        """Return those of the tools that the policy denies."""
         denied: dict[str, Denied] = {}
-        for name, binding in catalog.bindings.items():
+        for name, binding in bindings.items():
             request = _request(scope, "offer", binding)
             ruling = await ask(self.policy, request)
             if ruling.permission == "allow":
@@ -126,7 +138,7 @@ class Permissions:
             if ruling.permission == "halt":
                 raise PolicyHalt(name, "offer", ruling.reason)
             denied[name] = Denied(binding, ruling.reason)
-        return self._without(catalog, denied) if denied else catalog
+        return denied
 
     async def check(
         self, scope: Scope, span: SpanContext, binding: Binding, arguments: JSONObject, tool_call_id: str
