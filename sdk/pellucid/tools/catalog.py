@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from pellucid.errors import ConfigError, InvalidCatalog, ToolNameCollision, describe
 from pellucid.messages import ToolCall, ToolDefinition
 from pellucid.telemetry import Recorded
 from pellucid.tools.collisions import Binding, Collisions, Shadowed, resolve
 from pellucid.tools.names import LOAD_SKILL, RESERVED, problem_of
+from pellucid.tools.remembered import MOST, Remembered
 from pellucid.tools.search import SearchIndex
 from pellucid.tools.tool import Builtin, MetaTool, Tool, ToolSource
 from pellucid.types import JSONValue
-
-REMEMBERED: Final = 256
-"""Catalogues that are remembered, of each provider and of each agent."""
 
 RegistryMode: TypeAlias = Literal["full", "lazy"]
 """Whether all tools are offered, or `tool_search` in their place."""
@@ -57,9 +55,9 @@ class ProviderCatalog:
         """Hash of everything that a model sees of these tools, order included."""
         return blake2b(b"".join(tool.digest for tool in self.tools), digest_size=16).hexdigest()
 
-    @cached_property
+    @property
     def summary(self) -> JSONValue:
-        """What is recorded as the output of a discovery."""
+        """What is recorded as the output of a discovery; it is asked for once, and `recorded` then."""
         return [{"name": tool.name, "description": tool.description} for tool in self.tools]
 
 
@@ -141,6 +139,7 @@ class Catalog:
     """What the providers list and the policy does not let the model have."""
     recorded: dict[object, Recorded] = field(default_factory=dict, repr=False)
     """What is recorded of the definitions, by capture policy."""
+    _indexing: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @cached_property
     def digest(self) -> str:
@@ -192,19 +191,24 @@ class Catalog:
         """Lazy tools that are found by searching."""
         return {name: each for name, each in self.lazy.items() if name not in self.named}
 
-    @cached_property
+    @property
     def index(self) -> SearchIndex:
-        """Finds the tools that are `searched`."""
+        """Finds the tools that are `searched`; made once, however many threads ask for it at the same time."""
+        with self._indexing:
+            return self._index
+
+    @cached_property
+    def _index(self) -> SearchIndex:
         return SearchIndex(each.tool for each in self.searched.values())
 
     @property
     def is_indexed(self) -> bool:
         """Whether the index was made."""
-        return "index" in self.__dict__
+        return "_index" in self.__dict__
 
     def recorded_of(self, active: tuple[str, ...]) -> dict[object, Recorded]:
         """Return what is recorded of the definitions that are offered while these tools are active."""
-        if len(self._recorded_of) > REMEMBERED:
+        if len(self._recorded_of) > MOST:
             self._recorded_of.clear()
         return self._recorded_of.setdefault(active, {})
 
@@ -270,14 +274,13 @@ class Catalogs:
     def __init__(self, collisions: Collisions = "error", *, is_lazy: bool = False) -> None:
         self._collisions = collisions
         self._is_lazy = is_lazy
-        self._made: OrderedDict[tuple[int, ...], Catalog] = OrderedDict()
+        self._made: Remembered[Catalog] = Remembered()
 
     def of(self, parts: Sequence[ProviderCatalog]) -> Catalog:
         """Return the catalogue of these parts."""
         key = tuple(map(id, parts))
         made = self._made.get(key)
         if made is None:
-            made = self._made[key] = Catalog(parts=tuple(parts), collisions=self._collisions, is_lazy=self._is_lazy)
-            if len(self._made) > REMEMBERED:
-                self._made.popitem(last=False)
+            made = Catalog(parts=tuple(parts), collisions=self._collisions, is_lazy=self._is_lazy)
+            self._made.keep(key, made, sum(len(part.tools) for part in parts))
         return made

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, TypeAlias
 
@@ -19,8 +18,9 @@ from pellucid.errors import DiscoveryError, DiscoveryTimeout, describe, first_of
 from pellucid.events import ToolsCatalogChanged, ToolsQuarantined
 from pellucid.telemetry import DISCOVERY, Boundary, Recorded, Scope, boundary, once
 from pellucid.telemetry.recording import Recorder
-from pellucid.tools.catalog import REMEMBERED, ProviderCatalog, as_sequence, check_catalog
+from pellucid.tools.catalog import ProviderCatalog, as_sequence, check_catalog
 from pellucid.tools.provider import ProviderFacts, ToolProvider
+from pellucid.tools.remembered import Remembered
 
 
 class Lister:
@@ -31,15 +31,16 @@ class Lister:
         facts: Its optional attributes.
     """
 
-    __slots__ = ("_checked", "_digests", "_known", "_lock", "facts", "provider")
+    __slots__ = ("_checked", "_digests", "_known", "_latest", "_lock", "facts", "provider")
 
     def __init__(self, provider: ToolProvider) -> None:
         self.provider = provider
         self.facts = ProviderFacts.of(provider)
         self._lock = threading.Lock()
-        self._checked: OrderedDict[Hashable, tuple[object, ProviderCatalog]] = OrderedDict()
-        self._digests: OrderedDict[Hashable, str] = OrderedDict()
-        self._known: OrderedDict[Hashable, tuple[ProviderCatalog, float]] = OrderedDict()
+        self._latest: tuple[object, ProviderCatalog] | None = None
+        self._checked: Remembered[tuple[object, ProviderCatalog]] = Remembered()
+        self._digests: Remembered[str] = Remembered()
+        self._known: Remembered[tuple[ProviderCatalog, float]] = Remembered()
 
     async def list(
         self, scope: Scope, ctx: DiscoveryContext, within: float | None, guard: Guard | None = None
@@ -78,13 +79,12 @@ class Lister:
         with self._lock:  # what a rule puts in its place is not the provider's
             known = self._known.get(_audience(ctx))
             if known is None or known[0] is not catalog or b.noted("cache") != "stale":
-                _remember(self._known, _audience(ctx), (catalog, time.monotonic()))
+                self._known.keep(_audience(ctx), (catalog, time.monotonic()), len(catalog.tools))
         return catalog
 
     def last_known(self, ctx: DiscoveryContext) -> tuple[ProviderCatalog, float] | None:
         """Return what the provider listed last for this identity and these skills, and when by the monotonic clock."""
-        with self._lock:
-            return self._known.get(_audience(ctx))
+        return self._known.get(_audience(ctx))
 
     async def _ask(self, scope: Scope, ctx: DiscoveryContext, within: float | None) -> object:
         timeout = within if self.facts.timeout is None else self.facts.timeout
@@ -124,16 +124,19 @@ class Lister:
             InvalidCatalog: it is not a list of tools with distinct names and good schemas.
         """
         listed = as_sequence(self.provider.id, answer)
-        key: Hashable = id(listed) if type(listed) is tuple else tuple(map(id, listed))
-        with self._lock:
-            if (found := self._checked.get(key)) is not None:
-                return found[1]
+        latest = self._latest
+        if latest is not None and latest[0] is listed and type(listed) is tuple:
+            return latest[1]
+        key = tuple(map(id, listed))
+        if (found := self._checked.get(key)) is not None:
+            self._latest = listed, found[1]
+            return found[1]
         kept = tuple(listed)
         catalog = check_catalog(self.provider.id, kept, quarantine=self.facts.on_invalid == "quarantine")
         catalog = catalog.of(self.facts.source)
-        with self._lock:
-            # Keeping the answer keeps its identity, and its tools', from being given to something else.
-            _remember(self._checked, key, (kept, catalog))
+        # Keeping the answer keeps its identity, and its tools', from being given to something else.
+        self._checked.keep(key, (kept, catalog), len(kept))
+        self._latest = kept, catalog
         return catalog
 
     def _note(self, scope: Scope, b: Boundary, ctx: DiscoveryContext, catalog: ProviderCatalog) -> None:
@@ -141,7 +144,7 @@ class Lister:
         key = _audience(ctx)
         with self._lock:
             previous = self._digests.get(key)
-            _remember(self._digests, key, digest)
+            self._digests.keep(key, digest, 0)
         changed = previous is not None and previous != digest
         b.note(tool_count=count, digest=digest, changed=changed)
         b.record_output(once(catalog.recorded, lambda recorder: recorder.value(catalog.summary)))
@@ -228,10 +231,3 @@ def _record_asked(recorder: Recorder, ctx: DiscoveryContext) -> Recorded:
     """Record the input of a discovery; an identity is content like any other."""
     asked = {"iteration": ctx.iteration, "active_skill_ids": ctx.active_skill_ids, "identity": ctx.identity}
     return recorder.facts(asked) if ctx.identity is None else recorder.value(asked)
-
-
-def _remember(table: OrderedDict[Hashable, Any], key: Hashable, value: object) -> None:
-    table[key] = value
-    table.move_to_end(key)
-    if len(table) > REMEMBERED:
-        table.popitem(last=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias, get_args
@@ -15,9 +14,10 @@ from pellucid.errors import PermissionDenied, PolicyHalt, describe, error_type_o
 from pellucid.events import ToolDenied
 from pellucid.telemetry import Scope
 from pellucid.tools.activation import Activation
-from pellucid.tools.catalog import REMEMBERED, Catalog, Denied, PermittedCatalog
+from pellucid.tools.catalog import Catalog, Denied, PermittedCatalog
 from pellucid.tools.collisions import Binding
 from pellucid.tools.lazy import metas_of
+from pellucid.tools.remembered import Remembered
 from pellucid.tools.tool import Tool
 from pellucid.types import JSONObject
 
@@ -108,7 +108,7 @@ class Permissions:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self._made: OrderedDict[tuple[int, frozenset[tuple[str, str]]], PermittedCatalog] = OrderedDict()
+        self._made: Remembered[PermittedCatalog] = Remembered()
 
     async def offer(self, scope: Scope, span: SpanContext, catalog: Catalog, told: set[str]) -> Catalog:
         """Return the catalogue without the tools that the policy denies; `told` are those that an event told of.
@@ -171,16 +171,14 @@ class Permissions:
         made = self._made.get(key)
         if made is None:
             # It keeps the whole catalogue, whose identity can then not be given to another one.
-            made = self._made[key] = PermittedCatalog(
+            made = PermittedCatalog(
                 parts=catalog.parts,
                 collisions=catalog.collisions,
                 is_lazy=catalog.is_lazy,
                 whole=catalog,
                 denied=denied,
             )
-        self._made.move_to_end(key)
-        if len(self._made) > REMEMBERED:
-            self._made.popitem(last=False)
+            self._made.keep(key, made, len(catalog.bindings))
         return made
 
 

@@ -1,0 +1,82 @@
+"""Catalogues that are remembered, so that work on them is done once, and for how long."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pellucid import DiscoveryContext, Tool, ToolProvider, combined, gated_tools, static_tools
+from pellucid.telemetry import Scope, enter_scope, leave_scope
+from pellucid.tools import Lister
+from pellucid.tools.remembered import MOST, Remembered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pellucid_exporters.testing import Captured
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
+
+
+def made(count: int) -> list[Tool]:
+    """Return tools that do nothing."""
+    return [Tool(name=f"tool_{number}", run=lambda arguments, ctx: "") for number in range(count)]
+
+
+class Copying:
+    """Lists the same tools in another sequence each time."""
+
+    id = "copying"
+
+    def __init__(self, kind: Callable[[list[Tool]], Any]) -> None:
+        self._tools = made(3)
+        self._kind = kind
+
+    def list_tools(self, ctx: DiscoveryContext) -> Any:
+        """Return a copy."""
+        return self._kind(self._tools)
+
+
+@pytest.mark.parametrize(
+    "provider",
+    [
+        Copying(list),
+        Copying(tuple),
+        gated_tools(static_tools(made(3)), lambda tool, ctx: True),
+        combined(static_tools(made(3))),
+    ],
+)
+async def test_the_same_tools_are_one_catalogue(telemetry: Captured, provider: ToolProvider) -> None:
+    """Also in a new sequence: it is not checked, hashed or indexed again, nor kept a second time."""
+    lister, scope = Lister(provider), Scope(run_id="r1", pipeline=telemetry)
+    token = enter_scope(scope)
+    try:
+        first, second = [await lister.list(scope, DiscoveryContext(), None) for _ in range(2)]
+    finally:
+        leave_scope(token)
+    assert first is second
+
+
+def test_as_many_tools_are_remembered_as_memory_is_given_for() -> None:
+    """What was not used for the longest time goes first; the newest stays, however big it is."""
+    remembered: Remembered[str] = Remembered(most_tools=10)
+    for key in "abc":
+        remembered.keep(key, key, 3)
+    assert remembered.get("a") == "a"
+    remembered.keep("d", "d", 4)
+    assert [remembered.get(key) for key in "abcd"] == ["a", None, "c", "d"]
+    remembered.keep("d", "again", 1)
+    remembered.keep("e", "e", 3)
+    assert [remembered.get(key) for key in "acde"] == ["a", "c", "again", "e"]
+    remembered.keep("big", "big", 1000)
+    assert (len(remembered), remembered.get("big")) == (1, "big")
+
+
+def test_as_many_catalogues_are_remembered_as_there_is_a_use_for() -> None:
+    """However small they are."""
+    remembered: Remembered[int] = Remembered()
+    for number in range(3 * MOST):
+        remembered.keep(number, number, 0)
+    assert len(remembered) == MOST
+    assert remembered.get(2 * MOST) == 2 * MOST
