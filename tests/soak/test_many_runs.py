@@ -37,7 +37,7 @@ from pellucid import (
     ToolCall,
     background,
 )
-from pellucid.tools.catalog import REMEMBERED
+from pellucid.tools.remembered import MOST
 from pellucid_exporters.options import Otlp, Prometheus, Settings
 from pellucid_exporters.pipeline import build
 from pellucid_exporters.testing import FIRST_READING
@@ -362,7 +362,7 @@ async def test_many_runs_leave_nothing_behind(
             seen: list[tuple[int, int]] = []
             arrived = 0
             before: tuple[Counter[str], int] | None = None
-            for _ in range(REMEMBERED + 1):
+            for _ in range(MOST + 1):
                 await soak.agents["refetched"].run("go")
             await soak.in_pairs()
             for block in range(BLOCKS):
