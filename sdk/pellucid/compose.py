@@ -47,6 +47,7 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
             settings=run.setup.settings,
             output=run.setup.output.schema if run.setup.output is not None else None,
         )
+        b.note(tool_tokens=0 if closing else catalog.tokens)
         b.note(tool_count=len(definitions), message_count=len(request.messages), catalog_digest=catalog.digest)
 
         def record(recorder: Recorder) -> Recorded:

@@ -199,6 +199,8 @@ class Limits:
             asked once more, without tools, for a closing answer.
         max_discoveries: Iterations that only discover lazy tools; these do not count as iterations. When they are used
             up, the model is told to call a tool or to answer.
+        max_tool_tokens: Tokens that the definitions of the offered tools may take, by an estimate: four bytes of their
+            JSON each. If they take more, the lazy tools that were used longest ago are deactivated; others never are.
         max_tool_calls: Tool calls of the whole run; further ones are refused and a closing answer is asked for.
         parallel_tools: Tool calls of one message that run at the same time.
         deadline: Wall-clock time of the whole run.
@@ -210,6 +212,7 @@ class Limits:
 
     max_iterations: int = 10
     max_discoveries: int = 10
+    max_tool_tokens: int | None = None
     max_tool_calls: int | None = None
     parallel_tools: int = 8
     deadline: float | None = None
@@ -222,6 +225,8 @@ class Limits:
         for name in ("max_iterations", "parallel_tools", "max_result_bytes"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"Limits({name}={getattr(self, name)!r}): must be at least 1")
+        if self.max_tool_tokens is not None and self.max_tool_tokens < 1:
+            raise ConfigError(f"Limits(max_tool_tokens={self.max_tool_tokens!r}): must be at least 1, or None")
         times = ("deadline", "discovery_timeout", "model_timeout", "tool_timeout")
         for name in ("max_discoveries", "max_tool_calls", *times):
             value = getattr(self, name)

@@ -175,12 +175,32 @@ class ToolsActivated(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolsDeactivated(Event):
-    """A lazy tool is no longer active. Attributes: reason: `removed` from the catalogue, or `not_lazy` any more."""
+    """A lazy tool is no longer active.
+
+    Attributes:
+        reason: `removed` from the catalogue, `not_lazy` any more, or `budget`: it made room for others.
+    """
 
     name: ClassVar[str] = "tools.deactivated"
     tool_name: str
     provider_id: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsBudgetExceeded(Event):
+    """The offered tools take more tokens than they may: those that are not lazy, or that the model has just asked for.
+
+    Attributes:
+        tokens: What they take, by an estimate.
+        max_tokens: What they may take.
+        eager_tokens: What those take that are not lazy, and so are never left out.
+    """
+
+    name: ClassVar[str] = "tools.budget_exceeded"
+    tokens: int
+    max_tokens: int
+    eager_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

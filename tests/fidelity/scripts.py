@@ -281,6 +281,7 @@ class Stage:
         limits = Limits(
             max_iterations=4,
             max_discoveries=2,
+            max_tool_tokens=400,
             max_tool_calls=self.script.most_calls,
             deadline=DEADLINE if self.script.ending == "deadline" else None,
             model_timeout=TIMEOUT if self.script.answer == "hangs" else None,

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from fidelity.scripts import make_tool, quick
-from pellucid import Agent, ToolCall, ToolRegistry, semconv, static_tools
+from pellucid import Agent, Limits, ToolCall, ToolRegistry, semconv, static_tools
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import Captured, capture, check_telemetry
 
@@ -78,3 +78,17 @@ def test_a_collision_that_is_not_counted_is_found(told: Captured) -> None:
     bent._attributes = attributes
     with pytest.raises(AssertionError, match="has more events of collisions than it counts: 1"):
         check_telemetry(told)
+
+
+def test_a_budget_of_which_the_span_says_something_else_is_found() -> None:
+    """The event has what the attribute has."""
+    with capture() as telemetry:
+        agent = Agent("a", model=ScriptedModel("x"), tools=[make_tool("find", quick)], limits=Limits(max_tool_tokens=1))
+        anyio.run(agent.run, "go")
+        check_telemetry(telemetry)
+        telemetry.is_checked = False
+        [index] = [index for index, event in enumerate(telemetry.events) if event.name == "tools.budget_exceeded"]
+        bent: Any = telemetry.events[index]
+        telemetry.events[index] = replace(bent, tokens=bent.tokens + 1)
+        with pytest.raises(AssertionError, match="has an event of tools that take"):
+            check_telemetry(telemetry)

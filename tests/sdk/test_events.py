@@ -13,6 +13,7 @@ from pellucid import (
     DiscoveryError,
     DiscoveryProvider,
     Identity,
+    Limits,
     ModelError,
     Reliability,
     ReliabilityFailFast,
@@ -156,6 +157,7 @@ async def test_every_event_is_emitted_by_some_run(telemetry: Captured) -> None:
     await reliably(telemetry)
     found_twice = [static_tools([good]), ToolRegistry([good])]
     await within(Agent("c", model=ScriptedModel("x"), providers=found_twice, collisions="first").run("x"))
+    await within(Agent("c", model=ScriptedModel("x"), tools=[add], limits=Limits(max_tool_tokens=1)).run("x"))
     lazy = ToolRegistry([good], registry_mode="lazy")
     steps = [ToolCall("tool_search", {"query": "step"}), ToolCall("tool_search", {"name": "step"})]
 

@@ -12,6 +12,7 @@ from pellucid.events import (
     ReliabilityFellBack,
     ReliabilityRetried,
     ToolsActivated,
+    ToolsBudgetExceeded,
     ToolsDeactivated,
     ToolsSearched,
     ToolsShadowed,
@@ -95,6 +96,8 @@ def _tools(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
                 yield f"{seen} has an event of a tool that was activated via {event.via!r}"
         elif isinstance(event, ToolsDeactivated) and seen.phase.name != semconv.COMPOSE:
             yield f"{seen} has an event of a tool that was deactivated"
+        elif isinstance(event, ToolsBudgetExceeded) and event.tokens != found.get(semconv.COMPOSE_TOOL_TOKENS):
+            yield f"{seen} has an event of tools that take {event.tokens} tokens, and says something else"
     shadowed = sum(isinstance(event, ToolsShadowed) for event in events)
     if seen.phase.name == semconv.COMPOSE and shadowed > found.get(semconv.COMPOSE_SHADOWED, 0):
         yield f"{seen} has more events of collisions than it counts: {shadowed}"

@@ -109,6 +109,7 @@ COMPOSE: Final = Phase(
     names={
         "agent": semconv.AGENT_NAME,
         "tool_count": semconv.COMPOSE_TOOLS,
+        "tool_tokens": semconv.COMPOSE_TOOL_TOKENS,
         "message_count": semconv.COMPOSE_MESSAGES,
         "shadowed": semconv.COMPOSE_SHADOWED,
         "denied": semconv.COMPOSE_DENIED,

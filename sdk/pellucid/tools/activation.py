@@ -17,6 +17,8 @@ from pellucid.tools.collisions import Binding
 from pellucid.tools.names import LAZY_DISCOVERY, TOOL_SEARCH
 
 META: Final = frozenset((TOOL_SEARCH, LAZY_DISCOVERY))
+_EARLIER: Final = -1
+"""Stands for the iteration of what was used in an earlier run."""
 
 
 class Activation:
@@ -28,18 +30,22 @@ class Activation:
         most: How many of these there may be.
     """
 
-    __slots__ = ("_is_restored", "active", "iterations", "most")
+    __slots__ = ("_read", "_used", "active", "iterations", "most")
 
     def __init__(self, most: int) -> None:
         self.active: dict[str, Binding] = {}
         self.iterations = 0
         self.most = most
-        self._is_restored = False
+        self._read = 0
+        self._used: dict[str, int] = {}
 
     def activate(self, scope: Scope, span: SpanContext, catalog: Catalog, name: str, *, via: str) -> None:
         """Activate a tool, if the catalogue has it, it is lazy, and it is not active already."""
         binding = catalog.lazy.get(name)
-        if binding is None or name in self.active:
+        if binding is None:
+            return
+        self._use(name, scope.iteration)
+        if name in self.active:
             return
         self.active[name] = binding
         payload = {"tool_name": name, "provider_id": binding.provider_id, "via": via}
@@ -64,15 +70,25 @@ class Activation:
             )
 
     def restore(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> None:
-        """Activate what was discovered in an earlier run of the conversation; once in a run."""
-        if not self._is_restored:
-            self._is_restored = True
+        """Activate what was discovered in an earlier run of the conversation, once; later note what was called."""
+        if self._read == 0:
             for name in _discovered(history):
                 self.activate(scope, span, catalog, name, via="history")
             # What was run had been active, also where the discovery is no longer in the history.
             for name, result in _answered(history):
                 if not result.is_error:
                     self.activate(scope, span, catalog, name, via="history")
+            self._used = dict.fromkeys(self._used, _EARLIER)
+        else:
+            for name, _ in _answered(history[self._read :]):
+                if name in self.active:
+                    self._use(name, scope.iteration - 1)
+        self._read = len(history)
+
+    def _use(self, name: str, iteration: int) -> None:
+        """Note when a tool was used; what was used last stands at the end."""
+        self._used.pop(name, None)
+        self._used[name] = iteration
 
     def revoke(self, scope: Scope, span: SpanContext, catalog: Catalog) -> None:
         """Forget tools that are no longer there: what is listed again later has to be discovered again."""
@@ -80,10 +96,25 @@ class Activation:
             if (now := catalog.lazy.get(name)) is not None:
                 self.active[name] = now
                 continue
-            del self.active[name]
-            reason = "not_lazy" if name in catalog.bindings else "removed"
-            payload = {"tool_name": name, "provider_id": binding.provider_id, "reason": reason}
-            scope.emit(ToolsDeactivated, span, payload)
+            self._deactivate(scope, span, binding, name, "not_lazy" if name in catalog.bindings else "removed")
+
+    def fit(self, scope: Scope, span: SpanContext, most: int) -> None:
+        """Forget tools until those that are left take no more than `most` tokens: what was used longest ago goes first.
+
+        What was activated or called in the last iteration stays; the model has just asked for it.
+        """
+        over = sum(binding.tool.tokens for binding in self.active.values()) - most
+        for name, used in list(self._used.items()):
+            if over <= 0 or used >= scope.iteration - 1:
+                break
+            if (binding := self.active.get(name)) is not None:
+                over -= binding.tool.tokens
+                self._deactivate(scope, span, binding, name, "budget")
+
+    def _deactivate(self, scope: Scope, span: SpanContext, binding: Binding, name: str, reason: str) -> None:
+        del self.active[name], self._used[name]
+        payload = {"tool_name": name, "provider_id": binding.provider_id, "reason": reason}
+        scope.emit(ToolsDeactivated, span, payload)
 
 
 def _discovered(history: Iterable[Message]) -> Iterator[str]:

@@ -182,6 +182,16 @@ class Catalog:
         return {name: each for name, each in self.bindings.items() if name not in self.lazy}
 
     @cached_property
+    def eager_tokens(self) -> int:
+        """About how many tokens the tools take that are offered whatever is active."""
+        return sum(each.tool.tokens for name, each in self.bindings.items() if name not in self.lazy)
+
+    @property
+    def tokens(self) -> int:
+        """About how many tokens the offered tools take."""
+        return self.eager_tokens
+
+    @cached_property
     def named(self) -> Mapping[str, Binding]:
         """Lazy tools of which a model knows the names from the beginning."""
         return {name: each for name, each in self.lazy.items() if not self.is_lazy and each.tool.lazy != "search"}

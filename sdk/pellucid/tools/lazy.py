@@ -10,6 +10,7 @@ from typing import Final
 
 from opentelemetry.trace import SpanContext
 
+from pellucid.events import ToolsBudgetExceeded
 from pellucid.messages import Message, ToolCall
 from pellucid.telemetry import Scope
 from pellucid.tools.activation import Activation
@@ -46,6 +47,12 @@ class OfferedCatalog(Catalog):
         offered = {name: meta for name, meta in self.metas.items() if name == TOOL_SEARCH or self._has_more()}
         found = {**self.whole.eager, **offered, **{name: self.whole.lazy[name] for name in self.active}}
         return found, self.whole.shadowed
+
+    @cached_property
+    def tokens(self) -> int:
+        """About how many tokens the offered tools take."""
+        others = self.bindings.keys() - self.whole.eager.keys()
+        return self.whole.eager_tokens + sum(self.bindings[name].tool.tokens for name in others)
 
     def _has_more(self) -> bool:
         """Whether there are tools that `__lazy__tool__discovery__` has not discovered."""
@@ -88,14 +95,29 @@ class OfferedCatalog(Catalog):
 class Offers:
     """What one run is offered, iteration after iteration. Attributes: activation: the lazy tools that are active."""
 
-    __slots__ = ("_latest", "activation")
+    __slots__ = ("_latest", "_max_tokens", "_told", "activation")
 
-    def __init__(self, max_discoveries: int) -> None:
+    def __init__(self, max_discoveries: int, max_tokens: int | None = None) -> None:
         self.activation = Activation(max_discoveries)
+        self._max_tokens = max_tokens
         self._latest: OfferedCatalog | None = None
+        self._told = 0
 
     def of(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> Catalog:
         """Return what is offered of a catalogue: the catalogue itself if nothing in it is lazy."""
+        offered = self._of(scope, span, catalog, history)
+        if self._max_tokens is not None:
+            self._tell(scope, span, offered.tokens, self._max_tokens, catalog)
+        return offered
+
+    def _tell(self, scope: Scope, span: SpanContext, tokens: int, most: int, catalog: Catalog) -> None:
+        """Tell of an offer that takes more than it may, once for as long as it is the same."""
+        if tokens > most and tokens != self._told:
+            payload = {"tokens": tokens, "max_tokens": most, "eager_tokens": catalog.eager_tokens}
+            scope.emit(ToolsBudgetExceeded, span, payload)
+        self._told = tokens
+
+    def _of(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> Catalog:
         activation = self.activation
         if not catalog.lazy and not activation.active:
             return catalog
@@ -103,8 +125,13 @@ class Offers:
         activation.revoke(scope, span, catalog)
         if not catalog.lazy:
             return catalog
-        active, latest = tuple(activation.active), self._latest
+        latest = self._latest
         metas = latest.metas if latest is not None and latest.whole is catalog else metas_of(activation, catalog)
+        if self._max_tokens is not None:
+            # With all that discover others: they come back when something is deactivated.
+            fixed = catalog.eager_tokens + sum(meta.tool.tokens for meta in metas.values())
+            activation.fit(scope, span, self._max_tokens - fixed)
+        active = tuple(activation.active)
         if latest is not None and latest.whole is catalog and latest.active == active:
             return latest
         self._latest = OfferedCatalog(

@@ -134,6 +134,11 @@ class Tool:
         return blake2b(to_json(self.definition.to_dict(), serialize_unknown=True), digest_size=16).digest()
 
     @cached_property
+    def tokens(self) -> int:
+        """About how many tokens a model reads of the tool: four bytes of JSON each, rounded up."""
+        return -(-len(to_json(self.definition.to_dict(), serialize_unknown=True)) // 4)
+
+    @cached_property
     def validator(self) -> Validator:
         """Checks arguments. Raises ValueError if `input_schema` is broken."""
         return Validator(self.input_schema)
