@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
+from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan, NoOpTracer, NoOpTracerProvider
 
 from pellucid import (
     Agent,
@@ -27,6 +28,7 @@ from pellucid import (
     static_tools,
     tool,
 )
+from pellucid.telemetry import Telemetry
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from pellucid_exporters.testing import capture
 from support.runs import attributes, ending, within
@@ -570,6 +572,38 @@ async def test_discovery_may_be_forbidden() -> None:
 
 
 # --- cost -------------------------------------------------------------------------------------------------------------
+
+
+async def test_many_unknown_names_do_not_hold_up_the_event_loop() -> None:
+    """Each is told; what there is instead is said only a few times, and no close names are looked for among so many."""
+    for count, suggested in ((50, 5), (1000, 0)):
+        tools = [made(f"tool_number_{number}", lazy=True) for number in range(count)]
+        unknown = [f"tool_nmber_{number}" for number in range(60)]
+        model = ScriptedModel(discover(*unknown), "done")
+        [[said]] = results(await within(Agent("a", model=model, tools=tools).run("x")))
+        assert len(said["errors"]) == 60
+        assert sum("tool_number_49" in error for error in said["errors"]) == 5
+        assert sum("Did you mean" in error for error in said["errors"]) == suggested
+
+
+async def test_a_span_that_fails_does_not_fail_a_search() -> None:
+    """Spans are the application's."""
+
+    class Broken(NonRecordingSpan):
+        def set_attributes(self, attributes: Any) -> None:
+            raise RuntimeError("no attributes today")
+
+    class Tracers(NoOpTracerProvider, NoOpTracer):
+        def get_tracer(self, *args: Any, **options: Any) -> Any:
+            return self
+
+        def start_span(self, *args: Any, **options: Any) -> Any:
+            return Broken(INVALID_SPAN_CONTEXT)
+
+    model = ScriptedModel(ToolCall("tool_search", {"query": "mail"}), "done")
+    agent = Agent("a", model=model, providers=[shop()], telemetry=Telemetry(tracer_provider=Tracers()))
+    [[found]] = results(await within(agent.run("x")))
+    assert [each["name"] for each in found["results"]] == ["send_mail"]
 
 
 async def test_an_offer_that_does_not_change_has_one_digest(telemetry: Captured) -> None:

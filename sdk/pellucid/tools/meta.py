@@ -28,9 +28,13 @@ MOST_HITS: Final = 15
 LONGEST_DESCRIPTION: Final = 500
 """Characters of a description in a list of hits; it is whole when a tool is activated."""
 
+MOST_EXPLAINED: Final = 5
+"""Unknown names in one call of `__lazy__tool__discovery__` that are answered with all names that there are."""
+
 LONGEST_QUERY: Final = 1000
 BIG: Final = 500
-"""Tools from which on an index is made in a worker thread, because that takes long enough to be noticed."""
+"""Tools from which on an index is made in a worker thread, because that takes long enough to be noticed; nor are names
+suggested among so many."""
 
 _NAMES: Final[JSONObject] = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 64}
 _SEARCH_SCHEMA: Final[JSONObject] = {
@@ -149,7 +153,10 @@ class _Search:
         scope, span = current_scope(), trace.get_current_span()
         said = scope.text(query, LONGEST_QUERY)
         attributes = {semconv.SEARCH_QUERY: said, semconv.SEARCH_HITS: total, semconv.SEARCH_RANKED: names}
-        span.set_attributes({name: value for name, value in attributes.items() if value is not None})
+        try:
+            span.set_attributes({name: value for name, value in attributes.items() if value is not None})
+        except Exception as error:  # noqa: BLE001  (spans are the application's)
+            scope.fault("span", error)
         told = {"query": said, "hits": total, "names": tuple(names)}
         scope.emit(ToolsSearched, span.get_span_context(), told)
         hint = (
@@ -208,7 +215,8 @@ def discovery_tool(activation: Activation, catalog: Catalog) -> Tool:
         errors: list[str] = []
         for name in dict.fromkeys(_several(arguments["toolNames"])):
             if name not in named:
-                errors.append(_unknown(name, [each for each in named if each not in activation.active], list(named)))
+                left = [each for each in named if each not in activation.active]
+                errors.append(_unknown(name, left, list(named)) if len(errors) < MOST_EXPLAINED else _unknown_too(name))
                 continue
             activation.activate(scope, span, catalog, name, via=LAZY_DISCOVERY)
             tool = named[name].tool
@@ -230,6 +238,10 @@ def discovery_tool(activation: Activation, catalog: Catalog) -> Tool:
 
 
 def _unknown(name: str, left: list[str], known: list[str]) -> str:
-    close = get_close_matches(name, known, 3)
+    close = get_close_matches(name, known, 3) if len(known) <= BIG else []
     hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
     return f"Unknown tool: '{name}'. Available tools: [{', '.join(left)}].{hint}"
+
+
+def _unknown_too(name: str) -> str:
+    return f"Unknown tool: '{name}'. Those that are available are listed above."
