@@ -211,11 +211,6 @@ class Catalog:
     def _index(self) -> SearchIndex:
         return SearchIndex(each.tool for each in self.searched.values())
 
-    @property
-    def is_indexed(self) -> bool:
-        """Whether the index was made."""
-        return "_index" in self.__dict__
-
     def recorded_of(self, active: tuple[str, ...]) -> dict[object, Recorded]:
         """Return what is recorded of the definitions that are offered while these tools are active."""
         if len(self._recorded_of) > MOST:

@@ -20,11 +20,14 @@ from pellucid.telemetry import current_scope
 from pellucid.tools.activation import Activation
 from pellucid.tools.catalog import Catalog
 from pellucid.tools.names import LAZY_DISCOVERY, TOOL_SEARCH
-from pellucid.tools.search import Hit, SearchIndex
+from pellucid.tools.search import Hit
 from pellucid.tools.tool import Mcp, MetaTool, Tool
 from pellucid.types import JSONObject
 
 MOST_HITS: Final = 15
+FEW_HITS: Final = 3
+"""Suggestions for each of several unknown names."""
+
 LONGEST_DESCRIPTION: Final = 500
 """Characters of a description in a list of hits; it is whole when a tool is activated."""
 
@@ -33,8 +36,8 @@ MOST_EXPLAINED: Final = 5
 
 LONGEST_QUERY: Final = 1000
 BIG: Final = 500
-"""Tools from which on an index is made in a worker thread, because that takes long enough to be noticed; nor are names
-suggested among so many."""
+"""Tools from which on searching is done in a worker thread, because it takes long enough to be noticed; no close names
+are looked for among so many."""
 
 _NAMES: Final[JSONObject] = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 64}
 _SEARCH_SCHEMA: Final[JSONObject] = {
@@ -132,7 +135,7 @@ class _Search:
         self._activation.check()
         if names := _several(given.get("names")):
             wanted = [given["name"], *names] if given.get("name") else names
-            return {"tools": [await self._activate(name) for name in dict.fromkeys(wanted)]}
+            return {"tools": [await self._activate(name, FEW_HITS) for name in dict.fromkeys(wanted)]}
         if given.get("name"):
             return await self._activate(given["name"])
         if str(given.get("query") or "").strip():
@@ -141,14 +144,14 @@ class _Search:
             "Provide either `name` (to activate a tool) or `query` (to search).", error_type="invalid_arguments"
         )
 
-    async def _index(self) -> SearchIndex:
+    async def _find(self, query: str, most: int) -> tuple[list[Hit], int]:
         catalog = self._catalog
-        if catalog.is_indexed or len(catalog.searched) < BIG:
-            return catalog.index
-        return await anyio.to_thread.run_sync(lambda: catalog.index)
+        if len(catalog.searched) < BIG:
+            return catalog.index.search(query, most)
+        return await anyio.to_thread.run_sync(lambda: catalog.index.search(query, most))
 
     async def _search(self, query: str) -> JSONObject:
-        hits, total = (await self._index()).search(query, MOST_HITS)
+        hits, total = await self._find(query, MOST_HITS)
         names = [hit.tool.name for hit in hits]
         scope, span = current_scope(), trace.get_current_span()
         said = scope.text(query, LONGEST_QUERY)
@@ -166,10 +169,10 @@ class _Search:
         )
         return {"results": _listed(hits), "total": total, "hint": hint}
 
-    async def _activate(self, name: str) -> JSONObject:
+    async def _activate(self, name: str, most: int = MOST_HITS) -> JSONObject:
         binding = self._catalog.searched.get(name)
         if binding is None:
-            return await self._unknown(name)
+            return await self._unknown(name, most)
         span = trace.get_current_span().get_span_context()
         self._activation.activate(current_scope(), span, self._catalog, name, via=TOOL_SEARCH)
         tool = binding.tool
@@ -181,10 +184,10 @@ class _Search:
             "hint": f"Tool `{name}` is now available. Call it directly on your next turn.",
         }
 
-    async def _unknown(self, name: str) -> JSONObject:
+    async def _unknown(self, name: str, most: int) -> JSONObject:
         if name in self._catalog.eager:
             return {"activated": False, "name": name, "hint": f"Tool `{name}` needs no activation. Call it directly."}
-        suggestions, _ = (await self._index()).search(name[:LONGEST_QUERY], MOST_HITS)
+        suggestions, _ = await self._find(name, most)
         sources = (binding.source for binding in self._catalog.searched.values())
         return {
             "activated": False,
