@@ -53,8 +53,11 @@ def taken(work: Callable[[], object], times: int = 1) -> float:
     return statistics.median(found)
 
 
-async def run(tools: list[Tool], *, activate: bool) -> Captured:
-    """Let an agent with a lazy registry run some iterations; in each it activates a tool, or does nothing new."""
+async def run(tools: list[Tool], *, activate: bool, budget: int | None = None) -> Captured:
+    """Let an agent with a lazy registry run some iterations; in each it activates a tool, or does nothing new.
+
+    With a budget for a few tools, each one that is activated takes the place of another.
+    """
     names = iter([tool.name for tool in tools])
 
     def answer(request: ModelRequest) -> ToolCall | str:
@@ -63,7 +66,7 @@ async def run(tools: list[Tool], *, activate: bool) -> Captured:
         return ToolCall("tool_search", {"name": next(names) if activate else tools[0].name})
 
     registry = ToolRegistry(tools, registry_mode="lazy")
-    limits = Limits(max_iterations=ITERATIONS + 2, max_discoveries=ITERATIONS + 2)
+    limits = Limits(max_iterations=ITERATIONS + 2, max_discoveries=ITERATIONS + 2, max_tool_tokens=budget)
     with capture(fixed=False) as telemetry:
         agent = Agent("bench", model=FunctionModel(answer), providers=[registry], limits=limits)
         await agent.run("go")
@@ -82,11 +85,13 @@ def measure(size: int) -> tuple[float, ...]:
     chance = random.Random(1)
     same = anyio.run(partial(run, tools, activate=False))
     active = anyio.run(partial(run, tools, activate=True))
+    bounded = anyio.run(partial(run, tools, activate=True, budget=sum(tool.tokens for tool in tools[:5])))
     return (
         taken(lambda: SearchIndex(tools)),
         taken(lambda: index.search(" ".join(chance.choices(WORDS, k=4)), 15), QUERIES),
         median_of(same, "compose_request"),
         median_of(active, "compose_request"),
+        median_of(bounded, "compose_request"),
         median_of(active, "execute_tool"),
     )
 
@@ -94,9 +99,10 @@ def measure(size: int) -> tuple[float, ...]:
 def main() -> None:
     """Print a table."""
     print(f"\nmilliseconds, median; {QUERIES} queries of 4 words, {ITERATIONS} iterations")
-    print(f"{'tools':>8} {'index, once':>12} {'query':>8} {'compose':>8} {'and activated':>14} {'activate':>9}")
+    heads = ("tools", "index, once", "query", "compose", "and activated", "in a budget", "activate")
+    print("{:>8} {:>12} {:>8} {:>8} {:>14} {:>12} {:>9}".format(*heads))
     for size in SIZES:
-        print(f"{size:8,} {'{:12.1f} {:8.2f} {:8.2f} {:14.2f} {:9.2f}'.format(*measure(size))}")
+        print(f"{size:8,} {'{:12.1f} {:8.2f} {:8.2f} {:14.2f} {:12.2f} {:9.2f}'.format(*measure(size))}")
 
 
 if __name__ == "__main__":
