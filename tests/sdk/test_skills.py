@@ -178,6 +178,15 @@ async def test_a_skill_stays_active_with_its_history() -> None:
             ],
             id="another call of the same id",
         ),
+        pytest.param(
+            [
+                Message(
+                    "assistant", [ToolCall("other", {}, "1"), ToolCall("load_skill", {"skill_id": "refunds"}, "1")]
+                ),
+                Message("tool", [ToolResult("1", "x")]),
+            ],
+            id="another call of the same id before it",
+        ),
     ],
 )
 async def test_a_malformed_history_activates_nothing(history: list[Message]) -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pellucid import Agent, ConfigError, Limits, Message, Tool, ToolCall, ToolRegistry, ToolResult, semconv
 from pellucid.testing import FunctionModel, ScriptedModel
@@ -173,3 +177,17 @@ def test_a_budget_of_nothing_is_refused(most: int) -> None:
     """There are always tools; without a bound it is None."""
     with pytest.raises(ConfigError, match="max_tool_tokens"):
         Limits(max_tool_tokens=most)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from("abcde")), max_size=12), st.integers(0, 4))
+def test_no_request_takes_more_than_it_may(steps: list[tuple[bool, str]], fits: int) -> None:
+    """But for the one tool that was asked for last; and what stays, stays in its order."""
+    model = ScriptedModel(*[discover(name) if finds else ToolCall(name) for finds, name in steps], "done")
+    limits = replace(room(fits), max_iterations=20)
+    Agent("a", model=model, tools=lazy("abcde"), limits=limits).run_sync("x")
+    offered = offers(model)
+    assert all(len(offer) <= max(fits, 1) for offer in offered)
+    for before, after in pairwise(offered):
+        stays = "".join(name for name in before if name in after)
+        assert after.startswith(stays)
+        assert len(after) <= len(stays) + 1

@@ -140,7 +140,7 @@ class ActiveSkills:
     def __init__(self, known: Mapping[str, Skill]) -> None:
         self._known = known
         self._read = 0
-        self._asked: dict[str | None, str] = {}
+        self._asked: dict[str | None, str | None] = {}
         self.ids: tuple[str, ...] = ()
 
     def read(self, messages: Sequence[Message]) -> tuple[str, ...]:
@@ -148,8 +148,9 @@ class ActiveSkills:
         for message in messages[self._read :]:
             if message.role == "assistant":
                 # Ids of calls are unique in a message only, so that a result belongs to a call of the message before.
-                self._asked = {call.id: asked for call in message.tool_calls if (asked := self._skill(call))}
-            elif self._asked:
+                # Of two calls with one id the first was run.
+                self._asked = {call.id: self._skill(call) for call in reversed(message.tool_calls)}
+            else:
                 self._activate(part for part in message.parts if isinstance(part, ToolResult))
         self._read = len(messages)
         return self.ids
