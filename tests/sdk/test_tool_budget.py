@@ -164,6 +164,20 @@ async def test_of_a_history_what_was_called_last_is_kept(telemetry: Captured) ->
     assert evicted(telemetry) == [("b", "budget"), ("d", "budget")]
 
 
+async def test_what_a_history_ends_with_was_just_called() -> None:
+    """A run that goes on from the results of calls keeps the tools of these calls, though there is no room for all."""
+    history = [
+        Message("user", "x"),
+        Message("assistant", [ToolCall(DISCOVERY, {"toolNames": list("abc")}, "1")]),
+        Message("tool", [ToolResult("1", {"tools": [{"name": name} for name in "abc"]})]),
+        Message("assistant", [ToolCall("a", {}, "1"), ToolCall("b", {}, "2")]),
+    ]
+    results = Message("tool", [ToolResult("1", "a ran"), ToolResult("2", "not today", is_error=True)])
+    model = ScriptedModel("done")
+    await within(Agent("a", model=model, tools=lazy("abc"), limits=room(1)).run(results, history=history))
+    assert offers(model) == ["ab"]
+
+
 async def test_an_offer_within_its_budget_does_not_change() -> None:
     """The same bytes, in the same order, whichever of its tools are called."""
     model = ScriptedModel(discover("ba"), ToolCall("a"), ToolCall("b"), ToolCall("a"), "done")

@@ -79,10 +79,10 @@ class Activation:
                 if not result.is_error:
                     self.activate(scope, span, catalog, name, via="history")
             self._used = dict.fromkeys(self._used, _EARLIER)
-        else:
-            for name, _ in _answered(history[self._read :]):
-                if name in self.active:
-                    self._use(name, scope.iteration - 1)
+            self._read = _answered_last(history)
+        for name, _ in _answered(history[self._read :]):
+            if name in self.active:
+                self._use(name, scope.iteration - 1)
         self._read = len(history)
 
     def _use(self, name: str, iteration: int) -> None:
@@ -112,7 +112,8 @@ class Activation:
                 self._deactivate(scope, span, binding, name, "budget")
 
     def _deactivate(self, scope: Scope, span: SpanContext, binding: Binding, name: str, reason: str) -> None:
-        del self.active[name], self._used[name]
+        del self.active[name]
+        self._used.pop(name, None)
         payload = {"tool_name": name, "provider_id": binding.provider_id, "reason": reason}
         scope.emit(ToolsDeactivated, span, payload)
 
@@ -142,6 +143,14 @@ def _answered(messages: Iterable[Message]) -> Iterator[tuple[str, ToolResult]]:
             for part in message.parts:
                 if isinstance(part, ToolResult) and part.id in asked:
                     yield asked[part.id], part
+
+
+def _answered_last(history: Sequence[Message]) -> int:
+    """Return where the calls stand that the history ends with the results of; its end if it ends with something else."""
+    at = len(history)
+    while at and history[at - 1].role == "tool":
+        at -= 1
+    return at - 1 if 0 < at < len(history) and history[at - 1].role == "assistant" else len(history)
 
 
 def _names_in(response: Any) -> Iterator[str]:
