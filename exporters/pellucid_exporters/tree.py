@@ -151,6 +151,7 @@ def _facts(attributes: Mapping[str, Any]) -> Iterator[str]:
         yield str(cache)
     if phase == semconv.DISPATCH and semconv.PROVIDER_ID in attributes:
         yield f"from {attributes[semconv.PROVIDER_ID]}"
+    yield from _approval(attributes)
     for name, unit in (
         (semconv.DISCOVERY_TOOL_COUNT, "tool"),
         (semconv.COMPOSE_TOOLS, "tool"),
@@ -166,6 +167,17 @@ def _facts(attributes: Mapping[str, Any]) -> Iterator[str]:
         yield f"${cost:.4f}" if cost >= LEAST_COST else f"<${LEAST_COST}"
     if attributes.get(semconv.CATALOG_CHANGED):
         yield "changed"
+
+
+def _approval(attributes: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is known of a person's decision, or that one is waited for."""
+    if attributes.get(semconv.STOP_REASON) == "awaiting_approval":
+        yield "waits for approval"
+    outcome = attributes.get(semconv.APPROVAL_OUTCOME)
+    if outcome is None:
+        return
+    by, waited = attributes.get(semconv.APPROVAL_DECIDED_BY), attributes.get(semconv.APPROVAL_WAITED)
+    yield f"{outcome}{f' by {by}' if by else ''}{f' after {duration(waited)}' if isinstance(waited, float) else ''}"
 
 
 def _number(attributes: Mapping[str, Any], name: str) -> int | None:

@@ -112,6 +112,11 @@ COMPOSE_SHADOWED: Final = "pellucid.compose.shadowed"
 REQUEST_DIGEST: Final = "pellucid.request.digest"
 DISPATCH_MODE: Final = "pellucid.dispatch.mode"
 PERMISSION: Final = "pellucid.permission"
+APPROVAL_ID: Final = "pellucid.approval.id"
+APPROVAL_OUTCOME: Final = "pellucid.approval.outcome"
+APPROVAL_WAITED: Final = "pellucid.approval.waited"
+APPROVAL_DECIDED_BY: Final = "pellucid.approval.decided_by"
+RESUMED_FROM: Final = "pellucid.run.resumed_from"
 TOOL_SOURCE: Final = "pellucid.tool.source"
 TOOL_SOURCE_PLACE: Final = "pellucid.tool.source_place"
 SEARCH_QUERY: Final = "pellucid.search.query"
@@ -284,6 +289,21 @@ RUN_ITERATIONS: Final = Metric(
     description="Iterations of a run.",
     attributes=(AGENT_NAME, STOP_REASON),
     buckets=(1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0),
+)
+APPROVAL_PENDING: Final = Metric(
+    name="pellucid.approval.pending",
+    kind="updown",
+    unit="{approval}",
+    description="Tool calls that wait for a person to approve of them.",
+    attributes=(TOOL_NAME,),
+)
+APPROVAL_WAIT: Final = Metric(
+    name="pellucid.approval.wait",
+    kind="histogram",
+    unit="s",
+    description="Time from the request for an approval to the decision.",
+    attributes=(TOOL_NAME,),
+    buckets=(1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0, 14400.0, 86400.0),
 )
 RELIABILITY_DECISIONS: Final = Metric(
     name="pellucid.reliability.decisions",

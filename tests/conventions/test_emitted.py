@@ -10,6 +10,7 @@ import pytest
 from pellucid import (
     Agent,
     CapturePolicy,
+    Decision,
     DiscoveryContext,
     ModelError,
     Reliability,
@@ -93,6 +94,12 @@ async def test_what_is_described_is_emitted() -> None:
         await within(Agent("a", model=search, tools=[scene.add], registry_mode="lazy").run("hi"))
         model = ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "done")
         await within(Agent("a", model=model, tools=[scene.add], policy=lambda request: "allow").run("hi"))
+        asking = ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "done")
+        agent = Agent("a", model=asking, tools=[scene.add], policy=lambda request: "ask")
+        waits = await within(agent.run("hi"))
+        assert waits.checkpoint is not None
+        decision = Decision(waits.approvals[0].approval_id, approved=True, decided_by="ann")
+        await within(agent.resume(waits.checkpoint, decisions=[decision]))
         await over_mcp(modern_server().streamable_http_app, "refuse")
         await over_mcp(lambda: LegacyHttp().app, "count")
     emitted = {name for span in telemetry.spans for name in attributes(span)}

@@ -10,6 +10,7 @@ from pellucid import (
     Agent,
     CircuitBreaker,
     ConfigError,
+    Decision,
     DiscoveryError,
     DiscoveryProvider,
     Identity,
@@ -117,6 +118,18 @@ async def reliably(telemetry: Captured) -> None:
     await within(Agent("d", model=model, telemetry=telemetry, reliability=Reliability(rules)).run("x"))
 
 
+async def waiting(telemetry: Captured, run: Any) -> None:
+    """Run what waits for a person, who approves."""
+    asking = Tool(name="step", run=run, needs_approval=True)
+    waits = await within(
+        Agent("e", model=ScriptedModel(ToolCall("step")), tools=[asking], telemetry=telemetry).run("x")
+    )
+    decisions = [Decision(request.approval_id, True) for request in waits.approvals]
+    assert waits.checkpoint is not None
+    resumed = Agent("e", model=ScriptedModel("x"), tools=[asking], telemetry=telemetry)
+    await within(resumed.resume(waits.checkpoint, decisions=decisions))
+
+
 async def test_every_event_is_emitted_by_some_run(telemetry: Captured) -> None:
     """No event is declared that nothing tells."""
 
@@ -166,4 +179,5 @@ async def test_every_event_is_emitted_by_some_run(telemetry: Captured) -> None:
     model = ScriptedModel(*steps, lambda request: ToolCall(leave(request)), "y")
     await within(Agent("d", model=model, providers=[lazy]).run("x"))
     await within(Agent("c", model=ScriptedModel("x"), tools=[add], policy=lambda request: "deny").run("x"))
+    await waiting(telemetry, step)
     assert {event.name for event in telemetry.events} == set(EVENTS)

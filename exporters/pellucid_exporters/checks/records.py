@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pellucid import semconv
 from pellucid.events import (
@@ -21,6 +21,10 @@ from pellucid_exporters.checks.observed import PHASES, Observed, Seen
 
 if TYPE_CHECKING:
     from pellucid.events import Event
+
+
+RESTORED: Final = {"history": (semconv.COMPOSE,), "checkpoint": (semconv.COMPOSE, semconv.RUN)}
+"""Where tools are activated that were active before, by how that is known."""
 
 
 def check(observed: Observed) -> Iterator[str]:
@@ -90,8 +94,8 @@ def _tools(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
             if told != said:
                 yield f"{seen} says {said} of a search, but its event {told}"
         elif isinstance(event, ToolsActivated):
-            phase = semconv.COMPOSE if event.via == "history" else semconv.DISPATCH
-            if seen.phase.name != phase or event.via not in ("history", found.get(semconv.TOOL_NAME)):
+            phases = RESTORED.get(event.via, (semconv.DISPATCH,))
+            if seen.phase.name not in phases or event.via not in (*RESTORED, found.get(semconv.TOOL_NAME)):
                 yield f"{seen} has an event of a tool that was activated via {event.via!r}"
         elif isinstance(event, ToolsDeactivated) and seen.phase.name != semconv.COMPOSE:
             yield f"{seen} has an event of a tool that was deactivated"

@@ -28,13 +28,18 @@ class Activation:
         most: How many of these there may be.
     """
 
-    __slots__ = ("_is_restored", "active", "iterations", "most")
+    __slots__ = ("_is_restored", "_kept", "active", "iterations", "most")
 
     def __init__(self, most: int) -> None:
         self.active: dict[str, Binding] = {}
         self.iterations = 0
         self.most = most
         self._is_restored = False
+        self._kept: Sequence[str] | None = None
+
+    def take_up(self, names: Sequence[str]) -> None:
+        """Begin with the tools that were active when a run came to wait, whatever its history says."""
+        self._kept = names
 
     def activate(self, scope: Scope, span: SpanContext, catalog: Catalog, name: str, *, via: str) -> None:
         """Activate a tool, if the catalogue has it, it is lazy, and it is not active already."""
@@ -64,11 +69,13 @@ class Activation:
             )
 
     def restore(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> None:
-        """Activate what was discovered in an earlier run of the conversation; once in a run."""
-        if not self._is_restored:
-            self._is_restored = True
-            for name in _discovered(history):
-                self.activate(scope, span, catalog, name, via="history")
+        """Activate what was active when it came to wait, or what its history says was discovered; once in a run."""
+        if self._is_restored:
+            return
+        self._is_restored = True
+        names, via = (_discovered(history), "history") if self._kept is None else (self._kept, "checkpoint")
+        for name in names:
+            self.activate(scope, span, catalog, name, via=via)
 
     def revoke(self, scope: Scope, span: SpanContext, catalog: Catalog) -> None:
         """Forget tools that are no longer there: what is listed again later has to be discovered again."""
