@@ -31,6 +31,7 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
         if run.setup.permissions is not None and not closing:
             catalog = await _permitted(run, b, run.setup.permissions, catalog)
         if not closing:
+            catalog = run.pins.check(run, b, catalog, run.messages)
             catalog = run.offers.of(run, b.span.get_span_context(), catalog, run.messages)
         definitions = () if closing else catalog.definitions
         is_new = run.offering != catalog.digest

@@ -22,6 +22,7 @@ from pellucid.tools.collisions import Told
 from pellucid.tools.lazy import Offers
 from pellucid.tools.listing import Lister
 from pellucid.tools.permission import Permissions
+from pellucid.tools.pins import Pins
 from pellucid.tools.skills import ActiveSkills, Skill
 
 Status: TypeAlias = Literal["completed", "limit_reached"]
@@ -75,6 +76,7 @@ class Setup:
     listeners: Listeners
     skills: Mapping[str, Skill]
     permissions: Permissions | None
+    pin: bool
 
 
 class Run(Scope):
@@ -98,6 +100,7 @@ class Run(Scope):
         answering: Name of the model that answered last, of several the one that did.
         shadowed: Collisions of which the run was told last.
         offers: What is offered of catalogues with lazy tools.
+        pins: What tools were when the model was given them.
         answer: What the last answer came to: its text, or the value it says.
         repaired: Whether the model was told once that its answer is not of the type that is wanted.
     """
@@ -119,6 +122,7 @@ class Run(Scope):
         "offers",
         "outer_deadline",
         "permitted",
+        "pins",
         "reader",
         "repaired",
         "serial",
@@ -157,6 +161,7 @@ class Run(Scope):
         self.usage = Usage()
         self.tool_calls = 0
         self.offers = Offers(self.limits.max_discoveries)
+        self.pins = Pins(self.offers.activation, refuses=setup.pin)
         self.offered: set[str] = set()
         self.offering: str | None = None
         self.permitted: tuple[Catalog, Catalog] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -11,6 +12,7 @@ from pellucid import (
     Agent,
     CapturePolicy,
     DiscoveryContext,
+    DiscoveryProvider,
     ModelError,
     Reliability,
     Rule,
@@ -22,7 +24,7 @@ from pellucid import (
     static_tools,
 )
 from pellucid.mcp import MCPProvider
-from pellucid.testing import ScriptedModel
+from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters.testing import capture
 from support import scene
 from support.mcp_servers import LegacyHttp, modern_server, serving
@@ -93,6 +95,10 @@ async def test_what_is_described_is_emitted() -> None:
         await within(Agent("a", model=search, tools=[scene.add], registry_mode="lazy").run("hi"))
         model = ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "done")
         await within(Agent("a", model=model, tools=[scene.add], policy=lambda request: "allow").run("hi"))
+        listings = ([scene.add], [replace(scene.add, description="Subtract.")])
+        hub = DiscoveryProvider(FakeHub(lambda number: listings[number > 1]), id="hub", ttl=0.0)
+        model = ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "done")
+        await within(Agent("a", model=model, providers=[hub]).run("hi"))
         await over_mcp(modern_server().streamable_http_app, "refuse")
         await over_mcp(lambda: LegacyHttp().app, "count")
     emitted = {name for span in telemetry.spans for name in attributes(span)}

@@ -165,5 +165,8 @@ async def test_every_event_is_emitted_by_some_run(telemetry: Captured) -> None:
 
     model = ScriptedModel(*steps, lambda request: ToolCall(leave(request)), "y")
     await within(Agent("d", model=model, providers=[lazy]).run("x"))
+    changing = FakeHub(lambda number: [Tool(name="step", run=step, description=str(number))])
+    model = ScriptedModel(ToolCall("step"), "x")
+    await within(Agent("e", model=model, providers=[DiscoveryProvider(changing, id="hub", ttl=0.0)]).run("x"))
     await within(Agent("c", model=ScriptedModel("x"), tools=[add], policy=lambda request: "deny").run("x"))
     assert {event.name for event in telemetry.events} == set(EVENTS)

@@ -13,6 +13,7 @@ from pellucid.events import (
     ReliabilityRetried,
     ToolsActivated,
     ToolsDeactivated,
+    ToolsRedefined,
     ToolsSearched,
     ToolsShadowed,
 )
@@ -95,9 +96,14 @@ def _tools(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
                 yield f"{seen} has an event of a tool that was activated via {event.via!r}"
         elif isinstance(event, ToolsDeactivated) and seen.phase.name != semconv.COMPOSE:
             yield f"{seen} has an event of a tool that was deactivated"
+        elif isinstance(event, ToolsRedefined) and seen.phase.name != semconv.COMPOSE:
+            yield f"{seen} has an event of a tool that was redefined"
     shadowed = sum(isinstance(event, ToolsShadowed) for event in events)
     if seen.phase.name == semconv.COMPOSE and shadowed > found.get(semconv.COMPOSE_SHADOWED, 0):
         yield f"{seen} has more events of collisions than it counts: {shadowed}"
+    refused = sum(isinstance(event, ToolsRedefined) and event.refused for event in events)
+    if seen.phase.name == semconv.COMPOSE and refused > found.get(semconv.COMPOSE_REDEFINED, 0):
+        yield f"{seen} has more events of tools that are refused than it counts redefined ones: {refused}"
 
 
 def _lines(seen: Seen, lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-from pellucid.errors import ConfigError, InvalidCatalog, ToolNameCollision, describe
+from pellucid.errors import ConfigError, InvalidCatalog, ToolError, ToolNameCollision, describe
 from pellucid.messages import ToolCall, ToolDefinition
 from pellucid.telemetry import Recorded
 from pellucid.tools.collisions import Binding, Collisions, Shadowed, resolve
@@ -215,8 +215,8 @@ class Catalog:
         """Return what a name stands for."""
         return self.bindings.get(name)
 
-    def refusal(self, name: str) -> str | None:
-        """Return why a tool that is there may not be called now; None if it may."""
+    def refusal(self, name: str) -> ToolError | None:
+        """Return why a tool that is there may not be called now, for the model to read; None if it may."""
         return None
 
     def groups(self, calls: Sequence[ToolCall]) -> list[Sequence[ToolCall]]:
