@@ -82,7 +82,8 @@ async def _execute(run: Run, catalog: Catalog, call: ToolCall) -> ToolResult:
             raise
         except Exception as error:  # noqa: BLE001  (whatever a tool raises is a result for the model)
             b.fail(error)
-            result = ToolResult(_id(call), _explain(error), is_error=True, name=call.name)
+            said = to_response(_explain(error), run.limits.max_result_bytes)
+            result = ToolResult(_id(call), said, is_error=True, name=call.name)
         else:
             result = ToolResult(_id(call), response, name=call.name)
         b.output(result.to_dict()["response"])

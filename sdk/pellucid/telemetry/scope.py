@@ -24,6 +24,7 @@ from pellucid.telemetry.logging import LogLines
 from pellucid.telemetry.metrics import instruments_of
 from pellucid.telemetry.pipeline import Pipeline, current_default
 from pellucid.telemetry.recording import Recorder
+from pellucid.text import clean
 from pellucid.version import __version__
 
 MAX_ERROR: Final = 4 * 1024
@@ -211,7 +212,9 @@ class Scope:
         if part not in _faults_logged:
             _faults_logged.add(part)
             logging.getLogger("pellucid").warning(
-                "telemetry part %r failed (%s); runs are not affected; further faults are only counted", part, text
+                "telemetry part %r failed (%s); runs are not affected; further faults are only counted",
+                part,
+                clean(text),
             )
         if self.heard(TelemetryError.name):
             span = trace.get_current_span().get_span_context()
