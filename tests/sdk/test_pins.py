@@ -142,6 +142,20 @@ async def test_the_same_tool_from_another_provider_is_a_change(telemetry: Captur
     assert "is no longer what it was" in results(result)[1]
 
 
+async def test_the_same_builtin_from_another_provider_is_a_change(telemetry: Captured) -> None:
+    """Although its source is the same."""
+    one, two = ToolRegistry([GOOD], id="one"), ToolRegistry(id="two")
+
+    def swap(request: object) -> ToolCall:
+        one.unregister("read")
+        two.register(GOOD)
+        return READ
+
+    await within(Agent("a", model=ScriptedModel(swap, "done"), providers=[one, two]).run("x"))
+    digest = GOOD.digest.hex()
+    assert told(telemetry) == [("read", "two", digest, digest, "offer", False)]
+
+
 async def test_the_same_tool_from_another_source_is_a_change(telemetry: Captured) -> None:
     """A registry has tools of many servers."""
     registry = ToolRegistry()
@@ -448,6 +462,19 @@ async def test_a_change_that_was_offered_is_what_is_pinned_unless_it_is_refused(
         state = await pinned_in(agent)
         assert state["read"].startswith(expected.digest.hex())
     assert len(told(telemetry)) == 2
+
+
+async def test_pins_that_come_late_hold_too() -> None:
+    """What they were restored after was compared without them."""
+    state = await pinned_in(Agent("a", model=ScriptedModel("x"), providers=[hub([EVIL])]))
+
+    def late(request: object) -> ToolCall:
+        run.pins.restore(state)
+        return ToolCall("now", {})
+
+    agent = Agent("a", model=ScriptedModel(late, READ, "y"), tools=[GOOD, OTHER], pin=True)
+    run = agent._begin("x", (), identity=None, signal=None, deps=None)
+    assert "is no longer what it was" in results(await within(execute(run)))[1]
 
 
 @pytest.mark.parametrize("mark", ["", "x", "0" * 64, None, 7, ["x"], {"digest": "x"}], ids=repr)
