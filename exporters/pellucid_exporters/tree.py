@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import StatusCode
 
 from pellucid import semconv
+from pellucid.text import clean
 
 WIDEST_NAME: Final = 52
 LONGEST_CONTENT: Final = 400
@@ -62,11 +63,6 @@ def fitted(tree: Sequence[Line], width: int) -> list[Line]:
 def plain(tree: Sequence[Line]) -> str:
     """Return lines as plain text."""
     return "\n".join("".join(word.text for word in line).rstrip() for line in tree)
-
-
-def clean(text: object) -> str:
-    """Make text harmless for a terminal: names come from hubs and models."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in str(text))
 
 
 def duration(seconds: float) -> str:

@@ -121,7 +121,7 @@ def resolve(run: Run, b: Boundary, catalog: Catalog, call: ToolCall) -> Binding:
         raise run.setup.permissions.refuse(run, b.span.get_span_context(), denied, id_of(call))
     if (binding := catalog.find(call.name)) is not None:
         if (refusal := catalog.refusal(call.name)) is not None:
-            raise ToolError(refusal, error_type="tool_not_active")
+            raise refusal
         return binding
     if call.name in run.offered:
         raise ToolError(

@@ -64,6 +64,7 @@ class Agent(Generic[OutputT]):
             say which provider's is taken, `prefix` offers the later one as `<provider id>__<name>`.
         registry_mode: `full` offers all tools to the model. `lazy` offers `tool_search` in their place, with which it
             finds and activates them.
+        pin: Keep back a tool that has changed under its name since the model was given it, or its call was approved.
 
     Raises:
         ConfigError: something of this cannot work.
@@ -90,6 +91,7 @@ class Agent(Generic[OutputT]):
         reliability: Reliability | None = None,
         collisions: Collisions = "error",
         registry_mode: RegistryMode = "full",
+        pin: bool = False,
     ) -> None: ...
 
     @overload  # to type checkers a union, a Literal or an Annotated is no type[...]
@@ -112,6 +114,7 @@ class Agent(Generic[OutputT]):
         reliability: Reliability | None = None,
         collisions: Collisions = "error",
         registry_mode: RegistryMode = "full",
+        pin: bool = False,
     ) -> None: ...
 
     def __init__(
@@ -133,6 +136,7 @@ class Agent(Generic[OutputT]):
         reliability: Reliability | None = None,
         collisions: Collisions = "error",
         registry_mode: RegistryMode = "full",
+        pin: bool = False,
     ) -> None:
         if not name:
             raise ConfigError("Agent: name must not be empty; it names the agent in traces and metrics")
@@ -172,6 +176,7 @@ class Agent(Generic[OutputT]):
             listeners=Listeners(),
             skills=loader.skills,
             permissions=Permissions(policy) if policy is not None else None,
+            pin=pin,
         )
 
     def __repr__(self) -> str:

@@ -44,6 +44,7 @@ class Checkpoint:
         discoveries: Iterations so far that only discovered tools.
         usage: Used so far.
         active: Names of the lazy tools that are active.
+        pins: What the tools were when the model was given them; see `tools/pins.py`.
         messages: The conversation; the last message has the calls that wait.
         results: What the other calls of that message came to.
         approvals: What is asked.
@@ -61,6 +62,7 @@ class Checkpoint:
     discoveries: int = 0
     usage: Usage = field(default_factory=Usage)
     active: list[str] = field(default_factory=list)
+    pins: dict[str, str] = field(default_factory=dict)
     messages: list[JSONObject] = field(default_factory=list)
     results: list[JSONObject] = field(default_factory=list)
     approvals: list[ApprovalRequest] = field(default_factory=list)

@@ -64,6 +64,7 @@ async def offer(run: Run, b: Boundary, catalog: Catalog) -> Catalog:
     """
     if run.setup.permissions is not None:
         catalog = await _permitted(run, b, run.setup.permissions, catalog)
+    catalog = run.pins.check(run, b, catalog, run.messages)
     return run.offers.of(run, b.span.get_span_context(), catalog, run.messages)
 
 

@@ -130,7 +130,8 @@ async def _execute(run: Run, catalog: Catalog, call: ToolCall, known: Admission)
             raise
         except Exception as error:  # noqa: BLE001  (whatever a tool raises is a result for the model)
             b.fail(error)
-            result = ToolResult(id_of(call), _explain(error), is_error=True, name=call.name)
+            said = to_response(_explain(error), run.limits.max_result_bytes)
+            result = ToolResult(id_of(call), said, is_error=True, name=call.name)
         else:
             result = ToolResult(id_of(call), response, name=call.name)
         if known.settled is not None and known.settled.note is not None:

@@ -185,6 +185,27 @@ class ToolsDeactivated(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsRedefined(Event):
+    """A tool has another definition than before under the same name, or comes from another provider or source.
+
+    Attributes:
+        provider_id: Who lists it now.
+        digest: Hash of its definition.
+        previous_digest: Hash of the one before; the same if only the provider or the source is another.
+        after: What the tool was pinned at: `offer`, `activation` or `approval`.
+        refused: Whether it is kept from the model; False too when it is again what it was.
+    """
+
+    name: ClassVar[str] = "tools.redefined"
+    tool_name: str
+    provider_id: str
+    digest: str
+    previous_digest: str
+    after: str
+    refused: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestComposed(Event):
     """A model request is ready. Attributes: digest: hash of it; None if nothing is recorded."""
 

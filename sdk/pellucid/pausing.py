@@ -42,6 +42,7 @@ def pause(run: Run, b: Boundary, paused: Paused) -> JSONObject:
         discoveries=run.offers.activation.iterations,
         usage=run.spent + run.delegated,
         active=list(run.offers.activation.active),
+        pins=run.pins.to_dict(),
         messages=dump_messages(run.messages),
         results=[dump_part(result) for result in paused.results],
         approvals=[each.request for each in paused.waiting],
@@ -109,6 +110,7 @@ def prepare(run: Run, state: Checkpoint, decisions: Sequence[Decision], claims: 
     run.offered.update(call.name for call in run.messages[-1].tool_calls)
     run.offers.activation.iterations = state.discoveries
     run.offers.activation.take_up(state.active)
+    run.pins.restore(state.pins)
 
 
 async def take_up(resumption: Resumption, catalog: Catalog, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:

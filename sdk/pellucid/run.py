@@ -24,6 +24,7 @@ from pellucid.tools.collisions import Told
 from pellucid.tools.lazy import Offers
 from pellucid.tools.listing import Lister
 from pellucid.tools.permission import Permissions
+from pellucid.tools.pins import Pins
 from pellucid.tools.skills import ActiveSkills, Skill
 from pellucid.types import JSONObject
 
@@ -85,6 +86,7 @@ class Setup:
     listeners: Listeners
     skills: Mapping[str, Skill]
     permissions: Permissions | None
+    pin: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,7 @@ class Run(Scope):
         answering: Name of the model that answered last, of several the one that did.
         shadowed: Collisions of which the run was told last.
         offers: What is offered of catalogues with lazy tools.
+        pins: What tools were when the model was given them.
         answer: What the last answer came to: its text, or the value it says.
         repaired: Whether the model was told once that its answer is not of the type that is wanted.
     """
@@ -167,6 +170,7 @@ class Run(Scope):
         "outer_deadline",
         "paused",
         "permitted",
+        "pins",
         "reader",
         "repaired",
         "resumption",
@@ -209,6 +213,7 @@ class Run(Scope):
         self.paused: Paused | None = None
         self.tool_calls = 0
         self.offers = Offers(self.limits.max_discoveries)
+        self.pins = Pins(self.offers.activation, refuses=setup.pin)
         self.offered: set[str] = set()
         self.offering: str | None = None
         self.permitted: tuple[Catalog, Catalog] | None = None

@@ -119,7 +119,11 @@ async def reliably(telemetry: Captured) -> None:
 
 
 async def waiting(telemetry: Captured, run: Any) -> None:
-    """Run what waits for a person, who approves."""
+    """Run what waits for a person, who approves; and before, a tool that changes under its name."""
+    changing = FakeHub(lambda number: [Tool(name="step", run=run, description=str(number))])
+    provider = DiscoveryProvider(changing, id="hub", ttl=0.0)
+    model = ScriptedModel(ToolCall("step"), "x")
+    await within(Agent("e", model=model, providers=[provider], telemetry=telemetry).run("x"))
     asking = Tool(name="step", run=run, needs_approval=True)
     waits = await within(
         Agent("e", model=ScriptedModel(ToolCall("step")), tools=[asking], telemetry=telemetry).run("x")
@@ -167,6 +171,7 @@ async def test_every_event_is_emitted_by_some_run(telemetry: Captured) -> None:
         await within(agent.run("x"))
     await within(Agent("b", model=ScriptedModel("one", '{"result": 1}'), output=int, telemetry=telemetry).run("x"))
     await reliably(telemetry)
+    await waiting(telemetry, step)
     found_twice = [static_tools([good]), ToolRegistry([good])]
     await within(Agent("c", model=ScriptedModel("x"), providers=found_twice, collisions="first").run("x"))
     lazy = ToolRegistry([good], registry_mode="lazy")
@@ -179,5 +184,4 @@ async def test_every_event_is_emitted_by_some_run(telemetry: Captured) -> None:
     model = ScriptedModel(*steps, lambda request: ToolCall(leave(request)), "y")
     await within(Agent("d", model=model, providers=[lazy]).run("x"))
     await within(Agent("c", model=ScriptedModel("x"), tools=[add], policy=lambda request: "deny").run("x"))
-    await waiting(telemetry, step)
     assert {event.name for event in telemetry.events} == set(EVENTS)

@@ -13,6 +13,7 @@ from pellucid.events import (
     ReliabilityRetried,
     ToolsActivated,
     ToolsDeactivated,
+    ToolsRedefined,
     ToolsSearched,
     ToolsShadowed,
 )
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from pellucid.events import Event
 
 
-RESTORED: Final = {"history": (semconv.COMPOSE,), "checkpoint": (semconv.COMPOSE, semconv.RUN)}
-"""Where tools are activated that were active before, by how that is known."""
+RESTORED: Final = ("history", "checkpoint")
+"""How it is known that tools were active before."""
 
 
 def check(observed: Observed) -> Iterator[str]:
@@ -87,6 +88,8 @@ def _failures(seen: Seen) -> int:
 def _tools(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
     """Check that what is told of tools is told of the span in which it happened, which says the same."""
     found = seen.attributes
+    # What is offered is found out when a request is composed, and when a run goes on, before the calls that waited.
+    offers = seen.phase.name == semconv.COMPOSE or semconv.RESUMED_FROM in found
     for event in events:
         if isinstance(event, ToolsSearched):
             told: tuple[Any, ...] = (event.query, event.hits, event.names)
@@ -94,14 +97,19 @@ def _tools(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
             if told != said:
                 yield f"{seen} says {said} of a search, but its event {told}"
         elif isinstance(event, ToolsActivated):
-            phases = RESTORED.get(event.via, (semconv.DISPATCH,))
-            if seen.phase.name not in phases or event.via not in (*RESTORED, found.get(semconv.TOOL_NAME)):
+            is_restored = event.via in RESTORED
+            if not (offers if is_restored else event.via == found.get(semconv.TOOL_NAME)):
                 yield f"{seen} has an event of a tool that was activated via {event.via!r}"
-        elif isinstance(event, ToolsDeactivated) and seen.phase.name != semconv.COMPOSE:
+        elif isinstance(event, ToolsDeactivated) and not offers:
             yield f"{seen} has an event of a tool that was deactivated"
+        elif isinstance(event, ToolsRedefined) and not offers:
+            yield f"{seen} has an event of a tool that was redefined"
     shadowed = sum(isinstance(event, ToolsShadowed) for event in events)
     if seen.phase.name == semconv.COMPOSE and shadowed > found.get(semconv.COMPOSE_SHADOWED, 0):
         yield f"{seen} has more events of collisions than it counts: {shadowed}"
+    refused = sum(isinstance(event, ToolsRedefined) and event.refused for event in events)
+    if seen.phase.name == semconv.COMPOSE and refused > found.get(semconv.COMPOSE_REDEFINED, 0):
+        yield f"{seen} has more events of tools that are refused than it counts redefined ones: {refused}"
 
 
 def _lines(seen: Seen, lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:

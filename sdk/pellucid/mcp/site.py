@@ -20,6 +20,7 @@ from pellucid.errors import DiscoveryBackoff, DiscoveryError, DiscoveryTimeout, 
 from pellucid.mcp.connection import Connection, ServerGone
 from pellucid.mcp.transports import Target
 from pellucid.telemetry import current_scope
+from pellucid.text import excerpt
 from pellucid.tools import Tool
 from pellucid.tools.discovery_cache import backoff
 from pellucid.tools.flight import Flight
@@ -204,7 +205,7 @@ class Site:
                 return tools, min(said) / 1000
             if cursor in seen:
                 raise InvalidCatalog(
-                    self._plan.id, f"the server repeats the cursor {cursor!r} of its tool list for ever"
+                    self._plan.id, f"the server repeats the cursor {excerpt(repr(cursor))} of its tool list for ever"
                 )
             seen.add(cursor)
         raise InvalidCatalog(self._plan.id, f"the server's tool list has more than {MAX_PAGES} pages")
@@ -242,6 +243,12 @@ class Site:
         self._failures, self._asleep_until, self._error = 0, 0.0, None
 
 
+def type_of(error: MCPError) -> str:
+    """Return the value of `error.type`: the code, unless the server made it up: each would be a time series more."""
+    known = -32768 <= error.code <= -32000 or 100 <= error.code <= 599  # noqa: PLR2004  (of JSON-RPC, and of HTTP)
+    return str(error.code) if known else semconv.OTHER
+
+
 def trace_context() -> Any:
     """Return the current trace context as a request's `_meta`; in-process servers are sent no other."""
     carrier: dict[str, str] = {}
@@ -256,7 +263,7 @@ def _cause(error: BaseException) -> BaseException:
 def _typed(failure: DiscoveryError, error: BaseException) -> DiscoveryError:
     """Take over `error.type`: the code, if a server answered with an error."""
     if isinstance(error, MCPError):
-        failure.error_type = str(error.code)
+        failure.error_type = type_of(error)
     elif isinstance(error, DiscoveryError) and error.error_type:
         failure.error_type = error.error_type
     return failure

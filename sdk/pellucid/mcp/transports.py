@@ -27,6 +27,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCRequest
 
 from pellucid.errors import ConfigError
+from pellucid.text import clean
 
 CONNECT_PATIENCE: Final = 30.0
 READ_PATIENCE: Final = 300.0
@@ -36,6 +37,9 @@ REQUEST_SENT: Final[ContextVar[Callable[[str], None] | None]] = ContextVar("pell
 """Told the id of each JSON-RPC request that its context sends; the MCP SDK gives it and tells nobody."""
 
 _LAST_WORDS: Final = 10
+_LONGEST_LINE: Final = 1_000
+"""Characters of a line of a server's standard error; a longer one is taken for several."""
+
 _SESSION: Final = "mcp-session-id"
 _log = logging.getLogger("pellucid.mcp")
 
@@ -265,6 +269,7 @@ async def _process(parameters: StdioServerParameters, errlog: TextIO | None, lin
 def _listen(source: int, command: str, link: Link) -> None:
     """Read a server's standard error to its end, in a thread."""
     with os.fdopen(source, encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            link.words.append(line.rstrip())
-            _log.debug("%s: %s", command, line.rstrip())
+        while line := lines.readline(_LONGEST_LINE):
+            said = clean(line.rstrip())
+            link.words.append(said)
+            _log.debug("%s: %s", command, said)

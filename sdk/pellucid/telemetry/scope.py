@@ -24,6 +24,7 @@ from pellucid.telemetry.logging import LogLines
 from pellucid.telemetry.metrics import instruments_of
 from pellucid.telemetry.pipeline import Pipeline, current_default
 from pellucid.telemetry.recording import Recorder
+from pellucid.text import clean
 from pellucid.types import JSONValue
 from pellucid.version import __version__
 
@@ -218,7 +219,9 @@ class Scope:
         if part not in _faults_logged:
             _faults_logged.add(part)
             logging.getLogger("pellucid").warning(
-                "telemetry part %r failed (%s); runs are not affected; further faults are only counted", part, text
+                "telemetry part %r failed (%s); runs are not affected; further faults are only counted",
+                part,
+                clean(text),
             )
         if self.heard(TelemetryError.name):
             span = trace.get_current_span().get_span_context()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from opentelemetry.trace import SpanContext
@@ -73,7 +73,9 @@ class Activation:
         if self._is_restored:
             return
         self._is_restored = True
-        names, via = (_discovered(history), "history") if self._kept is None else (self._kept, "checkpoint")
+        names, via = self._kept, "checkpoint"
+        if names is None:
+            names, via = [name for name, _ in discovered(history)], "history"
         for name in names:
             self.activate(scope, span, catalog, name, via=via)
 
@@ -83,14 +85,18 @@ class Activation:
             if (now := catalog.lazy.get(name)) is not None:
                 self.active[name] = now
                 continue
+            if catalog.refusal(name) is not None:
+                continue  # it has changed and is refused; should it be again what it was, it is active again
             del self.active[name]
             reason = "not_lazy" if name in catalog.bindings else "removed"
             payload = {"tool_name": name, "provider_id": binding.provider_id, "reason": reason}
             scope.emit(ToolsDeactivated, span, payload)
 
 
-def _discovered(history: Iterable[Message]) -> Iterator[str]:
-    """Yield the tools that results of discoveries in the history say were activated; what is malformed says nothing.
+def discovered(history: Iterable[Message]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the tools that results of discoveries in the history say were activated, and what these say of them.
+
+    What is malformed says nothing.
 
     A history comes from the caller and may be forged. It can activate only what the catalogue lists anyway, which is
     what a model could do too.
@@ -101,10 +107,10 @@ def _discovered(history: Iterable[Message]) -> Iterator[str]:
             if isinstance(part, ToolCall) and message.role == "assistant" and part.name in META and part.id:
                 asked.add(part.id)
             elif isinstance(part, ToolResult) and message.role == "tool" and part.id in asked and not part.is_error:
-                yield from _names_in(part.response)
+                yield from _found_in(part.response)
 
 
-def _names_in(response: Any) -> Iterator[str]:
+def _found_in(response: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if isinstance(response, str):
         try:
             response = json.loads(response)
@@ -116,4 +122,4 @@ def _names_in(response: Any) -> Iterator[str]:
     is_list = isinstance(listed, list)
     for each in listed if is_list else [response]:
         if isinstance(each, dict) and each.get("activated", is_list) is True and isinstance(each.get("name"), str):
-            yield each["name"]
+            yield each["name"], each

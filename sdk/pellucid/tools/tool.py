@@ -135,12 +135,21 @@ class Tool:
     @cached_property
     def digest(self) -> bytes:
         """Hash of everything a model sees of the tool."""
-        return blake2b(to_json(self.definition.to_dict(), serialize_unknown=True), digest_size=16).digest()
+        return digest_of(self.definition)
 
     @cached_property
     def validator(self) -> Validator:
         """Checks arguments. Raises ValueError if `input_schema` is broken."""
         return Validator(self.input_schema)
+
+
+def digest_of(definition: ToolDefinition) -> bytes:
+    """Return a hash of a definition.
+
+    Raises:
+        ValueError: it cannot be turned into JSON.
+    """
+    return blake2b(to_json(definition.to_dict(), serialize_unknown=True), digest_size=16).digest()
 
 
 class MetaTool(Tool):
