@@ -12,11 +12,13 @@ from mcp import Client, MCPError
 from mcp_types import Tool as ServerTool
 from opentelemetry import propagate, trace
 from opentelemetry.util.types import AttributeValue
+from pydantic import ValidationError
 
 from pellucid import semconv
 from pellucid.background import OutOfTime
 from pellucid.context import DiscoveryContext
 from pellucid.errors import DiscoveryBackoff, DiscoveryError, DiscoveryTimeout, InvalidCatalog, describe
+from pellucid.mcp.broken import Broken, first_problem, set_aside
 from pellucid.mcp.connection import Connection, ServerGone
 from pellucid.mcp.transports import Target
 from pellucid.telemetry import current_scope
@@ -42,7 +44,7 @@ class Plan:
     target: Target
     timeout: float | None
     ttl: float | None
-    build: Callable[[list[ServerTool]], Tools]
+    build: Callable[[list[ServerTool | Broken]], Tools]
     attributes: Mapping[str, AttributeValue]
     opened: Callable[[Connection], None]
     ended: Callable[[Connection], None]
@@ -52,7 +54,7 @@ class Plan:
 class _Listing:
     """A listing. Attributes: lifetime: seconds that it is good for."""
 
-    listed: list[ServerTool]
+    listed: list[ServerTool | Broken]
     tools: Tools
     lifetime: float
 
@@ -190,15 +192,21 @@ class Site:
         tools = last.tools if last is not None and last.listed == listed else self._plan.build(listed)
         return _Listing(listed=listed, tools=tools, lifetime=self._lifetime(connection, said))
 
-    async def _pages(self, client: Client) -> tuple[list[ServerTool], float]:
+    async def _pages(self, client: Client) -> tuple[list[ServerTool | Broken], float]:
         """Return all pages, and the shortest time that one of them is good for."""
-        tools: list[ServerTool] = []
+        tools: list[ServerTool | Broken] = []
         seen: set[str] = set()
         said: list[int] = []
         cursor: str | None = None
         for _ in range(MAX_PAGES):
-            page = await client.list_tools(cursor=cursor, meta=trace_context())
-            tools += page.tools
+            try:
+                page = await client.list_tools(cursor=cursor, meta=trace_context())
+            except ValidationError as error:
+                raise InvalidCatalog(
+                    self._plan.id,
+                    f"the server's tool list is one that the protocol does not allow: {first_problem(error)}",
+                ) from error
+            tools += [*page.tools, *set_aside(page)]
             said.append(page.ttl_ms)
             cursor = page.next_cursor
             if not cursor:

@@ -16,7 +16,7 @@ from pellucid.text import excerpt
 from pellucid.tools.collisions import Binding, Collisions, Shadowed, resolve
 from pellucid.tools.names import LONGEST, RESERVED, problem_of
 from pellucid.tools.search import SearchIndex
-from pellucid.tools.tool import Builtin, MetaTool, Tool, ToolSource
+from pellucid.tools.tool import BrokenTool, Builtin, MetaTool, Tool, ToolSource
 from pellucid.types import JSONValue
 
 REMEMBERED: Final = 256
@@ -104,7 +104,8 @@ def check_catalog(provider_id: str, tools: Sequence[Any], *, quarantine: bool = 
 def _problem(item: Any, others: dict[str, Tool]) -> str | None:
     if not isinstance(item, Tool):
         return f"its list holds {_kind(item)} instead of a Tool"
-    if not isinstance(item, MetaTool) and (problem := problem_of(item.name)) is not None:
+    problem = item.problem if isinstance(item, BrokenTool) else problem_of(item.name)
+    if problem is not None and not isinstance(item, MetaTool):
         return problem
     if item.name in others:
         return f"two tools are called {item.name!r}"

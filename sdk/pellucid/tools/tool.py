@@ -156,6 +156,13 @@ class MetaTool(Tool):
     """A tool of Pellucid's own, which a model uses to change what it is offered; its name is reserved."""
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BrokenTool(Tool):
+    """What a provider listed and is no good as a tool; never in a catalogue. Attributes: problem: what is wrong."""
+
+    problem: str
+
+
 @overload
 def tool(function: Callable[..., Any], /) -> Tool: ...
 @overload
