@@ -10,9 +10,11 @@ from typing import Any, Generic, Literal, TypeAlias
 
 import anyio
 
+from pellucid.approvals import ApprovalRequest
+from pellucid.checkpoint import Resumption
 from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits
 from pellucid.errors import PolicyHalt
-from pellucid.messages import Message, Usage
+from pellucid.messages import Message, ToolResult, Usage
 from pellucid.models import Model, Prices, Settings
 from pellucid.output import Output, OutputT
 from pellucid.reliability import Reliability
@@ -22,9 +24,11 @@ from pellucid.tools.collisions import Told
 from pellucid.tools.lazy import Offers
 from pellucid.tools.listing import Lister
 from pellucid.tools.permission import Permissions
+from pellucid.tools.pins import Pins
 from pellucid.tools.skills import ActiveSkills, Skill
+from pellucid.types import JSONObject
 
-Status: TypeAlias = Literal["completed", "limit_reached"]
+Status: TypeAlias = Literal["completed", "limit_reached", "awaiting_approval"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +36,19 @@ class RunResult(Generic[OutputT]):
     """What a run came to.
 
     Attributes:
-        status: `completed`, or `limit_reached` if a limit made the model answer before it was done.
-        output: Text of the last answer, or the value it says if the agent has a type for its answers.
-        messages: The whole conversation, ready to be the `history` of the next run.
-        usage: Sum over all model calls, also those of agents that were its tools; `None` where no call said anything.
+        status: `completed`; `limit_reached` if a limit made the model answer before it was done; `awaiting_approval` if
+            tool calls wait for a person, then go on with `agent.resume(checkpoint, decisions=...)`.
+        output: Text of the last answer, or the value it says if the agent has a type for its answers; None while it
+            waits.
+        messages: The whole conversation, ready to be the `history` of the next run, unless it waits.
+        usage: Sum over all model calls, also those of agents that were its tools, and those before it was resumed;
+            `None` where no call said anything.
         iterations: Passes of the loop.
         stop_reason: The model's finish reason, or the name of the limit.
         trace_id: 32 hexadecimal digits; all zero if nothing was traced.
         degraded: Ids of providers that failed and were skipped.
+        approvals: What it waits for.
+        checkpoint: Plain JSON to go on from, if it waits. It holds the whole conversation and is not redacted.
     """
 
     status: Status
@@ -51,6 +60,8 @@ class RunResult(Generic[OutputT]):
     trace_id: str
     run_id: str
     degraded: tuple[str, ...] = ()
+    approvals: tuple[ApprovalRequest, ...] = ()
+    checkpoint: JSONObject | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +86,40 @@ class Setup:
     listeners: Listeners
     skills: Mapping[str, Skill]
     permissions: Permissions | None
+    pin: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A call that waits for a person.
+
+    Attributes:
+        provider_id: Who lists the tool.
+        fault: What the tool's `needs_approval` raised, if it failed.
+        is_told: Whether an earlier run has told of it.
+    """
+
+    request: ApprovalRequest
+    provider_id: str = ""
+    fault: Exception | None = None
+    is_told: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """What an agent that is a tool returns when its run waits."""
+
+    checkpoint: JSONObject
+    approvals: Sequence[ApprovalRequest]
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """What there is of the calls of a message when a run comes to wait. Attributes: nested: as in `Checkpoint`."""
+
+    results: Sequence[ToolResult]
+    waiting: Sequence[Waiting]
+    nested: Mapping[str, JSONObject]
 
 
 class Run(Scope):
@@ -90,14 +135,19 @@ class Run(Scope):
         denied: Names of tools of which the run was told that the policy denies them.
         halted: Why the policy ended the run, once it has.
         skills: Which skills the conversation has activated; None if the agent has no skills.
-        depth: How many runs this one is nested in, as an agent that is another's tool.
+        outer: The run that this one is nested in, as an agent that is another's tool.
+        depth: How many runs it is nested in.
         outer_deadline: When the run that this one is nested in must be over, on the event loop's clock.
         closed: Whether it was left behind: its spans have ended, and it may do nothing more.
         nested: The runs nested in this one that are under way, and the ids of the calls that they are nested in.
         delegated: What the runs nested in this one have used.
+        earlier: What was used before it was resumed.
+        resumption: What it begins with, if it was resumed.
+        paused: Results and waiting calls of the message in which it came to wait, if it did.
         answering: Name of the model that answered last, of several the one that did.
         shadowed: Collisions of which the run was told last.
         offers: What is offered of catalogues with lazy tools.
+        pins: What tools were when the model was given them.
         answer: What the last answer came to: its text, or the value it says.
         repaired: Whether the model was told once that its answer is not of the type that is wanted.
     """
@@ -110,6 +160,7 @@ class Run(Scope):
         "denied",
         "deps",
         "depth",
+        "earlier",
         "halted",
         "limits",
         "messages",
@@ -117,10 +168,14 @@ class Run(Scope):
         "offered",
         "offering",
         "offers",
+        "outer",
         "outer_deadline",
+        "paused",
         "permitted",
+        "pins",
         "reader",
         "repaired",
+        "resumption",
         "serial",
         "setup",
         "shadowed",
@@ -155,14 +210,19 @@ class Run(Scope):
         self.deps = deps
         self.reader = stream
         self.usage = Usage()
+        self.earlier = Usage()
+        self.resumption: Resumption | None = None
+        self.paused: Paused | None = None
         self.tool_calls = 0
         self.offers = Offers(self.limits.max_discoveries, self.limits.max_tool_tokens)
+        self.pins = Pins(self.offers.activation, refuses=setup.pin)
         self.offered: set[str] = set()
         self.offering: str | None = None
         self.permitted: tuple[Catalog, Catalog] | None = None
         self.denied: set[str] = set()
         self.halted: PolicyHalt | None = None
         self.skills = ActiveSkills(setup.skills) if setup.skills else None
+        self.outer: Run | None = None
         self.depth = 0
         self.outer_deadline = math.inf
         self.closed = False
@@ -174,11 +234,27 @@ class Run(Scope):
         self.repaired = False
         self.serial = anyio.Lock()
 
+    @property
+    def spent(self) -> Usage:
+        """What it has used so far, with the runs nested in it, and before it was resumed."""
+        return self.earlier + self._used
+
+    @property
+    def _used(self) -> Usage:
+        return sum((run._used for run in self.nested), self.usage + self.delegated)  # noqa: SLF001  (of the same class)
+
+    def count_call(self) -> int | None:
+        """Count a tool call of this run and of those that it is nested in; return the bound that is passed by it."""
+        self.tool_calls += 1
+        passed = self.outer.count_call() if self.outer is not None else None
+        most = self.limits.max_tool_calls
+        return most if most is not None and self.tool_calls > most else passed
+
     def leave(self, nested: Run) -> None:
         """Let go of a run nested in this one, which is over or is left behind: end its spans, and count its usage."""
         if self.nested.pop(nested, None) is not None:
             nested.close()
-            self.delegated += nested.usage + nested.delegated
+            self.delegated += nested._used
 
     def leave_all(self, call_id: str | None = None) -> None:
         """Let go of the runs nested in a call, or in any."""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pellucid import Agent, ConfigError, Limits, Message, Tool, ToolCall, ToolRegistry, ToolResult, semconv
+from pellucid import Agent, ConfigError, Decision, Limits, Message, Tool, ToolCall, ToolRegistry, ToolResult, semconv
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.runs import attributes, within
 
@@ -176,6 +176,22 @@ async def test_what_a_history_ends_with_was_just_called() -> None:
     model = ScriptedModel("done")
     await within(Agent("a", model=model, tools=lazy("abc"), limits=room(1)).run(results, history=history))
     assert offers(model) == ["ab"]
+
+
+async def test_a_tool_whose_call_waits_for_a_person_stays(telemetry: Captured) -> None:
+    """Also in the run that goes on, though it begins with more than there is room for."""
+    tools = [*lazy("bc"), big("a", lazy=True, needs_approval=True)]
+    waits = await within(
+        Agent("a", model=ScriptedModel(discover("abc"), ToolCall("a")), tools=tools, limits=room(3)).run("x")
+    )
+    assert waits.checkpoint is not None
+    decisions = [Decision(each.approval_id, True) for each in waits.approvals]
+    model = ScriptedModel("done")
+    later = Agent("a", model=model, tools=tools, limits=room(1))
+    result = await within(later.resume(waits.checkpoint, decisions=decisions))
+    assert offers(model) == ["a"]
+    assert [part.response for part in result.messages[-2].parts if isinstance(part, ToolResult)] == ["a ran"]
+    assert evicted(telemetry) == [("b", "budget"), ("c", "budget")]
 
 
 async def test_an_offer_within_its_budget_does_not_change() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pellucid import semconv
 from pellucid.events import (
@@ -14,6 +14,7 @@ from pellucid.events import (
     ToolsActivated,
     ToolsBudgetExceeded,
     ToolsDeactivated,
+    ToolsRedefined,
     ToolsSearched,
     ToolsShadowed,
 )
@@ -22,6 +23,10 @@ from pellucid_exporters.checks.observed import PHASES, Observed, Seen
 
 if TYPE_CHECKING:
     from pellucid.events import Event
+
+
+RESTORED: Final = ("history", "checkpoint")
+"""How it is known that tools were active before."""
 
 
 def check(observed: Observed) -> Iterator[str]:
@@ -84,6 +89,8 @@ def _failures(seen: Seen) -> int:
 def _tools(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
     """Check that what is told of tools is told of the span in which it happened, which says the same."""
     found = seen.attributes
+    # What is offered is found out when a request is composed, and when a run goes on, before the calls that waited.
+    offers = seen.phase.name == semconv.COMPOSE or semconv.RESUMED_FROM in found
     for event in events:
         if isinstance(event, ToolsSearched):
             told: tuple[Any, ...] = (event.query, event.hits, event.names)
@@ -91,16 +98,31 @@ def _tools(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
             if told != said:
                 yield f"{seen} says {said} of a search, but its event {told}"
         elif isinstance(event, ToolsActivated):
-            phase = semconv.COMPOSE if event.via == "history" else semconv.DISPATCH
-            if seen.phase.name != phase or event.via not in ("history", found.get(semconv.TOOL_NAME)):
+            is_restored = event.via in RESTORED
+            if not (offers if is_restored else event.via == found.get(semconv.TOOL_NAME)):
                 yield f"{seen} has an event of a tool that was activated via {event.via!r}"
-        elif isinstance(event, ToolsDeactivated) and seen.phase.name != semconv.COMPOSE:
+        elif isinstance(event, ToolsDeactivated) and not offers:
             yield f"{seen} has an event of a tool that was deactivated"
-        elif isinstance(event, ToolsBudgetExceeded) and event.tokens != found.get(semconv.COMPOSE_TOOL_TOKENS):
+        elif isinstance(event, ToolsRedefined) and not offers:
+            yield f"{seen} has an event of a tool that was redefined"
+    yield from _counts(seen, events)
+
+
+def _counts(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
+    """Check what the span says in numbers; when a run goes on it says none before it composes a request."""
+    found = seen.attributes
+    for event in events:
+        if isinstance(event, ToolsBudgetExceeded) and (
+            found.get(semconv.COMPOSE_TOOL_TOKENS, event.tokens if semconv.RESUMED_FROM in found else None)
+            != event.tokens
+        ):
             yield f"{seen} has an event of tools that take {event.tokens} tokens, and says something else"
     shadowed = sum(isinstance(event, ToolsShadowed) for event in events)
     if seen.phase.name == semconv.COMPOSE and shadowed > found.get(semconv.COMPOSE_SHADOWED, 0):
         yield f"{seen} has more events of collisions than it counts: {shadowed}"
+    refused = sum(isinstance(event, ToolsRedefined) and event.refused for event in events)
+    if seen.phase.name == semconv.COMPOSE and refused > found.get(semconv.COMPOSE_REDEFINED, 0):
+        yield f"{seen} has more events of tools that are refused than it counts redefined ones: {refused}"
 
 
 def _lines(seen: Seen, lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:

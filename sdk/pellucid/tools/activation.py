@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from opentelemetry.trace import SpanContext
@@ -30,7 +30,7 @@ class Activation:
         most: How many of these there may be.
     """
 
-    __slots__ = ("_read", "_used", "active", "iterations", "most")
+    __slots__ = ("_kept", "_read", "_used", "active", "iterations", "most")
 
     def __init__(self, most: int) -> None:
         self.active: dict[str, Binding] = {}
@@ -38,18 +38,23 @@ class Activation:
         self.most = most
         self._read = 0
         self._used: dict[str, int] = {}
+        self._kept: Sequence[str] | None = None
+
+    def take_up(self, names: Sequence[str]) -> None:
+        """Begin with the tools that were active when a run came to wait, whatever its history says."""
+        self._kept = names
 
     def activate(self, scope: Scope, span: SpanContext, catalog: Catalog, name: str, *, via: str) -> None:
         """Activate a tool, if the catalogue has it, it is lazy, and it is not active already."""
         binding = catalog.lazy.get(name)
         if binding is None:
             return
+        is_new = name not in self.active
+        self.active.setdefault(name, binding)
         self._use(name, scope.iteration)
-        if name in self.active:
-            return
-        self.active[name] = binding
-        payload = {"tool_name": name, "provider_id": binding.provider_id, "via": via}
-        scope.emit(ToolsActivated, span, payload)
+        if is_new:
+            payload = {"tool_name": name, "provider_id": binding.provider_id, "via": via}
+            scope.emit(ToolsActivated, span, payload)
 
     def count(self, *, only_discovered: bool) -> None:
         """Count an iteration if it only discovered tools, as long as there may be more of these."""
@@ -70,25 +75,36 @@ class Activation:
             )
 
     def restore(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> None:
-        """Activate what was discovered in an earlier run of the conversation, once; later note what was called."""
+        """Activate what was active when it came to wait, or what its history says was; later note what was called."""
         if self._read == 0:
-            for name in _discovered(history):
-                self.activate(scope, span, catalog, name, via="history")
-            # What was run had been active, also where the discovery is no longer in the history.
-            for name, result in _answered(history):
-                if not result.is_error:
-                    self.activate(scope, span, catalog, name, via="history")
-            self._used = dict.fromkeys(self._used, _EARLIER)
-            self._read = _answered_last(history)
-        for name, _ in _answered(history[self._read :]):
-            if name in self.active:
+            self._begin(scope, span, catalog, history)
+        else:
+            for name, _ in _answered(history[self._read :]):
                 self._use(name, scope.iteration - 1)
         self._read = len(history)
 
+    def _begin(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> None:
+        called = list(_answered(history))
+        names, via = self._kept, "checkpoint"
+        if names is None:
+            # What was run had been active, also where the discovery is no longer in the history.
+            ran = [name for name, result in called if not result.is_error]
+            names, via = [*(name for name, _ in discovered(history)), *ran], "history"
+        for name in names:
+            self.activate(scope, span, catalog, name, via=via)
+        for name in [*self.active, *(name for name, _ in called)]:
+            self._use(name, _EARLIER)
+        last = history[_last_asked(history) :]
+        if last:  # calls that it goes on with were made in this iteration, and others in the one before
+            when = scope.iteration - 1 if len(last) > 1 else scope.iteration
+            for name in [*(call.name for call in last[0].tool_calls), *(name for name, _ in discovered(last))]:
+                self._use(name, when)
+
     def _use(self, name: str, iteration: int) -> None:
-        """Note when a tool was used; what was used last stands at the end."""
-        self._used.pop(name, None)
-        self._used[name] = iteration
+        """Note when an active tool was used; what was used last stands at the end."""
+        if name in self.active:
+            self._used.pop(name, None)
+            self._used[name] = iteration
 
     def revoke(self, scope: Scope, span: SpanContext, catalog: Catalog) -> None:
         """Forget tools that are no longer there: what is listed again later has to be discovered again."""
@@ -96,18 +112,21 @@ class Activation:
             if (now := catalog.lazy.get(name)) is not None:
                 self.active[name] = now
                 continue
+            if catalog.refusal(name) is not None:
+                continue  # it has changed and is refused; should it be again what it was, it is active again
             self._deactivate(scope, span, binding, name, "not_lazy" if name in catalog.bindings else "removed")
 
-    def fit(self, scope: Scope, span: SpanContext, most: int) -> None:
+    def fit(self, scope: Scope, span: SpanContext, catalog: Catalog, most: int) -> None:
         """Forget tools until those that are left take no more than `most` tokens: what was used longest ago goes first.
 
         What was activated or called in the last iteration stays; the model has just asked for it.
         """
-        over = sum(binding.tool.tokens for binding in self.active.values()) - most
+        offered = {name: binding for name, binding in self.active.items() if name in catalog.lazy}
+        over = sum(binding.tool.tokens for binding in offered.values()) - most
         for name, used in list(self._used.items()):
             if over <= 0 or used >= scope.iteration - 1:
                 break
-            if (binding := self.active.get(name)) is not None:
+            if (binding := offered.get(name)) is not None:
                 over -= binding.tool.tokens
                 self._deactivate(scope, span, binding, name, "budget")
 
@@ -118,15 +137,17 @@ class Activation:
         scope.emit(ToolsDeactivated, span, payload)
 
 
-def _discovered(history: Iterable[Message]) -> Iterator[str]:
-    """Yield the tools that results of discoveries in the history say were activated; what is malformed says nothing.
+def discovered(history: Iterable[Message]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the tools that results of discoveries in the history say were activated, and what these say of them.
+
+    What is malformed says nothing.
 
     A history comes from the caller and may be forged. It can activate only what the catalogue lists anyway, which is
     what a model could do too.
     """
     for name, result in _answered(history):
         if name in META and not result.is_error:
-            yield from _names_in(result.response)
+            yield from _found_in(result.response)
 
 
 def _answered(messages: Iterable[Message]) -> Iterator[tuple[str, ToolResult]]:
@@ -145,15 +166,15 @@ def _answered(messages: Iterable[Message]) -> Iterator[tuple[str, ToolResult]]:
                     yield asked[part.id], part
 
 
-def _answered_last(history: Sequence[Message]) -> int:
-    """Return where the calls stand that the history ends with the results of; its end if it ends with something else."""
-    at = len(history)
-    while at and history[at - 1].role == "tool":
+def _last_asked(history: Sequence[Message]) -> int:
+    """Return where the message stands whose calls the history ends with, answered or not; its end if there is none."""
+    at = len(history) - 1
+    while at > 0 and history[at].role == "tool":
         at -= 1
-    return at - 1 if 0 < at < len(history) and history[at - 1].role == "assistant" else len(history)
+    return at if history[at].role == "assistant" else len(history)
 
 
-def _names_in(response: Any) -> Iterator[str]:
+def _found_in(response: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if isinstance(response, str):
         try:
             response = json.loads(response)
@@ -165,4 +186,4 @@ def _names_in(response: Any) -> Iterator[str]:
     is_list = isinstance(listed, list)
     for each in listed if is_list else [response]:
         if isinstance(each, dict) and each.get("activated", is_list) is True and isinstance(each.get("name"), str):
-            yield each["name"]
+            yield each["name"], each

@@ -10,6 +10,7 @@ from typing import Final
 
 from opentelemetry.trace import SpanContext
 
+from pellucid.errors import ToolError
 from pellucid.events import ToolsBudgetExceeded
 from pellucid.messages import Message, ToolCall
 from pellucid.telemetry import Scope
@@ -65,18 +66,17 @@ class OfferedCatalog(Catalog):
 
     def find(self, name: str) -> Binding | None:
         """Return what a name stands for, whether it may be called or not."""
-        return self.bindings.get(name) or self.metas.get(name) or self.whole.bindings.get(name)
+        return self.bindings.get(name) or self.metas.get(name) or self.whole.find(name)
 
-    def refusal(self, name: str) -> str | None:
+    def refusal(self, name: str) -> ToolError | None:
         """Return why a tool may not be called now, and what to do; None if it may."""
         if name in self.activation.active or name not in self.whole.lazy:
-            return None
+            return self.whole.refusal(name)
         if name in self.whole.named:
-            return (
-                f"Error: Tool '{name}' must be discovered first. Call {LAZY_DISCOVERY} with toolNames: ['{name}'] "
-                f"to discover it."
-            )
-        return f"Error: Tool '{name}' must be activated first. Call {TOOL_SEARCH} with name: '{name}' to activate it."
+            todo = f"discovered first. Call {LAZY_DISCOVERY} with toolNames: ['{name}'] to discover it."
+        else:
+            todo = f"activated first. Call {TOOL_SEARCH} with name: '{name}' to activate it."
+        return ToolError(f"Error: Tool '{name}' must be {todo}", error_type="tool_not_active")
 
     def groups(self, calls: Sequence[ToolCall]) -> list[Sequence[ToolCall]]:
         """Return first the calls that discover tools, one by one, then all others: what is discovered can be called.
@@ -130,8 +130,8 @@ class Offers:
         if self._max_tokens is not None:
             # With all that discover others: they come back when something is deactivated.
             fixed = catalog.eager_tokens + sum(meta.tool.tokens for meta in metas.values())
-            activation.fit(scope, span, self._max_tokens - fixed)
-        active = tuple(activation.active)
+            activation.fit(scope, span, catalog, self._max_tokens - fixed)
+        active = tuple(name for name in activation.active if name in catalog.lazy)
         if latest is not None and latest.whole is catalog and latest.active == active:
             return latest
         self._latest = OfferedCatalog(

@@ -22,7 +22,7 @@ from pellucid.tools.tool import Tool
 from pellucid.types import JSONObject
 
 Stage: TypeAlias = Literal["offer", "dispatch"]
-Permission: TypeAlias = Literal["allow", "deny", "halt"]
+Permission: TypeAlias = Literal["allow", "ask", "deny", "halt"]
 PERMISSIONS: Final = get_args(Permission)
 
 
@@ -67,8 +67,8 @@ class Verdict:
 
 
 Policy: TypeAlias = Callable[[PermissionRequest], str | Verdict | Awaitable[str | Verdict]]
-"""Decides whether a model may see and call a tool; sync or async: `allow`, `deny`, `halt`, or a `Verdict`.
-If it raises, or answers something else, the answer is no."""
+"""Decides whether a model may see and call a tool; sync or async: `allow`, `ask`, `deny`, `halt`, or a `Verdict`. With
+`ask` it may see the tool, and a person decides about the call. If it raises, or answers something else, it is a no."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +91,11 @@ async def ask(policy: Policy, request: PermissionRequest) -> Ruling:
     verdict = answer if isinstance(answer, Verdict) else Verdict(answer)  # type: ignore[arg-type]  # checked next
     if verdict.permission not in PERMISSIONS:
         fault = TypeError(
-            f"the policy answered {type(answer).__name__} instead of 'allow', 'deny', 'halt' or a Verdict"
+            f"the policy answered {type(answer).__name__} instead of 'allow', 'ask', 'deny', 'halt' or a Verdict"
         )
         return Ruling("deny", "the policy gave no valid answer", fault)
-    return Ruling(verdict.permission, verdict.reason or "the policy does not allow it")
+    default = "the policy does not allow it" if verdict.permission != "ask" else "the policy asks a person"
+    return Ruling(verdict.permission, verdict.reason or default)
 
 
 class Permissions:
@@ -130,7 +131,7 @@ class Permissions:
         for name, binding in bindings.items():
             request = _request(scope, "offer", binding)
             ruling = await ask(self.policy, request)
-            if ruling.permission == "allow":
+            if ruling.permission in ("allow", "ask"):
                 continue
             if ruling.permission == "halt" or name not in told:
                 told.add(name)
@@ -140,20 +141,21 @@ class Permissions:
             denied[name] = Denied(binding, ruling.reason)
         return denied
 
-    async def check(
-        self, scope: Scope, span: SpanContext, binding: Binding, arguments: JSONObject, tool_call_id: str
-    ) -> None:
-        """Check that a call may be made.
+    async def rule(self, scope: Scope, binding: Binding, arguments: JSONObject, tool_call_id: str) -> Ruling:
+        """Ask the policy about a call, without telling of it."""
+        request = _request(scope, "dispatch", binding)
+        return await ask(self.policy, replace(request, arguments=arguments, tool_call_id=tool_call_id))
+
+    def check(self, scope: Scope, span: SpanContext, binding: Binding, tool_call_id: str, ruling: Ruling) -> None:
+        """Check that a ruling lets a call be made.
 
         Raises:
-            PermissionDenied: it may not.
-            PolicyHalt: it may not, and the policy ends the run.
+            PermissionDenied: it does not.
+            PolicyHalt: it does not, and ends the run.
         """
-        request = _request(scope, "dispatch", binding)
-        request = replace(request, arguments=arguments, tool_call_id=tool_call_id)
-        ruling = await ask(self.policy, request)
         if ruling.permission == "allow":
             return
+        request = replace(_request(scope, "dispatch", binding), tool_call_id=tool_call_id)
         _tell(scope, span, request, ruling)
         if ruling.permission == "halt":
             raise PolicyHalt(binding.tool.name, "dispatch", ruling.reason)
