@@ -150,6 +150,7 @@ class Agent(Generic[OutputT]):
             listers[0].check(own.list_tools(DiscoveryContext()))
         answer = Output(output) if output is not None and output is not str else None
         settings = _checked(name, settings or Settings())
+        limits = limits or Limits()
         self._telemetry = telemetry
         self._setup = Setup(
             name=name,
@@ -162,11 +163,11 @@ class Agent(Generic[OutputT]):
             reliability=reliability,
             prices=prices if prices is not None else PublishedPrices(),
             listers=listers,
-            limits=limits or Limits(),
+            limits=limits,
             catalogs=Catalogs(collisions, is_lazy=registry_mode == "lazy"),
             listeners=Listeners(),
             skills=loader.skills,
-            permissions=Permissions(policy) if policy is not None else None,
+            permissions=Permissions(policy, limits.policy_timeout) if policy is not None else None,
         )
 
     def __repr__(self) -> str:

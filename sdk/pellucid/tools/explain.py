@@ -61,7 +61,7 @@ async def explain(
             iteration=ctx.iteration,
             identity=ctx.identity,
         )
-        ruling = await ask(policy, request)
+        [ruling] = await ask(policy, [request], None)
         visible = ruling.permission == "allow"
         why = ruling.reason if ruling.fault is None else f"{ruling.reason}: {describe(ruling.fault)}"
         reasons.append("the policy allows it" if visible else f"the policy says {ruling.permission}: {why}")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias, get_args
 
+import anyio
 from opentelemetry.trace import SpanContext
 
+from pellucid.background import ForeignCancellation, OutOfTime, race
 from pellucid.context import Identity
 from pellucid.errors import PermissionDenied, PolicyHalt, describe, error_type_of
 from pellucid.events import ToolDenied
@@ -22,6 +24,9 @@ from pellucid.types import JSONObject
 Stage: TypeAlias = Literal["offer", "dispatch"]
 Permission: TypeAlias = Literal["allow", "deny", "halt"]
 PERMISSIONS: Final = get_args(Permission)
+
+AT_ONCE: Final = 32
+"""Questions that an async policy is asked at the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,14 +83,96 @@ class Ruling:
     fault: Exception | None = None
 
 
-async def ask(policy: Policy, request: PermissionRequest) -> Ruling:
-    """Ask a policy. One that raises, or answers something else than a permission, denies."""
+async def ask(policy: Policy, requests: Sequence[PermissionRequest], within: float | None) -> list[Ruling]:
+    """Ask a policy, and return what it ruled of each, in order, as far as the first that ends the run.
+
+    A sync policy is asked in a plain loop. What an async one answers is awaited for several at the same time, and no
+    longer than `within` seconds for all of them. One that raises, answers something else than a permission, or does not
+    answer in time, denies.
+    """
+    rulings: list[Ruling] = []
+    for index, request in enumerate(requests):
+        answer = _answer(policy, request)
+        if not isinstance(answer, Ruling):
+            return [*rulings, *await _ask_together(policy, answer, requests[index + 1 :], within)]
+        rulings.append(answer)
+        if answer.permission == "halt":
+            break
+    return rulings
+
+
+async def _ask_together(
+    policy: Policy, first: Awaitable[object], others: Sequence[PermissionRequest], within: float | None
+) -> list[Ruling]:
+    """Await the first answer, and ask for and await the others meanwhile."""
+    found: dict[int, Ruling] = {}
+    left = enumerate(others, 1)
+    over = False
+
+    async def settle(number: int, answer: Ruling | Awaitable[object]) -> None:
+        nonlocal over
+        found[number] = answer if isinstance(answer, Ruling) else await _awaited(answer)
+        over = over or found[number].permission == "halt"
+
+    async def work() -> None:
+        while not over and (question := next(left, None)) is not None:
+            await settle(question[0], _answer(policy, question[1]))
+
+    async def begin() -> None:
+        await settle(0, first)
+        await work()
+
+    async def all_of_them() -> None:
+        if not others:
+            await settle(0, first)
+            return
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(begin)
+            for _ in range(min(AT_ONCE, 1 + len(others)) - 1):
+                tasks.start_soon(work)
+
+    missing = Ruling("deny", "the policy failed", ForeignCancellation("it was cancelled although nobody asked for it"))
+    try:
+        # In a task of its own, which is left behind if it does not let itself be stopped.
+        await race(all_of_them, within=within)
+    except OutOfTime:
+        late = TimeoutError(f"no answer within {within:g} s; raise Limits.policy_timeout if that is normal")
+        missing = Ruling("deny", "the policy did not answer in time", late)
+    except ForeignCancellation:
+        pass  # whatever has no answer is missing
+    finally:
+        over = True
+        _close_unstarted(first)
+    return _to_the_first_halt([found.get(number, missing) for number in range(1 + len(others))])
+
+
+def _close_unstarted(answer: Awaitable[object]) -> None:
+    if inspect.iscoroutine(answer) and inspect.getcoroutinestate(answer) == inspect.CORO_CREATED:
+        answer.close()  # cancelled before its first step
+
+
+def _to_the_first_halt(rulings: list[Ruling]) -> list[Ruling]:
+    halt = next((number for number, ruling in enumerate(rulings) if ruling.permission == "halt"), len(rulings))
+    return rulings[: halt + 1]
+
+
+def _answer(policy: Policy, request: PermissionRequest) -> Ruling | Awaitable[object]:
+    """Return what a policy ruled, or what has to be awaited for that."""
     try:
         answer: object = policy(request)
-        if inspect.isawaitable(answer):
-            answer = await answer
     except Exception as error:  # noqa: BLE001  (the policy is the application's; its failure is a denial, and told)
         return Ruling("deny", "the policy failed", error)
+    return answer if inspect.isawaitable(answer) else _ruling(answer)
+
+
+async def _awaited(answer: Awaitable[object]) -> Ruling:
+    try:
+        return _ruling(await answer)
+    except Exception as error:  # noqa: BLE001  (as above)
+        return Ruling("deny", "the policy failed", error)
+
+
+def _ruling(answer: object) -> Ruling:
     verdict = answer if isinstance(answer, Verdict) else Verdict(answer)  # type: ignore[arg-type]  # checked next
     if verdict.permission not in PERMISSIONS:
         fault = TypeError(
@@ -100,12 +187,14 @@ class Permissions:
 
     Attributes:
         policy: The policy.
+        within: Seconds that it may take to answer; None for no bound.
     """
 
-    __slots__ = ("_made", "policy")
+    __slots__ = ("_made", "policy", "within")
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, within: float | None) -> None:
         self.policy = policy
+        self.within = within
         self._made: OrderedDict[tuple[int, frozenset[tuple[str, str]]], PermittedCatalog] = OrderedDict()
 
     async def offer(self, scope: Scope, span: SpanContext, catalog: Catalog, told: set[str]) -> Catalog:
@@ -114,18 +203,18 @@ class Permissions:
         Raises:
             PolicyHalt: the policy ends the run.
         """
+        requests = [_request(scope, "offer", binding) for binding in catalog.bindings.values()]
         denied: dict[str, Denied] = {}
-        for name, binding in catalog.bindings.items():
-            request = _request(scope, "offer", binding)
-            ruling = await ask(self.policy, request)
+        for request, ruling in zip(requests, await ask(self.policy, requests, self.within), strict=False):
             if ruling.permission == "allow":
                 continue
+            name = request.tool.name
             if ruling.permission == "halt" or name not in told:
                 told.add(name)
                 _tell(scope, span, request, ruling)
             if ruling.permission == "halt":
                 raise PolicyHalt(name, "offer", ruling.reason)
-            denied[name] = Denied(binding, ruling.reason)
+            denied[name] = Denied(catalog.bindings[name], ruling.reason)
         return self._without(catalog, denied) if denied else catalog
 
     async def check(
@@ -139,7 +228,7 @@ class Permissions:
         """
         request = _request(scope, "dispatch", binding)
         request = replace(request, arguments=arguments, tool_call_id=tool_call_id)
-        ruling = await ask(self.policy, request)
+        [ruling] = await ask(self.policy, [request], self.within)
         if ruling.permission == "allow":
             return
         _tell(scope, span, request, ruling)
