@@ -31,7 +31,7 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
         if run.setup.permissions is not None and not closing:
             catalog = await _permitted(run, b, run.setup.permissions, catalog)
         if not closing:
-            catalog = run.offers.of(run, b.span.get_span_context(), catalog, run.messages)
+            catalog = await run.offers.of(run, b.span.get_span_context(), catalog, run.messages)
         definitions = () if closing else catalog.definitions
         is_new = run.offering != catalog.digest
         if is_new and not closing:
@@ -61,7 +61,8 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
 async def _permitted(run: Run, b: Boundary, permissions: Permissions, catalog: Catalog) -> Catalog:
     """Ask the policy what may be offered, unless it has been asked about this very catalogue."""
     if run.permitted is None or run.permitted[0] is not catalog:
-        offered = await permissions.offer(run, b.span.get_span_context(), catalog, run.denied)
+        span = b.span.get_span_context()
+        offered = await permissions.offer(run, span, catalog, run.denied, run.offers.metas)
         run.permitted = (catalog, offered)
     b.note(denied=len(run.permitted[1].denied))
     return run.permitted[1]

@@ -27,7 +27,7 @@ from pellucid.telemetry import DISPATCH, Boundary, boundary
 from pellucid.tools.catalog import Catalog
 from pellucid.tools.collisions import Binding
 from pellucid.tools.permission import Permissions
-from pellucid.tools.tool import Tool
+from pellucid.tools.tool import MetaTool, Tool
 from pellucid.types import JSONObject, JSONValue
 
 _LONGEST_NAME = 64
@@ -212,6 +212,11 @@ async def _perform(run: Run, b: Boundary, binding: Binding, call: ToolCall) -> A
     try:
         _check_halted(run)
         return await _call(tool, arguments, ctx, timeout)
+    except PolicyHalt as halt:
+        if isinstance(tool, MetaTool):  # the policy was asked about what it activates
+            b.note(permission="halt")
+            run.halted = run.halted or halt
+        raise
     except OutOfTime:
         raise ToolError(
             f"Tool {tool.name!r} did not finish within {timeout:g} s and was stopped.", error_type="timeout"

@@ -156,7 +156,7 @@ class Run(Scope):
         self.reader = stream
         self.usage = Usage()
         self.tool_calls = 0
-        self.offers = Offers(self.limits.max_discoveries)
+        self.offers = Offers(self.limits.max_discoveries, setup.permissions)
         self.offered: set[str] = set()
         self.offering: str | None = None
         self.permitted: tuple[Catalog, Catalog] | None = None

@@ -11,6 +11,7 @@ from pellucid import semconv
 from pellucid.events import (
     ReliabilityFellBack,
     ReliabilityRetried,
+    ToolDenied,
     ToolsActivated,
     ToolsDeactivated,
     ToolsSearched,
@@ -21,6 +22,13 @@ from pellucid_exporters.checks.observed import PHASES, Observed, Seen
 
 if TYPE_CHECKING:
     from pellucid.events import Event
+
+_ASKED = {
+    "offer": (semconv.COMPOSE,),
+    "activation": (semconv.COMPOSE, semconv.DISPATCH),
+    "dispatch": (semconv.DISPATCH,),
+}
+"""The phases in which a policy is asked, by stage."""
 
 
 def check(observed: Observed) -> Iterator[str]:
@@ -93,11 +101,23 @@ def _tools(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
             phase = semconv.COMPOSE if event.via == "history" else semconv.DISPATCH
             if seen.phase.name != phase or event.via not in ("history", found.get(semconv.TOOL_NAME)):
                 yield f"{seen} has an event of a tool that was activated via {event.via!r}"
+        elif isinstance(event, ToolDenied):
+            yield from _denial(seen, event)
         elif isinstance(event, ToolsDeactivated) and seen.phase.name != semconv.COMPOSE:
             yield f"{seen} has an event of a tool that was deactivated"
     shadowed = sum(isinstance(event, ToolsShadowed) for event in events)
     if seen.phase.name == semconv.COMPOSE and shadowed > found.get(semconv.COMPOSE_SHADOWED, 0):
         yield f"{seen} has more events of collisions than it counts: {shadowed}"
+
+
+def _denial(seen: Seen, event: ToolDenied) -> Iterator[str]:
+    """Check that a denial is told of the phase in which the policy was asked, and that a call's span says it too."""
+    phase, said = seen.phase.name, seen.attributes.get(semconv.PERMISSION)
+    if phase not in _ASKED.get(event.stage, ()):
+        yield f"{seen} has an event of a denial at stage {event.stage!r}"
+    decides = phase == semconv.DISPATCH and (event.stage == "dispatch" or event.permission == "halt")
+    if decides and said != event.permission:
+        yield f"{seen} has {semconv.PERMISSION}={said!r}, but its event says {event.permission!r}"
 
 
 def _lines(seen: Seen, lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
 import anyio
@@ -21,7 +21,7 @@ from pellucid.tools.collisions import Binding
 from pellucid.tools.tool import Tool
 from pellucid.types import JSONObject
 
-Stage: TypeAlias = Literal["offer", "dispatch"]
+Stage: TypeAlias = Literal["offer", "activation", "dispatch"]
 Permission: TypeAlias = Literal["allow", "deny", "halt"]
 PERMISSIONS: Final = get_args(Permission)
 
@@ -34,15 +34,17 @@ class PermissionRequest:
     """What a policy is asked.
 
     Attributes:
-        stage: `offer`: may the model see the tool? `dispatch`: may it make this call?
+        stage: `offer`: may the model see the tool? `activation`: may this lazy tool be activated? `dispatch`: may the
+            model make this call?
         tool: The tool.
         provider_id: Who lists it.
         agent: Name of the agent.
         run_id: The run.
         iteration: 1-based. An answer to `offer` holds for as long as the run's catalogue is the same.
         identity: On whose behalf the run happens.
-        tool_call_id: The model's id of the call; None at `offer`.
-        arguments: What the model sent, valid by the tool's schema; None at `offer`.
+        tool_call_id: The model's id of the call; at `activation` of the call that activates, None if it was in an
+            earlier run of the conversation; None at `offer`.
+        arguments: What the model sent, valid by the tool's schema; only at `dispatch`.
     """
 
     stage: Stage
@@ -197,25 +199,58 @@ class Permissions:
         self.within = within
         self._made: OrderedDict[tuple[int, frozenset[tuple[str, str]]], PermittedCatalog] = OrderedDict()
 
-    async def offer(self, scope: Scope, span: SpanContext, catalog: Catalog, told: set[str]) -> Catalog:
+    async def offer(
+        self,
+        scope: Scope,
+        span: SpanContext,
+        catalog: Catalog,
+        told: set[str],
+        metas: Callable[[Catalog], Mapping[str, Binding]],
+    ) -> Catalog:
         """Return the catalogue without the tools that the policy denies; `told` are those that an event told of.
+
+        Then it is asked about `metas`, the tools that discover the lazy ones among those that are left.
 
         Raises:
             PolicyHalt: the policy ends the run.
         """
         requests = [_request(scope, "offer", binding) for binding in catalog.bindings.values()]
+        denied = await self._denied(scope, span, requests, told)
+        offered = self._without(catalog, denied)
+        if not offered.lazy:
+            return offered
+        requests = [_request(scope, "offer", binding) for binding in metas(offered).values()]
+        return self._without(catalog, denied | await self._denied(scope, span, requests, told))
+
+    async def activation(
+        self, scope: Scope, span: SpanContext, bindings: Iterable[Binding], tool_call_id: str | None
+    ) -> Mapping[str, Denied]:
+        """Return which of some lazy tools may not be activated.
+
+        Raises:
+            PolicyHalt: the policy ends the run.
+        """
+        requests = [_request(scope, "activation", binding, tool_call_id) for binding in bindings]
+        return await self._denied(scope, span, requests)
+
+    async def _denied(
+        self, scope: Scope, span: SpanContext, requests: Sequence[PermissionRequest], told: set[str] | None = None
+    ) -> dict[str, Denied]:
+        """Ask, tell of what is denied unless that was `told`, and return it."""
         denied: dict[str, Denied] = {}
+        # As many rulings as there are up to the first halt.
         for request, ruling in zip(requests, await ask(self.policy, requests, self.within), strict=False):
             if ruling.permission == "allow":
                 continue
             name = request.tool.name
-            if ruling.permission == "halt" or name not in told:
-                told.add(name)
+            if ruling.permission == "halt" or told is None or name not in told:
                 _tell(scope, span, request, ruling)
             if ruling.permission == "halt":
-                raise PolicyHalt(name, "offer", ruling.reason)
-            denied[name] = Denied(catalog.bindings[name], ruling.reason)
-        return self._without(catalog, denied) if denied else catalog
+                raise PolicyHalt(name, request.stage, ruling.reason)
+            if told is not None:
+                told.add(name)
+            denied[name] = Denied(Binding(request.tool, request.provider_id, request.tool.source), ruling.reason)
+        return denied
 
     async def check(
         self, scope: Scope, span: SpanContext, binding: Binding, arguments: JSONObject, tool_call_id: str
@@ -226,8 +261,7 @@ class Permissions:
             PermissionDenied: it may not.
             PolicyHalt: it may not, and the policy ends the run.
         """
-        request = _request(scope, "dispatch", binding)
-        request = replace(request, arguments=arguments, tool_call_id=tool_call_id)
+        request = _request(scope, "dispatch", binding, tool_call_id, arguments)
         [ruling] = await ask(self.policy, [request], self.within)
         if ruling.permission == "allow":
             return
@@ -238,12 +272,14 @@ class Permissions:
 
     def refuse(self, scope: Scope, span: SpanContext, denied: Denied, tool_call_id: str) -> PermissionDenied:
         """Return the error for a call of a tool that was not offered."""
-        request = replace(_request(scope, "dispatch", denied.binding), tool_call_id=tool_call_id)
+        request = _request(scope, "dispatch", denied.binding, tool_call_id)
         _tell(scope, span, request, Ruling("deny", denied.reason))
         return PermissionDenied(denied.binding.tool.name, denied.reason)
 
     def _without(self, catalog: Catalog, denied: Mapping[str, Denied]) -> Catalog:
         """Return the same catalogue for the same denials, so that work on it is done once and not by each run."""
+        if not denied:
+            return catalog
         key = (id(catalog), frozenset((name, each.reason) for name, each in denied.items()))
         made = self._made.get(key)
         if made is None:
@@ -261,7 +297,13 @@ class Permissions:
         return made
 
 
-def _request(scope: Scope, stage: Stage, binding: Binding) -> PermissionRequest:
+def _request(
+    scope: Scope,
+    stage: Stage,
+    binding: Binding,
+    tool_call_id: str | None = None,
+    arguments: JSONObject | None = None,
+) -> PermissionRequest:
     return PermissionRequest(
         stage=stage,
         tool=binding.tool,
@@ -270,6 +312,8 @@ def _request(scope: Scope, stage: Stage, binding: Binding) -> PermissionRequest:
         run_id=scope.run_id,
         iteration=scope.iteration,
         identity=scope.identity,
+        tool_call_id=tool_call_id,
+        arguments=arguments,
     )
 
 
