@@ -17,7 +17,7 @@ from opentelemetry.trace import SpanContext
 from pellucid import semconv
 from pellucid.background import OutOfTime, call_soon, race
 from pellucid.context import ToolContext
-from pellucid.errors import PolicyHalt, ReliabilityFailFast, ToolError, describe, first_of
+from pellucid.errors import PermissionDenied, PolicyHalt, ReliabilityFailFast, ToolError, describe, first_of
 from pellucid.events import ToolProgress
 from pellucid.messages import ToolCall, ToolResult
 from pellucid.reliability import Decision, Gate, Reliability, Subject
@@ -92,8 +92,11 @@ async def _execute(run: Run, catalog: Catalog, call: ToolCall) -> ToolResult:
 async def _guarded(run: Run, b: Boundary, reliability: Reliability, binding: Binding, call: ToolCall) -> Any:
     """Run the tool as often as the rules want, all within its one boundary."""
     tool = binding.tool
+    is_denied = False
 
     def bar(decision: Decision) -> str | None:
+        if is_denied:
+            return "denied"  # no rule makes a yes of it, and nothing stands in for it
         if decision.then == "retry_other":
             return "no_other"
         return "not_idempotent" if decision.then == "retry" and not tool.idempotent else None
@@ -102,10 +105,12 @@ async def _guarded(run: Run, b: Boundary, reliability: Reliability, binding: Bin
     gate = Gate(reliability, run, subject, usage=lambda: run.usage, signal=run.signal, bar=bar)
 
     async def attempt() -> Any:
+        nonlocal is_denied
         try:
             with gate.admitted():
                 value = await _perform(run, b, binding, call)
         except Exception as error:
+            is_denied = isinstance(error, PermissionDenied | PolicyHalt)
             gate.judge(b.span, error=error)
             raise
         gate.judge(b.span, response=value)

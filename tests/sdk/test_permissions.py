@@ -14,13 +14,17 @@ from pellucid import (
     PermissionRequest,
     PolicyHalt,
     Reliability,
+    ReliabilityFailFast,
     Rule,
     Skill,
     Tool,
     ToolCall,
+    ToolError,
     ToolResult,
     Verdict,
     combined,
+    fail_fast,
+    fallback,
     gated_tools,
     retry,
     semconv,
@@ -385,21 +389,71 @@ async def test_what_is_denied_cannot_be_searched_or_activated(telemetry: Capture
     assert offered == {"tool_search", "read"}
 
 
-async def test_a_denied_call_is_not_tried_again() -> None:
-    """Rules leave a denial what it is, and a halt ends the run."""
-    again = Rule(when=lambda s: s.operation == "tool" and s.error is not None, then=retry(backoff=0.0), kind="x")
-    rules = Reliability([again])
-    model = ScriptedModel(WRITE, "done")
-    agent = Agent("a", model=model, tools=[write], policy=forbids("write", stage="dispatch"), reliability=rules)
+def flaky(*, failures: int) -> Tool:
+    """Return an idempotent tool that fails at first."""
+
+    async def run(arguments: Any, ctx: object) -> str:
+        ran.append("flaky")
+        if len(ran) <= failures:
+            raise ToolError("busy")
+        return "fetched"
+
+    return Tool(name="flaky", run=run, idempotent=True)
+
+
+AGAIN = Rule(when=lambda s: s.operation == "tool" and s.error is not None, then=retry(backoff=0.0), kind="again")
+INSTEAD = Rule(when=AGAIN.when, then=fallback(lambda s: "what somebody else was told"), kind="instead")
+
+
+async def test_each_attempt_needs_permission(telemetry: Captured) -> None:
+    """A permission may be withdrawn between two attempts that a rule makes of one call; then there is no other."""
+    asked: list[str] = []
+
+    def policy(request: PermissionRequest) -> Any:
+        asked.append(request.stage)
+        return Verdict("deny", "withdrawn") if request.stage == "dispatch" and len(ran) == 2 else "allow"
+
+    model = ScriptedModel(ToolCall("flaky"), "done")
+    tools = [flaky(failures=9)]
+    agent = Agent("a", model=model, tools=tools, policy=policy, reliability=Reliability([AGAIN]))
+    result = await within(agent.run("go"))
+    assert ran == ["flaky"] * 2
+    assert asked == ["offer", "dispatch", "dispatch", "dispatch"]
+    [refused] = results(result.messages)
+    assert "was not run: withdrawn" in str(refused.response)
+    span = telemetry.span("execute_tool flaky")
+    assert ending(span) == ("failed", "ERROR", "permission_denied")
+    assert attributes(span)[semconv.PERMISSION] == "deny"
+    assert len(denials(telemetry)) == 1
+
+
+@pytest.mark.parametrize("rule", [AGAIN, INSTEAD], ids=["again", "instead"])
+async def test_rules_leave_a_denial_what_it_is(telemetry: Captured, rule: Rule) -> None:
+    """It is not tried again, and nothing stands in for it; a halt ends the run. The span says why."""
+    model = ScriptedModel(ToolCall("flaky"), "done")
+    options: dict[str, Any] = {"tools": [flaky(failures=0)], "reliability": Reliability([rule])}
+    agent = Agent("a", model=model, policy=forbids("flaky", stage="dispatch"), **options)
     result = await within(agent.run("go"))
     assert result.output == "done"
     assert ran == []
-    halting = Agent(
-        "a",
-        model=ScriptedModel(WRITE),
-        tools=[write],
-        policy=forbids("write", stage="dispatch", answer="halt"),
-        reliability=rules,
-    )
+    [refused] = results(result.messages)
+    assert refused.is_error
+    assert "Permission denied" in str(refused.response)
+    [note] = [event for event in telemetry.span("execute_tool flaky").events if event.name.startswith("reliability.")]
+    assert dict(note.attributes or {}) == {semconv.RELIABILITY_KIND: "denied"}
+    assert len(denials(telemetry)) == 1
+    policy = forbids("flaky", stage="dispatch", answer="halt")
+    halting = Agent("b", model=ScriptedModel(ToolCall("flaky")), policy=policy, **options)
     with pytest.raises(PolicyHalt):
         await within(halting.run("go"))
+    assert ran == []
+
+
+async def test_a_rule_may_end_the_run_for_a_denial() -> None:
+    """As for any failure."""
+    enough = Rule(when=AGAIN.when, then=fail_fast(), kind="enough")
+    policy = forbids("write", stage="dispatch")
+    asked = agent(policy, WRITE, reliability=Reliability([enough]))
+    with pytest.raises(ReliabilityFailFast, match="Permission denied"):
+        await within(asked.run("go"))
+    assert ran == []
