@@ -25,7 +25,8 @@ from pellucid.tools import Lister, Tool, ToolProvider, static_tools, tool
 from pellucid.tools.catalog import Catalogs, RegistryMode, check_mode
 from pellucid.tools.collisions import Collisions, check_policy
 from pellucid.tools.explain import Explanation, explain
-from pellucid.tools.permission import Permissions, Policy
+from pellucid.tools.permission import Permissions
+from pellucid.tools.policy import Policy
 from pellucid.tools.skills import Skill, SkillProvider
 
 Input: TypeAlias = str | Message | Sequence[Message]
@@ -279,22 +280,23 @@ class Agent(Generic[OutputT]):
         return agent_tool(self.name, name, description or self._setup.description, timeout, begin)
 
     async def explain(self, tool_name: str, ctx: DiscoveryContext | None = None) -> Explanation:
-        """Say why the model is, or is not, offered a tool: who lists it, gates, skills and the policy.
+        """Say why the model is, or is not, offered a tool: who lists it, gates, skills, collisions and the policy.
 
         ```python
         print(await agent.explain("refund", DiscoveryContext(identity=Identity(principal="ann"))))
         ```
 
-        The providers and the policy are asked as in a run, but outside of one: there is no telemetry.
+        The providers and the policy are asked as in a run, but outside of one: there is no telemetry. A provider that
+        fails is part of the explanation.
 
         Args:
-            tool_name: Name of the tool.
+            tool_name: Name of the tool, as it is listed or as it is offered.
             ctx: What providers may know: on whose behalf, and which skills are active.
         """
         setup = self._setup
-        providers = [lister.provider for lister in setup.listers]
-        policy = setup.permissions.policy if setup.permissions is not None else None
-        return await explain(self.name, providers, policy, tool_name, ctx or DiscoveryContext())
+        within = setup.limits.discovery_timeout
+        ctx = ctx or DiscoveryContext()
+        return await explain(self.name, setup.listers, setup.catalogs, setup.permissions, within, tool_name, ctx)
 
     def _begin(
         self,

@@ -9,7 +9,6 @@ import pytest
 from pellucid import (
     Agent,
     CapturePolicy,
-    DiscoveryContext,
     Identity,
     PermissionRequest,
     PolicyHalt,
@@ -22,14 +21,10 @@ from pellucid import (
     ToolError,
     ToolResult,
     Verdict,
-    combined,
     fail_fast,
     fallback,
-    gated_tools,
     retry,
     semconv,
-    skill_scoped_tools,
-    static_tools,
     tool,
 )
 from pellucid.testing import FakeHub, ScriptedModel
@@ -38,7 +33,7 @@ from pellucid_exporters.testing import capture
 from support.runs import attributes, ending, everything, within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from pellucid import Policy
     from pellucid_exporters.testing import Captured
@@ -306,66 +301,6 @@ async def test_a_policy_that_waits_is_cancelled_with_the_run() -> None:
     with anyio.fail_after(10), anyio.CancelScope() as scope:
         await agent(policy, "never").run("x")
     assert scope.cancelled_caught
-
-
-# --- explain ----------------------------------------------------------------------------------------------------------
-
-
-def explained(make: Callable[[], Agent], ctx: DiscoveryContext | None = None) -> Any:
-    """Return an awaitable explanation of the tool `write`."""
-    return within(make().explain("write", ctx))
-
-
-async def test_explain_says_who_lists_a_tool_and_what_the_policy_says() -> None:
-    """Visible or not, and why, for the person that is asked about."""
-
-    def policy(request: PermissionRequest) -> Any:
-        person = request.identity.principal if request.identity else None
-        return "allow" if person == "ann" else Verdict("deny", "only ann may write")
-
-    asked = agent(policy)
-    allowed = await asked.explain("write", DiscoveryContext(identity=Identity(principal="ann")))
-    assert (allowed.visible, allowed.provider_id) == (True, "static")
-    assert str(allowed) == "Tool 'write' is offered:\n- provider 'static' lists it\n- the policy allows it"
-    denied = await asked.explain("write")
-    assert (denied.visible, denied.reasons[-1]) == (False, "the policy says deny: only ann may write")
-
-
-async def test_explain_names_the_gate_that_keeps_a_tool_back() -> None:
-    """Also inside of combined providers."""
-    gate = gated_tools(static_tools([read, write]), lambda tool, ctx: tool.name == "read")
-    for provider in (gate, combined(gate, skill_scoped_tools("x", [read]))):
-        found = await within(Agent("a", model=ScriptedModel(), providers=[provider]).explain("write"))
-        assert not found.visible
-        assert found.reasons == ("provider 'static' lists it, but 'gated(static)' keeps it back",)
-
-
-async def test_explain_names_the_skill_that_brings_a_tool() -> None:
-    """And says which are active; once it is, the tool is visible."""
-    skill = Skill("files", "Files.", "Write carefully.", [write])
-    for options in ({"skills": [skill]}, {"providers": [skill_scoped_tools("files", [write])]}):
-        asked = Agent("a", model=ScriptedModel(), **options)
-        hidden = await within(asked.explain("write"))
-        assert not hidden.visible
-        assert hidden.reasons[0].endswith("lists it only while skill 'files' is active; active: none")
-        active = DiscoveryContext(active_skill_id="files", active_skill_ids=("files",))
-        assert (await within(asked.explain("write", active))).visible
-
-
-async def test_explain_tells_of_failures_collisions_and_other_names() -> None:
-    """A provider that is down, two tools of one name, and a name that nobody lists."""
-    down = DiscoveryProvider(FakeHub([write], faults=[OSError("no route")]), id="hub")
-    found = await within(Agent("a", model=ScriptedModel(), providers=[down]).explain("write"))
-    assert "provider 'hub' failed" in found.reasons[0]
-    twice = Agent("a", model=ScriptedModel(), tools=[write], providers=[skill_scoped_tools("s", [write])])
-    active = DiscoveryContext(active_skill_ids=("s",))
-    found = await within(twice.explain("write", active))
-    assert (found.visible, found.provider_id) == (False, None)
-    assert found.reasons[-1] == "'static' and 'skill-scoped:s' list it: one name, two tools"
-    found = await within(twice.explain("wriite"))
-    assert found.reasons == ("no provider of agent 'a' lists a tool of this name; did you mean 'write'?",)
-    broken = agent(forbids("write", answer=OSError("no answer")))
-    assert "the policy failed: OSError: no answer" in str(await within(broken.explain("write")))
 
 
 async def test_what_is_denied_cannot_be_searched_or_activated(telemetry: Captured) -> None:
