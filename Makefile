@@ -3,11 +3,11 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo test check format bench coverage clean
+.PHONY: help demo test check format bench bench-search coverage clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list.
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
 demo: $(VENV)/demo $(if $(OPENAI_BASE_URL),$(VENV)/openai) $(if $(ANTHROPIC_BASE_URL),$(VENV)/anthropic) ## See a real agent on real MCP servers, traced; arguments: make demo ARGS="--content".
 	@$(BIN)/pellucid demo $(ARGS)
@@ -28,6 +28,9 @@ format: $(VENV)/dev ## Format the code.
 bench: $(VENV)/dev ## Compare the cost of telemetry with the same written by hand; measure searches for tools.
 	@PYTHONPATH=tests $(BIN)/python -m bench.iteration $(ARGS)
 	@PYTHONPATH=tests $(BIN)/python -m bench.tool_search
+
+bench-search: $(VENV)/dev ## Measure how well tool_search finds tools of real MCP servers (downloads them; needs Node.js).
+	@PYTHONPATH=tests $(BIN)/python -m bench.search_quality $(ARGS)
 
 coverage: $(VENV)/dev ## Run the test suite and report what it does not reach.
 	$(BIN)/coverage run -m pytest

@@ -12,7 +12,8 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from pellucid import semconv
 from pellucid.errors import DiscoveryBackoff
-from pellucid_exporters.tree import clean, duration, elapsed
+from pellucid.text import clean
+from pellucid_exporters.tree import duration, elapsed
 
 MOST_HUBS: Final = 1_000
 MOST_DURATIONS: Final = 1_000

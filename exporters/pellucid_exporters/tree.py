@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import StatusCode
 
 from pellucid import semconv
+from pellucid.text import clean
 
 WIDEST_NAME: Final = 52
 LONGEST_CONTENT: Final = 400
@@ -62,11 +63,6 @@ def fitted(tree: Sequence[Line], width: int) -> list[Line]:
 def plain(tree: Sequence[Line]) -> str:
     """Return lines as plain text."""
     return "\n".join("".join(word.text for word in line).rstrip() for line in tree)
-
-
-def clean(text: object) -> str:
-    """Make text harmless for a terminal: names come from hubs and models."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in str(text))
 
 
 def duration(seconds: float) -> str:
@@ -151,6 +147,7 @@ def _facts(attributes: Mapping[str, Any]) -> Iterator[str]:
         yield str(cache)
     if phase == semconv.DISPATCH and semconv.PROVIDER_ID in attributes:
         yield f"from {attributes[semconv.PROVIDER_ID]}"
+    yield from _approval(attributes)
     for name, unit in (
         (semconv.DISCOVERY_TOOL_COUNT, "tool"),
         (semconv.COMPOSE_TOOLS, "tool"),
@@ -166,6 +163,17 @@ def _facts(attributes: Mapping[str, Any]) -> Iterator[str]:
         yield f"${cost:.4f}" if cost >= LEAST_COST else f"<${LEAST_COST}"
     if attributes.get(semconv.CATALOG_CHANGED):
         yield "changed"
+
+
+def _approval(attributes: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is known of a person's decision, or that one is waited for."""
+    if attributes.get(semconv.STOP_REASON) == "awaiting_approval":
+        yield "waits for approval"
+    outcome = attributes.get(semconv.APPROVAL_OUTCOME)
+    if outcome is None:
+        return
+    by, waited = attributes.get(semconv.APPROVAL_DECIDED_BY), attributes.get(semconv.APPROVAL_WAITED)
+    yield f"{outcome}{f' by {by}' if by else ''}{f' after {duration(waited)}' if isinstance(waited, float) else ''}"
 
 
 def _number(attributes: Mapping[str, Any], name: str) -> int | None:

@@ -1,8 +1,11 @@
 """See through your agents: every discovery, compose, LLM call and dispatch is one OpenTelemetry span."""
 
 from pellucid.agent import Agent
+from pellucid.approvals import ApprovalRequest, Claims, Decision, FileClaims, MemoryClaims
 from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits, ToolContext, propagate
 from pellucid.errors import (
+    AlreadyResumed,
+    CheckpointError,
     CircuitOpen,
     ConfigError,
     DiscoveryBackoff,
@@ -84,18 +87,24 @@ from pellucid.tools import (
     static_tools,
     tool,
 )
+from pellucid.transcript import dump_messages, load_messages
 from pellucid.version import __version__
 
 __all__ = [
     "DEFAULT_REDACTORS",
     "Agent",
+    "AlreadyResumed",
+    "ApprovalRequest",
     "BlobPart",
     "Builtin",
     "CancelToken",
     "CapturePolicy",
+    "CheckpointError",
     "CircuitBreaker",
     "CircuitOpen",
+    "Claims",
     "ConfigError",
+    "Decision",
     "DiscoveryBackoff",
     "DiscoveryContext",
     "DiscoveryError",
@@ -104,12 +113,14 @@ __all__ = [
     "ErrorKind",
     "Explanation",
     "FallbackModel",
+    "FileClaims",
     "FilePart",
     "Hub",
     "Identity",
     "InvalidCatalog",
     "Limits",
     "Mcp",
+    "MemoryClaims",
     "Message",
     "Model",
     "ModelDelta",
@@ -159,10 +170,12 @@ __all__ = [
     "__version__",
     "combined",
     "continue_",
+    "dump_messages",
     "fail_fast",
     "fallback",
     "gated_tools",
     "last_known_catalog",
+    "load_messages",
     "ok",
     "propagate",
     "retry",

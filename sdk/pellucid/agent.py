@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Generic, TypeAlias, overload
 
 from typing_extensions import TypeForm
 
+from pellucid.approvals import Claims, Decision
+from pellucid.checkpoint import Checkpoint
 from pellucid.compose import digest_of_parameters
 from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits, ToolContext
-from pellucid.errors import ConfigError
+from pellucid.errors import CheckpointError, ConfigError
 from pellucid.messages import Message
 from pellucid.models import Model, Prices, PublishedPrices, Settings, require_model, resolve
 from pellucid.output import Output, OutputT
+from pellucid.pausing import prepare
 from pellucid.portal import run_in_portal
 from pellucid.reliability import Reliability
 from pellucid.run import Run, RunResult, Setup
 from pellucid.runtime import execute
 from pellucid.stream import RunStream
-from pellucid.subagent import agent_tool
+from pellucid.subagent import Resumed, agent_tool
 from pellucid.telemetry import Listener, Listeners, Pipeline
 from pellucid.tools import Lister, Tool, ToolProvider, static_tools, tool
 from pellucid.tools.catalog import Catalogs, RegistryMode, check_mode
@@ -28,6 +32,7 @@ from pellucid.tools.explain import Explanation, explain
 from pellucid.tools.permission import Permissions
 from pellucid.tools.policy import Policy
 from pellucid.tools.skills import Skill, SkillProvider
+from pellucid.types import JSONObject
 
 Input: TypeAlias = str | Message | Sequence[Message]
 
@@ -60,6 +65,7 @@ class Agent(Generic[OutputT]):
             say which provider's is taken, `prefix` offers the later one as `<provider id>__<name>`.
         registry_mode: `full` offers all tools to the model. `lazy` offers `tool_search` in their place, with which it
             finds and activates them.
+        pin: Keep back a tool that has changed under its name since the model was given it, or its call was approved.
 
     Raises:
         ConfigError: something of this cannot work.
@@ -86,6 +92,7 @@ class Agent(Generic[OutputT]):
         reliability: Reliability | None = None,
         collisions: Collisions = "error",
         registry_mode: RegistryMode = "full",
+        pin: bool = False,
     ) -> None: ...
 
     @overload  # to type checkers a union, a Literal or an Annotated is no type[...]
@@ -108,6 +115,7 @@ class Agent(Generic[OutputT]):
         reliability: Reliability | None = None,
         collisions: Collisions = "error",
         registry_mode: RegistryMode = "full",
+        pin: bool = False,
     ) -> None: ...
 
     def __init__(
@@ -129,6 +137,7 @@ class Agent(Generic[OutputT]):
         reliability: Reliability | None = None,
         collisions: Collisions = "error",
         registry_mode: RegistryMode = "full",
+        pin: bool = False,
     ) -> None:
         if not name:
             raise ConfigError("Agent: name must not be empty; it names the agent in traces and metrics")
@@ -169,6 +178,7 @@ class Agent(Generic[OutputT]):
             listeners=Listeners(),
             skills=loader.skills,
             permissions=Permissions(policy, limits.policy_timeout) if policy is not None else None,
+            pin=pin,
         )
 
     def __repr__(self) -> str:
@@ -205,7 +215,8 @@ class Agent(Generic[OutputT]):
             ReliabilityFailFast: a reliability rule ended the run.
             OutputError: the model's answer is not of the type `output`, also at the second attempt.
         """
-        return await execute(self._begin(input, history, identity=identity, signal=signal, deps=deps))
+        around = _Around(identity=identity, signal=signal, deps=deps)
+        return await execute(self._begin([*history, *_messages(input)], around))
 
     def run_sync(
         self,
@@ -241,8 +252,79 @@ class Agent(Generic[OutputT]):
         Leaving the block cancels the run if it is not over.
         """
         readers = Listeners()
-        run = self._begin(input, history, identity=identity, signal=signal, deps=deps, stream=readers)
-        return RunStream[OutputT](readers, run)
+        around = _Around(identity=identity, signal=signal, deps=deps, stream=readers)
+        return RunStream[OutputT](readers, self._begin([*history, *_messages(input)], around))
+
+    async def resume(
+        self,
+        checkpoint: JSONObject,
+        *,
+        decisions: Sequence[Decision] = (),
+        identity: Identity | None = None,
+        signal: CancelToken | None = None,
+        deps: Any = None,
+        claims: Claims | None = None,
+    ) -> RunResult[OutputT]:
+        """Go on with a run that waits for approval, in this process or in another.
+
+        Calls that were approved are made, those that were denied are told to the model with the reason. Calls that are
+        not decided yet go on waiting: then the result waits too, and has another checkpoint. Permissions, schemas and
+        limits are checked anew.
+
+        Args:
+            checkpoint: That of the result that waits. It is trusted: keep it where nobody else can change it.
+            decisions: What was decided.
+            identity: On whose behalf; that of the checkpoint if not given.
+            signal: Cancels the run, from any thread.
+            deps: Anything; tools find it as `ctx.deps`.
+            claims: Sees to it that no other process resumes the same checkpoint, such as `FileClaims(directory)`. This
+                process never does it twice.
+
+        Raises:
+            CheckpointError: the checkpoint or a decision is not valid, or changed arguments do not fit. Nothing was
+                run, and it can be resumed again.
+            AlreadyResumed: it was resumed before.
+            PellucidError: whatever else `run` raises.
+        """
+        what = Resumed(Checkpoint.from_dict(checkpoint), decisions, claims)
+        return await execute(self._resumed(what, _Around(identity=identity, signal=signal, deps=deps)))
+
+    def resume_sync(
+        self,
+        checkpoint: JSONObject,
+        *,
+        decisions: Sequence[Decision] = (),
+        identity: Identity | None = None,
+        signal: CancelToken | None = None,
+        deps: Any = None,
+        claims: Claims | None = None,
+    ) -> RunResult[OutputT]:
+        """Do as `resume` does, for sync callers."""
+        return run_in_portal(
+            lambda: self.resume(
+                checkpoint, decisions=decisions, identity=identity, signal=signal, deps=deps, claims=claims
+            )
+        )
+
+    def resume_stream(
+        self,
+        checkpoint: JSONObject,
+        *,
+        decisions: Sequence[Decision] = (),
+        identity: Identity | None = None,
+        signal: CancelToken | None = None,
+        deps: Any = None,
+        claims: Claims | None = None,
+    ) -> RunStream[OutputT]:
+        """Do as `resume` does, and read the events as they happen, as with `stream`.
+
+        Raises:
+            CheckpointError: the checkpoint or a decision is not valid.
+        """
+        readers = Listeners()
+        what = Resumed(Checkpoint.from_dict(checkpoint), decisions, claims)
+        around = _Around(identity=identity, signal=signal, deps=deps, stream=readers)
+        return RunStream[OutputT](readers, self._resumed(what, around))
 
     def on(self, pattern: str, listener: Listener, *, once: bool = False) -> Callable[[], None]:
         """Call `listener` for every event that matches: `"run.completed"`, `"tools.*"` or `"*"`.
@@ -274,8 +356,9 @@ class Agent(Generic[OutputT]):
             ConfigError: neither this nor the agent has a description.
         """
 
-        def begin(given: str, ctx: ToolContext, pipeline: Pipeline | None) -> Run:
-            return self._begin(given, (), identity=ctx.identity, signal=ctx.signal, deps=ctx.deps, pipeline=pipeline)
+        def begin(what: str | Resumed, ctx: ToolContext, pipeline: Pipeline | None) -> Run:
+            around = _Around(identity=ctx.identity, signal=ctx.signal, deps=ctx.deps, pipeline=pipeline)
+            return self._begin(_messages(what), around) if isinstance(what, str) else self._resumed(what, around)
 
         return agent_tool(self.name, name, description or self._setup.description, timeout, begin)
 
@@ -298,27 +381,35 @@ class Agent(Generic[OutputT]):
         ctx = ctx or DiscoveryContext()
         return await explain(self.name, setup.listers, setup.catalogs, setup.permissions, within, tool_name, ctx)
 
-    def _begin(
-        self,
-        input: Input,  # noqa: A002
-        history: Sequence[Message],
-        *,
-        identity: Identity | None,
-        signal: CancelToken | None,
-        deps: Any,
-        stream: Listeners | None = None,
-        pipeline: Pipeline | None = None,
-    ) -> Run:
-        messages = [*history, *_messages(input)]
+    def _begin(self, messages: Sequence[Message], around: _Around) -> Run:
         return Run(
             self._setup,
             messages,
-            identity=identity,
-            signal=signal,
-            deps=deps,
-            pipeline=self._telemetry or pipeline,
-            stream=stream,
+            identity=around.identity,
+            signal=around.signal,
+            deps=around.deps,
+            pipeline=self._telemetry or around.pipeline,
+            stream=around.stream,
         )
+
+    def _resumed(self, what: Resumed, around: _Around) -> Run:
+        kept = what.checkpoint
+        if kept.agent != self.name:
+            raise CheckpointError(f"this checkpoint is for agent {kept.agent!r}; agent {self.name!r} cannot resume it")
+        run = self._begin(kept.conversation, replace(around, identity=around.identity or kept.identity))
+        prepare(run, kept, what.decisions, what.claims)
+        return run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Around:
+    """What a caller gives a run beside its input."""
+
+    identity: Identity | None
+    signal: CancelToken | None
+    deps: Any
+    stream: Listeners | None = None
+    pipeline: Pipeline | None = None
 
 
 def _checked(agent: str, settings: Settings) -> Settings:

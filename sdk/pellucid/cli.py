@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import pellucid
 from pellucid.errors import ConfigError, PellucidError
+from pellucid.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -110,4 +111,4 @@ def _run(command: Command, options: Namespace) -> int:
 
 
 def _complain(message: str) -> None:
-    print(f"pellucid: {message}", file=sys.stderr)  # noqa: T201  (a command line tool)
+    print(f"pellucid: {clean(message)}", file=sys.stderr)  # noqa: T201  (a command line tool)

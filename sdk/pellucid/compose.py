@@ -28,10 +28,8 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
     with boundary(run, COMPOSE, agent=run.agent) as b:
         asked = {"catalog": catalog.digest, "messages": len(run.messages), "closing": closing}
         b.record_input(lambda recorder: recorder.facts(asked))
-        if run.setup.permissions is not None and not closing:
-            catalog = await _permitted(run, b, run.setup.permissions, catalog)
         if not closing:
-            catalog = await run.offers.of(run, b.span.get_span_context(), catalog, run.messages)
+            catalog = await offer(run, b, catalog)
         definitions = () if closing else catalog.definitions
         is_new = run.offering != catalog.digest
         if is_new and not closing:
@@ -56,6 +54,18 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
 
         b.record_output(record)
         return request, catalog
+
+
+async def offer(run: Run, b: Boundary, catalog: Catalog) -> Catalog:
+    """Return what of a catalogue the model may have now.
+
+    Raises:
+        PolicyHalt: the permission policy ended the run.
+    """
+    if run.setup.permissions is not None:
+        catalog = await _permitted(run, b, run.setup.permissions, catalog)
+    catalog = run.pins.check(run, b, catalog, run.messages)
+    return await run.offers.of(run, b.span.get_span_context(), catalog, run.messages)
 
 
 async def _permitted(run: Run, b: Boundary, permissions: Permissions, catalog: Catalog) -> Catalog:

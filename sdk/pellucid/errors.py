@@ -15,6 +15,8 @@ PellucidError
 │  └─ OutputError                 its answer is not of the type that `Agent(output=)` asks for
 ├─ PolicyHalt                     the permission policy ended the run; carries tool_name, stage, reason, messages
 ├─ ReliabilityFailFast            a reliability rule ended the run; carries kind, reason
+├─ CheckpointError                a run cannot be resumed from this, or not with these decisions; also a ValueError
+│  └─ AlreadyResumed              it was resumed before; carries checkpoint_id
 ├─ CircuitOpen                    a circuit breaker did not let a call through; carries provider_id, retry_after;
 │                                 of a provider also a DiscoveryError, of a model also a ModelError
 └─ ToolError                      a tool failed; tools raise it, the model gets its text
@@ -30,6 +32,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 __all__ = [
+    "AlreadyResumed",
+    "CheckpointError",
     "CircuitOpen",
     "ConfigError",
     "DiscoveryBackoff",
@@ -257,6 +261,21 @@ class ModelCircuitOpen(CircuitOpen, ModelError):
         self.error_type = "circuit_open"
         self.error_kind = "circuit_open"
         self.status = self.request_id = None
+
+
+class CheckpointError(PellucidError, ValueError):
+    """A run cannot be resumed from this checkpoint, or not with these decisions. Nothing was run."""
+
+
+class AlreadyResumed(CheckpointError):
+    """A run was resumed from this checkpoint before. Attributes: checkpoint_id."""
+
+    def __init__(self, checkpoint_id: str) -> None:
+        super().__init__(
+            f"checkpoint {checkpoint_id!r} was resumed before, and its tool calls are made once; "
+            f"go on with the result of that run, or with the checkpoint that came of it"
+        )
+        self.checkpoint_id = checkpoint_id
 
 
 class ToolError(PellucidError):

@@ -164,7 +164,8 @@ class ToolsActivated(Event):
     """A lazy tool was activated.
 
     Attributes:
-        via: `tool_search`, `__lazy__tool__discovery__`, or `history`: it was in an earlier run of the conversation.
+        via: `tool_search`, `__lazy__tool__discovery__`, `history`: it was in an earlier run of the conversation, or
+            `checkpoint`: it was when the run came to wait.
     """
 
     name: ClassVar[str] = "tools.activated"
@@ -184,6 +185,27 @@ class ToolsDeactivated(Event):
     tool_name: str
     provider_id: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsRedefined(Event):
+    """A tool has another definition than before under the same name, or comes from another provider or source.
+
+    Attributes:
+        provider_id: Who lists it now.
+        digest: Hash of its definition.
+        previous_digest: Hash of the one before; the same if only the provider or the source is another.
+        after: What the tool was pinned at: `offer`, `activation` or `approval`.
+        refused: Whether it is kept from the model; False too when it is again what it was.
+    """
+
+    name: ClassVar[str] = "tools.redefined"
+    tool_name: str
+    provider_id: str
+    digest: str
+    previous_digest: str
+    after: str
+    refused: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,6 +341,49 @@ class ToolDenied(Event):
     permission: str
     reason: str | None
     error_type: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRequested(Event):
+    """A run waits for a person to approve of a tool call.
+
+    Attributes:
+        arguments: What the tool would get, redacted; None if no content is recorded.
+        expires_at: Seconds since the epoch; None: never.
+        reason: Why, if a policy has said so.
+        error_type: What the tool's `needs_approval` raised, if it failed; then approval is needed.
+    """
+
+    name: ClassVar[str] = "approval.requested"
+    approval_id: str
+    tool_name: str
+    tool_call_id: str
+    provider_id: str
+    arguments: JSONValue
+    expires_at: float | None
+    reason: str | None
+    error_type: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalDecided(Event):
+    """A person decided about a tool call, or it is too late for that.
+
+    Attributes:
+        outcome: `approved`, `denied` or `expired`.
+        edited: Whether the arguments were changed.
+        waited_ms: Milliseconds from the request to the decision.
+    """
+
+    name: ClassVar[str] = "approval.decided"
+    approval_id: str
+    tool_name: str
+    tool_call_id: str
+    outcome: str
+    edited: bool
+    reason: str | None
+    decided_by: str | None
+    waited_ms: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,7 +73,7 @@ async def _guarded(
             return "mid_stream"
         return "no_other" if decision.then == "retry_other" and len(left) == 1 else None
 
-    gate = Gate(reliability, run, _subject(left[0]), usage=lambda: run.usage, signal=run.signal, bar=bar)
+    gate = Gate(reliability, run, _subject(left[0]), usage=lambda: run.spent, signal=run.signal, bar=bar)
 
     async def attempt() -> ModelResponse:
         partial.clear()

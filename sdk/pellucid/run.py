@@ -10,9 +10,11 @@ from typing import Any, Generic, Literal, TypeAlias
 
 import anyio
 
+from pellucid.approvals import ApprovalRequest
+from pellucid.checkpoint import Resumption
 from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits
 from pellucid.errors import PolicyHalt
-from pellucid.messages import Message, Usage
+from pellucid.messages import Message, ToolResult, Usage
 from pellucid.models import Model, Prices, Settings
 from pellucid.output import Output, OutputT
 from pellucid.reliability import Reliability
@@ -22,9 +24,11 @@ from pellucid.tools.collisions import Told
 from pellucid.tools.lazy import Offers
 from pellucid.tools.listing import Lister
 from pellucid.tools.permission import Permissions
+from pellucid.tools.pins import Pins
 from pellucid.tools.skills import ActiveSkills, Skill
+from pellucid.types import JSONObject
 
-Status: TypeAlias = Literal["completed", "limit_reached"]
+Status: TypeAlias = Literal["completed", "limit_reached", "awaiting_approval"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +36,19 @@ class RunResult(Generic[OutputT]):
     """What a run came to.
 
     Attributes:
-        status: `completed`, or `limit_reached` if a limit made the model answer before it was done.
-        output: Text of the last answer, or the value it says if the agent has a type for its answers.
-        messages: The whole conversation, ready to be the `history` of the next run.
-        usage: Sum over all model calls, also those of agents that were its tools; `None` where no call said anything.
+        status: `completed`; `limit_reached` if a limit made the model answer before it was done; `awaiting_approval` if
+            tool calls wait for a person, then go on with `agent.resume(checkpoint, decisions=...)`.
+        output: Text of the last answer, or the value it says if the agent has a type for its answers; None while it
+            waits.
+        messages: The whole conversation, ready to be the `history` of the next run, unless it waits.
+        usage: Sum over all model calls, also those of agents that were its tools, and those before it was resumed;
+            `None` where no call said anything.
         iterations: Passes of the loop.
         stop_reason: The model's finish reason, or the name of the limit.
         trace_id: 32 hexadecimal digits; all zero if nothing was traced.
         degraded: Ids of providers that failed and were skipped.
+        approvals: What it waits for.
+        checkpoint: Plain JSON to go on from, if it waits. It holds the whole conversation and is not redacted.
     """
 
     status: Status
@@ -51,6 +60,8 @@ class RunResult(Generic[OutputT]):
     trace_id: str
     run_id: str
     degraded: tuple[str, ...] = ()
+    approvals: tuple[ApprovalRequest, ...] = ()
+    checkpoint: JSONObject | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +86,40 @@ class Setup:
     listeners: Listeners
     skills: Mapping[str, Skill]
     permissions: Permissions | None
+    pin: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A call that waits for a person.
+
+    Attributes:
+        provider_id: Who lists the tool.
+        fault: What the tool's `needs_approval` raised, if it failed.
+        is_told: Whether an earlier run has told of it.
+    """
+
+    request: ApprovalRequest
+    provider_id: str = ""
+    fault: Exception | None = None
+    is_told: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """What an agent that is a tool returns when its run waits."""
+
+    checkpoint: JSONObject
+    approvals: Sequence[ApprovalRequest]
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """What there is of the calls of a message when a run comes to wait. Attributes: nested: as in `Checkpoint`."""
+
+    results: Sequence[ToolResult]
+    waiting: Sequence[Waiting]
+    nested: Mapping[str, JSONObject]
 
 
 class Run(Scope):
@@ -95,9 +140,13 @@ class Run(Scope):
         closed: Whether it was left behind: its spans have ended, and it may do nothing more.
         nested: The runs nested in this one that are under way, and the ids of the calls that they are nested in.
         delegated: What the runs nested in this one have used.
+        earlier: What was used before it was resumed.
+        resumption: What it begins with, if it was resumed.
+        paused: Results and waiting calls of the message in which it came to wait, if it did.
         answering: Name of the model that answered last, of several the one that did.
         shadowed: Collisions of which the run was told last.
         offers: What is offered of catalogues with lazy tools.
+        pins: What tools were when the model was given them.
         answer: What the last answer came to: its text, or the value it says.
         repaired: Whether the model was told once that its answer is not of the type that is wanted.
     """
@@ -110,6 +159,7 @@ class Run(Scope):
         "denied",
         "deps",
         "depth",
+        "earlier",
         "halted",
         "limits",
         "messages",
@@ -118,9 +168,12 @@ class Run(Scope):
         "offering",
         "offers",
         "outer_deadline",
+        "paused",
         "permitted",
+        "pins",
         "reader",
         "repaired",
+        "resumption",
         "serial",
         "setup",
         "shadowed",
@@ -155,8 +208,12 @@ class Run(Scope):
         self.deps = deps
         self.reader = stream
         self.usage = Usage()
+        self.earlier = Usage()
+        self.resumption: Resumption | None = None
+        self.paused: Paused | None = None
         self.tool_calls = 0
         self.offers = Offers(self.limits.max_discoveries, setup.permissions)
+        self.pins = Pins(self.offers.activation, refuses=setup.pin)
         self.offered: set[str] = set()
         self.offering: str | None = None
         self.permitted: tuple[Catalog, Catalog] | None = None
@@ -173,6 +230,11 @@ class Run(Scope):
         self.answer: Any = None
         self.repaired = False
         self.serial = anyio.Lock()
+
+    @property
+    def spent(self) -> Usage:
+        """What its model calls have used, with those before it was resumed."""
+        return self.earlier + self.usage
 
     def leave(self, nested: Run) -> None:
         """Let go of a run nested in this one, which is over or is left behind: end its spans, and count its usage."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, Final
 
@@ -11,17 +12,20 @@ from anyio.lowlevel import checkpoint
 from opentelemetry.trace import format_trace_id
 
 from pellucid import semconv
+from pellucid.admission import halted
 from pellucid.background import race
-from pellucid.compose import compose
+from pellucid.checkpoint import Resumption, in_trace
+from pellucid.compose import compose, offer
 from pellucid.discovery import discover
 from pellucid.dispatch import dispatch
 from pellucid.errors import OutputError, PolicyHalt, RunCancelled, RunTimeout, describe
 from pellucid.events import OutputRejected
 from pellucid.inference import infer
-from pellucid.messages import Message, ToolCall
+from pellucid.messages import Message, ToolCall, ToolResult, id_of
 from pellucid.models import ModelResponse, candidates
 from pellucid.output import Mismatch, repair, said
-from pellucid.run import Run, RunResult, Status
+from pellucid.pausing import AWAITING_APPROVAL, in_order, pause, take_up
+from pellucid.run import Paused, Run, RunResult, Status, Waiting
 from pellucid.telemetry import RUN, Boundary, boundary, enter_scope, leave_scope
 from pellucid.tools.catalog import Catalog
 
@@ -88,15 +92,21 @@ def _stopped(run: Run) -> RunCancelled | RunTimeout:
 
 async def _observed(run: Run) -> RunResult[Any]:
     """Run the loop within the boundary of the run."""
-    setup = run.setup
-    with boundary(
-        run,
-        RUN,
-        setup.name,
-        agent=setup.name,
-        model=setup.model.name if len(candidates(setup.model)) == 1 else None,
-        conversation_id=run.conversation_id,
-    ) as b:
+    setup, resumed = run.setup, run.resumption
+    with (
+        in_trace(resumed.checkpoint, is_nested=run.depth > 0) if resumed is not None else nullcontext() as links,
+        boundary(
+            run,
+            RUN,
+            setup.name,
+            agent=setup.name,
+            model=setup.model.name if len(candidates(setup.model)) == 1 else None,
+            conversation_id=run.conversation_id,
+            resumed_from=resumed.checkpoint.run_id if resumed is not None else None,
+        ) as b,
+    ):
+        for link in links or ():
+            b.link(link)
         if setup.description and b.records:
             b.note(description=run.label(setup.description))
         entered = enter_scope(run)
@@ -115,11 +125,13 @@ async def _observed(run: Run) -> RunResult[Any]:
             leave_scope(entered)
 
 
-async def _loop(run: Run, b: Boundary) -> tuple[Status, str, ModelResponse]:
-    limit = "max_iterations"
+async def _loop(run: Run, b: Boundary) -> tuple[Status, str, str]:
+    stop: str | None = None
     # A cancellation that came first arrives here, before the first phase; later ones do where a model is waited for.
     await checkpoint()
-    while run.iteration < run.limits.max_iterations + run.offers.activation.iterations:
+    if run.resumption is not None:
+        catalog, stop = await _go_on(run, b, run.resumption)
+    while stop is None and run.iteration < run.limits.max_iterations + run.offers.activation.iterations:
         run.iteration += 1
         b.note(iterations=run.iteration)
         request, catalog = await compose(run, await discover(run))
@@ -129,22 +141,60 @@ async def _loop(run: Run, b: Boundary) -> tuple[Status, str, ModelResponse]:
         calls = response.message.tool_calls
         if not calls:
             if _accept(run, b, response, again=not run.repaired):
-                return "completed", response.finish_reason, response
+                return "completed", response.finish_reason, response.finish_reason
             run.repaired = True
             continue
-        run.messages.append(Message("tool", await dispatch(run, catalog, calls)))
-        run.offers.activation.count(only_discovered=catalog.only_discovers(calls))
-        if run.closed:
-            await checkpoint()  # it was cancelled while a tool did not let itself be stopped: here it hears of it
-        if run.halted is not None:
-            raise run.halted
-        if run.limits.max_tool_calls is not None and run.tool_calls >= run.limits.max_tool_calls:
-            limit = "max_tool_calls"
-            break
+        stop = await _heed(run, catalog, await dispatch(run, catalog, calls))
+    if stop == AWAITING_APPROVAL:
+        return "awaiting_approval", stop, "tool_call"
     response = await _closing_answer(run, catalog)
     _tally(run, b)
     _accept(run, b, response, again=False)
-    return "limit_reached", limit, response
+    return "limit_reached", stop or "max_iterations", response.finish_reason
+
+
+async def _go_on(run: Run, b: Boundary, resumed: Resumption) -> tuple[Catalog, str | None]:
+    """Make the calls that were decided about, in the iteration in which they were asked for."""
+    calls = run.messages[-1].tool_calls
+    run.iteration = resumed.checkpoint.iteration
+    b.note(iterations=run.iteration)
+    waiting = [Waiting(request, is_told=True) for request in resumed.waiting]
+    try:
+        catalog = await offer(run, b, await discover(run))
+    except PolicyHalt as halt:
+        run.messages.append(Message("tool", in_order(calls, _not_made(halt, calls), resumed.results)))
+        raise
+    done = await dispatch(run, catalog, await take_up(resumed, catalog, calls), resumed.settled)
+    results = in_order(calls, resumed.results, _by_id(done.results))
+    paused = Paused(results, [*done.waiting, *waiting], {**done.nested, **resumed.left})
+    return catalog, await _heed(run, catalog, paused)
+
+
+async def _heed(run: Run, catalog: Catalog, done: Paused) -> str | None:
+    """Go on with what came of the calls of a message; return why the loop is over, if it is."""
+    calls = run.messages[-1].tool_calls
+    if run.closed:
+        await checkpoint()  # it was cancelled while a tool did not let itself be stopped: here it hears of it
+    if run.halted is not None:
+        run.messages.append(Message("tool", in_order(calls, _not_made(run.halted, calls), _by_id(done.results))))
+        raise run.halted
+    if done.waiting:
+        run.paused = done
+        return AWAITING_APPROVAL
+    run.messages.append(Message("tool", done.results))
+    run.offers.activation.count(only_discovered=catalog.only_discovers(calls))
+    if run.limits.max_tool_calls is not None and run.tool_calls >= run.limits.max_tool_calls:
+        return "max_tool_calls"
+    return None
+
+
+def _by_id(results: Sequence[ToolResult]) -> dict[str, ToolResult]:
+    return {result.id: result for result in results}
+
+
+def _not_made(halt: PolicyHalt, calls: Sequence[ToolCall]) -> dict[str, ToolResult]:
+    """Return the results of calls that are not made any more, because the policy has ended the run."""
+    return {id_of(call): ToolResult(id_of(call), halted(halt), is_error=True, name=call.name) for call in calls}
 
 
 def _accept(run: Run, b: Boundary, response: ModelResponse, *, again: bool) -> bool:
@@ -212,19 +262,22 @@ def _without_repeated_ids(message: Message) -> Message:
     return message if len(parts) == len(message.parts) else Message(message.role, parts)
 
 
-def _finish(run: Run, b: Boundary, status: Status, stop_reason: str, response: ModelResponse) -> RunResult[Any]:
-    b.note(stop_reason=stop_reason, finish_reasons=(response.finish_reason,))
-    b.record_output(lambda recorder: recorder.answer(run.messages[-1], response.finish_reason))
+def _finish(run: Run, b: Boundary, status: Status, stop_reason: str, finish_reason: str) -> RunResult[Any]:
+    b.note(stop_reason=stop_reason, finish_reasons=(finish_reason,))
+    b.record_output(lambda recorder: recorder.answer(run.messages[-1], finish_reason))
     labels = {semconv.AGENT_NAME: run.agent, semconv.STOP_REASON: stop_reason}
     run.count(semconv.RUN_ITERATIONS, run.iteration, labels, b.context)
+    paused = run.paused
     return RunResult(
         status=status,
         output=run.answer,
         messages=tuple(run.messages),
-        usage=run.usage + run.delegated,
+        usage=run.spent + run.delegated,
         iterations=run.iteration,
         stop_reason=stop_reason,
         trace_id=format_trace_id(b.span.get_span_context().trace_id),
         run_id=run.run_id,
         degraded=tuple(run.degraded),
+        approvals=tuple(each.request for each in paused.waiting) if paused is not None else (),
+        checkpoint=pause(run, b, paused) if paused is not None else None,
     )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from pellucid.approvals import Claims, Decision
+from pellucid.checkpoint import Checkpoint
 from pellucid.context import ToolContext
 from pellucid.errors import ConfigError, PolicyHalt, ReliabilityFailFast, ToolError, describe, error_type_of
-from pellucid.run import Run
+from pellucid.run import Run, RunResult, Suspended
 from pellucid.runtime import execute
 from pellucid.telemetry import Pipeline, current_scope
 from pellucid.tools.tool import Tool
@@ -17,6 +20,16 @@ from pellucid.types import JSONObject
 
 DEEPEST: Final = 8
 """How many runs may be nested in one: an agent that leads back to itself must not do so for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A run that goes on, as the one does that it is nested in."""
+
+    checkpoint: Checkpoint
+    decisions: Sequence[Decision]
+    claims: Claims | None
+
 
 _SCHEMA: Final[JSONObject] = {
     "type": "object",
@@ -27,8 +40,8 @@ _SCHEMA: Final[JSONObject] = {
     "additionalProperties": False,
 }
 
-Begin: TypeAlias = Callable[[str, ToolContext, Pipeline | None], Run]
-"""Makes a run of an input, with the identity, cancel token and dependencies of a tool call."""
+Begin: TypeAlias = Callable[[str | Resumed, ToolContext, Pipeline | None], Run]
+"""Makes a run of an input or a checkpoint, with the identity, cancel token and dependencies of a tool call."""
 
 
 def agent_tool(agent: str, name: str | None, description: str | None, timeout: float | None, begin: Begin) -> Tool:
@@ -56,6 +69,15 @@ def agent_tool(agent: str, name: str | None, description: str | None, timeout: f
     )
 
 
+def _came(agent: str, result: RunResult[Any], *, may_wait: bool) -> Any:
+    """Return what a tool call comes to whose run came to this."""
+    if result.checkpoint is None:
+        return result.output
+    if not may_wait:
+        raise ToolError(f"Agent {agent!r} waits for approval, which cannot be asked for here.", error_type="approval")
+    return Suspended(result.checkpoint, result.approvals)
+
+
 async def _nested(agent: str, outer: Run | None, given: str, ctx: ToolContext, begin: Begin) -> Any:
     """Run the agent within the bounds of the run that calls it, and add what it uses to that one's usage.
 
@@ -63,10 +85,13 @@ async def _nested(agent: str, outer: Run | None, given: str, ctx: ToolContext, b
         ToolError: runs are nested too deep.
         PellucidError: whatever else ends a run.
     """
-    run = begin(given, ctx, outer.pipeline if outer is not None else None)
+    resumption = outer.resumption if outer is not None else None
+    kept = resumption.nested.pop(ctx.tool_call_id, None) if resumption is not None else None
+    what = Resumed(*kept, resumption.claims) if resumption is not None and kept is not None else given
+    run = begin(what, ctx, outer.pipeline if outer is not None else None)
     run.outer_deadline = ctx.deadline if ctx.deadline is not None else math.inf
     if outer is None:
-        return (await execute(run)).output
+        return _came(agent, await execute(run), may_wait=False)
     run.depth = outer.depth + 1
     if run.depth > DEEPEST:
         raise ToolError(
@@ -76,7 +101,7 @@ async def _nested(agent: str, outer: Run | None, given: str, ctx: ToolContext, b
         )
     outer.nested[run] = ctx.tool_call_id
     try:
-        return (await execute(run)).output
+        return _came(agent, await execute(run), may_wait=True)
     except (PolicyHalt, ReliabilityFailFast) as error:
         # They end the run in which they are raised, and not the one that it is nested in.
         raise ToolError(f"The tool failed. {describe(error)}", error_type=error_type_of(error)) from error

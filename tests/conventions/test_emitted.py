@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -10,7 +11,9 @@ import pytest
 from pellucid import (
     Agent,
     CapturePolicy,
+    Decision,
     DiscoveryContext,
+    DiscoveryProvider,
     ModelError,
     Reliability,
     Rule,
@@ -22,7 +25,7 @@ from pellucid import (
     static_tools,
 )
 from pellucid.mcp import MCPProvider
-from pellucid.testing import ScriptedModel
+from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters.testing import capture
 from support import scene
 from support.mcp_servers import LegacyHttp, modern_server, serving
@@ -93,6 +96,16 @@ async def test_what_is_described_is_emitted() -> None:
         await within(Agent("a", model=search, tools=[scene.add], registry_mode="lazy").run("hi"))
         model = ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "done")
         await within(Agent("a", model=model, tools=[scene.add], policy=lambda request: "allow").run("hi"))
+        asking = ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "done")
+        agent = Agent("a", model=asking, tools=[scene.add], policy=lambda request: "ask")
+        waits = await within(agent.run("hi"))
+        assert waits.checkpoint is not None
+        decision = Decision(waits.approvals[0].approval_id, approved=True, decided_by="ann")
+        await within(agent.resume(waits.checkpoint, decisions=[decision]))
+        listings = ([scene.add], [replace(scene.add, description="Subtract.")])
+        hub = DiscoveryProvider(FakeHub(lambda number: listings[number > 1]), id="hub", ttl=0.0)
+        model = ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "done")
+        await within(Agent("a", model=model, providers=[hub]).run("hi"))
         await over_mcp(modern_server().streamable_http_app, "refuse")
         await over_mcp(lambda: LegacyHttp().app, "count")
     emitted = {name for span in telemetry.spans for name in attributes(span)}

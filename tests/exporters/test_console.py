@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from opentelemetry import trace
@@ -17,6 +18,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from pellucid import (
     Agent,
+    Decision,
     DiscoveryProvider,
     Message,
     ModelResponse,
@@ -144,6 +146,22 @@ def test_failures_are_loud() -> None:
     """A span that did not complete says so, with type and text."""
     text = shown(Console(stream=io.StringIO(), width=200), adder({"a": -1, "b": 2}))
     assert "FAILED tool_error: a must not be negative" in text
+
+
+def test_what_waits_for_a_person_says_so_and_by_whom_it_was_decided() -> None:
+    """The run that waits, and the call that was approved in the one that goes on."""
+    stream = io.StringIO()
+    provider = TracerProvider()
+    provider.add_span_processor(ConsoleProcessor(Console(stream=stream, width=200)))
+    options: dict[str, Any] = {"telemetry": Telemetry(tracer_provider=provider)}
+    options["tools"] = [Tool(name="pay", run=lambda arguments, ctx: "paid", needs_approval=True)]
+    waits = Agent("a", model=ScriptedModel(ToolCall("pay")), **options).run_sync("x")
+    assert waits.checkpoint is not None
+    decision = Decision(waits.approvals[0].approval_id, approved=True, decided_by="ann")
+    Agent("a", model=ScriptedModel("done"), **options).resume_sync(waits.checkpoint, decisions=[decision])
+    provider.shutdown()
+    assert re.search(r"^invoke_agent a .* waits for approval", stream.getvalue(), re.MULTILINE)
+    assert re.search(r"execute_tool pay .* approved by ann after [\d.]+ m?s$", stream.getvalue(), re.MULTILINE)
 
 
 def test_content_is_shown_on_request() -> None:

@@ -1,4 +1,4 @@
-"""What `check_telemetry` finds in events of tools that were searched, activated and shadowed."""
+"""What `check_telemetry` finds in events of tools that were searched, activated, shadowed and redefined."""
 
 from __future__ import annotations
 
@@ -19,11 +19,17 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def told() -> Iterator[Captured]:
-    """Telemetry of a run that searches, activates, loses a tool, and has two of one name; true until it is bent."""
+    """Telemetry of a run that searches, activates, loses a tool, has two of one name, and one that changes.
+
+    True until it is bent.
+    """
     lazy = ToolRegistry([make_tool("find", quick)], registry_mode="lazy")
+    other = ToolRegistry([make_tool("same", quick), make_tool("mine", quick)], id="other")
 
     def leave(request: object) -> ToolCall:
         lazy.unregister("find")
+        other.unregister("mine")
+        other.register(replace(make_tool("mine", quick), description="another"))
         return ToolCall("same", {})
 
     async def go() -> None:
@@ -33,9 +39,9 @@ def told() -> Iterator[Captured]:
             leave,
             "done",
         ]
-        twice = [static_tools([make_tool("same", quick)]), ToolRegistry([make_tool("same", quick)], id="other")]
+        twice = [static_tools([make_tool("same", quick)]), other]
         model = ScriptedModel(*steps)
-        await Agent("a", model=model, providers=[lazy, *twice], collisions="first").run("go")
+        await Agent("a", model=model, providers=[lazy, *twice], collisions="first", pin=True).run("go")
 
     with capture() as telemetry:
         anyio.run(go)
@@ -51,6 +57,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "another way": ("tools.activated", {"via": "history"}, "", "a tool that was activated via 'history'"),
     "another tool": ("tools.activated", {"via": "find"}, "", "a tool that was activated via 'find'"),
     "another span": ("tools.deactivated", {}, "chat", "has an event of a tool that was deactivated"),
+    "yet another span": ("tools.redefined", {}, "chat", "has an event of a tool that was redefined"),
 }
 
 
@@ -77,4 +84,13 @@ def test_a_collision_that_is_not_counted_is_found(told: Captured) -> None:
     bent: Any = span
     bent._attributes = attributes
     with pytest.raises(AssertionError, match="has more events of collisions than it counts: 1"):
+        check_telemetry(told)
+
+
+def test_a_refusal_that_is_not_counted_is_found(told: Captured) -> None:
+    """The span knows how many tools are not what they were."""
+    [span] = [span for span in told.find("compose_request") if semconv.COMPOSE_REDEFINED in (span.attributes or {})]
+    bent: Any = span
+    bent._attributes = {name: value for name, value in bent.attributes.items() if name != semconv.COMPOSE_REDEFINED}
+    with pytest.raises(AssertionError, match="than it counts redefined ones: 1"):
         check_telemetry(told)

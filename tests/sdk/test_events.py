@@ -14,6 +14,7 @@ from pellucid import (
     Agent,
     CircuitBreaker,
     ConfigError,
+    Decision,
     DiscoveryError,
     DiscoveryProvider,
     Identity,
@@ -141,6 +142,22 @@ async def reliably(telemetry: Captured) -> None:
     await within(Agent("d", model=model, telemetry=telemetry, reliability=Reliability(rules)).run("x"))
 
 
+async def waiting(telemetry: Captured, run: Any) -> None:
+    """Run what waits for a person, who approves; and before, a tool that changes under its name."""
+    changing = FakeHub(lambda number: [Tool(name="step", run=run, description=str(number))])
+    provider = DiscoveryProvider(changing, id="hub", ttl=0.0)
+    model = ScriptedModel(ToolCall("step"), "x")
+    await within(Agent("e", model=model, providers=[provider], telemetry=telemetry).run("x"))
+    asking = Tool(name="step", run=run, needs_approval=True)
+    waits = await within(
+        Agent("e", model=ScriptedModel(ToolCall("step")), tools=[asking], telemetry=telemetry).run("x")
+    )
+    decisions = [Decision(request.approval_id, True) for request in waits.approvals]
+    assert waits.checkpoint is not None
+    resumed = Agent("e", model=ScriptedModel("x"), tools=[asking], telemetry=telemetry)
+    await within(resumed.resume(waits.checkpoint, decisions=decisions))
+
+
 async def test_every_event_is_emitted_by_some_run(telemetry: Captured) -> None:
     """No event is declared that nothing tells."""
 
@@ -178,6 +195,7 @@ async def test_every_event_is_emitted_by_some_run(telemetry: Captured) -> None:
         await within(agent.run("x"))
     await within(Agent("b", model=ScriptedModel("one", '{"result": 1}'), output=int, telemetry=telemetry).run("x"))
     await reliably(telemetry)
+    await waiting(telemetry, step)
     found_twice = [static_tools([good]), ToolRegistry([good])]
     await within(Agent("c", model=ScriptedModel("x"), providers=found_twice, collisions="first").run("x"))
     lazy = ToolRegistry([good], registry_mode="lazy")

@@ -176,9 +176,10 @@ def serving(make_app: Callable[[], Any], port: int = 0) -> Iterator[int]:
 
 
 class LegacyHttp:
-    """A streamable HTTP server of protocol 2025-11-25 that can forget its sessions."""
+    """A streamable HTTP server of protocol 2025-11-25 that can forget its sessions and list what it is told to."""
 
-    def __init__(self) -> None:
+    def __init__(self, listing: dict[str, Any] | None = None) -> None:
+        self.listing = listing or {"tools": [{"name": "count", "inputSchema": OBJECT}]}
         self.sessions: set[str] = set()
         self.opened = 0
         self.calls = 0
@@ -201,7 +202,7 @@ class LegacyHttp:
         if "id" not in message:
             return Response(status_code=202)
         if method == "tools/list":
-            return _answer(message, {"tools": [{"name": "count", "inputSchema": OBJECT}]})
+            return _answer(message, self.listing)
         self.calls += 1
         return _answer(message, {"content": [{"type": "text", "text": str(self.calls)}]})
 
@@ -218,10 +219,14 @@ def _answer(message: dict[str, Any], result: dict[str, Any], headers: dict[str, 
 
 
 class LegacyStdio:
-    """A server over stdio, line by line. It notes each message it gets in the file named by `PELLUCID_TEST_LOG`."""
+    """A server over stdio, line by line. It notes each message it gets in the file named by `PELLUCID_TEST_LOG`.
+
+    It lists what the JSON in `PELLUCID_TEST_LISTING` says, if that is set.
+    """
 
     def __init__(self) -> None:
         self.names = ["echo", "hang", "grow", "die"]
+        self.listing = json.loads(os.environ.get("PELLUCID_TEST_LISTING", "null"))
 
     def run(self) -> None:
         """Serve until standard input ends."""
@@ -239,7 +244,8 @@ class LegacyStdio:
             case "initialize", _:
                 self.say(message, result=LEGACY_GREETING)
             case "tools/list", _:
-                self.say(message, result={"tools": [{"name": name, "inputSchema": OBJECT} for name in self.names]})
+                named = {"tools": [{"name": name, "inputSchema": OBJECT} for name in self.names]}
+                self.say(message, result=self.listing or named)
             case "tools/call", "hang":
                 pass
             case "tools/call", "die":

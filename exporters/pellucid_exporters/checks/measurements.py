@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from pellucid import semconv
+from pellucid.events import ApprovalRequested
 from pellucid_exporters.checks.observed import PHASES, Observed, Seen
 
 Labels: TypeAlias = frozenset[tuple[str, Any]]
@@ -25,11 +26,12 @@ PHASE_OF: Final[Mapping[str, str]] = {
     semconv.PROMPT_CACHE_SHARE.name: semconv.INFERENCE,
     semconv.COST.name: semconv.INFERENCE,
     semconv.RUN_ITERATIONS.name: semconv.RUN,
+    semconv.APPROVAL_WAIT.name: semconv.DISPATCH,
 }
 DERIVED: Final = (
     *(phase.duration for phase in PHASES.values()),
     semconv.TOKEN_USAGE, semconv.TIME_TO_FIRST_CHUNK, semconv.RUN_ITERATIONS, semconv.CATALOG_CHANGES,
-    semconv.PROMPT_CACHE_SHARE, semconv.COST,
+    semconv.PROMPT_CACHE_SHARE, semconv.COST, semconv.APPROVAL_PENDING, semconv.APPROVAL_WAIT,
 )  # fmt: skip
 """Metrics that can be worked out from spans."""
 
@@ -102,8 +104,20 @@ def _measured(seen: Seen) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], f
             yield semconv.TIME_TO_FIRST_CHUNK, unknown_yet, attributes[semconv.RESPONSE_TIME_TO_FIRST_CHUNK]
     if seen.phase.name == semconv.RUN and semconv.STOP_REASON in attributes:
         yield semconv.RUN_ITERATIONS, {}, attributes[semconv.ITERATIONS]
+    yield from _approvals(seen)
     if attributes.get(semconv.CATALOG_CHANGED):
         yield semconv.CATALOG_CHANGES, {}, 1
+
+
+def _approvals(seen: Seen) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], float]]:
+    if semconv.APPROVAL_WAITED in seen.attributes:
+        # The tool may be gone when it is approved, but was not invented.
+        tool = {semconv.TOOL_NAME: seen.attributes[semconv.TOOL_NAME]}
+        yield semconv.APPROVAL_WAIT, tool, seen.attributes[semconv.APPROVAL_WAITED]
+        yield semconv.APPROVAL_PENDING, tool, -1
+    for event in seen.span.events:
+        if event.name == ApprovalRequested.name:
+            yield semconv.APPROVAL_PENDING, event.attributes or {}, 1
 
 
 def _labelled(seen: Seen) -> Mapping[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pellucid import semconv
 from pellucid.events import (
@@ -14,6 +14,7 @@ from pellucid.events import (
     ToolDenied,
     ToolsActivated,
     ToolsDeactivated,
+    ToolsRedefined,
     ToolsSearched,
     ToolsShadowed,
 )
@@ -23,12 +24,9 @@ from pellucid_exporters.checks.observed import PHASES, Observed, Seen
 if TYPE_CHECKING:
     from pellucid.events import Event
 
-_ASKED = {
-    "offer": (semconv.COMPOSE,),
-    "activation": (semconv.COMPOSE, semconv.DISPATCH),
-    "dispatch": (semconv.DISPATCH,),
-}
-"""The phases in which a policy is asked, by stage."""
+
+RESTORED: Final = ("history", "checkpoint")
+"""How it is known that tools were active before."""
 
 
 def check(observed: Observed) -> Iterator[str]:
@@ -44,6 +42,7 @@ def check(observed: Observed) -> Iterator[str]:
         yield from _lines(seen, lines[seen.id])
         yield from _record(seen)
         yield from _tools(seen, events[seen.id])
+        yield from _denials(seen, [event for event in events[seen.id] if isinstance(event, ToolDenied)])
     known = observed.by_id.keys() | observed.started.keys()
     kinds = {kind for phase in PHASES.values() for kind in (phase.started, phase.completed, phase.failed)}
     for stray in (event for event in observed.events if type(event) in kinds and event.span_id not in known):
@@ -91,6 +90,7 @@ def _failures(seen: Seen) -> int:
 def _tools(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
     """Check that what is told of tools is told of the span in which it happened, which says the same."""
     found = seen.attributes
+    offers = _offers(seen)
     for event in events:
         if isinstance(event, ToolsSearched):
             told: tuple[Any, ...] = (event.query, event.hits, event.names)
@@ -98,26 +98,36 @@ def _tools(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
             if told != said:
                 yield f"{seen} says {said} of a search, but its event {told}"
         elif isinstance(event, ToolsActivated):
-            phase = semconv.COMPOSE if event.via == "history" else semconv.DISPATCH
-            if seen.phase.name != phase or event.via not in ("history", found.get(semconv.TOOL_NAME)):
+            is_restored = event.via in RESTORED
+            if not (offers if is_restored else event.via == found.get(semconv.TOOL_NAME)):
                 yield f"{seen} has an event of a tool that was activated via {event.via!r}"
-        elif isinstance(event, ToolDenied):
-            yield from _denial(seen, event)
-        elif isinstance(event, ToolsDeactivated) and seen.phase.name != semconv.COMPOSE:
+        elif isinstance(event, ToolsDeactivated) and not offers:
             yield f"{seen} has an event of a tool that was deactivated"
+        elif isinstance(event, ToolsRedefined) and not offers:
+            yield f"{seen} has an event of a tool that was redefined"
     shadowed = sum(isinstance(event, ToolsShadowed) for event in events)
     if seen.phase.name == semconv.COMPOSE and shadowed > found.get(semconv.COMPOSE_SHADOWED, 0):
         yield f"{seen} has more events of collisions than it counts: {shadowed}"
+    refused = sum(isinstance(event, ToolsRedefined) and event.refused for event in events)
+    if seen.phase.name == semconv.COMPOSE and refused > found.get(semconv.COMPOSE_REDEFINED, 0):
+        yield f"{seen} has more events of tools that are refused than it counts redefined ones: {refused}"
 
 
-def _denial(seen: Seen, event: ToolDenied) -> Iterator[str]:
-    """Check that a denial is told of the phase in which the policy was asked, and that a call's span says it too."""
-    phase, said = seen.phase.name, seen.attributes.get(semconv.PERMISSION)
-    if phase not in _ASKED.get(event.stage, ()):
-        yield f"{seen} has an event of a denial at stage {event.stage!r}"
-    decides = phase == semconv.DISPATCH and (event.stage == "dispatch" or event.permission == "halt")
-    if decides and said != event.permission:
-        yield f"{seen} has {semconv.PERMISSION}={said!r}, but its event says {event.permission!r}"
+def _offers(seen: Seen) -> bool:
+    """Say whether tools are offered in a span: when a request is composed, and when a run goes on that has waited."""
+    return seen.phase.name == semconv.COMPOSE or semconv.RESUMED_FROM in seen.attributes
+
+
+def _denials(seen: Seen, events: Sequence[ToolDenied]) -> Iterator[str]:
+    """Check that denials are told of the span in which the policy was asked, and that a call's span says it too."""
+    is_call, said = seen.phase.name == semconv.DISPATCH, seen.attributes.get(semconv.PERMISSION)
+    asked = {"offer": _offers(seen), "activation": _offers(seen) or is_call, "dispatch": is_call}
+    for event in events:
+        if not asked.get(event.stage, False):
+            yield f"{seen} has an event of a denial at stage {event.stage!r}"
+        decides = is_call and (event.stage == "dispatch" or event.permission == "halt")
+        if decides and said != event.permission:
+            yield f"{seen} has {semconv.PERMISSION}={said!r}, but its event says {event.permission!r}"
 
 
 def _lines(seen: Seen, lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:

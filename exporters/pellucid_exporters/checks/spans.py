@@ -40,6 +40,7 @@ WHEN_COMPLETED: Final[Mapping[str, Mapping[str, type]]] = {
     semconv.COMPOSE: {semconv.COMPOSE_TOOLS: int, semconv.COMPOSE_MESSAGES: int, semconv.CATALOG_DIGEST: str},
     semconv.DISPATCH: {semconv.PROVIDER_ID: str, semconv.DISPATCH_MODE: str},
 }
+RESUMED: Final = (semconv.DISCOVERY, semconv.DISPATCH)
 ORDER: Final = (semconv.DISCOVERY, semconv.COMPOSE, semconv.INFERENCE, semconv.DISPATCH)
 
 
@@ -160,19 +161,22 @@ def _run(run: str, spans: Sequence[Seen]) -> Iterator[str]:
     for seen in spans:
         if seen.phase.name != semconv.RUN:
             by_iteration[seen.iteration].append(seen)
-    if sorted(by_iteration) != list(range(1, len(by_iteration) + 1)):
+    # A run that was resumed begins in the iteration in which it came to wait, and with the calls that waited.
+    resumed = semconv.RESUMED_FROM in roots[0].attributes
+    first = min(by_iteration, default=1) if resumed else 1
+    if sorted(by_iteration) != list(range(first, first + len(by_iteration))):
         yield f"run {run} has the iterations {sorted(by_iteration)}"
     previous = roots[0].start
-    for _, group in sorted(by_iteration.items()):
-        yield from _iteration(run, group, previous)
+    for number, group in sorted(by_iteration.items()):
+        yield from _iteration(run, group, previous, RESUMED if resumed and number == first else ORDER)
         previous = max(seen.end for seen in group)
     counted = roots[0].attributes.get(semconv.ITERATIONS, 0)
-    if counted < len(by_iteration):  # the last may have been cut off before its first phase
-        yield f"{roots[0]} counts {counted} iterations; there are spans of {len(by_iteration)}"
+    if counted < max(by_iteration, default=0):  # the last may have been cut off before its first phase
+        yield f"{roots[0]} counts {counted} iterations; there are spans of {max(by_iteration)}"
     yield from _usage(roots[0], spans)
 
 
-def _iteration(run: str, group: Sequence[Seen], previous: int) -> Iterator[str]:
+def _iteration(run: str, group: Sequence[Seen], previous: int, order: Sequence[str]) -> Iterator[str]:
     for seen in group:
         if seen.start < previous:
             yield f"{seen} begins before the iteration before has ended"
@@ -184,11 +188,11 @@ def _iteration(run: str, group: Sequence[Seen], previous: int) -> Iterator[str]:
     if counts[semconv.COMPOSE] > 2 or asked > counts[semconv.COMPOSE]:  # noqa: PLR2004  (the second is a closing answer)
         yield f"run {run} has in iteration {group[0].iteration} the spans {dict(counts)}"
     yield from _attempts(calls)
-    first = {name: min((seen.start for seen in group if seen.phase.name == name), default=None) for name in ORDER}
+    first = {name: min((seen.start for seen in group if seen.phase.name == name), default=None) for name in order}
     # All providers have answered before a request is composed; of the rest there may be more after a closing answer.
-    done = {name: max if name == semconv.DISCOVERY else min for name in ORDER}
-    last = {name: done[name]((seen.end for seen in group if seen.phase.name == name), default=None) for name in ORDER}
-    for before, after in pairwise(ORDER):
+    done = {name: max if name == semconv.DISCOVERY else min for name in order}
+    last = {name: done[name]((seen.end for seen in group if seen.phase.name == name), default=None) for name in order}
+    for before, after in pairwise(order):
         ended, began = last[before], first[after]
         if began is not None and (ended is None or began < ended):
             yield f"run {run} began {after} before {before} in iteration {group[0].iteration}"

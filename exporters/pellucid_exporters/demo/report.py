@@ -8,12 +8,12 @@ import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from pellucid.text import clean
 from pellucid_exporters.demo.catalogue_server import LATENCY
 from pellucid_exporters.demo.hubs import OBJECTIVE
 from pellucid_exporters.demo.metrics import SERIES, sample_of_trace, series
 from pellucid_exporters.demo.script import QUESTION
 from pellucid_exporters.hub_stats import hub_table
-from pellucid_exporters.tree import clean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

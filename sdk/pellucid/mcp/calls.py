@@ -15,7 +15,7 @@ from pellucid.context import ToolContext
 from pellucid.errors import DiscoveryError, ToolError
 from pellucid.mcp.connection import Connection, ServerGone, SessionUnknown
 from pellucid.mcp.content import to_value
-from pellucid.mcp.site import trace_context
+from pellucid.mcp.site import trace_context, type_of
 from pellucid.mcp.transports import REQUEST_SENT
 from pellucid.types import JSONObject, JSONValue
 
@@ -60,7 +60,7 @@ async def call(
     except MCPError as error:
         span.set_attribute(semconv.RPC_RESPONSE_STATUS_CODE, str(error.code))
         raise ToolError(
-            f"MCP server {server!r} answered error {error.code}: {error}", error_type=str(error.code)
+            f"MCP server {server!r} answered error {error.code}: {error}", error_type=type_of(error)
         ) from error
     return to_value(result)
 

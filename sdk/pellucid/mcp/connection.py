@@ -213,6 +213,7 @@ class Connection:
             with self._closing:
                 async with AsyncExitStack() as stack:
                     client = await self._connect(stack, parent)
+                    self._link.protocol_version = client.protocol_version
                     subscription = await self._subscribe(stack, client)
                     self._client = client
                     self._settled.set()

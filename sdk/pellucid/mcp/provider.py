@@ -22,6 +22,7 @@ from opentelemetry.util.types import AttributeValue
 from pellucid import semconv
 from pellucid.context import DiscoveryContext, ToolContext
 from pellucid.errors import ConfigError, DiscoveryError
+from pellucid.mcp.broken import Broken
 from pellucid.mcp.calls import call
 from pellucid.mcp.connection import CLOSE_PATIENCE, Connection
 from pellucid.mcp.names import exposed_names
@@ -30,6 +31,7 @@ from pellucid.mcp.transports import Target, in_process, once, over_http, over_st
 from pellucid.tools import Mcp, Tool
 from pellucid.tools.catalog import check_catalog
 from pellucid.tools.provider import OnInvalid
+from pellucid.tools.tool import BrokenTool
 from pellucid.types import JSONObject, JSONValue
 
 _CLOSED: Final = "the provider was closed; make a new one"
@@ -242,25 +244,29 @@ class MCPProvider:
     def _ended(self, connection: Connection) -> None:
         self._connections.discard(connection)
 
-    def _build(self, listed: list[ServerTool]) -> Tools:
+    def _build(self, listed: list[ServerTool | Broken]) -> Tools:
         names = exposed_names([tool.name for tool in listed], self.id, prefix=self._prefix)
         attributes = {semconv.MCP_METHOD_NAME: "tools/call", **self._reached()}
-        tools = tuple(
-            Tool(
-                name=names[tool.name],
-                description=tool.description or tool.title or "",
-                input_schema=tool.input_schema,
-                run=partial(self._call, tool.name),
-                source=Mcp(self.id),
-                timeout=self._call_timeout,
-                mode="mcp",
-                attributes=attributes,
-            )
-            for tool in listed
-        )
+        tools = tuple(self._tool(tool, names[tool.name], attributes) for tool in listed)
         check_catalog(self.id, tools, quarantine=self.on_invalid == "quarantine")
         self._server_names = {given: name for name, given in names.items()}
         return tools
+
+    def _tool(self, tool: ServerTool | Broken, name: str, attributes: Mapping[str, AttributeValue]) -> Tool:
+        run = partial(self._call, tool.name)
+        if isinstance(tool, Broken):
+            problem = f"the server lists {name!r} in a way that the protocol does not allow: {tool.problem}"
+            return BrokenTool(name=name, run=run, source=Mcp(self.id), mode="mcp", problem=problem)
+        return Tool(
+            name=name,
+            description=tool.description or tool.title or "",
+            input_schema=tool.input_schema,
+            run=run,
+            source=Mcp(self.id),
+            timeout=self._call_timeout,
+            mode="mcp",
+            attributes=attributes,
+        )
 
     def _reached(self) -> Mapping[str, AttributeValue]:
         """Return what the conventions want on spans of requests and is known without a connection."""

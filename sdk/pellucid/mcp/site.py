@@ -12,14 +12,17 @@ from mcp import Client, MCPError
 from mcp_types import Tool as ServerTool
 from opentelemetry import propagate, trace
 from opentelemetry.util.types import AttributeValue
+from pydantic import ValidationError
 
 from pellucid import semconv
 from pellucid.background import OutOfTime
 from pellucid.context import DiscoveryContext
 from pellucid.errors import DiscoveryBackoff, DiscoveryError, DiscoveryTimeout, InvalidCatalog, describe
+from pellucid.mcp.broken import Broken, first_problem, set_aside
 from pellucid.mcp.connection import Connection, ServerGone
 from pellucid.mcp.transports import Target
 from pellucid.telemetry import current_scope
+from pellucid.text import excerpt
 from pellucid.tools import Tool
 from pellucid.tools.discovery_cache import backoff
 from pellucid.tools.flight import Flight
@@ -41,7 +44,7 @@ class Plan:
     target: Target
     timeout: float | None
     ttl: float | None
-    build: Callable[[list[ServerTool]], Tools]
+    build: Callable[[list[ServerTool | Broken]], Tools]
     attributes: Mapping[str, AttributeValue]
     opened: Callable[[Connection], None]
     ended: Callable[[Connection], None]
@@ -51,7 +54,7 @@ class Plan:
 class _Listing:
     """A listing. Attributes: lifetime: seconds that it is good for."""
 
-    listed: list[ServerTool]
+    listed: list[ServerTool | Broken]
     tools: Tools
     lifetime: float
 
@@ -189,22 +192,28 @@ class Site:
         tools = last.tools if last is not None and last.listed == listed else self._plan.build(listed)
         return _Listing(listed=listed, tools=tools, lifetime=self._lifetime(connection, said))
 
-    async def _pages(self, client: Client) -> tuple[list[ServerTool], float]:
+    async def _pages(self, client: Client) -> tuple[list[ServerTool | Broken], float]:
         """Return all pages, and the shortest time that one of them is good for."""
-        tools: list[ServerTool] = []
+        tools: list[ServerTool | Broken] = []
         seen: set[str] = set()
         said: list[int] = []
         cursor: str | None = None
         for _ in range(MAX_PAGES):
-            page = await client.list_tools(cursor=cursor, meta=trace_context())
-            tools += page.tools
+            try:
+                page = await client.list_tools(cursor=cursor, meta=trace_context())
+            except ValidationError as error:
+                raise InvalidCatalog(
+                    self._plan.id,
+                    f"the server's tool list is one that the protocol does not allow: {first_problem(error)}",
+                ) from error
+            tools += [*page.tools, *set_aside(page)]
             said.append(page.ttl_ms)
             cursor = page.next_cursor
             if not cursor:
                 return tools, min(said) / 1000
             if cursor in seen:
                 raise InvalidCatalog(
-                    self._plan.id, f"the server repeats the cursor {cursor!r} of its tool list for ever"
+                    self._plan.id, f"the server repeats the cursor {excerpt(repr(cursor))} of its tool list for ever"
                 )
             seen.add(cursor)
         raise InvalidCatalog(self._plan.id, f"the server's tool list has more than {MAX_PAGES} pages")
@@ -242,6 +251,12 @@ class Site:
         self._failures, self._asleep_until, self._error = 0, 0.0, None
 
 
+def type_of(error: MCPError) -> str:
+    """Return the value of `error.type`: the code, unless the server made it up: each would be a time series more."""
+    known = -32768 <= error.code <= -32000 or 100 <= error.code <= 599  # noqa: PLR2004  (of JSON-RPC, and of HTTP)
+    return str(error.code) if known else semconv.OTHER
+
+
 def trace_context() -> Any:
     """Return the current trace context as a request's `_meta`; in-process servers are sent no other."""
     carrier: dict[str, str] = {}
@@ -256,7 +271,7 @@ def _cause(error: BaseException) -> BaseException:
 def _typed(failure: DiscoveryError, error: BaseException) -> DiscoveryError:
     """Take over `error.type`: the code, if a server answered with an error."""
     if isinstance(error, MCPError):
-        failure.error_type = str(error.code)
+        failure.error_type = type_of(error)
     elif isinstance(error, DiscoveryError) and error.error_type:
         failure.error_type = error.error_type
     return failure

@@ -24,9 +24,11 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.server import Server
 from mcp.server.mcpserver import MCPServer
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCRequest
+from mcp_types import JSONRPCError, JSONRPCRequest, JSONRPCResponse
 
 from pellucid.errors import ConfigError
+from pellucid.mcp.broken import put_aside
+from pellucid.text import clean
 
 CONNECT_PATIENCE: Final = 30.0
 READ_PATIENCE: Final = 300.0
@@ -36,6 +38,9 @@ REQUEST_SENT: Final[ContextVar[Callable[[str], None] | None]] = ContextVar("pell
 """Told the id of each JSON-RPC request that its context sends; the MCP SDK gives it and tells nobody."""
 
 _LAST_WORDS: Final = 10
+_LONGEST_LINE: Final = 1_000
+"""Characters of a line of a server's standard error; a longer one is taken for several."""
+
 _SESSION: Final = "mcp-session-id"
 _log = logging.getLogger("pellucid.mcp")
 
@@ -54,6 +59,8 @@ class Link:
         session_unknown: The server answered that it does not know the session (any longer).
         session_id: What the server calls the session, in an HTTP header.
         http_version: Such as `1.1`.
+        protocol_version: Of MCP, once it is negotiated.
+        listings: Ids of the requests for a list of tools that are under way.
         words: The last lines that the server process wrote to its standard error.
     """
 
@@ -63,6 +70,8 @@ class Link:
     session_unknown: bool = False
     session_id: str | None = None
     http_version: str | None = None
+    protocol_version: str | None = None
+    listings: set[str] = field(default_factory=set)
     words: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_WORDS))
 
     def end(self) -> None:
@@ -161,14 +170,15 @@ def once(transport: Transport) -> Callable[[], Transport]:
 @asynccontextmanager
 async def _watched(transport: Transport, link: Link) -> AsyncIterator[Any]:
     async with transport as (read, write):
-        yield _Watched(read, link), _Telling(write)
+        yield _Watched(read, link), _Telling(write, link)
 
 
 class _Wrapped:
     """A stream around another one, which it closes."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Any, link: Link) -> None:
         self._stream = stream
+        self._link = link
 
     async def aclose(self) -> None:
         await self._stream.aclose()
@@ -183,11 +193,7 @@ class _Wrapped:
 
 
 class _Watched(_Wrapped):
-    """A read stream that notes its end."""
-
-    def __init__(self, stream: Any, link: Link) -> None:
-        super().__init__(stream)
-        self._link = link
+    """A read stream that notes its end, and puts aside what is broken in lists of tools."""
 
     @property
     def last_context(self) -> Any:
@@ -196,10 +202,21 @@ class _Watched(_Wrapped):
 
     async def receive(self) -> Any:
         try:
-            return await self._stream.receive()
+            item = await self._stream.receive()
         except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
             self._link.end()
             raise
+        if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCResponse | JSONRPCError):
+            self._answered(item.message)
+        return item
+
+    def _answered(self, answer: JSONRPCResponse | JSONRPCError) -> None:
+        link, request = self._link, str(answer.id)
+        if request not in link.listings:
+            return
+        link.listings.discard(request)
+        if isinstance(answer, JSONRPCResponse) and link.protocol_version is not None:
+            put_aside(answer.result, link.protocol_version)
 
     def __aiter__(self) -> Self:
         return self
@@ -216,8 +233,11 @@ class _Telling(_Wrapped):
 
     async def send(self, item: SessionMessage) -> None:
         tell = REQUEST_SENT.get()
-        if tell is not None and isinstance(item.message, JSONRPCRequest):
-            tell(str(item.message.id))
+        if isinstance(item.message, JSONRPCRequest):
+            if tell is not None:
+                tell(str(item.message.id))
+            if item.message.method == "tools/list":
+                self._link.listings.add(str(item.message.id))
         await self._stream.send(item)
 
 
@@ -265,6 +285,7 @@ async def _process(parameters: StdioServerParameters, errlog: TextIO | None, lin
 def _listen(source: int, command: str, link: Link) -> None:
     """Read a server's standard error to its end, in a thread."""
     with os.fdopen(source, encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            link.words.append(line.rstrip())
-            _log.debug("%s: %s", command, line.rstrip())
+        while line := lines.readline(_LONGEST_LINE):
+            said = clean(line.rstrip())
+            link.words.append(said)
+            _log.debug("%s: %s", command, said)

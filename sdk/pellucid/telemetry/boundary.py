@@ -71,7 +71,7 @@ class Boundary:
         "span",
     )
 
-    def __init__(self, scope: Scope, phase: Phase, target: str, notes: dict[str, Any]) -> None:
+    def __init__(self, scope: Scope, phase: Phase, target: str, notes: dict[str, Any], began: int | None) -> None:
         self._scope = scope
         self._phase = phase
         self._notes = notes
@@ -79,7 +79,7 @@ class Boundary:
         self._labels: Mapping[str, Any] = {}
         self._extra: Mapping[str, AttributeValue] = {}
         self._error: BaseException | None = None
-        self._start = scope.now()
+        self._start = scope.now() if began is None else began
         self.span = self._start_span(f"{phase.operation} {target}" if target else phase.operation)
         self.context = trace.set_span_in_context(self.span)
         self.records = self.span.is_recording()
@@ -122,6 +122,13 @@ class Boundary:
     def attributes(self, attributes: Mapping[str, AttributeValue]) -> None:
         """Set attributes that the phase has no name for."""
         self._extra = {**self._extra, **attributes}
+
+    def event(self, name: str, facts: Mapping[str, AttributeValue]) -> None:
+        """Add an event to the span."""
+        try:
+            self.span.add_event(name, facts)
+        except Exception as error:  # noqa: BLE001  (spans are the application's)
+            self._scope.fault("span", error)
 
     def fail(self, error: Exception) -> None:
         """Say that the phase failed although it returns, as a tool whose failure is a result for the model."""
@@ -272,16 +279,17 @@ class _Abandoned(BaseException):
     """Stands for the cancellation that the code did not let through."""
 
 
-def boundary(scope: Scope, phase: Phase, target: str = "", /, **notes: Any) -> Boundary:
+def boundary(scope: Scope, phase: Phase, target: str = "", /, *, began: int | None = None, **notes: Any) -> Boundary:
     """Observe a phase: it starts now, and ends with the context.
 
     Args:
         scope: The run, or any other scope.
         phase: One of `pellucid.telemetry.phases`.
         target: What is acted on; the second word of the span's name.
+        began: When it started, by `scope.now()`, if that was before.
         notes: Facts known at the start, which a sampler may ask for.
     """
-    return Boundary(scope, phase, target, notes)
+    return Boundary(scope, phase, target, notes, began)
 
 
 def once(cache: dict[object, Recorded], record: Record) -> Record:

@@ -77,5 +77,11 @@ def _standard() -> Any:
 def _as_record(_logger: object, _method: str, fields: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
     """Write the fields into the message, for formatters that show nothing else, and keep them as attributes."""
     event = fields.pop("event")
-    text = " ".join(f"{name}={value!r}" if " " in str(value) else f"{name}={value}" for name, value in fields.items())
+    text = " ".join(f"{name}={_shown(value)}" for name, value in fields.items())
     return (f"{event} {text}",), {"extra": dict(fields)}
+
+
+def _shown(value: object) -> str:
+    """Return a value such that it stays one, and on its line: errors and names are written by hubs and models."""
+    text = str(value)
+    return text if text.isprintable() and " " not in text else repr(value)

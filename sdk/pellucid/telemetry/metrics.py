@@ -142,6 +142,8 @@ class Instruments:
                 self.by_name[metric.name] = meter.create_histogram(**words, explicit_bucket_boundaries_advisory=buckets)
             elif metric.kind == "counter":
                 self.by_name[metric.name] = meter.create_counter(**words)
+            elif metric.kind == "updown" and metric.name not in observed:
+                self.by_name[metric.name] = meter.create_up_down_counter(**words)
             elif metric.kind == "updown":
                 meter.create_observable_up_down_counter(**words, callbacks=[_observe(observed[metric.name])])
             else:

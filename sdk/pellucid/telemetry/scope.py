@@ -24,6 +24,8 @@ from pellucid.telemetry.logging import LogLines
 from pellucid.telemetry.metrics import instruments_of
 from pellucid.telemetry.pipeline import Pipeline, current_default
 from pellucid.telemetry.recording import Recorder
+from pellucid.text import clean
+from pellucid.types import JSONValue
 from pellucid.version import __version__
 
 MAX_ERROR: Final = 4 * 1024
@@ -132,7 +134,7 @@ class Scope:
         """Add to a counter, or record in a histogram; its exemplar points to the span of `context`."""
         try:
             instrument = self.instruments.by_name[metric.name]
-            (instrument.add if metric.kind == "counter" else instrument.record)(value, attributes, context=context)
+            (instrument.record if metric.kind == "histogram" else instrument.add)(value, attributes, context=context)
         except Exception as error:  # noqa: BLE001  (metric readers are the application's)
             self.fault("metric", error)
 
@@ -188,13 +190,19 @@ class Scope:
 
     def text(self, text: str, limit: int | None = None) -> str | None:
         """Return a text, redacted and cut; None if no content is recorded, or a redactor fails, which is counted."""
-        return self._guarded(self.recorder.text, text, limit)
+        found: str | None = self._guarded(self.recorder.text, text, limit)
+        return found
 
     def label(self, text: str) -> str | None:
         """Return a short text that is needed again and again as `text` does."""
-        return self._guarded(self.recorder.label, text)
+        found: str | None = self._guarded(self.recorder.label, text)
+        return found
 
-    def _guarded(self, redact: Callable[..., str | None], *what: Any) -> str | None:
+    def clean(self, value: JSONValue) -> JSONValue:
+        """Return a value for an event, redacted and cut; None if no content is recorded, or a redactor fails."""
+        return self._guarded(self.recorder.clean, value)
+
+    def _guarded(self, redact: Callable[..., Any], *what: Any) -> Any:
         try:
             return redact(*what)
         except Exception as failure:  # noqa: BLE001  (redactors are the application's)
@@ -211,7 +219,9 @@ class Scope:
         if part not in _faults_logged:
             _faults_logged.add(part)
             logging.getLogger("pellucid").warning(
-                "telemetry part %r failed (%s); runs are not affected; further faults are only counted", part, text
+                "telemetry part %r failed (%s); runs are not affected; further faults are only counted",
+                part,
+                clean(text),
             )
         if self.heard(TelemetryError.name):
             span = trace.get_current_span().get_span_context()

@@ -30,7 +30,7 @@ class Activation:
         permissions: Asked before a tool becomes active, if there is a policy.
     """
 
-    __slots__ = ("_is_restored", "active", "iterations", "most", "permissions")
+    __slots__ = ("_is_restored", "_kept", "active", "iterations", "most", "permissions")
 
     def __init__(self, most: int, permissions: Permissions | None) -> None:
         self.permissions = permissions
@@ -38,6 +38,11 @@ class Activation:
         self.iterations = 0
         self.most = most
         self._is_restored = False
+        self._kept: Sequence[str] | None = None
+
+    def take_up(self, names: Sequence[str]) -> None:
+        """Begin with the tools that were active when a run came to wait, whatever its history says."""
+        self._kept = names
 
     async def activate(
         self,
@@ -87,14 +92,18 @@ class Activation:
             )
 
     async def restore(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> None:
-        """Activate what was discovered in an earlier run of the conversation; once in a run.
+        """Activate what was active when it came to wait, or what its history says was discovered; once in a run.
 
         Raises:
             PolicyHalt: the policy ends the run.
         """
-        if not self._is_restored:
-            self._is_restored = True
-            await self.activate(scope, span, catalog, _discovered(history), via="history")
+        if self._is_restored:
+            return
+        self._is_restored = True
+        names, via = self._kept, "checkpoint"
+        if names is None:
+            names, via = [name for name, _ in discovered(history)], "history"
+        await self.activate(scope, span, catalog, names, via=via)
 
     def revoke(self, scope: Scope, span: SpanContext, catalog: Catalog) -> None:
         """Forget tools that are no longer there: what is listed again later has to be discovered again."""
@@ -102,14 +111,18 @@ class Activation:
             if (now := catalog.lazy.get(name)) is not None:
                 self.active[name] = now
                 continue
+            if catalog.refusal(name) is not None:
+                continue  # it has changed and is refused; should it be again what it was, it is active again
             del self.active[name]
             reason = "denied" if name in catalog.denied else "not_lazy" if name in catalog.bindings else "removed"
             payload = {"tool_name": name, "provider_id": binding.provider_id, "reason": reason}
             scope.emit(ToolsDeactivated, span, payload)
 
 
-def _discovered(history: Iterable[Message]) -> Iterator[str]:
-    """Yield the tools that results of discoveries in the history say were activated; what is malformed says nothing.
+def discovered(history: Iterable[Message]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the tools that results of discoveries in the history say were activated, and what these say of them.
+
+    What is malformed says nothing.
 
     A history comes from the caller and may be forged. It can activate only what the catalogue lists anyway, which is
     what a model could do too.
@@ -120,10 +133,10 @@ def _discovered(history: Iterable[Message]) -> Iterator[str]:
             if isinstance(part, ToolCall) and message.role == "assistant" and part.name in META and part.id:
                 asked.add(part.id)
             elif isinstance(part, ToolResult) and message.role == "tool" and part.id in asked and not part.is_error:
-                yield from _names_in(part.response)
+                yield from _found_in(part.response)
 
 
-def _names_in(response: Any) -> Iterator[str]:
+def _found_in(response: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if isinstance(response, str):
         try:
             response = json.loads(response)
@@ -135,4 +148,4 @@ def _names_in(response: Any) -> Iterator[str]:
     is_list = isinstance(listed, list)
     for each in listed if is_list else [response]:
         if isinstance(each, dict) and each.get("activated", is_list) is True and isinstance(each.get("name"), str):
-            yield each["name"]
+            yield each["name"], each

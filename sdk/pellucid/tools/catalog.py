@@ -9,13 +9,14 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-from pellucid.errors import ConfigError, InvalidCatalog, ToolNameCollision, describe
+from pellucid.errors import ConfigError, InvalidCatalog, ToolError, ToolNameCollision, describe
 from pellucid.messages import ToolCall, ToolDefinition
 from pellucid.telemetry import Recorded
+from pellucid.text import excerpt
 from pellucid.tools.collisions import Binding, Collisions, Shadowed, resolve
-from pellucid.tools.names import RESERVED, problem_of
+from pellucid.tools.names import LONGEST, RESERVED, problem_of
 from pellucid.tools.search import SearchIndex
-from pellucid.tools.tool import Builtin, MetaTool, Tool, ToolSource
+from pellucid.tools.tool import BrokenTool, Builtin, MetaTool, Tool, ToolSource
 from pellucid.types import JSONValue
 
 REMEMBERED: Final = 256
@@ -94,7 +95,7 @@ def check_catalog(provider_id: str, tools: Sequence[Any], *, quarantine: bool = 
         if problem is None:
             good[item.name] = item
         elif quarantine:
-            bad.append((str(getattr(item, "name", _kind(item)))[:64], problem))
+            bad.append((excerpt(getattr(item, "name", _kind(item)), LONGEST), problem))
         else:
             raise InvalidCatalog(provider_id, problem)
     return ProviderCatalog(provider_id=provider_id, tools=tuple(good.values()), quarantined=tuple(bad))
@@ -103,18 +104,19 @@ def check_catalog(provider_id: str, tools: Sequence[Any], *, quarantine: bool = 
 def _problem(item: Any, others: dict[str, Tool]) -> str | None:
     if not isinstance(item, Tool):
         return f"its list holds {_kind(item)} instead of a Tool"
-    if not isinstance(item, MetaTool) and (problem := problem_of(item.name)) is not None:
+    problem = item.problem if isinstance(item, BrokenTool) else problem_of(item.name)
+    if problem is not None and not isinstance(item, MetaTool):
         return problem
     if item.name in others:
         return f"two tools are called {item.name!r}"
     try:
         item.validator  # noqa: B018  (made here so that a broken schema is found here)
     except ValueError as error:
-        return f"the input schema of tool {item.name!r} is broken: {error}"
+        return f"the input schema of tool {item.name!r} is broken: {excerpt(error)}"
     try:
         item.digest  # noqa: B018  (the same)
     except ValueError as error:
-        return f"what tool {item.name!r} says of itself is no valid text: {error}"
+        return f"what tool {item.name!r} says of itself is no valid text: {excerpt(error)}"
     return None
 
 
@@ -215,8 +217,8 @@ class Catalog:
         """Return what a name stands for."""
         return self.bindings.get(name)
 
-    def refusal(self, name: str) -> str | None:
-        """Return why a tool that is there may not be called now; None if it may."""
+    def refusal(self, name: str) -> ToolError | None:
+        """Return why a tool that is there may not be called now, for the model to read; None if it may."""
         return None
 
     def groups(self, calls: Sequence[ToolCall]) -> list[Sequence[ToolCall]]:

@@ -20,7 +20,7 @@ from pellucid.tools.lazy import Offers
 from pellucid.tools.listing import Lister
 from pellucid.tools.names import LAZY_DISCOVERY, LOAD_SKILL, TOOL_SEARCH
 from pellucid.tools.permission import Permissions
-from pellucid.tools.policy import PermissionRequest, Ruling, Stage, ask
+from pellucid.tools.policy import PERMITTED, PermissionRequest, Ruling, Stage, ask
 from pellucid.tools.provider import ToolProvider
 from pellucid.tools.registry import ToolRegistry
 from pellucid.tools.skills import SkillProvider, tools_of
@@ -136,7 +136,7 @@ async def _meta(agent: str, name: str, catalog: Catalog, policy: _Policy) -> Bin
         policy.reasons.append(f"it is offered to agents with {_OFFERED_WITH[name]}; agent {agent!r} has none")
         return None
     rulings = await policy.rulings("offer", list(lazy.values()))
-    left = sum(ruling.permission == "allow" for ruling in rulings)
+    left = sum(ruling.permission in PERMITTED for ruling in rulings)
     if left == 0:
         policy.reasons.append(f"it is for {len(lazy)} lazy tools, none of which the policy lets the model have")
         return None
@@ -175,8 +175,9 @@ class _Policy:
         if self._permissions is None:
             return True
         [ruling] = await self.rulings(stage, [binding])
-        if ruling.permission == "allow":
-            self.reasons.append(f"the policy allows {what}")
+        if ruling.permission in PERMITTED:
+            asks = " and leaves each call to a person" if ruling.permission == "ask" and stage == "offer" else ""
+            self.reasons.append(f"the policy allows {what}{asks}")
             return True
         of = "" if what == "it" else f" of {what}"
         why = ruling.reason if ruling.fault is None else f"{ruling.reason}: {describe(ruling.fault)}"

@@ -10,6 +10,7 @@ from typing import Final
 
 from opentelemetry.trace import SpanContext
 
+from pellucid.errors import ToolError
 from pellucid.messages import Message, ToolCall
 from pellucid.telemetry import Scope
 from pellucid.tools.activation import Activation
@@ -59,20 +60,20 @@ class OfferedCatalog(Catalog):
 
     def find(self, name: str) -> Binding | None:
         """Return what a name stands for, whether it may be called or not."""
-        return self.bindings.get(name) or self.metas.get(name) or self.whole.bindings.get(name)
+        return self.bindings.get(name) or self.metas.get(name) or self.whole.find(name)
 
-    def refusal(self, name: str) -> str | None:
+    def refusal(self, name: str) -> ToolError | None:
         """Return why a tool may not be called now, and what to do; None if it may."""
         if name in self.activation.active or name not in self.whole.lazy:
-            return None
+            return self.whole.refusal(name)
         if (LAZY_DISCOVERY if name in self.whole.named else TOOL_SEARCH) not in self.metas:
-            return f"Error: Tool '{name}' is not active, and you may not activate it. Go on without it."
+            text = f"Error: Tool '{name}' is not active, and you may not activate it. Go on without it."
+            return ToolError(text, error_type="tool_not_active")
         if name in self.whole.named:
-            return (
-                f"Error: Tool '{name}' must be discovered first. Call {LAZY_DISCOVERY} with toolNames: ['{name}'] "
-                f"to discover it."
-            )
-        return f"Error: Tool '{name}' must be activated first. Call {TOOL_SEARCH} with name: '{name}' to activate it."
+            todo = f"discovered first. Call {LAZY_DISCOVERY} with toolNames: ['{name}'] to discover it."
+        else:
+            todo = f"activated first. Call {TOOL_SEARCH} with name: '{name}' to activate it."
+        return ToolError(f"Error: Tool '{name}' must be {todo}", error_type="tool_not_active")
 
     def groups(self, calls: Sequence[ToolCall]) -> list[Sequence[ToolCall]]:
         """Return first the calls that discover tools, one by one, then all others: what is discovered can be called.
@@ -114,7 +115,7 @@ class Offers:
         activation.revoke(scope, span, catalog)
         if not catalog.lazy:
             return catalog
-        active, latest = tuple(activation.active), self._latest
+        active, latest = tuple(name for name in activation.active if name in catalog.lazy), self._latest
         if latest is not None and latest.whole is catalog and latest.active == active:
             return latest
         self._latest = OfferedCatalog(

@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 from hashlib import blake2b
 from typing import Final
 
+from pellucid.text import excerpt
+
 LONGEST: Final = 64
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ODD: Final = re.compile(r"[^A-Za-z0-9_-]+")
@@ -25,7 +27,7 @@ RESERVED: Final[Mapping[str, str]] = {
 def problem_of(name: object) -> str | None:
     """Return what is wrong with the name of a tool, and what to do about it; None if nothing is."""
     if not isinstance(name, str) or NAME.fullmatch(name) is None:
-        return f"tool name {name!r} is not 1 to 64 characters of A-Z, a-z, 0-9, '_' and '-'"
+        return f"tool name {excerpt(repr(name))} is not 1 to 64 characters of A-Z, a-z, 0-9, '_' and '-'"
     if (meaning := RESERVED.get(name)) is not None:
         return f"tool name {name!r} is reserved for {meaning}; give the tool another name"
     return None

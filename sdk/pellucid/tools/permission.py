@@ -12,7 +12,7 @@ from pellucid.events import ToolDenied
 from pellucid.telemetry import Scope
 from pellucid.tools.catalog import REMEMBERED, Catalog, Denied, PermittedCatalog
 from pellucid.tools.collisions import Binding
-from pellucid.tools.policy import PermissionRequest, Policy, Ruling, Stage, ask
+from pellucid.tools.policy import PERMITTED, PermissionRequest, Policy, Ruling, Stage, ask
 from pellucid.types import JSONObject
 
 
@@ -72,7 +72,7 @@ class Permissions:
         denied: dict[str, Denied] = {}
         # As many rulings as there are up to the first halt.
         for request, ruling in zip(requests, await ask(self.policy, requests, self.within), strict=False):
-            if ruling.permission == "allow":
+            if ruling.permission in PERMITTED:
                 continue
             name = request.tool.name
             if ruling.permission == "halt" or told is None or name not in told:
@@ -84,19 +84,22 @@ class Permissions:
             denied[name] = Denied(Binding(request.tool, request.provider_id, request.tool.source), ruling.reason)
         return denied
 
-    async def check(
-        self, scope: Scope, span: SpanContext, binding: Binding, arguments: JSONObject, tool_call_id: str
-    ) -> None:
-        """Check that a call may be made.
-
-        Raises:
-            PermissionDenied: it may not.
-            PolicyHalt: it may not, and the policy ends the run.
-        """
+    async def rule(self, scope: Scope, binding: Binding, arguments: JSONObject, tool_call_id: str) -> Ruling:
+        """Ask the policy about a call, without telling of it."""
         request = _request(scope, "dispatch", binding, tool_call_id, arguments)
         [ruling] = await ask(self.policy, [request], self.within)
+        return ruling
+
+    def check(self, scope: Scope, span: SpanContext, binding: Binding, tool_call_id: str, ruling: Ruling) -> None:
+        """Check that a ruling lets a call be made.
+
+        Raises:
+            PermissionDenied: it does not.
+            PolicyHalt: it does not, and ends the run.
+        """
         if ruling.permission == "allow":
             return
+        request = _request(scope, "dispatch", binding, tool_call_id)
         _tell(scope, span, request, ruling)
         if ruling.permission == "halt":
             raise PolicyHalt(binding.tool.name, "dispatch", ruling.reason)

@@ -15,8 +15,10 @@ from pellucid.tools.tool import Tool
 from pellucid.types import JSONObject
 
 Stage: TypeAlias = Literal["offer", "activation", "dispatch"]
-Permission: TypeAlias = Literal["allow", "deny", "halt"]
+Permission: TypeAlias = Literal["allow", "ask", "deny", "halt"]
 PERMISSIONS: Final = get_args(Permission)
+PERMITTED: Final = ("allow", "ask")
+"""What lets a model see a tool, and activate it; `ask` leaves the call to a person."""
 
 AT_ONCE: Final = 32
 """Questions that an async policy is asked at the same time."""
@@ -65,8 +67,8 @@ class Verdict:
 
 
 Policy: TypeAlias = Callable[[PermissionRequest], str | Verdict | Awaitable[str | Verdict]]
-"""Decides whether a model may see and call a tool; sync or async: `allow`, `deny`, `halt`, or a `Verdict`.
-If it raises, or answers something else, the answer is no."""
+"""Decides whether a model may see and call a tool; sync or async: `allow`, `ask`, `deny`, `halt`, or a `Verdict`. With
+`ask` it may see the tool, and a person decides about the call. If it raises, or answers something else, it is a no."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +173,8 @@ def _ruling(answer: object) -> Ruling:
     verdict = answer if isinstance(answer, Verdict) else Verdict(answer)  # type: ignore[arg-type]  # checked next
     if verdict.permission not in PERMISSIONS:
         fault = TypeError(
-            f"the policy answered {type(answer).__name__} instead of 'allow', 'deny', 'halt' or a Verdict"
+            f"the policy answered {type(answer).__name__} instead of 'allow', 'ask', 'deny', 'halt' or a Verdict"
         )
         return Ruling("deny", "the policy gave no valid answer", fault)
-    return Ruling(verdict.permission, verdict.reason or "the policy does not allow it")
+    default = "the policy does not allow it" if verdict.permission != "ask" else "the policy asks a person"
+    return Ruling(verdict.permission, verdict.reason or default)

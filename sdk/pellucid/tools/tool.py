@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from hashlib import blake2b
@@ -20,6 +20,8 @@ from pellucid.types import JSONObject
 
 DispatchMode: TypeAlias = Literal["inline", "thread", "mcp"]
 ToolFunction: TypeAlias = Callable[[JSONObject, ToolContext], Any]
+NeedsApproval: TypeAlias = bool | Callable[[JSONObject, ToolContext], bool | Awaitable[bool]]
+"""Whether a person has to approve of a call, or a function that says so of its arguments; if that fails, one has to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ class Tool:
         lazy: Not offered before the model asks for it: by name, with `__lazy__tool__discovery__`; or, if it is
             `"search"`, after it was found with `tool_search`.
         tags: Further words by which `tool_search` finds it.
+        needs_approval: Whether a person has to approve of each call, or a function `(arguments, ctx)` that says so.
         mode: How it is run; found out from `run` unless given.
         attributes: Further attributes of its `execute_tool` spans.
     """
@@ -99,6 +102,7 @@ class Tool:
     idempotent: bool = False
     lazy: bool | Literal["search"] = False
     tags: Sequence[str] = ()
+    needs_approval: NeedsApproval = False
     mode: DispatchMode | None = None
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict, repr=False)
 
@@ -131,7 +135,7 @@ class Tool:
     @cached_property
     def digest(self) -> bytes:
         """Hash of everything a model sees of the tool."""
-        return blake2b(to_json(self.definition.to_dict(), serialize_unknown=True), digest_size=16).digest()
+        return digest_of(self.definition)
 
     @cached_property
     def validator(self) -> Validator:
@@ -139,8 +143,24 @@ class Tool:
         return Validator(self.input_schema)
 
 
+def digest_of(definition: ToolDefinition) -> bytes:
+    """Return a hash of a definition.
+
+    Raises:
+        ValueError: it cannot be turned into JSON.
+    """
+    return blake2b(to_json(definition.to_dict(), serialize_unknown=True), digest_size=16).digest()
+
+
 class MetaTool(Tool):
     """A tool of Pellucid's own, which a model uses to change what it is offered; its name is reserved."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BrokenTool(Tool):
+    """What a provider listed and is no good as a tool; never in a catalogue. Attributes: problem: what is wrong."""
+
+    problem: str
 
 
 @overload
@@ -155,6 +175,7 @@ def tool(
     idempotent: bool = False,
     lazy: bool = False,
     tags: Sequence[str] = (),
+    needs_approval: NeedsApproval = False,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -167,6 +188,7 @@ def tool(
     idempotent: bool = False,
     lazy: bool = False,
     tags: Sequence[str] = (),
+    needs_approval: NeedsApproval = False,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a function; its schema comes from the type hints and its descriptions from the docstring.
 
@@ -187,6 +209,7 @@ def tool(
         idempotent: Running it twice does what running it once does, so that reliability rules may try it again.
         lazy: Offer it only after the model asked for it by its name.
         tags: Further words by which `tool_search` finds it.
+        needs_approval: Whether a person has to approve of each call, or a function `(arguments, ctx)` that says so.
 
     Raises:
         ConfigError: the function's parameters cannot be described in JSON Schema.
@@ -201,6 +224,7 @@ def tool(
             idempotent=idempotent,
             lazy=lazy,
             tags=tags,
+            needs_approval=needs_approval,
         )
     return _from_function(function)
 
@@ -215,6 +239,7 @@ def _from_function(
     idempotent: bool = False,
     lazy: bool = False,
     tags: Sequence[str] = (),
+    needs_approval: NeedsApproval = False,
 ) -> Tool:
     signature = signature_of(function, context_type=ToolContext)
     return Tool(
@@ -227,6 +252,7 @@ def _from_function(
         idempotent=idempotent,
         lazy=lazy,
         tags=tuple(tags),
+        needs_approval=needs_approval,
     )
 
 

@@ -1,0 +1,62 @@
+"""A refund waits for a person: one process asks and ends, another one goes on when the decision is there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from pellucid import Agent, Decision, FileClaims, ToolCall, tool
+from pellucid.testing import ScriptedModel
+from pellucid_exporters import configure
+from pellucid_exporters.console import Console
+
+
+@tool
+async def order(number: str) -> dict[str, object]:
+    """Look up an order."""
+    return {"number": number, "paid": 500}
+
+
+@tool(needs_approval=lambda arguments, ctx: arguments["amount"] > 100)  # noqa: PLR2004
+async def refund(number: str, amount: float) -> str:
+    """Refund an order."""
+    return f"{amount:g} refunded for {number}"
+
+
+def ask(place: Path) -> None:
+    """Run until somebody has to decide, and keep the checkpoint."""
+    calls = [ToolCall("order", {"number": "A-17"}), ToolCall("refund", {"number": "A-17", "amount": 500})]
+    agent = Agent("support", model=ScriptedModel(calls), tools=[order, refund])
+    result = agent.run_sync("I want my money back for A-17.")
+    print(f"{result.status}: {[(each.tool_name, each.arguments) for each in result.approvals]}")
+    (place / "checkpoint.json").write_text(json.dumps(result.checkpoint))
+
+
+def go_on(place: Path) -> None:
+    """Approve of less, and resume."""
+    agent = Agent("support", model=ScriptedModel("You get 300 back."), tools=[order, refund])
+    checkpoint = json.loads((place / "checkpoint.json").read_text())
+    [asked] = checkpoint["approvals"]
+    less = {**asked["arguments"], "amount": 300}
+    decision = Decision(asked["approval_id"], approved=True, arguments=less, decided_by="ann")
+    claims = FileClaims(place / "claims")  # no two processes go on from the same checkpoint
+    print(agent.resume_sync(checkpoint, decisions=[decision], claims=claims).output)
+
+
+def main() -> None:
+    """Do the step that is asked for; without one, do both, each in a process of its own."""
+    if len(sys.argv) == 1:
+        with tempfile.TemporaryDirectory() as place:
+            for step in ("ask", "go_on"):
+                subprocess.run([sys.executable, __file__, step, place], check=True)  # noqa: S603
+        return
+    telemetry = configure("approvals-example", console=Console(stream=sys.stdout))
+    {"ask": ask, "go_on": go_on}[sys.argv[1]](Path(sys.argv[2]))
+    telemetry.shutdown()
+
+
+if __name__ == "__main__":
+    main()

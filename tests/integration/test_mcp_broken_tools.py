@@ -1,0 +1,91 @@
+"""Servers that list tools which the protocol does not allow."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from pellucid import Agent, DiscoveryContext, InvalidCatalog, ToolCall, ToolResult
+from pellucid.mcp import MCPProvider
+from pellucid.testing import ScriptedModel
+from support.mcp_servers import OBJECT, LegacyHttp, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.anyio, pytest.mark.integration, pytest.mark.usefixtures("quiet_opentelemetry")]
+
+SCRIPT = str(Path(__file__).parents[1] / "support" / "mcp_servers.py")
+UNTYPED = {"$schema": "http://json-schema.org/draft-07/schema#"}  # as a published server lists all its tools
+LISTING = {
+    "tools": [
+        {"name": "first", "inputSchema": OBJECT},
+        {"name": "untyped", "inputSchema": UNTYPED},
+        {"name": "numbers", "inputSchema": OBJECT, "outputSchema": {"type": "array"}},
+        {"name": "bare"},
+        {"inputSchema": OBJECT},
+        "tool",
+        {"name": "last", "inputSchema": OBJECT},
+    ]
+}
+
+
+@contextmanager
+def listed_by(way: str, listing: dict[str, Any], **options: Any) -> Iterator[MCPProvider]:
+    """Give a provider of a server that lists this, reached in one way or another."""
+    if way == "stdio":
+        env = {"PELLUCID_TEST_LOG": os.devnull, "PELLUCID_TEST_LISTING": json.dumps(listing)}
+        yield MCPProvider.stdio(sys.executable, SCRIPT, "legacy", id="hub", env=env, **options)
+        return
+    with serving(lambda: LegacyHttp(listing).app) as port:
+        yield MCPProvider.http(f"http://127.0.0.1:{port}/mcp", id="hub", **options)
+
+
+@pytest.mark.parametrize("way", ["stdio", "http"])
+async def test_only_the_broken_tools_are_left_out(way: str) -> None:
+    """With `on_invalid="quarantine"`; each with an event that says what is wrong, and the others can be called."""
+    with listed_by(way, LISTING, on_invalid="quarantine") as provider, anyio.fail_after(20):
+        model = ScriptedModel(ToolCall("last", {}), "done")
+        agent = Agent("a", model=model, providers=[provider])
+        left_out: list[tuple[str, str]] = []
+        agent.on("tools.quarantined", lambda event: left_out.append((event.tool_name, event.problem)))
+        async with provider:
+            result = await agent.run("x")
+    assert [tool.name for tool in model.requests[0].tools] == ["first", "last"]
+    [called] = [part for message in result.messages for part in message.parts if isinstance(part, ToolResult)]
+    assert not called.is_error
+    problems = dict(left_out[:3])
+    assert list(problems) == ["untyped", "numbers", "bare"]
+    assert "inputSchema.type: Field required" in problems["untyped"]
+    assert "outputSchema.type" in problems["numbers"]
+    assert "inputSchema: Field required" in problems["bare"]
+    assert "name: Field required" in left_out[3][1]
+    assert len(set(left_out)) == 5
+
+
+async def test_a_broken_tool_is_an_invalid_catalog() -> None:
+    """Unless `on_invalid` says otherwise; the error names the tool, what is wrong with it, and no value of it."""
+    with listed_by("stdio", LISTING) as provider, anyio.fail_after(20):
+        async with provider:
+            with pytest.raises(InvalidCatalog, match=r"'untyped'.*inputSchema\.type: Field required") as failed:
+                await provider.list_tools(DiscoveryContext())
+    assert "draft-07" not in str(failed.value)
+
+
+@pytest.mark.parametrize("on_invalid", ["fail", "quarantine"])
+@pytest.mark.parametrize(
+    "listing", [{"tools": LISTING["tools"], "nextCursor": 5}, {"tools": "none"}, {"other": []}], ids=str
+)
+async def test_a_list_that_is_none_is_an_invalid_catalog(listing: dict[str, Any], on_invalid: str) -> None:
+    """What is wrong with more than a tool cannot be left out."""
+    with listed_by("stdio", listing, on_invalid=on_invalid) as provider, anyio.fail_after(20):
+        async with provider:
+            with pytest.raises(InvalidCatalog, match=r"the protocol does not allow"):
+                await provider.list_tools(DiscoveryContext())
