@@ -9,6 +9,7 @@ import pytest
 
 from pellucid import (
     Agent,
+    Decision,
     DiscoveryProvider,
     Limits,
     Message,
@@ -264,6 +265,31 @@ async def test_an_active_tool_that_becomes_denied_is_deactivated(telemetry: Capt
     assert offered(model) == [[DISCOVERY], [DISCOVERY, "write"], []]
     [event] = events(telemetry, "tools.deactivated")
     assert (event.tool_name, event.reason) == ("write", "denied")
+
+
+async def test_a_policy_that_leaves_calls_to_a_person_lets_tools_become_active(telemetry: Captured) -> None:
+    """It is the call that a person decides about. A run that goes on asks the policy about what was active, too."""
+    answers: dict[str, str] = {"offer": "ask", "activation": "ask", "dispatch": "ask"}
+    stages: list[tuple[str, str]] = []
+
+    def policy(request: PermissionRequest) -> str:
+        stages.append((request.tool_name, request.stage))
+        return "allow" if request.tool_name == DISCOVERY else answers[request.stage]
+
+    model = ScriptedModel(ToolCall(DISCOVERY, {"toolNames": ["read"]}), ToolCall("read", {}, "r"), "done")
+    agent = Agent("a", model=model, tools=[READ, WRITE], policy=policy)
+    waiting = await within(agent.run("x"))
+    assert waiting.status == "awaiting_approval"
+    assert [event.tool_name for event in events(telemetry, "tools.activated")] == ["read"]
+    stages.clear()
+    answers["activation"] = "deny"
+    assert waiting.checkpoint is not None
+    decisions = [Decision(waiting.approvals[0].approval_id, approved=True)]
+    result = await within(agent.resume(waiting.checkpoint, decisions=decisions))
+    assert ("read", "activation") in stages
+    assert "must be discovered first" in str(results(result.messages)["r"].response)
+    [event] = events(telemetry, "tool.denied")
+    assert (event.tool_name, event.stage, event.tool_call_id) == ("read", "activation", None)
 
 
 async def test_an_activation_waits_for_the_policy_no_longer_than_it_may(telemetry: Captured) -> None:

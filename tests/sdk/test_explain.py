@@ -339,6 +339,13 @@ async def test_a_policy_that_takes_too_long_is_explained() -> None:
     assert says(found, "lists it", "the policy says deny: the policy did not answer in time")
 
 
+async def test_a_policy_that_leaves_calls_to_a_person_is_explained() -> None:
+    """The tool is visible."""
+    found = await within(agent(lambda request: "ask").explain("write"))
+    assert found.visible
+    assert says(found, "lists it", "the policy allows it and leaves each call to a person")
+
+
 async def test_explain_tells_no_run_of_itself(telemetry: Captured) -> None:
     """There are no spans and no events, also when it is asked by a tool of a run."""
     registry = ToolRegistry([write], collisions="first")
