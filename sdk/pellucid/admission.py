@@ -109,9 +109,7 @@ def resolve(run: Run, b: Boundary, catalog: Catalog, call: ToolCall) -> Binding:
     Raises:
         ToolError: it may not; the text tells the model what to do.
     """
-    run.tool_calls += 1
-    most = run.limits.max_tool_calls
-    if most is not None and run.tool_calls > most:
+    if (most := run.count_call()) is not None:
         raise ToolError(
             f"Not run: this run may make {most} tool calls and has made them. Answer with what you have.",
             error_type="max_tool_calls",

@@ -345,7 +345,8 @@ class Agent(Generic[OutputT]):
 
         The run is nested in the call: its span below that of the call; the caller's identity, `deps`, cancel token and
         deadline hold for it too, and its telemetry goes where the caller's goes unless it has a `telemetry` of its own.
-        Its limits are its own. What it uses is in the caller's `RunResult.usage`.
+        Its tool calls count against the caller's `Limits.max_tool_calls`, and what it uses is in the caller's usage;
+        other limits are its own.
 
         Args:
             name: Its name for the model; that of the agent if not given.

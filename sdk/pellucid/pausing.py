@@ -40,7 +40,7 @@ def pause(run: Run, b: Boundary, paused: Paused) -> JSONObject:
         iteration=run.iteration,
         tool_calls=run.tool_calls,
         discoveries=run.offers.activation.iterations,
-        usage=run.spent + run.delegated,
+        usage=run.spent,
         active=list(run.offers.activation.active),
         pins=run.pins.to_dict(),
         messages=dump_messages(run.messages),

@@ -135,7 +135,8 @@ class Run(Scope):
         denied: Names of tools of which the run was told that the policy denies them.
         halted: Why the policy ended the run, once it has.
         skills: Which skills the conversation has activated; None if the agent has no skills.
-        depth: How many runs this one is nested in, as an agent that is another's tool.
+        outer: The run that this one is nested in, as an agent that is another's tool.
+        depth: How many runs it is nested in.
         outer_deadline: When the run that this one is nested in must be over, on the event loop's clock.
         closed: Whether it was left behind: its spans have ended, and it may do nothing more.
         nested: The runs nested in this one that are under way, and the ids of the calls that they are nested in.
@@ -167,6 +168,7 @@ class Run(Scope):
         "offered",
         "offering",
         "offers",
+        "outer",
         "outer_deadline",
         "paused",
         "permitted",
@@ -220,6 +222,7 @@ class Run(Scope):
         self.denied: set[str] = set()
         self.halted: PolicyHalt | None = None
         self.skills = ActiveSkills(setup.skills) if setup.skills else None
+        self.outer: Run | None = None
         self.depth = 0
         self.outer_deadline = math.inf
         self.closed = False
@@ -233,14 +236,25 @@ class Run(Scope):
 
     @property
     def spent(self) -> Usage:
-        """What its model calls have used, with those before it was resumed."""
-        return self.earlier + self.usage
+        """What it has used so far, with the runs nested in it, and before it was resumed."""
+        return self.earlier + self._used
+
+    @property
+    def _used(self) -> Usage:
+        return sum((run._used for run in self.nested), self.usage + self.delegated)  # noqa: SLF001  (of the same class)
+
+    def count_call(self) -> int | None:
+        """Count a tool call of this run and of those that it is nested in; return the bound that is passed by it."""
+        self.tool_calls += 1
+        passed = self.outer.count_call() if self.outer is not None else None
+        most = self.limits.max_tool_calls
+        return most if most is not None and self.tool_calls > most else passed
 
     def leave(self, nested: Run) -> None:
         """Let go of a run nested in this one, which is over or is left behind: end its spans, and count its usage."""
         if self.nested.pop(nested, None) is not None:
             nested.close()
-            self.delegated += nested.usage + nested.delegated
+            self.delegated += nested._used
 
     def leave_all(self, call_id: str | None = None) -> None:
         """Let go of the runs nested in a call, or in any."""

@@ -272,7 +272,7 @@ def _finish(run: Run, b: Boundary, status: Status, stop_reason: str, finish_reas
         status=status,
         output=run.answer,
         messages=tuple(run.messages),
-        usage=run.spent + run.delegated,
+        usage=run.spent,
         iterations=run.iteration,
         stop_reason=stop_reason,
         trace_id=format_trace_id(b.span.get_span_context().trace_id),

@@ -92,7 +92,7 @@ async def _nested(agent: str, outer: Run | None, given: str, ctx: ToolContext, b
     run.outer_deadline = ctx.deadline if ctx.deadline is not None else math.inf
     if outer is None:
         return _came(agent, await execute(run), may_wait=False)
-    run.depth = outer.depth + 1
+    run.outer, run.depth = outer, outer.depth + 1
     if run.depth > DEEPEST:
         raise ToolError(
             f"Agent {agent!r} was not run: {DEEPEST} runs are nested in each other already. "

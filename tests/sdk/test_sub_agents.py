@@ -19,6 +19,7 @@ from pellucid import (
     Rule,
     RunCancelled,
     RunTimeout,
+    Situation,
     Telemetry,
     Tool,
     ToolCall,
@@ -353,3 +354,35 @@ async def test_several_run_at_the_same_time(telemetry: Captured) -> None:
     runs = {span_id(span) for span in telemetry.find("invoke_agent")}
     assert len(runs) == 3
     assert math.isclose(result.usage.cost or 0, 0.01)
+
+
+async def test_tool_calls_of_nested_runs_count_against_the_limit_of_the_caller(telemetry: Captured) -> None:
+    """A budget of calls is one for the whole tree: what is over it is refused where it is asked for."""
+
+    @tool
+    async def step() -> str:
+        """Do something."""
+        return "done"
+
+    calls = [ToolCall("step", {}, f"s{number}") for number in range(3)]
+    asked = outer(ASK, "closing", tools=[helper(calls, "helped", tools=[step])], limits=Limits(max_tool_calls=3))
+    result = await within(asked.run("x"))
+    assert (result.status, result.stop_reason) == ("limit_reached", "max_tool_calls")
+    endings = [ending(span)[2] for span in telemetry.find("execute_tool step")]
+    assert sorted(endings, key=str) == [None, None, "max_tool_calls"]
+
+
+async def test_rules_of_the_caller_see_what_nested_runs_have_used() -> None:
+    """A budget of money is one for the whole tree too."""
+    seen: list[int] = []
+
+    def is_spent(situation: Situation) -> bool:
+        seen.append(situation.usage.input_tokens)
+        return False
+
+    inner = Agent("helper", model=FunctionModel(lambda request: response("helped", tokens=40)), description="Helps.")
+    answers = [response(ASK, tokens=10), response("done", tokens=10)]
+    model = FunctionModel(lambda request: answers.pop(0))
+    rules = Reliability(pre_check=[Rule(when=is_spent, then=fail_fast(), kind="budget")])
+    await within(Agent("outer", model=model, tools=[inner.as_tool()], reliability=rules).run("x"))
+    assert max(seen) == 50
