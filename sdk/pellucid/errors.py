@@ -306,7 +306,7 @@ class PolicyHalt(PellucidError):
 
     Attributes:
         tool_name: The tool that it was asked about.
-        stage: `offer` or `dispatch`.
+        stage: `offer`, `activation` or `dispatch`.
         reason: What the policy said.
         messages: The conversation so far, with a result for every call in it.
     """

@@ -214,7 +214,7 @@ class Run(Scope):
         self.resumption: Resumption | None = None
         self.paused: Paused | None = None
         self.tool_calls = 0
-        self.offers = Offers(self.limits.max_discoveries)
+        self.offers = Offers(self.limits.max_discoveries, setup.permissions)
         self.pins = Pins(self.offers.activation, refuses=setup.pin)
         self.offered: set[str] = set()
         self.offering: str | None = None

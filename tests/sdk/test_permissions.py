@@ -9,23 +9,22 @@ import pytest
 from pellucid import (
     Agent,
     CapturePolicy,
-    DiscoveryContext,
     Identity,
     PermissionRequest,
     PolicyHalt,
     Reliability,
+    ReliabilityFailFast,
     Rule,
     Skill,
     Tool,
     ToolCall,
+    ToolError,
     ToolResult,
     Verdict,
-    combined,
-    gated_tools,
+    fail_fast,
+    fallback,
     retry,
     semconv,
-    skill_scoped_tools,
-    static_tools,
     tool,
 )
 from pellucid.testing import FakeHub, ScriptedModel
@@ -34,7 +33,7 @@ from pellucid_exporters.testing import capture
 from support.runs import attributes, ending, everything, within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from pellucid import Policy
     from pellucid_exporters.testing import Captured
@@ -304,66 +303,6 @@ async def test_a_policy_that_waits_is_cancelled_with_the_run() -> None:
     assert scope.cancelled_caught
 
 
-# --- explain ----------------------------------------------------------------------------------------------------------
-
-
-def explained(make: Callable[[], Agent], ctx: DiscoveryContext | None = None) -> Any:
-    """Return an awaitable explanation of the tool `write`."""
-    return within(make().explain("write", ctx))
-
-
-async def test_explain_says_who_lists_a_tool_and_what_the_policy_says() -> None:
-    """Visible or not, and why, for the person that is asked about."""
-
-    def policy(request: PermissionRequest) -> Any:
-        person = request.identity.principal if request.identity else None
-        return "allow" if person == "ann" else Verdict("deny", "only ann may write")
-
-    asked = agent(policy)
-    allowed = await asked.explain("write", DiscoveryContext(identity=Identity(principal="ann")))
-    assert (allowed.visible, allowed.provider_id) == (True, "static")
-    assert str(allowed) == "Tool 'write' is offered:\n- provider 'static' lists it\n- the policy allows it"
-    denied = await asked.explain("write")
-    assert (denied.visible, denied.reasons[-1]) == (False, "the policy says deny: only ann may write")
-
-
-async def test_explain_names_the_gate_that_keeps_a_tool_back() -> None:
-    """Also inside of combined providers."""
-    gate = gated_tools(static_tools([read, write]), lambda tool, ctx: tool.name == "read")
-    for provider in (gate, combined(gate, skill_scoped_tools("x", [read]))):
-        found = await within(Agent("a", model=ScriptedModel(), providers=[provider]).explain("write"))
-        assert not found.visible
-        assert found.reasons == ("provider 'static' lists it, but 'gated(static)' keeps it back",)
-
-
-async def test_explain_names_the_skill_that_brings_a_tool() -> None:
-    """And says which are active; once it is, the tool is visible."""
-    skill = Skill("files", "Files.", "Write carefully.", [write])
-    for options in ({"skills": [skill]}, {"providers": [skill_scoped_tools("files", [write])]}):
-        asked = Agent("a", model=ScriptedModel(), **options)
-        hidden = await within(asked.explain("write"))
-        assert not hidden.visible
-        assert hidden.reasons[0].endswith("lists it only while skill 'files' is active; active: none")
-        active = DiscoveryContext(active_skill_id="files", active_skill_ids=("files",))
-        assert (await within(asked.explain("write", active))).visible
-
-
-async def test_explain_tells_of_failures_collisions_and_other_names() -> None:
-    """A provider that is down, two tools of one name, and a name that nobody lists."""
-    down = DiscoveryProvider(FakeHub([write], faults=[OSError("no route")]), id="hub")
-    found = await within(Agent("a", model=ScriptedModel(), providers=[down]).explain("write"))
-    assert "provider 'hub' failed" in found.reasons[0]
-    twice = Agent("a", model=ScriptedModel(), tools=[write], providers=[skill_scoped_tools("s", [write])])
-    active = DiscoveryContext(active_skill_ids=("s",))
-    found = await within(twice.explain("write", active))
-    assert (found.visible, found.provider_id) == (False, None)
-    assert found.reasons[-1] == "'static' and 'skill-scoped:s' list it: one name, two tools"
-    found = await within(twice.explain("wriite"))
-    assert found.reasons == ("no provider of agent 'a' lists a tool of this name; did you mean 'write'?",)
-    broken = agent(forbids("write", answer=OSError("no answer")))
-    assert "the policy failed: OSError: no answer" in str(await within(broken.explain("write")))
-
-
 async def test_what_is_denied_cannot_be_searched_or_activated(telemetry: Captured) -> None:
     """In lazy mode neither a search nor an activation by name gives it away, and a call of it is a denial."""
     model = ScriptedModel(
@@ -385,21 +324,71 @@ async def test_what_is_denied_cannot_be_searched_or_activated(telemetry: Capture
     assert offered == {"tool_search", "read"}
 
 
-async def test_a_denied_call_is_not_tried_again() -> None:
-    """Rules leave a denial what it is, and a halt ends the run."""
-    again = Rule(when=lambda s: s.operation == "tool" and s.error is not None, then=retry(backoff=0.0), kind="x")
-    rules = Reliability([again])
-    model = ScriptedModel(WRITE, "done")
-    agent = Agent("a", model=model, tools=[write], policy=forbids("write", stage="dispatch"), reliability=rules)
+def flaky(*, failures: int) -> Tool:
+    """Return an idempotent tool that fails at first."""
+
+    async def run(arguments: Any, ctx: object) -> str:
+        ran.append("flaky")
+        if len(ran) <= failures:
+            raise ToolError("busy")
+        return "fetched"
+
+    return Tool(name="flaky", run=run, idempotent=True)
+
+
+AGAIN = Rule(when=lambda s: s.operation == "tool" and s.error is not None, then=retry(backoff=0.0), kind="again")
+INSTEAD = Rule(when=AGAIN.when, then=fallback(lambda s: "what somebody else was told"), kind="instead")
+
+
+async def test_each_attempt_needs_permission(telemetry: Captured) -> None:
+    """A permission may be withdrawn between two attempts that a rule makes of one call; then there is no other."""
+    asked: list[str] = []
+
+    def policy(request: PermissionRequest) -> Any:
+        asked.append(request.stage)
+        return Verdict("deny", "withdrawn") if request.stage == "dispatch" and len(ran) == 2 else "allow"
+
+    model = ScriptedModel(ToolCall("flaky"), "done")
+    tools = [flaky(failures=9)]
+    agent = Agent("a", model=model, tools=tools, policy=policy, reliability=Reliability([AGAIN]))
+    result = await within(agent.run("go"))
+    assert ran == ["flaky"] * 2
+    assert asked == ["offer", "dispatch", "dispatch", "dispatch"]
+    [refused] = results(result.messages)
+    assert "was not run: withdrawn" in str(refused.response)
+    span = telemetry.span("execute_tool flaky")
+    assert ending(span) == ("failed", "ERROR", "permission_denied")
+    assert attributes(span)[semconv.PERMISSION] == "deny"
+    assert len(denials(telemetry)) == 1
+
+
+@pytest.mark.parametrize("rule", [AGAIN, INSTEAD], ids=["again", "instead"])
+async def test_rules_leave_a_denial_what_it_is(telemetry: Captured, rule: Rule) -> None:
+    """It is not tried again, and nothing stands in for it; a halt ends the run. The span says why."""
+    model = ScriptedModel(ToolCall("flaky"), "done")
+    options: dict[str, Any] = {"tools": [flaky(failures=0)], "reliability": Reliability([rule])}
+    agent = Agent("a", model=model, policy=forbids("flaky", stage="dispatch"), **options)
     result = await within(agent.run("go"))
     assert result.output == "done"
     assert ran == []
-    halting = Agent(
-        "a",
-        model=ScriptedModel(WRITE),
-        tools=[write],
-        policy=forbids("write", stage="dispatch", answer="halt"),
-        reliability=rules,
-    )
+    [refused] = results(result.messages)
+    assert refused.is_error
+    assert "Permission denied" in str(refused.response)
+    [note] = [event for event in telemetry.span("execute_tool flaky").events if event.name.startswith("reliability.")]
+    assert dict(note.attributes or {}) == {semconv.RELIABILITY_KIND: "denied"}
+    assert len(denials(telemetry)) == 1
+    policy = forbids("flaky", stage="dispatch", answer="halt")
+    halting = Agent("b", model=ScriptedModel(ToolCall("flaky")), policy=policy, **options)
     with pytest.raises(PolicyHalt):
         await within(halting.run("go"))
+    assert ran == []
+
+
+async def test_a_rule_may_end_the_run_for_a_denial() -> None:
+    """As for any failure."""
+    enough = Rule(when=AGAIN.when, then=fail_fast(), kind="enough")
+    policy = forbids("write", stage="dispatch")
+    asked = agent(policy, WRITE, reliability=Reliability([enough]))
+    with pytest.raises(ReliabilityFailFast, match="Permission denied"):
+        await within(asked.run("go"))
+    assert ran == []

@@ -12,9 +12,10 @@ from pellucid.errors import ToolError
 from pellucid.events import ToolsActivated, ToolsDeactivated
 from pellucid.messages import Message, ToolCall, ToolResult
 from pellucid.telemetry import Scope
-from pellucid.tools.catalog import Catalog
+from pellucid.tools.catalog import Catalog, Denied
 from pellucid.tools.collisions import Binding
 from pellucid.tools.names import LAZY_DISCOVERY, TOOL_SEARCH
+from pellucid.tools.permission import Permissions
 
 META: Final = frozenset((TOOL_SEARCH, LAZY_DISCOVERY))
 
@@ -26,11 +27,13 @@ class Activation:
         active: By name, in the order of activation.
         iterations: Iterations that only discovered tools, which do not count as iterations.
         most: How many of these there may be.
+        permissions: Asked before a tool becomes active, if there is a policy.
     """
 
-    __slots__ = ("_is_restored", "_kept", "active", "iterations", "most")
+    __slots__ = ("_is_restored", "_kept", "active", "iterations", "most", "permissions")
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, permissions: Permissions | None) -> None:
+        self.permissions = permissions
         self.active: dict[str, Binding] = {}
         self.iterations = 0
         self.most = most
@@ -41,14 +44,34 @@ class Activation:
         """Begin with the tools that were active when a run came to wait, whatever its history says."""
         self._kept = names
 
-    def activate(self, scope: Scope, span: SpanContext, catalog: Catalog, name: str, *, via: str) -> None:
-        """Activate a tool, if the catalogue has it, it is lazy, and it is not active already."""
-        binding = catalog.lazy.get(name)
-        if binding is None or name in self.active:
-            return
-        self.active[name] = binding
-        payload = {"tool_name": name, "provider_id": binding.provider_id, "via": via}
-        scope.emit(ToolsActivated, span, payload)
+    async def activate(
+        self,
+        scope: Scope,
+        span: SpanContext,
+        catalog: Catalog,
+        names: Iterable[str],
+        *,
+        via: str,
+        tool_call_id: str | None = None,
+    ) -> Mapping[str, Denied]:
+        """Activate tools that the catalogue has, that are lazy, not active already, and not denied by the policy.
+
+        Returns:
+            Those that are denied.
+
+        Raises:
+            PolicyHalt: the policy ends the run; nothing was activated.
+        """
+        wanted = {name: catalog.lazy[name] for name in names if name in catalog.lazy and name not in self.active}
+        denied: Mapping[str, Denied] = {}
+        if wanted and self.permissions is not None:
+            denied = await self.permissions.activation(scope, span, wanted.values(), tool_call_id)
+        for name, binding in wanted.items():
+            if name not in denied:
+                self.active[name] = binding
+                payload = {"tool_name": name, "provider_id": binding.provider_id, "via": via}
+                scope.emit(ToolsActivated, span, payload)
+        return denied
 
     def count(self, *, only_discovered: bool) -> None:
         """Count an iteration if it only discovered tools, as long as there may be more of these."""
@@ -68,16 +91,19 @@ class Activation:
                 error_type="max_discoveries",
             )
 
-    def restore(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> None:
-        """Activate what was active when it came to wait, or what its history says was discovered; once in a run."""
+    async def restore(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> None:
+        """Activate what was active when it came to wait, or what its history says was discovered; once in a run.
+
+        Raises:
+            PolicyHalt: the policy ends the run.
+        """
         if self._is_restored:
             return
         self._is_restored = True
         names, via = self._kept, "checkpoint"
         if names is None:
             names, via = [name for name, _ in discovered(history)], "history"
-        for name in names:
-            self.activate(scope, span, catalog, name, via=via)
+        await self.activate(scope, span, catalog, names, via=via)
 
     def revoke(self, scope: Scope, span: SpanContext, catalog: Catalog) -> None:
         """Forget tools that are no longer there: what is listed again later has to be discovered again."""
@@ -88,7 +114,7 @@ class Activation:
             if catalog.refusal(name) is not None:
                 continue  # it has changed and is refused; should it be again what it was, it is active again
             del self.active[name]
-            reason = "not_lazy" if name in catalog.bindings else "removed"
+            reason = "denied" if name in catalog.denied else "not_lazy" if name in catalog.bindings else "removed"
             payload = {"tool_name": name, "provider_id": binding.provider_id, "reason": reason}
             scope.emit(ToolsDeactivated, span, payload)
 

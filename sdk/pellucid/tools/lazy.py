@@ -18,6 +18,7 @@ from pellucid.tools.catalog import Catalog
 from pellucid.tools.collisions import Binding, Shadowed
 from pellucid.tools.meta import discovery_tool, search_tool
 from pellucid.tools.names import LAZY_DISCOVERY, TOOL_SEARCH
+from pellucid.tools.permission import Permissions
 from pellucid.tools.tool import Builtin, Tool
 
 PROVIDER: Final = "lazy"
@@ -65,6 +66,9 @@ class OfferedCatalog(Catalog):
         """Return why a tool may not be called now, and what to do; None if it may."""
         if name in self.activation.active or name not in self.whole.lazy:
             return self.whole.refusal(name)
+        if (LAZY_DISCOVERY if name in self.whole.named else TOOL_SEARCH) not in self.metas:
+            text = f"Error: Tool '{name}' is not active, and you may not activate it. Go on without it."
+            return ToolError(text, error_type="tool_not_active")
         if name in self.whole.named:
             todo = f"discovered first. Call {LAZY_DISCOVERY} with toolNames: ['{name}'] to discover it."
         else:
@@ -90,16 +94,24 @@ class Offers:
 
     __slots__ = ("_latest", "activation")
 
-    def __init__(self, max_discoveries: int) -> None:
-        self.activation = Activation(max_discoveries)
+    def __init__(self, max_discoveries: int, permissions: Permissions | None) -> None:
+        self.activation = Activation(max_discoveries, permissions)
         self._latest: OfferedCatalog | None = None
 
-    def of(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> Catalog:
-        """Return what is offered of a catalogue: the catalogue itself if nothing in it is lazy."""
+    def metas(self, catalog: Catalog) -> Mapping[str, Binding]:
+        """Return the tools that discover the lazy ones of a catalogue."""
+        return _metas(self.activation, catalog)
+
+    async def of(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> Catalog:
+        """Return what is offered of a catalogue: the catalogue itself if nothing in it is lazy.
+
+        Raises:
+            PolicyHalt: the policy ends the run when it is asked about a tool of the history.
+        """
         activation = self.activation
         if not catalog.lazy and not activation.active:
             return catalog
-        activation.restore(scope, span, catalog, history)
+        await activation.restore(scope, span, catalog, history)
         activation.revoke(scope, span, catalog)
         if not catalog.lazy:
             return catalog
@@ -111,7 +123,7 @@ class Offers:
             denied=catalog.denied,
             recorded=catalog.recorded_of(active),
             whole=catalog,
-            metas=_metas(activation, catalog),
+            metas={name: meta for name, meta in self.metas(catalog).items() if name not in catalog.denied},
             active=active,
             activation=activation,
         )

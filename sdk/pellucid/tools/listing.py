@@ -7,6 +7,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import anyio
@@ -17,7 +18,7 @@ from pellucid.background import OutOfTime, race
 from pellucid.context import DiscoveryContext
 from pellucid.errors import DiscoveryError, DiscoveryTimeout, describe, first_of
 from pellucid.events import ToolsCatalogChanged, ToolsQuarantined
-from pellucid.telemetry import DISCOVERY, Boundary, Recorded, Scope, boundary, once
+from pellucid.telemetry import DISCOVERY, Boundary, Recorded, Scope, boundary, current_scope, once
 from pellucid.telemetry.recording import Recorder
 from pellucid.tools.catalog import REMEMBERED, ProviderCatalog, as_sequence, check_catalog
 from pellucid.tools.provider import ProviderFacts, ToolProvider
@@ -80,6 +81,14 @@ class Lister:
             if known is None or known[0] is not catalog or b.noted("cache") != "stale":
                 _remember(self._known, _audience(ctx), (catalog, time.monotonic()))
         return catalog
+
+    async def peek(self, ctx: DiscoveryContext, within: float | None) -> ProviderCatalog:
+        """Return what the provider lists, outside of a run: without a boundary, and as if it had not been asked.
+
+        Raises:
+            DiscoveryError: as for `list`.
+        """
+        return self.check(await self._ask(current_scope(), replace(ctx, timeout=within), within))
 
     def last_known(self, ctx: DiscoveryContext) -> tuple[ProviderCatalog, float] | None:
         """Return what the provider listed last for this identity and these skills, and when by the monotonic clock."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -15,10 +15,10 @@ from pellucid.errors import ToolError
 from pellucid.events import ToolsSearched
 from pellucid.telemetry import current_scope
 from pellucid.tools.activation import Activation
-from pellucid.tools.catalog import Catalog
+from pellucid.tools.catalog import Catalog, Denied
 from pellucid.tools.names import LAZY_DISCOVERY, TOOL_SEARCH
 from pellucid.tools.search import Hit, SearchIndex
-from pellucid.tools.tool import Mcp, Tool
+from pellucid.tools.tool import Mcp, MetaTool, Tool
 from pellucid.types import JSONObject
 
 MOST_HITS: Final = 15
@@ -29,6 +29,7 @@ LONGEST_QUERY: Final = 1000
 BIG: Final = 500
 """Tools from which on an index is made in a worker thread, because that takes long enough to be noticed."""
 
+_DENIED: Final = "Do not ask for it again; go on without it."
 _NAMES: Final[JSONObject] = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 64}
 _SEARCH_SCHEMA: Final[JSONObject] = {
     "type": "object",
@@ -53,7 +54,7 @@ _DISCOVERY_SCHEMA: Final[JSONObject] = {
 def search_tool(activation: Activation, catalog: Catalog) -> Tool:
     """Return `tool_search` for the tools of a catalogue that are found by searching."""
     search = _Search(activation, catalog)
-    return Tool(
+    return MetaTool(
         name=TOOL_SEARCH,
         description=(
             "Find and activate tools that are not listed here. Give `query` to search for tools by what they do: "
@@ -81,9 +82,9 @@ class _Search:
         self._activation.check()
         if given.get("names"):
             wanted = [given["name"], *given["names"]] if given.get("name") else given["names"]
-            return {"tools": [await self._activate(name) for name in dict.fromkeys(wanted)]}
+            return {"tools": await self._activate(list(dict.fromkeys(wanted)), ctx)}
         if given.get("name"):
-            return await self._activate(given["name"])
+            return (await self._activate([given["name"]], ctx))[0]
         if str(given.get("query") or "").strip():
             return await self._search(given["query"])
         raise ToolError(
@@ -112,13 +113,22 @@ class _Search:
         )
         return {"results": _listed(hits), "total": total, "hint": hint}
 
-    async def _activate(self, name: str) -> JSONObject:
-        binding = self._catalog.searched.get(name)
-        if binding is None:
-            return await self._unknown(name)
-        span = trace.get_current_span().get_span_context()
-        self._activation.activate(current_scope(), span, self._catalog, name, via=TOOL_SEARCH)
-        tool = binding.tool
+    async def _activate(self, names: Sequence[str], ctx: ToolContext) -> list[JSONObject]:
+        searched = self._catalog.searched
+        known = [name for name in names if name in searched]
+        scope, span = current_scope(), trace.get_current_span().get_span_context()
+        denied = await self._activation.activate(
+            scope, span, self._catalog, known, via=TOOL_SEARCH, tool_call_id=ctx.tool_call_id
+        )
+        return [
+            self._activated(searched[name].tool, denied.get(name)) if name in searched else await self._unknown(name)
+            for name in names
+        ]
+
+    def _activated(self, tool: Tool, denied: Denied | None) -> JSONObject:
+        name = tool.name
+        if denied is not None:
+            return {"activated": False, "name": name, "error": f"permission denied: {denied.reason}", "hint": _DENIED}
         return {
             "activated": True,
             "name": name,
@@ -156,16 +166,27 @@ def discovery_tool(activation: Activation, catalog: Catalog) -> Tool:
         found: list[JSONObject] = []
         errors: list[str] = []
         wanted: Any = arguments["toolNames"]
-        for name in dict.fromkeys(wanted):
+        names = list(dict.fromkeys(wanted))
+        denied = await activation.activate(
+            scope,
+            span,
+            catalog,
+            [name for name in names if name in named],
+            via=LAZY_DISCOVERY,
+            tool_call_id=ctx.tool_call_id,
+        )
+        for name in names:
             if name not in named:
                 errors.append(_unknown(name, [each for each in named if each not in activation.active], list(named)))
                 continue
-            activation.activate(scope, span, catalog, name, via=LAZY_DISCOVERY)
+            if name in denied:
+                errors.append(f"Permission denied: tool '{name}' was not activated: {denied[name].reason}. {_DENIED}")
+                continue
             tool = named[name].tool
             found.append({"name": name, "description": tool.description, "inputSchema": tool.input_schema})
         return {"tools": found, "errors": errors} if errors else {"tools": found}
 
-    return Tool(
+    return MetaTool(
         name=LAZY_DISCOVERY,
         description=(
             f"You have access to additional tools that can be discovered. Available tools: [{', '.join(named)}]. "
