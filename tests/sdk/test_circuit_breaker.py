@@ -23,13 +23,18 @@ from pellucid import (
     Tool,
     ToolCall,
     ToolError,
+    combined,
+    static_tools,
     tool,
 )
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
+from support.hubs import Clock
 from support.runs import attributes, within
 
 if TYPE_CHECKING:
-    from pellucid import ModelRequest
+    from collections.abc import Sequence
+
+    from pellucid import ModelRequest, ToolProvider
     from pellucid_exporters.testing import Captured
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
@@ -160,15 +165,51 @@ async def test_models_of_one_name_have_breakers_of_their_own() -> None:
         assert (await within(agent.run("go"))).output == "hi"
 
 
-async def test_a_hub_that_was_not_asked_has_not_failed(telemetry: Captured) -> None:
+@pytest.mark.parametrize("is_combined", [False, True])
+async def test_a_hub_that_was_not_asked_has_not_failed(telemetry: Captured, *, is_combined: bool) -> None:
     """A provider that leaves its hub alone for a moment does not open the circuit by that."""
     hub = FakeHub(faults=[OSError("down")] * 9)
-    provider = DiscoveryProvider(hub, id="hub")
+    provider: ToolProvider = DiscoveryProvider(hub, id="hub")
+    if is_combined:
+        provider = combined(provider, static_tools([]))
     agent = Agent("a", model=FunctionModel(lambda request: "hi"), providers=[provider], reliability=breaking(Time()))
     for _ in range(5):
         with pytest.raises(DiscoveryError):
             await within(agent.run("go"))
     assert (len(hub.calls), changes(telemetry)) == (1, [])
+
+
+@pytest.mark.parametrize("is_combined", [False, True])
+async def test_one_fetch_that_fails_is_one_failure(telemetry: Captured, *, is_combined: bool) -> None:
+    """However many runs wait for it: the run that made it tells the breaker, and those that joined it do not."""
+    time, fails = Clock(), anyio.Event()
+
+    class Slow(FakeHub):
+        async def fetch_catalog(self, ctx: DiscoveryContext) -> Sequence[Tool]:
+            self.calls.append(ctx)
+            await fails.wait()
+            raise OSError("down")
+
+    hub = Slow()
+    provider: ToolProvider = DiscoveryProvider(hub, id="hub", clock=time)
+    if is_combined:
+        provider = combined(provider, static_tools([]))
+    agent = Agent("a", model=ScriptedModel(), providers=[provider], reliability=breaking(Time(), failures=2))
+
+    async def attempt() -> None:
+        with pytest.raises(DiscoveryError, match="down"):
+            await agent.run("go")
+
+    for fetches, told in ((1, []), (2, ["circuit.opened"])):
+        fails = anyio.Event()
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(10):
+                    tasks.start_soon(attempt)
+                await anyio.wait_all_tasks_blocked()
+                fails.set()
+        assert (len(hub.calls), changes(telemetry)) == (fetches, told)
+        time.now += 60  # the hub is no longer left alone
 
 
 async def test_a_gauge_shows_what_others_did_to_its_circuit(telemetry: Captured) -> None:
