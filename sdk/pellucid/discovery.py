@@ -51,15 +51,11 @@ async def _guarded(
     async def attempt() -> ProviderCatalog:
         began = run.now()
         try:
-            with gate.admitted():
-                catalog = await ask()
+            return await gate.judged(b.span, ask)
         except Exception as error:
-            gate.judge(b.span, error=error)
             if gate.taken is not None and gate.taken[0].then != "fail_fast":
                 _tell(run, b, began, lister, error)
             raise
-        gate.judge(b.span, response=catalog)
-        return catalog
 
     async def instead(decision: Decision, situation: Situation) -> ProviderCatalog:
         if decision.value is last_known_catalog:

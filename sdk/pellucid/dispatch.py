@@ -102,14 +102,7 @@ async def _guarded(run: Run, b: Boundary, reliability: Reliability, binding: Bin
     gate = Gate(reliability, run, subject, usage=lambda: run.usage, signal=run.signal, bar=bar)
 
     async def attempt() -> Any:
-        try:
-            with gate.admitted():
-                value = await _perform(run, b, binding, call)
-        except Exception as error:
-            gate.judge(b.span, error=error)
-            raise
-        gate.judge(b.span, response=value)
-        return value
+        return await gate.judged(b.span, lambda: _perform(run, b, binding, call))
 
     return await gate.run(attempt, instead=Decision.result)
 

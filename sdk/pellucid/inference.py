@@ -271,6 +271,7 @@ def _record_request(run: Run, b: Boundary, request: ModelRequest, catalog: Catal
 
 def _record_response(run: Run, b: Boundary, model: Model, response: ModelResponse) -> None:
     usage = response.usage
+    share = _cached_share(usage)
     b.note(
         response_id=response.id,
         response_model=response.model,
@@ -282,21 +283,21 @@ def _record_response(run: Run, b: Boundary, model: Model, response: ModelRespons
         cache_read_input_tokens=usage.cache_read_input_tokens,
         cache_write_input_tokens=usage.cache_write_input_tokens,
         reasoning_output_tokens=usage.reasoning_output_tokens,
-        cached_share=_cached_share(usage),
+        cached_share=share,
         cost=usage.cost,
     )
     b.record_output(lambda recorder: recorder.answer(response.message, response.finish_reason))
-    _count(run, b, model, response)
+    _count(run, b, model, response, share)
 
 
-def _count(run: Run, b: Boundary, model: Model, response: ModelResponse) -> None:
+def _count(run: Run, b: Boundary, model: Model, response: ModelResponse, share: float | None) -> None:
     usage = response.usage
     for kind, tokens in (("input", usage.input_tokens), ("output", usage.output_tokens)):
         if tokens is not None:
             labels = {**_labels(model, response.model), semconv.TOKEN_TYPE: kind}
             run.count(semconv.TOKEN_USAGE, tokens, labels, b.context)
     labels = {semconv.PROVIDER_NAME: model.provider_name, semconv.REQUEST_MODEL: model.name}
-    if (share := _cached_share(usage)) is not None:
+    if share is not None:
         run.count(semconv.PROMPT_CACHE_SHARE, share, labels, b.context)
     if usage.cost is not None:
         run.count(semconv.COST, usage.cost, labels, b.context)

@@ -171,6 +171,17 @@ class Gate:
             raise
         self._tell_circuit(circuit, circuit.report(permit, failed=False))
 
+    async def judged(self, span: Span, call: Callable[[], Awaitable[T]]) -> T:
+        """Do one attempt that is admitted, and judge what came of it; for attempts without a span of their own."""
+        try:
+            with self.admitted():
+                response = await call()
+        except Exception as error:
+            self.judge(span, error=error)
+            raise
+        self.judge(span, response=response)
+        return response
+
     def judge(self, span: Span, *, response: object = None, error: Exception | None = None) -> None:
         """Decide about an attempt while its span is open, and tell of it there."""
         situation = self._situate(Success if error is None else Situation, response, error)
