@@ -46,7 +46,7 @@ async def _guarded(
         return "nothing_known" if decision.value is last_known_catalog and lister.last_known(ctx) is None else None
 
     subject = Subject(operation="discovery", provider_id=lister.provider.id)
-    gate = Gate(reliability, run, subject, usage=lambda: run.usage, signal=run.signal, bar=bar)
+    gate = Gate(reliability, run, subject, usage=lambda: run.usage, over=run.over, bar=bar)
 
     async def attempt() -> ProviderCatalog:
         began = run.now()

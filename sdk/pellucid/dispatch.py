@@ -99,7 +99,7 @@ async def _guarded(run: Run, b: Boundary, reliability: Reliability, binding: Bin
         return "not_idempotent" if decision.then == "retry" and not tool.idempotent else None
 
     subject = Subject(operation="tool", tool_name=tool.name, apart=tool.source)
-    gate = Gate(reliability, run, subject, usage=lambda: run.usage, signal=run.signal, bar=bar)
+    gate = Gate(reliability, run, subject, usage=lambda: run.usage, over=run.over, bar=bar)
 
     async def attempt() -> Any:
         return await gate.judged(b.span, lambda: _perform(run, b, binding, call))

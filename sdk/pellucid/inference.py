@@ -54,7 +54,7 @@ async def infer(run: Run, request: ModelRequest, catalog: Catalog) -> ModelRespo
         except ModelError as error:
             failures.append(error)
             # Whoever reads the stream has had the beginning of an answer; another one cannot follow it.
-            if partial or not falls_back(run.setup.model, error):
+            if partial or run.over() or not falls_back(run.setup.model, error):
                 break
     raise told(failures)
 
@@ -73,7 +73,7 @@ async def _guarded(
             return "mid_stream"
         return "no_other" if decision.then == "retry_other" and len(left) == 1 else None
 
-    gate = Gate(reliability, run, _subject(left[0]), usage=lambda: run.usage, signal=run.signal, bar=bar)
+    gate = Gate(reliability, run, _subject(left[0]), usage=lambda: run.usage, over=run.over, bar=bar)
 
     async def attempt() -> ModelResponse:
         partial.clear()
@@ -92,7 +92,9 @@ async def _guarded(
         return True
 
     def otherwise(error: Exception) -> bool:
-        return isinstance(error, ModelError) and not partial and falls_back(run.setup.model, error) and other()
+        if not isinstance(error, ModelError) or partial or run.over():
+            return False
+        return falls_back(run.setup.model, error) and other()
 
     async def instead(decision: Decision, situation: Situation) -> ModelResponse:
         return _checked(run, left[0], _as_response(await decision.result(situation)))

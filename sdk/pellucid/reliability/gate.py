@@ -13,7 +13,6 @@ from opentelemetry.trace import Span
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
-from pellucid.context import CancelToken
 from pellucid.errors import (
     CircuitOpen,
     DiscoveryCircuitOpen,
@@ -98,7 +97,7 @@ class Gate:
 
     Args:
         usage: Returns what the run has used.
-        signal: The run's; nothing is done again once it is cancelled.
+        over: Returns why nothing more may be begun in the run, if so.
         bar: Returns why a decision cannot be carried out, if so; the attempt is then taken as it is.
 
     Attributes:
@@ -114,7 +113,7 @@ class Gate:
         subject: Subject,
         *,
         usage: Callable[[], Usage],
-        signal: CancelToken | None,
+        over: Callable[[], str | None],
         bar: Callable[[Decision], str | None],
     ) -> None:
         self.subject = subject
@@ -123,7 +122,7 @@ class Gate:
         self._reliability = reliability
         self._scope = scope
         self._usage = usage
-        self._signal = signal
+        self._over = over
         self._bar = bar
         self._began = reliability.clock()
         self._situation: Situation | None = None
@@ -260,12 +259,9 @@ class Gate:
         """Return why a decision cannot be carried out, or None; settles how long to wait."""
         if decision.then not in _NOT_DONE:
             return None
-        if self._signal is not None and self._signal.cancelled:
-            return "cancelled"
-        if (why := self._bar(decision)) is not None or decision.then != "retry":
+        why = "cancelled" if situation.error_kind == "cancelled" else self._over() or self._bar(decision)
+        if why is not None or decision.then != "retry":
             return why
-        if situation.error_kind == "cancelled":
-            return "cancelled"
         wait = self._waiting(decision, situation)
         if wait is None:
             return "retry_after"
