@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from pellucid import semconv
-from pellucid_exporters.checks.observed import PHASES, Observed, Seen
+from pellucid_exporters.checks.observed import DECISIONS, PHASES, Observed, Seen
 
 Labels: TypeAlias = frozenset[tuple[str, Any]]
 Expected: TypeAlias = dict[str, dict[Labels, list[float]]]
@@ -29,9 +29,16 @@ PHASE_OF: Final[Mapping[str, str]] = {
 DERIVED: Final = (
     *(phase.duration for phase in PHASES.values()),
     semconv.TOKEN_USAGE, semconv.TIME_TO_FIRST_CHUNK, semconv.RUN_ITERATIONS, semconv.CATALOG_CHANGES,
-    semconv.PROMPT_CACHE_SHARE, semconv.COST,
+    semconv.PROMPT_CACHE_SHARE, semconv.COST, semconv.RELIABILITY_DECISIONS,
 )  # fmt: skip
 """Metrics that can be worked out from spans."""
+OPERATIONS: Final[Mapping[str, str]] = {
+    semconv.DISCOVERY: "discovery",
+    semconv.INFERENCE: "inference",
+    semconv.DISPATCH: "tool",
+    semconv.RUN: "inference",  # a rule that does not let the first attempt begin has no span of an attempt
+}
+"""What reliability rules decide about, by the span that says so."""
 
 
 def check(observed: Observed) -> Iterator[str]:
@@ -80,7 +87,7 @@ def _exemplar(where: str, exemplar: Any, name: str, observed: Observed) -> Itera
 def _expected(observed: Observed) -> Expected:
     expected: Expected = defaultdict(lambda: defaultdict(list))
     for seen in observed.phases:
-        for metric, extra, value in _measured(seen):
+        for metric, extra, value in (*_measured(seen), *_decided(seen)):
             source = {**_labelled(seen), **extra}
             labels = {name: source[name] for name in metric.attributes if source.get(name) is not None}
             expected[metric.name][frozenset(labels.items())].append(value)
@@ -104,6 +111,13 @@ def _measured(seen: Seen) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], f
         yield semconv.RUN_ITERATIONS, {}, attributes[semconv.ITERATIONS]
     if attributes.get(semconv.CATALOG_CHANGED):
         yield semconv.CATALOG_CHANGES, {}, 1
+
+
+def _decided(seen: Seen) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], float]]:
+    operation = {semconv.OPERATION: OPERATIONS.get(seen.phase.name)}
+    for event in seen.span.events:
+        if event.name in DECISIONS:
+            yield semconv.RELIABILITY_DECISIONS, {**operation, **(event.attributes or {})}, 1
 
 
 def _labelled(seen: Seen) -> Mapping[str, Any]:
