@@ -231,7 +231,7 @@ async def test_waits_grow_and_are_jittered() -> None:
     assert half.slept == [0.5, 1.0]
 
 
-async def test_retry_after_is_honoured() -> None:
+async def test_retry_after_is_honoured(telemetry: Captured) -> None:
     """As it is; one that is longer than the rule allows is not waited for, and the failure stays what it is."""
     time = Time()
     model = ScriptedModel(down("rate_limited", retry_after=7.0), "hi")
@@ -242,6 +242,16 @@ async def test_retry_after_is_honoured() -> None:
     with pytest.raises(ModelError) as caught:
         await within(Agent("a", model=late, reliability=rules(rule, time=time)).run("go"))
     assert caught.value.retry_after == 3600.0
+    assert caught.value.__notes__ == ["the rule 'x' could not try again: retry_after"]
+    [barred] = [event for event in telemetry.find("chat")[-1].events if event.name.startswith("reliability.")]
+    assert (barred.name, dict(barred.attributes or {})) == (
+        "reliability.not_retried",
+        {
+            "pellucid.reliability.then": "retry",
+            "pellucid.reliability.kind": "retry_after",
+            "pellucid.attempt": 1,
+        },
+    )
     own = Rule(when=lambda s: s.error is not None, then=retry(backoff=0.5, honour_retry_after=False), kind="x")
     mine = ScriptedModel(down("rate_limited", retry_after=3600.0), "hi")
     await within(Agent("a", model=mine, reliability=rules(own, time=time)).run("go"))
@@ -328,7 +338,10 @@ async def test_the_next_model_is_asked(telemetry: Captured) -> None:
     both = FallbackModel(ScriptedModel(down(), name="one"), ScriptedModel(down(), name="two"))
     with pytest.raises(ModelError) as caught:
         await within(Agent("a", model=both, reliability=rules(rule)).run("go"))
-    assert len(caught.value.__notes__) == 1
+    assert caught.value.__notes__ == [
+        "the rule 'next' could not try another model: no_other",
+        "before that: call of model 'm' failed: down",
+    ]
 
 
 async def test_where_rules_say_nothing_a_fallback_model_does_as_without_them(telemetry: Captured) -> None:
@@ -477,7 +490,7 @@ async def test_only_idempotent_tools_are_tried_again(telemetry: Captured) -> Non
     await within(Agent("a", model=once, tools=[failing("pay", idempotent=False)], reliability=rules(TWICE)).run("go"))
     assert calls == ["pay"]
     [barred] = [event for event in telemetry.span("execute_tool pay").events if event.name.startswith("rel")]
-    assert dict(barred.attributes or {}) == {"pellucid.reliability.kind": "not_idempotent"}
+    assert (barred.attributes or {})["pellucid.reliability.kind"] == "not_idempotent"
 
 
 async def test_a_value_stands_in_for_a_tool() -> None:

@@ -50,11 +50,13 @@ _TOLD: Final[dict[Then, type[Event]]] = {
     "fallback": ReliabilityFellBack,
     "fail_fast": ReliabilityFailedFast,
 }
-_NOT_DONE: Final[dict[Then, str]] = {
-    "retry": "reliability.not_retried",
-    "retry_other": "reliability.not_retried",
-    "fallback": "reliability.not_fallen_back",
+_NOT_DONE: Final[dict[Then, tuple[str, str]]] = {
+    "retry": ("reliability.not_retried", "try again"),
+    "retry_other": ("reliability.not_retried", "try another model"),
+    "fallback": ("reliability.not_fallen_back", "fall back"),
 }
+"""The span event where a decision cannot be carried out, and what the failure says then."""
+
 _REFUSALS: Final[dict[Operation, type[CircuitOpen]]] = {
     "discovery": DiscoveryCircuitOpen,
     "inference": ModelCircuitOpen,
@@ -186,9 +188,10 @@ class Gate:
         situation = self._situate(Success if error is None else Situation, response, error)
         self.taken = self._match(self._reliability.post_decide, situation)
         if self.taken is not None and (why := self._barred(self.taken[0], situation)) is not None:
-            self._note(span, _NOT_DONE[self.taken[0].then], {semconv.RELIABILITY_KIND: why})
-            if error is not None and self.taken[0].then == "fallback":
-                error.add_note(f"the rule {self.taken[1]!r} could not fall back: {why}")
+            name, what = _NOT_DONE[self.taken[0].then]
+            self._note(span, name, self._facts(self.taken[0].then, why))
+            if error is not None:
+                error.add_note(f"the rule {self.taken[1]!r} could not {what}: {why}")
             self.taken = None
         elif self.taken is not None and self.taken[0].then.startswith("retry") and self.attempt >= MAX_ATTEMPTS:
             self.taken = (Decision(then="fail_fast"), "max_attempts")
@@ -332,12 +335,7 @@ class Gate:
 
     def _emit(self, event: type[Event], span: Span, situation: Situation, kind: str, then: str) -> None:
         error = situation.error
-        facts: dict[str, AttributeValue] = {
-            semconv.RELIABILITY_THEN: then,
-            semconv.RELIABILITY_KIND: kind,
-            semconv.ATTEMPT: self.attempt,
-        }
-        self._note(span, event.name, facts)
+        self._note(span, event.name, self._facts(then, kind))
         labels = {
             semconv.OPERATION: situation.operation,
             semconv.RELIABILITY_THEN: then,
@@ -356,6 +354,9 @@ class Gate:
         }
         known = {name: payload[name] for name in PAYLOADS[event]}
         self._scope.emit(event, span.get_span_context(), known)
+
+    def _facts(self, then: str, kind: str) -> dict[str, AttributeValue]:
+        return {semconv.RELIABILITY_THEN: then, semconv.RELIABILITY_KIND: kind, semconv.ATTEMPT: self.attempt}
 
     def _note(self, span: Span, name: str, facts: Mapping[str, AttributeValue]) -> None:
         try:
