@@ -40,7 +40,7 @@ async def _guarded(
 ) -> ProviderCatalog:
     """Ask a provider as often as the rules want, all within its one boundary."""
 
-    def bar(decision: Decision) -> str | None:
+    def bar(decision: Decision, error: BaseException | None) -> str | None:
         if decision.then == "retry_other":
             return "no_other"
         return "nothing_known" if decision.value is last_known_catalog and lister.last_known(ctx) is None else None

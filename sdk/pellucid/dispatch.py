@@ -17,7 +17,7 @@ from opentelemetry.trace import SpanContext
 from pellucid import semconv
 from pellucid.background import OutOfTime, call_soon, race
 from pellucid.context import ToolContext
-from pellucid.errors import PolicyHalt, ReliabilityFailFast, ToolError, describe, first_of
+from pellucid.errors import PermissionDenied, PolicyHalt, ReliabilityFailFast, ToolError, describe, first_of
 from pellucid.events import ToolProgress
 from pellucid.messages import ToolCall, ToolResult
 from pellucid.reliability import Decision, Gate, Reliability, Subject
@@ -93,7 +93,9 @@ async def _guarded(run: Run, b: Boundary, reliability: Reliability, binding: Bin
     """Run the tool as often as the rules want, all within its one boundary."""
     tool = binding.tool
 
-    def bar(decision: Decision) -> str | None:
+    def bar(decision: Decision, error: BaseException | None) -> str | None:
+        if run.halted is not None or isinstance(error, PermissionDenied):
+            return "denied"
         if decision.then == "retry_other":
             return "no_other"
         return "not_idempotent" if decision.then == "retry" and not tool.idempotent else None

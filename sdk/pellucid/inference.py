@@ -67,7 +67,7 @@ async def _guarded(
     failures: list[ModelError] = []
     partial: list[ModelDelta] = []
 
-    def bar(decision: Decision) -> str | None:
+    def bar(decision: Decision, error: BaseException | None) -> str | None:
         # Whoever reads the stream has had the beginning of an answer; another one cannot follow it.
         if partial:
             return "mid_stream"

@@ -9,6 +9,7 @@ import pytest
 from pellucid import (
     Agent,
     CapturePolicy,
+    CircuitBreaker,
     DiscoveryContext,
     Identity,
     PermissionRequest,
@@ -21,6 +22,7 @@ from pellucid import (
     ToolResult,
     Verdict,
     combined,
+    fallback,
     gated_tools,
     retry,
     semconv,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pellucid import Policy
+    from pellucid.reliability import Decision
     from pellucid_exporters.testing import Captured
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
@@ -385,21 +388,27 @@ async def test_what_is_denied_cannot_be_searched_or_activated(telemetry: Capture
     assert offered == {"tool_search", "read"}
 
 
-async def test_a_denied_call_is_not_tried_again() -> None:
-    """Rules leave a denial what it is, and a halt ends the run."""
-    again = Rule(when=lambda s: s.operation == "tool" and s.error is not None, then=retry(backoff=0.0), kind="x")
-    rules = Reliability([again])
-    model = ScriptedModel(WRITE, "done")
-    agent = Agent("a", model=model, tools=[write], policy=forbids("write", stage="dispatch"), reliability=rules)
-    result = await within(agent.run("go"))
-    assert result.output == "done"
+@pytest.mark.parametrize("then", [retry(backoff=0.0), fallback(lambda s: "instead")])
+@pytest.mark.parametrize("answer", ["deny", "halt"])
+async def test_rules_leave_a_denied_call_what_it_is(telemetry: Captured, answer: str, then: Decision) -> None:
+    """The policy is asked once, nothing stands in for the tool, and its circuit breaker does not count it."""
+    again = Tool(name="write", run=lambda arguments, ctx: ran.append("write"), idempotent=True)
+    rule = Rule(when=lambda s: s.operation == "tool" and s.error is not None, then=then, kind="x")
+    given: dict[str, Any] = {
+        "tools": [again],
+        "policy": forbids("write", stage="dispatch", answer=answer),
+        "reliability": Reliability([rule], breaker=CircuitBreaker(failures=1)),
+    }
+    for _ in range(2):
+        run = Agent("a", model=ScriptedModel(WRITE, "done"), **given).run("go")
+        if answer == "halt":
+            with pytest.raises(PolicyHalt):
+                await within(run)
+        else:
+            assert "Permission denied" in str(results((await within(run)).messages)[0].response)
     assert ran == []
-    halting = Agent(
-        "a",
-        model=ScriptedModel(WRITE),
-        tools=[write],
-        policy=forbids("write", stage="dispatch", answer="halt"),
-        reliability=rules,
-    )
-    with pytest.raises(PolicyHalt):
-        await within(halting.run("go"))
+    assert len(denials(telemetry)) == 2
+    calls = telemetry.find("execute_tool write")
+    barred = [event for span in calls for event in span.events if event.name.startswith("reliability.")]
+    assert [(event.attributes or {})["pellucid.reliability.kind"] for event in barred] == ["denied"] * 2
+    assert [event.name for event in telemetry.events if event.name.startswith("circuit.")] == []

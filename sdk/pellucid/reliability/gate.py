@@ -100,7 +100,7 @@ class Gate:
     Args:
         usage: Returns what the run has used.
         over: Returns why nothing more may be begun in the run, if so.
-        bar: Returns why a decision cannot be carried out, if so; the attempt is then taken as it is.
+        bar: Returns why a decision about an error cannot be carried out, if so; the attempt is then taken as it is.
 
     Attributes:
         subject: What is called; another model after `retry_other`.
@@ -116,7 +116,7 @@ class Gate:
         *,
         usage: Callable[[], Usage],
         over: Callable[[], str | None],
-        bar: Callable[[Decision], str | None],
+        bar: Callable[[Decision, BaseException | None], str | None],
     ) -> None:
         self.subject = subject
         self.attempt = 0
@@ -262,7 +262,9 @@ class Gate:
         """Return why a decision cannot be carried out, or None; settles how long to wait."""
         if decision.then not in _NOT_DONE:
             return None
-        why = "cancelled" if situation.error_kind == "cancelled" else self._over() or self._bar(decision)
+        if situation.error_kind == "cancelled":
+            return "cancelled"
+        why = self._over() or self._bar(decision, situation.error)
         if why is not None or decision.then != "retry":
             return why
         wait = self._waiting(decision, situation)
