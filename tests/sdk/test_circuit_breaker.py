@@ -18,7 +18,6 @@ from pellucid import (
     DiscoveryProvider,
     FallbackModel,
     ModelError,
-    Reliability,
     Telemetry,
     Tool,
     ToolCall,
@@ -28,7 +27,8 @@ from pellucid import (
     tool,
 )
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
-from support.hubs import Clock
+from support.clock import Clock
+from support.reliability import breaking, changes, states
 from support.runs import attributes, within
 
 if TYPE_CHECKING:
@@ -38,31 +38,6 @@ if TYPE_CHECKING:
     from pellucid_exporters.testing import Captured
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
-
-
-class Time:
-    """A clock that is set by hand."""
-
-    now = 0.0
-
-    def clock(self) -> float:
-        """Read it."""
-        return self.now
-
-
-def breaking(time: Time, failures: int = 2, cooldown: float = 10.0) -> Reliability:
-    """Return circuit breakers without further rules."""
-    return Reliability(breaker=CircuitBreaker(failures=failures, cooldown=cooldown), clock=time.clock)
-
-
-def states(telemetry: Captured) -> list[float]:
-    """Return what the gauge shows."""
-    return [point.value for point in telemetry.metrics if point.name == "pellucid.circuit.state"]
-
-
-def changes(telemetry: Captured) -> list[str]:
-    """Return the events of circuits."""
-    return [event.name for event in telemetry.events if event.name.startswith("circuit.")]
 
 
 class Hub:
@@ -85,7 +60,7 @@ class Hub:
 
 async def test_a_provider_is_left_alone_and_tried_again(telemetry: Captured) -> None:
     """Closed, open, half-open, closed: across runs, with events and a gauge; refused calls reach nobody."""
-    time, hub = Time(), Hub()
+    time, hub = Clock(), Hub()
     agent = Agent("a", model=FunctionModel(lambda request: "hi"), providers=[hub], reliability=breaking(time))
     for _ in range(2):
         with pytest.raises(DiscoveryError, match="OSError: down"):
@@ -96,7 +71,7 @@ async def test_a_provider_is_left_alone_and_tried_again(telemetry: Captured) -> 
     assert isinstance(caught.value, DiscoveryError)
     assert (caught.value.provider_id, caught.value.retry_after, hub.calls) == ("hub", 10.0, 2)
     assert attributes(telemetry.find("discover_tools hub")[-1])["error.type"] == "circuit_open"
-    time.now = 10.0
+    time.now += 10.0
     hub.works = True
     assert (await within(agent.run("go"))).output == "hi"
     assert changes(telemetry) == ["circuit.opened", "circuit.half_opened", "circuit.closed"]
@@ -105,10 +80,10 @@ async def test_a_provider_is_left_alone_and_tried_again(telemetry: Captured) -> 
 
 async def test_a_failing_probe_opens_the_circuit_again(telemetry: Captured) -> None:
     """For another cooldown."""
-    time, hub = Time(), Hub()
+    time, hub = Clock(), Hub()
     agent = Agent("a", model=FunctionModel(lambda request: "hi"), providers=[hub], reliability=breaking(time))
-    for now in (0.0, 0.0, 10.0):
-        time.now = now
+    for later in (0.0, 0.0, 10.0):
+        time.now += later
         with pytest.raises(DiscoveryError, match="down"):
             await within(agent.run("go"))
     with pytest.raises(CircuitOpen):
@@ -119,7 +94,7 @@ async def test_a_failing_probe_opens_the_circuit_again(telemetry: Captured) -> N
 
 async def test_of_a_hundred_callers_one_probes(telemetry: Captured) -> None:
     """The others are refused, however many there are; and a hundred failures at a time open it once."""
-    time, hub = Time(), Hub()
+    time, hub = Clock(), Hub()
     agent = Agent("a", model=FunctionModel(lambda request: "hi"), providers=[hub], reliability=breaking(time, 5))
     ended: list[type[Exception]] = []
 
@@ -138,7 +113,8 @@ async def test_of_a_hundred_callers_one_probes(telemetry: Captured) -> None:
     await all_at_once()
     assert len(ended) == 100
     assert changes(telemetry) == ["circuit.opened"]
-    time.now, hub.calls = 10.0, 0
+    time.now += 10.0
+    hub.calls = 0
     ended.clear()
     await all_at_once()
     assert hub.calls == 1
@@ -160,7 +136,7 @@ async def test_models_of_one_name_have_breakers_of_their_own() -> None:
             return "hi"
 
     model = FallbackModel(Placed("eu", works=False), Placed("us", works=True))
-    agent = Agent("a", model=model, reliability=breaking(Time(), 1))
+    agent = Agent("a", model=model, reliability=breaking(Clock(), 1))
     for _ in range(2):
         assert (await within(agent.run("go"))).output == "hi"
 
@@ -172,7 +148,7 @@ async def test_a_hub_that_was_not_asked_has_not_failed(telemetry: Captured, *, i
     provider: ToolProvider = DiscoveryProvider(hub, id="hub")
     if is_combined:
         provider = combined(provider, static_tools([]))
-    agent = Agent("a", model=FunctionModel(lambda request: "hi"), providers=[provider], reliability=breaking(Time()))
+    agent = Agent("a", model=FunctionModel(lambda request: "hi"), providers=[provider], reliability=breaking(Clock()))
     for _ in range(5):
         with pytest.raises(DiscoveryError):
             await within(agent.run("go"))
@@ -194,7 +170,7 @@ async def test_one_fetch_that_fails_is_one_failure(telemetry: Captured, *, is_co
     provider: ToolProvider = DiscoveryProvider(hub, id="hub", clock=time)
     if is_combined:
         provider = combined(provider, static_tools([]))
-    agent = Agent("a", model=ScriptedModel(), providers=[provider], reliability=breaking(Time(), failures=2))
+    agent = Agent("a", model=ScriptedModel(), providers=[provider], reliability=breaking(Clock(), failures=2))
 
     async def attempt() -> None:
         with pytest.raises(DiscoveryError, match="down"):
@@ -214,7 +190,7 @@ async def test_one_fetch_that_fails_is_one_failure(telemetry: Captured, *, is_co
 
 async def test_a_gauge_shows_what_others_did_to_its_circuit(telemetry: Captured) -> None:
     """Also where another pipeline saw the circuit close."""
-    time, hub = Time(), Hub()
+    time, hub = Clock(), Hub()
     shared = breaking(time, 1)
     agents = [
         Agent(name, model=FunctionModel(lambda request: "hi"), providers=[hub], reliability=shared, telemetry=pipeline)
@@ -223,14 +199,15 @@ async def test_a_gauge_shows_what_others_did_to_its_circuit(telemetry: Captured)
     with pytest.raises(DiscoveryError):
         await within(agents[0].run("go"))
     assert states(telemetry) == [2]
-    time.now, hub.works = 10.0, True
+    time.now += 10.0
+    hub.works = True
     await within(agents[1].run("go"))
     assert states(telemetry) == [0]
 
 
 async def test_a_probe_that_is_cancelled_lets_the_next_caller_probe() -> None:
     """A circuit does not stay half-open for ever."""
-    time = Time()
+    time = Clock()
     hangs = anyio.Event()
     mode = "fail"
 
@@ -245,7 +222,8 @@ async def test_a_probe_that_is_cancelled_lets_the_next_caller_probe() -> None:
     agent = Agent("a", model=FunctionModel(answer), reliability=breaking(time, 1))
     with pytest.raises(ModelError):
         await within(agent.run("go"))
-    time.now, mode = 10.0, "hang"
+    time.now += 10.0
+    mode = "hang"
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(agent.run, "go")
         await within(hangs.wait())
@@ -264,7 +242,7 @@ async def test_a_model_whose_circuit_is_open_is_passed_over(telemetry: Captured)
         raise ConnectionError("down")
 
     model = FallbackModel(FunctionModel(fail, name="one"), FunctionModel(lambda request: "hi", name="two"))
-    agent = Agent("a", model=model, reliability=breaking(Time(), 1))
+    agent = Agent("a", model=model, reliability=breaking(Clock(), 1))
     for _ in range(3):
         assert (await within(agent.run("go"))).output == "hi"
     assert calls == 1
@@ -284,7 +262,7 @@ async def test_a_tool_whose_circuit_is_open_is_a_result_for_the_model() -> None:
         raise ConnectionError("down")
 
     model = ScriptedModel(ToolCall("broken"), ToolCall("broken"), "ok")
-    result = await within(Agent("a", model=model, tools=[broken], reliability=breaking(Time(), 1)).run("go"))
+    result = await within(Agent("a", model=model, tools=[broken], reliability=breaking(Clock(), 1)).run("go"))
     assert calls == 1
     part: Any = result.messages[4].parts[0]
     assert "'broken' is not called, because it failed again and again" in part.response
@@ -293,7 +271,7 @@ async def test_a_tool_whose_circuit_is_open_is_a_result_for_the_model() -> None:
 async def test_failures_of_the_caller_do_not_count() -> None:
     """A bad request, or a tool's answer that something is not so, says nothing of who was asked."""
     model = ScriptedModel(*[ModelError("m", "no", error_kind="invalid_request")] * 3, "hi")
-    agent = Agent("a", model=model, reliability=breaking(Time(), 1))
+    agent = Agent("a", model=model, reliability=breaking(Clock(), 1))
     for _ in range(3):
         with pytest.raises(ModelError, match="no"):
             await within(agent.run("go"))
@@ -305,7 +283,7 @@ async def test_failures_of_the_caller_do_not_count() -> None:
         raise ToolError("there is no such thing")
 
     calls = ScriptedModel(*[ToolCall("find")] * 3, "ok")
-    result = await within(Agent("a", model=calls, tools=[find], reliability=breaking(Time(), 1)).run("go"))
+    result = await within(Agent("a", model=calls, tools=[find], reliability=breaking(Clock(), 1)).run("go"))
     texts = [part.response for message in result.messages if message.role == "tool" for part in message.parts]  # type: ignore[union-attr]
     assert texts == ["there is no such thing"] * 3
 
@@ -313,7 +291,7 @@ async def test_failures_of_the_caller_do_not_count() -> None:
 async def test_a_success_starts_the_count_anew() -> None:
     """Only failures in a row open a circuit."""
     model = ScriptedModel(OSError("1"), "ok", OSError("2"), "ok", OSError("3"), "ok")
-    agent = Agent("a", model=model, reliability=breaking(Time(), 2))
+    agent = Agent("a", model=model, reliability=breaking(Clock(), 2))
     for number in range(6):
         if number % 2:
             assert (await within(agent.run("go"))).output == "ok"
@@ -324,7 +302,7 @@ async def test_a_success_starts_the_count_anew() -> None:
 
 def test_circuits_are_safe_between_threads() -> None:
     """Many threads, each with an event loop of its own: one probe."""
-    time, hub = Time(), Hub()
+    time, hub = Clock(), Hub()
     agent = Agent("a", model=FunctionModel(lambda request: "hi"), providers=[hub], reliability=breaking(time, 3))
     refused: list[bool] = []
 
@@ -342,7 +320,8 @@ def test_circuits_are_safe_between_threads() -> None:
             thread.join()
 
     all_at_once()
-    time.now, hub.calls = 10.0, 0
+    time.now += 10.0
+    hub.calls = 0
     refused.clear()
     all_at_once()
     assert hub.calls == 1

@@ -44,33 +44,17 @@ from pellucid import (
     tool,
 )
 from pellucid.testing import FakeHub, ScriptedModel
+from support.clock import Clock
+from support.reliability import decisions, down, rules, told
 from support.runs import attributes, ending, within
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from pellucid import ErrorKind, ModelRequest
+    from pellucid import ModelRequest
     from pellucid_exporters.testing import Captured
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
-
-
-class Time:
-    """A clock that goes on only while somebody sleeps. Attributes: slept: each wait."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.slept: list[float] = []
-
-    def clock(self) -> float:
-        """Read the clock."""
-        return self.now
-
-    async def sleep(self, seconds: float) -> None:
-        """Let time pass."""
-        self.slept.append(seconds)
-        self.now += seconds
-        await anyio.lowlevel.checkpoint()
 
 
 def always(situation: Situation) -> bool:
@@ -78,40 +62,7 @@ def always(situation: Situation) -> bool:
     return True
 
 
-def rules(*given: Rule, time: Time | None = None, **options: Any) -> Reliability:
-    """Return rules that wait in a time of their own, and always the whole wait."""
-    time = time or Time()
-    return Reliability(given, clock=time.clock, sleep=time.sleep, jitter=lambda: 1.0, **options)
-
-
-def down(kind: ErrorKind = "unavailable", **more: Any) -> ModelError:
-    """Return a model's failure."""
-    return ModelError("m", "down", error_kind=kind, **more)
-
-
 TWICE = Rule(when=lambda s: s.error is not None and s.attempt < 3, then=retry(), kind="transient")
-
-
-def told(telemetry: Captured, prefix: str = "reliability.") -> list[tuple[str, Any, int]]:
-    """Return what the events say was decided: name, kind, attempt."""
-    return [
-        (event.name.removeprefix(prefix), getattr(event, "kind", None), getattr(event, "attempt", 0))
-        for event in telemetry.events
-        if event.name.startswith(prefix)
-    ]
-
-
-def decisions(telemetry: Captured) -> dict[tuple[str, str, str], float]:
-    """Return the counter of decisions by operation, decision and kind."""
-    return {
-        (
-            point.attributes["pellucid.operation"],
-            point.attributes["pellucid.reliability.then"],
-            point.attributes["pellucid.reliability.kind"],
-        ): point.value
-        for point in telemetry.metrics
-        if point.name == "pellucid.reliability.decisions"
-    }
 
 
 @tool
@@ -185,7 +136,7 @@ async def test_what_a_rule_gets_to_know() -> None:
         seen.append(situation)
         return situation.operation == "inference" and situation.error is not None
 
-    time = Time()
+    time = Clock()
     answer = ModelResponse(message=Message("assistant", [ToolCall("add", {"a": 1, "b": 2})]), finish_reason="tool_call")
     used = ModelResponse(message=answer.message, usage=Usage(input_tokens=10), finish_reason="tool_call")
     model = ScriptedModel(down("rate_limited"), used, "3")
@@ -219,13 +170,13 @@ async def test_what_a_rule_gets_to_know() -> None:
 
 async def test_waits_grow_and_are_jittered() -> None:
     """Twice as long at most each time, up to a bound, and a random part of that."""
-    time = Time()
+    time = Clock()
     model = ScriptedModel(*[down()] * 5, "hi")
     patient = Rule(when=lambda s: s.error is not None, then=retry(backoff=1.0, max_backoff=5.0), kind="x")
     await within(Agent("a", model=model, reliability=rules(patient, time=time)).run("go"))
     assert time.slept == [1.0, 2.0, 4.0, 5.0, 5.0]
-    half = Time()
-    options: Any = {"clock": half.clock, "sleep": half.sleep, "jitter": lambda: 0.5}
+    half = Clock()
+    options: Any = {"clock": half, "sleep": half.sleep, "jitter": lambda: 0.5}
     again = ScriptedModel(down(), down(), "hi")
     await within(Agent("a", model=again, reliability=Reliability([patient], **options)).run("go"))
     assert half.slept == [0.5, 1.0]
@@ -233,7 +184,7 @@ async def test_waits_grow_and_are_jittered() -> None:
 
 async def test_retry_after_is_honoured(telemetry: Captured) -> None:
     """As it is; one that is longer than the rule allows is not waited for, and the failure stays what it is."""
-    time = Time()
+    time = Clock()
     model = ScriptedModel(down("rate_limited", retry_after=7.0), "hi")
     rule = Rule(when=lambda s: s.error is not None, then=retry(max_backoff=10.0), kind="x")
     await within(Agent("a", model=model, reliability=rules(rule, time=time)).run("go"))
