@@ -92,36 +92,6 @@ async def test_a_failing_probe_opens_the_circuit_again(telemetry: Captured) -> N
     assert changes(telemetry) == ["circuit.opened", "circuit.half_opened", "circuit.opened"]
 
 
-async def test_of_a_hundred_callers_one_probes(telemetry: Captured) -> None:
-    """The others are refused, however many there are; and a hundred failures at a time open it once."""
-    time, hub = Clock(), Hub()
-    agent = Agent("a", model=FunctionModel(lambda request: "hi"), providers=[hub], reliability=breaking(time, 5))
-    ended: list[type[Exception]] = []
-
-    async def attempt() -> None:
-        try:
-            await agent.run("go")
-        except Exception as error:  # noqa: BLE001  (counted)
-            ended.append(type(error))
-
-    async def all_at_once() -> None:
-        with anyio.fail_after(30):
-            async with anyio.create_task_group() as tasks:
-                for _ in range(100):
-                    tasks.start_soon(attempt)
-
-    await all_at_once()
-    assert len(ended) == 100
-    assert changes(telemetry) == ["circuit.opened"]
-    time.now += 10.0
-    hub.calls = 0
-    ended.clear()
-    await all_at_once()
-    assert hub.calls == 1
-    assert sum(issubclass(kind, CircuitOpen) for kind in ended) == 99
-    assert changes(telemetry) == ["circuit.opened", "circuit.half_opened", "circuit.opened"]
-
-
 async def test_models_of_one_name_have_breakers_of_their_own() -> None:
     """If they are of two vendors, or in two places: where one is down the other still answers."""
 

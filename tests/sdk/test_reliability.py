@@ -26,7 +26,6 @@ from pellucid import (
     ReliabilityFailFast,
     Rule,
     RunCancelled,
-    RunTimeout,
     Situation,
     Tool,
     ToolCall,
@@ -239,43 +238,6 @@ def failed_discovery(situation: Situation) -> bool:
     return situation.operation == "discovery" and situation.error is not None
 
 
-@pytest.mark.parametrize("how", ["token", "deadline"])
-async def test_a_wait_can_be_ended(how: str) -> None:
-    """By a cancellation or the deadline, at once."""
-    waiting = anyio.Event()
-
-    async def sleep(seconds: float) -> None:
-        waiting.set()
-        await anyio.sleep_forever()
-
-    rule = Rule(when=lambda s: s.error is not None, then=retry(backoff=0.001), kind="x")
-    reliability = Reliability([rule], sleep=sleep)
-    limits = Limits(deadline=0.2) if how == "deadline" else Limits()
-    agent = Agent("a", model=ScriptedModel(down()), limits=limits, reliability=reliability)
-    token = CancelToken()
-    async with anyio.create_task_group() as tasks:
-
-        async def cancel() -> None:
-            await waiting.wait()
-            if how == "token":
-                token.cancel()
-
-        tasks.start_soon(cancel)
-        with pytest.raises(RunCancelled if how == "token" else RunTimeout):
-            await within(agent.run("go", signal=token))
-
-
-async def test_a_rule_that_would_try_for_ever_is_stopped(telemetry: Captured) -> None:
-    """After fifty attempts, loudly."""
-    model = ScriptedModel(*[down()] * 60)
-    greedy = Rule(when=lambda s: s.operation == "inference", then=retry(), kind="greedy")
-    with pytest.raises(ReliabilityFailFast) as caught:
-        await within(Agent("a", model=model, reliability=rules(greedy)).run("go"))
-    assert caught.value.kind == "max_attempts"
-    assert len(model.requests) == 50
-    assert told(telemetry)[-1] == ("failed_fast", "max_attempts", 50)
-
-
 async def test_the_next_model_is_asked(telemetry: Captured) -> None:
     """Of a FallbackModel, by rule; without one left the failure stays, with notes about the others."""
     first, second = ScriptedModel(down("invalid_request"), name="one"), ScriptedModel("hi", name="two")
@@ -471,23 +433,6 @@ async def test_a_rule_may_end_the_run_for_a_tool(telemetry: Captured) -> None:
     model = ScriptedModel([ToolCall("broken"), ToolCall("add", {"a": 1, "b": 2})])
     with pytest.raises(ReliabilityFailFast, match="tool of 'broken'"):
         await within(Agent("a", model=model, tools=[broken, add], reliability=rules(rule)).run("go"))
-
-
-@pytest.mark.parametrize("fails_closed", [True, False])
-async def test_a_rule_that_raises(telemetry: Captured, fails_closed: bool) -> None:
-    """Is counted, and ends the run, or is passed over if that is wanted."""
-    broken = Rule(when=lambda s: s.attempt < 1 / 0, then=retry(), kind="broken")
-    agent = Agent("a", model=ScriptedModel("hi"), reliability=rules(broken, fails_closed=fails_closed))
-    if fails_closed:
-        with pytest.raises(ReliabilityFailFast) as caught:
-            await within(agent.run("go"))
-        assert caught.value.kind == "broken"
-        assert isinstance(caught.value.cause, ZeroDivisionError)
-        assert "could not be evaluated" in caught.value.reason
-    else:
-        assert (await within(agent.run("go"))).output == "hi"
-    [point] = [point for point in telemetry.metrics if point.name == "pellucid.telemetry.errors"]
-    assert point.attributes["pellucid.telemetry.part"] == "reliability"
 
 
 async def test_a_cancellation_is_never_tried_again() -> None:
