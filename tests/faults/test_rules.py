@@ -13,6 +13,7 @@ from pellucid import (
     CancelToken,
     CircuitBreaker,
     CircuitOpen,
+    DiscoveryBackoff,
     DiscoveryContext,
     DiscoveryProvider,
     Limits,
@@ -28,6 +29,7 @@ from pellucid import (
     continue_,
     retry,
 )
+from pellucid.events import ToolsDiscoveryFailed
 from pellucid.testing import FakeHub, FunctionModel
 from support.clock import Clock
 from support.hubs import named
@@ -261,6 +263,38 @@ async def test_a_wait_is_ended_with_its_run(telemetry: Captured, operation: Oper
     # A model's attempt is a span of its own, which has ended before the wait.
     assert ending(telemetry.span(OPERATIONS[operation]))[0] == ("failed" if operation == "inference" else outcome)
     assert told(telemetry) == [("retried", "again", 1)]
+
+
+async def test_an_attempt_says_of_the_cache_what_is_true_of_it(telemetry: Captured) -> None:
+    """One that is refused because the hub failed a moment ago has joined nobody, although the one before it had."""
+    fails = anyio.Event()
+
+    class Slow(FakeHub):
+        async def fetch_catalog(self, ctx: DiscoveryContext) -> Sequence[Tool]:
+            await fails.wait()
+            return await super().fetch_catalog(ctx)
+
+    provider = DiscoveryProvider(Slow(faults=[OSError("down")]), id="hub")
+    again = Rule(when=lambda s: s.attempt < 2, then=retry(backoff=0.0, honour_retry_after=False), kind="again")
+    agent = Agent("a", model=FunctionModel(lambda request: "hi"), providers=[provider], reliability=rules(again))
+
+    async def run() -> None:
+        with pytest.raises(DiscoveryBackoff):
+            await agent.run("go")
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(2):
+                tasks.start_soon(run)
+            await anyio.wait_all_tasks_blocked()
+            fails.set()
+    failures = [event for event in telemetry.events if isinstance(event, ToolsDiscoveryFailed)]
+    assert sorted((event.error_type, event.cache) for event in failures) == [
+        ("OSError", "joined"),
+        ("OSError", "miss"),
+        ("backoff", "none"),
+        ("backoff", "none"),
+    ]
 
 
 async def test_one_of_many_who_wait_for_a_fetch_leaves_while_rules_try_again(telemetry: Captured) -> None:
