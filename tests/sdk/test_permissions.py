@@ -19,7 +19,6 @@ from pellucid import (
     Skill,
     Tool,
     ToolCall,
-    ToolResult,
     Verdict,
     combined,
     fallback,
@@ -33,7 +32,7 @@ from pellucid import (
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid.tools import DiscoveryProvider
 from pellucid_exporters.testing import capture
-from support.runs import attributes, ending, everything, within
+from support.runs import attributes, ending, everything, results, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -91,11 +90,6 @@ def offered(of: Agent) -> list[list[str]]:
     return [[definition.name for definition in request.tools] for request in of._setup.model.requests]  # type: ignore[attr-defined]
 
 
-def results(messages: Any) -> list[ToolResult]:
-    """Return all tool results in messages."""
-    return [part for message in messages for part in message.parts if isinstance(part, ToolResult)]
-
-
 def denials(telemetry: Captured) -> list[Any]:
     """Return the events that tell of denials."""
     return [event for event in telemetry.events if event.name == "tool.denied"]
@@ -107,7 +101,7 @@ async def test_a_denied_tool_is_neither_offered_nor_run(telemetry: Captured) -> 
     result = await within(asked.run("x"))
     assert offered(asked) == [["read"], ["read"]]
     assert ran == ["read"]
-    first, second = results(result.messages)
+    first, second = results(result)
     assert not first.is_error
     assert second.is_error
     assert "Permission denied: tool 'write' was not run: read-only account." in str(second.response)
@@ -134,7 +128,7 @@ async def test_a_call_is_judged_by_its_arguments(telemetry: Captured) -> None:
     who = Identity(principal="ann")
     asked = agent(policy, [READ, ToolCall("read", {"path": "/etc/passwd"}, "c2")], "done")
     result = await within(asked.run("x", identity=who))
-    assert [each.is_error for each in results(result.messages)] == [False, True]
+    assert [each.is_error for each in results(result)] == [False, True]
     assert ran == ["read"]
     [last] = [request for request in seen if request.tool_call_id == "c2"]
     assert (last.stage, last.tool_name, last.provider_id, last.identity) == ("dispatch", "read", "static", who)
@@ -152,7 +146,7 @@ async def test_malformed_arguments_are_refused_before_the_policy_is_asked() -> N
         return "allow"
 
     result = await within(agent(policy, ToolCall("read", {"path": 7}), "done", tools=[read]).run("x"))
-    assert results(result.messages)[0].is_error
+    assert results(result)[0].is_error
     assert stages == ["offer"]
 
 
@@ -170,7 +164,7 @@ async def test_a_policy_that_fails_denies(telemetry: Captured, stage: str, answe
     """It raises, or answers something that is no permission: the answer is no, and the event says what went wrong."""
     result = await within(agent(forbids("write", stage=stage, answer=answer), WRITE, "done").run("x"))
     assert ran == []
-    [refused] = results(result.messages)
+    [refused] = results(result)
     assert refused.is_error
     assert "who is ann?" not in str(refused.response)
     event = denials(telemetry)[0]
@@ -261,7 +255,7 @@ async def test_a_halt_ends_the_run_and_every_call_has_its_result(telemetry: Capt
         await within(asked.run("x"))
     halt = caught.value
     assert (halt.tool_name, halt.stage, halt.reason) == ("write", "dispatch", "that is enough")
-    assert [(each.id, each.is_error) for each in results(halt.messages)] == [("1", False), ("2", True), ("3", True)]
+    assert [(each.id, each.is_error) for each in results(halt)] == [("1", False), ("2", True), ("3", True)]
     assert ran == ["slow"]
     endings = {span.name: ending(span)[2] for span in telemetry.spans}
     assert endings["execute_tool write"] == endings["execute_tool read"] == "policy_halt"
@@ -288,7 +282,7 @@ async def test_loading_a_skill_needs_permission_too() -> None:
     asked = agent(forbids("load_skill", stage="dispatch"), load, "done", tools=[read], skills=[skill])
     result = await within(asked.run("x"))
     assert offered(asked) == [["read", "load_skill"]] * 2
-    assert "Write carefully." not in str(results(result.messages))
+    assert "Write carefully." not in str(results(result))
     asked = agent(forbids("write"), load, "done", tools=[read], skills=[skill])
     await within(asked.run("x"))
     assert offered(asked) == [["read", "load_skill"]] * 2
@@ -405,7 +399,7 @@ async def test_rules_leave_a_denied_call_what_it_is(telemetry: Captured, answer:
             with pytest.raises(PolicyHalt):
                 await within(run)
         else:
-            assert "Permission denied" in str(results((await within(run)).messages)[0].response)
+            assert "Permission denied" in str(results(await within(run))[0].response)
     assert ran == []
     assert len(denials(telemetry)) == 2
     calls = telemetry.find("execute_tool write")
