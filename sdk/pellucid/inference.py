@@ -213,6 +213,8 @@ async def _consume(
     labels = _labels(model)
     async with aclosing(closable(model.stream(request))) as items:
         async for item in items:
+            if b not in run.open:
+                break  # it did not let itself be stopped, and was left behind
             now = run.now()
             if last is None:
                 b.note(time_to_first_chunk=(now - began) / 1e9)

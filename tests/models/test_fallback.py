@@ -286,6 +286,67 @@ async def test_a_run_whose_time_is_over_asks_no_further_model(
     assert (len(telemetry.find("chat first")), telemetry.find("chat second"), second.requests) == (1, [], [])
 
 
+class Late(ScriptedModel):
+    """A model whose stream does not let itself be cancelled, and goes on when it is released."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name)
+        self.release, self.ended = anyio.Event(), anyio.Event()
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
+        """Yield something that nobody waits for any longer."""
+        try:
+            while not self.release.is_set():
+                with anyio.CancelScope(shield=True), suppress(anyio.get_cancelled_exc_class()):
+                    await self.release.wait()
+            yield ModelDelta("text", "late")
+            yield ModelDelta("text", "later")
+        finally:
+            self.ended.set()
+
+
+@pytest.mark.parametrize("has_rules", [False, True])
+async def test_a_stream_that_was_left_behind_says_nothing_in_the_next_one(
+    telemetry: Captured, *, has_rules: bool
+) -> None:
+    """What it yields while the next model answers is neither read nor measured."""
+    first = Late("first")
+
+    class Second(ScriptedModel):
+        async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
+            yield ModelDelta("text", "Good ")
+            first.release.set()
+            await first.ended.wait()
+            yield ModelDelta("text", "day")
+            yield ModelResponse(message=Message("assistant", "Good day"))
+
+    rules = Reliability([Rule(when=lambda s: False, then=retry_other(), kind="x")]) if has_rules else None
+    model = FallbackModel(first, Second(name="second"))
+    agent = Agent("a", model=model, limits=Limits(model_timeout=0.05), reliability=rules)
+    pieces: list[str] = []
+
+    async def listen() -> None:
+        async with agent.stream("go") as events:
+            pieces.extend([event.content async for event in events if isinstance(event, InferenceDelta)])
+
+    await within(listen())
+    assert pieces == ["Good ", "day"]
+    chunks = [point for point in telemetry.metrics if point.name == "gen_ai.client.operation.time_to_first_chunk"]
+    assert [point.attributes["gen_ai.request.model"] for point in chunks] == ["second"]
+
+
+async def test_a_stream_that_was_left_behind_with_its_run_says_nothing(telemetry: Captured) -> None:
+    """The end of the run is the last that is told."""
+    model = Late("first")
+    with pytest.raises(RunTimeout):
+        await within(read(Agent("a", model=model, limits=Limits(deadline=0.05))))
+    model.release.set()
+    await within(model.ended.wait())
+    await anyio.wait_all_tasks_blocked()
+    assert telemetry.events[-1].name == "run.failed"
+    assert [point for point in telemetry.metrics if "chunk" in point.name] == []
+
+
 async def test_a_run_that_is_cancelled_by_a_model_asks_no_other(telemetry: Captured) -> None:
     """It is over before the event loop could tell the run."""
     token = CancelToken()
