@@ -158,31 +158,21 @@ async def _guarded(
 ) -> Any:
     """Run the tool as often as the rules want, all within its one boundary."""
     tool = binding.tool
-    is_denied = False
 
-    def bar(decision: Decision) -> str | None:
-        if is_denied:
+    def bar(decision: Decision, error: BaseException | None) -> str | None:
+        if run.halted is not None or isinstance(error, PermissionDenied):
             return "denied"  # no rule makes a yes of it, and nothing stands in for it
         if decision.then == "retry_other":
             return "no_other"
         return "not_idempotent" if decision.then == "retry" and not tool.idempotent else None
 
     subject = Subject(operation="tool", tool_name=tool.name, apart=tool.source)
-    gate = Gate(reliability, run, subject, usage=lambda: run.spent, signal=run.signal, bar=bar)
+    gate = Gate(reliability, run, subject, usage=lambda: run.spent, over=run.over, bar=bar)
 
     async def attempt() -> Any:
-        nonlocal is_denied
-        try:
-            with gate.admitted():
-                # What the policy said before is for the first attempt.
-                asked = known if gate.attempt == 1 else replace(known, ruling=None)
-                value = await _perform(run, b, binding, call, asked)
-        except Exception as error:
-            is_denied = isinstance(error, PermissionDenied | PolicyHalt)
-            gate.judge(b.span, error=error)
-            raise
-        gate.judge(b.span, response=value)
-        return value
+        # What the policy said before is for the first attempt.
+        asked = known if gate.attempt == 1 else replace(known, ruling=None)
+        return await gate.judged(b.span, lambda: _perform(run, b, binding, call, asked))
 
     return await gate.run(attempt, instead=Decision.result)
 

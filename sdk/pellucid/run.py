@@ -250,6 +250,12 @@ class Run(Scope):
         most = self.limits.max_tool_calls
         return most if most is not None and self.tool_calls > most else passed
 
+    def over(self) -> str | None:
+        """Return why nothing more may be begun, also where the event loop could not tell it yet: it is over."""
+        if self.closed or (self.signal is not None and self.signal.cancelled):
+            return "cancelled"
+        return "deadline" if self.deadline is not None and anyio.current_time() >= self.deadline else None
+
     def leave(self, nested: Run) -> None:
         """Let go of a run nested in this one, which is over or is left behind: end its spans, and count its usage."""
         if self.nested.pop(nested, None) is not None:

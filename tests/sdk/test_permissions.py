@@ -9,6 +9,7 @@ import pytest
 from pellucid import (
     Agent,
     CapturePolicy,
+    CircuitBreaker,
     Identity,
     PermissionRequest,
     PolicyHalt,
@@ -19,7 +20,6 @@ from pellucid import (
     Tool,
     ToolCall,
     ToolError,
-    ToolResult,
     Verdict,
     fail_fast,
     fallback,
@@ -30,12 +30,13 @@ from pellucid import (
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid.tools import DiscoveryProvider
 from pellucid_exporters.testing import capture
-from support.runs import attributes, ending, everything, within
+from support.runs import attributes, ending, everything, results, within
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pellucid import Policy
+    from pellucid.reliability import Decision
     from pellucid_exporters.testing import Captured
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
@@ -87,11 +88,6 @@ def offered(of: Agent) -> list[list[str]]:
     return [[definition.name for definition in request.tools] for request in of._setup.model.requests]  # type: ignore[attr-defined]
 
 
-def results(messages: Any) -> list[ToolResult]:
-    """Return all tool results in messages."""
-    return [part for message in messages for part in message.parts if isinstance(part, ToolResult)]
-
-
 def denials(telemetry: Captured) -> list[Any]:
     """Return the events that tell of denials."""
     return [event for event in telemetry.events if event.name == "tool.denied"]
@@ -103,7 +99,7 @@ async def test_a_denied_tool_is_neither_offered_nor_run(telemetry: Captured) -> 
     result = await within(asked.run("x"))
     assert offered(asked) == [["read"], ["read"]]
     assert ran == ["read"]
-    first, second = results(result.messages)
+    first, second = results(result)
     assert not first.is_error
     assert second.is_error
     assert "Permission denied: tool 'write' was not run: read-only account." in str(second.response)
@@ -130,7 +126,7 @@ async def test_a_call_is_judged_by_its_arguments(telemetry: Captured) -> None:
     who = Identity(principal="ann")
     asked = agent(policy, [READ, ToolCall("read", {"path": "/etc/passwd"}, "c2")], "done")
     result = await within(asked.run("x", identity=who))
-    assert [each.is_error for each in results(result.messages)] == [False, True]
+    assert [each.is_error for each in results(result)] == [False, True]
     assert ran == ["read"]
     [last] = [request for request in seen if request.tool_call_id == "c2"]
     assert (last.stage, last.tool_name, last.provider_id, last.identity) == ("dispatch", "read", "static", who)
@@ -148,7 +144,7 @@ async def test_malformed_arguments_are_refused_before_the_policy_is_asked() -> N
         return "allow"
 
     result = await within(agent(policy, ToolCall("read", {"path": 7}), "done", tools=[read]).run("x"))
-    assert results(result.messages)[0].is_error
+    assert results(result)[0].is_error
     assert stages == ["offer"]
 
 
@@ -166,7 +162,7 @@ async def test_a_policy_that_fails_denies(telemetry: Captured, stage: str, answe
     """It raises, or answers something that is no permission: the answer is no, and the event says what went wrong."""
     result = await within(agent(forbids("write", stage=stage, answer=answer), WRITE, "done").run("x"))
     assert ran == []
-    [refused] = results(result.messages)
+    [refused] = results(result)
     assert refused.is_error
     assert "who is ann?" not in str(refused.response)
     event = denials(telemetry)[0]
@@ -257,7 +253,7 @@ async def test_a_halt_ends_the_run_and_every_call_has_its_result(telemetry: Capt
         await within(asked.run("x"))
     halt = caught.value
     assert (halt.tool_name, halt.stage, halt.reason) == ("write", "dispatch", "that is enough")
-    assert [(each.id, each.is_error) for each in results(halt.messages)] == [("1", False), ("2", True), ("3", True)]
+    assert [(each.id, each.is_error) for each in results(halt)] == [("1", False), ("2", True), ("3", True)]
     assert ran == ["slow"]
     endings = {span.name: ending(span)[2] for span in telemetry.spans}
     assert endings["execute_tool write"] == endings["execute_tool read"] == "policy_halt"
@@ -284,7 +280,7 @@ async def test_loading_a_skill_needs_permission_too() -> None:
     asked = agent(forbids("load_skill", stage="dispatch"), load, "done", tools=[read], skills=[skill])
     result = await within(asked.run("x"))
     assert offered(asked) == [["read", "load_skill"]] * 2
-    assert "Write carefully." not in str(results(result.messages))
+    assert "Write carefully." not in str(results(result))
     asked = agent(forbids("write"), load, "done", tools=[read], skills=[skill])
     await within(asked.run("x"))
     assert offered(asked) == [["read", "load_skill"]] * 2
@@ -354,7 +350,7 @@ async def test_each_attempt_needs_permission(telemetry: Captured) -> None:
     result = await within(agent.run("go"))
     assert ran == ["flaky"] * 2
     assert asked == ["offer", "dispatch", "dispatch", "dispatch"]
-    [refused] = results(result.messages)
+    [refused] = results(result)
     assert "was not run: withdrawn" in str(refused.response)
     span = telemetry.span("execute_tool flaky")
     assert ending(span) == ("failed", "ERROR", "permission_denied")
@@ -371,11 +367,11 @@ async def test_rules_leave_a_denial_what_it_is(telemetry: Captured, rule: Rule) 
     result = await within(agent.run("go"))
     assert result.output == "done"
     assert ran == []
-    [refused] = results(result.messages)
+    [refused] = results(result)
     assert refused.is_error
     assert "Permission denied" in str(refused.response)
     [note] = [event for event in telemetry.span("execute_tool flaky").events if event.name.startswith("reliability.")]
-    assert dict(note.attributes or {}) == {semconv.RELIABILITY_KIND: "denied"}
+    assert (note.attributes or {})[semconv.RELIABILITY_KIND] == "denied"
     assert len(denials(telemetry)) == 1
     policy = forbids("flaky", stage="dispatch", answer="halt")
     halting = Agent("b", model=ScriptedModel(ToolCall("flaky")), policy=policy, **options)
@@ -392,3 +388,29 @@ async def test_a_rule_may_end_the_run_for_a_denial() -> None:
     with pytest.raises(ReliabilityFailFast, match="Permission denied"):
         await within(asked.run("go"))
     assert ran == []
+
+
+@pytest.mark.parametrize("then", [retry(backoff=0.0), fallback(lambda s: "instead")])
+@pytest.mark.parametrize("answer", ["deny", "halt"])
+async def test_rules_leave_a_denied_call_what_it_is(telemetry: Captured, answer: str, then: Decision) -> None:
+    """The policy is asked once, nothing stands in for the tool, and its circuit breaker does not count it."""
+    again = Tool(name="write", run=lambda arguments, ctx: ran.append("write"), idempotent=True)
+    rule = Rule(when=lambda s: s.operation == "tool" and s.error is not None, then=then, kind="x")
+    given: dict[str, Any] = {
+        "tools": [again],
+        "policy": forbids("write", stage="dispatch", answer=answer),
+        "reliability": Reliability([rule], breaker=CircuitBreaker(failures=1)),
+    }
+    for _ in range(2):
+        run = Agent("a", model=ScriptedModel(WRITE, "done"), **given).run("go")
+        if answer == "halt":
+            with pytest.raises(PolicyHalt):
+                await within(run)
+        else:
+            assert "Permission denied" in str(results(await within(run))[0].response)
+    assert ran == []
+    assert len(denials(telemetry)) == 2
+    calls = telemetry.find("execute_tool write")
+    barred = [event for span in calls for event in span.events if event.name.startswith("reliability.")]
+    assert [(event.attributes or {})["pellucid.reliability.kind"] for event in barred] == ["denied"] * 2
+    assert [event.name for event in telemetry.events if event.name.startswith("circuit.")] == []

@@ -24,7 +24,6 @@ from pellucid import (
     Tool,
     ToolCall,
     ToolContext,
-    ToolResult,
     Usage,
     fail_fast,
     semconv,
@@ -32,12 +31,12 @@ from pellucid import (
 )
 from pellucid.testing import FunctionModel, ScriptedModel
 from pellucid_exporters.testing import capture, check_telemetry
-from support.runs import CANCELLED, TIMEOUT, attributes, ending, iteration, span_id, within
+from support.runs import CANCELLED, TIMEOUT, attributes, ending, iteration, results, span_id, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pellucid import ModelRequest, RunResult
+    from pellucid import ModelRequest
     from pellucid_exporters.testing import Captured
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
@@ -59,11 +58,6 @@ def response(content: str | ToolCall, *, tokens: int) -> ModelResponse:
     """Return an answer that took tokens."""
     parts = content if isinstance(content, str) else [content]
     return ModelResponse(message=Message("assistant", parts), usage=Usage(input_tokens=tokens, cost=tokens / 1000))
-
-
-def results(run: RunResult[str]) -> list[ToolResult]:
-    """Return the results of all calls of a run."""
-    return [part for message in run.messages for part in message.parts if isinstance(part, ToolResult)]
 
 
 async def hang(request: ModelRequest) -> str:

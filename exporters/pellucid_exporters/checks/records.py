@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +19,7 @@ from pellucid.events import (
     ToolsShadowed,
 )
 from pellucid_exporters.boundaries import boundary_of
-from pellucid_exporters.checks.observed import PHASES, Observed, Seen
+from pellucid_exporters.checks.observed import DECISIONS, PHASES, Observed, Seen
 
 if TYPE_CHECKING:
     from pellucid.events import Event
@@ -43,6 +43,7 @@ def check(observed: Observed) -> Iterator[str]:
         yield from _record(seen)
         yield from _tools(seen, events[seen.id])
         yield from _denials(seen, [event for event in events[seen.id] if isinstance(event, ToolDenied)])
+        yield from _decisions(seen, events[seen.id])
     known = observed.by_id.keys() | observed.started.keys()
     kinds = {kind for phase in PHASES.values() for kind in (phase.started, phase.completed, phase.failed)}
     for stray in (event for event in observed.events if type(event) in kinds and event.span_id not in known):
@@ -128,6 +129,20 @@ def _denials(seen: Seen, events: Sequence[ToolDenied]) -> Iterator[str]:
         decides = is_call and (event.stage == "dispatch" or event.permission == "halt")
         if decides and said != event.permission:
             yield f"{seen} has {semconv.PERMISSION}={said!r}, but its event says {event.permission!r}"
+
+
+def _decisions(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
+    """Check that listeners were told of what reliability rules had done in a span, and of nothing else."""
+    told = Counter((event.name, getattr(event, "attempt", None)) for event in events if event.name in DECISIONS)
+    noted = Counter(
+        (event.name, (event.attributes or {}).get(semconv.ATTEMPT))
+        for event in seen.span.events
+        if event.name in DECISIONS
+    )
+    for name, attempt in noted - told:
+        yield f"{seen} notes {name} at attempt {attempt}, but no event tells of it"
+    for name, attempt in told - noted:
+        yield f"{seen} has an event {name} of attempt {attempt} that it does not note"
 
 
 def _lines(seen: Seen, lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -65,17 +65,28 @@ class Lister:
             ctx = ctx.reporting(_Report(b), b.attributes, within)
             scope.instruments.hubs.declare(provider_id, facts.objective)
             if guard is None:
-                catalog = self.check(await self._ask(scope, ctx, within))
+                catalog = await self._checked_answer(scope, b, ctx, within)
             else:
                 asked = ctx
-                catalog = await guard(self, b, ctx, lambda: self._checked_answer(scope, b, asked, within))
+                catalog = await guard(self, b, ctx, lambda: self._known_answer(scope, b, asked, within))
             self._note(scope, b, ctx, catalog)
             return catalog
 
     async def _checked_answer(
         self, scope: Scope, b: Boundary, ctx: DiscoveryContext, within: float | None
     ) -> ProviderCatalog:
-        catalog = self.check(await self._ask(scope, ctx, within))
+        try:
+            return self.check(await self._ask(scope, ctx, within))
+        except DiscoveryError as error:
+            error.joined = error.joined or b.noted("cache") == "joined"
+            raise
+
+    async def _known_answer(
+        self, scope: Scope, b: Boundary, ctx: DiscoveryContext, within: float | None
+    ) -> ProviderCatalog:
+        """Return the answer, and remember it for `last_known`."""
+        b.note(cache="none")  # what an attempt before this one said is not this one's
+        catalog = await self._checked_answer(scope, b, ctx, within)
         with self._lock:  # what a rule puts in its place is not the provider's
             known = self._known.get(_audience(ctx))
             if known is None or known[0] is not catalog or b.noted("cache") != "stale":
