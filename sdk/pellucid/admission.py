@@ -17,7 +17,8 @@ from pellucid.run import Run, Waiting
 from pellucid.telemetry import Boundary
 from pellucid.tools.catalog import Catalog
 from pellucid.tools.collisions import Binding
-from pellucid.tools.permission import Permissions, Ruling
+from pellucid.tools.permission import Permissions
+from pellucid.tools.policy import Ruling
 from pellucid.tools.tool import Tool
 from pellucid.types import JSONObject
 

@@ -29,7 +29,8 @@ from pellucid.tools import Lister, Tool, ToolProvider, static_tools, tool
 from pellucid.tools.catalog import Catalogs, RegistryMode, check_mode
 from pellucid.tools.collisions import Collisions, check_policy
 from pellucid.tools.explain import Explanation, explain
-from pellucid.tools.permission import Permissions, Policy
+from pellucid.tools.permission import Permissions
+from pellucid.tools.policy import Policy
 from pellucid.tools.skills import Skill, SkillProvider
 from pellucid.types import JSONObject
 
@@ -161,6 +162,7 @@ class Agent(Generic[OutputT]):
             listers[-1].check(loader.list_tools(DiscoveryContext(active_skill_ids=tuple(loader.skills))))
         answer = Output(output) if output is not None and output is not str else None
         settings = _checked(name, settings or Settings())
+        limits = limits or Limits()
         self._telemetry = telemetry
         self._setup = Setup(
             name=name,
@@ -173,11 +175,11 @@ class Agent(Generic[OutputT]):
             reliability=reliability,
             prices=prices if prices is not None else PublishedPrices(),
             listers=listers,
-            limits=limits or Limits(),
+            limits=limits,
             catalogs=Catalogs(collisions, is_lazy=registry_mode == "lazy"),
             listeners=Listeners(),
             skills=loader.skills,
-            permissions=Permissions(policy) if policy is not None else None,
+            permissions=Permissions(policy, limits.policy_timeout) if policy is not None else None,
             pin=pin,
         )
 
@@ -364,22 +366,23 @@ class Agent(Generic[OutputT]):
         return agent_tool(self.name, name, description or self._setup.description, timeout, begin)
 
     async def explain(self, tool_name: str, ctx: DiscoveryContext | None = None) -> Explanation:
-        """Say why the model is, or is not, offered a tool: who lists it, gates, skills and the policy.
+        """Say why the model is, or is not, offered a tool: who lists it, gates, skills, collisions and the policy.
 
         ```python
         print(await agent.explain("refund", DiscoveryContext(identity=Identity(principal="ann"))))
         ```
 
-        The providers and the policy are asked as in a run, but outside of one: there is no telemetry.
+        The providers and the policy are asked as in a run, but outside of one: there is no telemetry. A provider that
+        fails is part of the explanation.
 
         Args:
-            tool_name: Name of the tool.
+            tool_name: Name of the tool, as it is listed or as it is offered.
             ctx: What providers may know: on whose behalf, and which skills are active.
         """
         setup = self._setup
-        providers = [lister.provider for lister in setup.listers]
-        policy = setup.permissions.policy if setup.permissions is not None else None
-        return await explain(self.name, providers, policy, tool_name, ctx or DiscoveryContext())
+        within = setup.limits.discovery_timeout
+        ctx = ctx or DiscoveryContext()
+        return await explain(self.name, setup.listers, setup.catalogs, setup.permissions, within, tool_name, ctx)
 
     def _begin(self, messages: Sequence[Message], around: _Around) -> Run:
         return Run(

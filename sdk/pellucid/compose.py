@@ -66,13 +66,14 @@ async def offer(run: Run, b: Boundary, catalog: Catalog) -> Catalog:
     if run.setup.permissions is not None:
         catalog = await _permitted(run, b, run.setup.permissions, catalog)
     catalog = run.pins.check(run, b, catalog, run.messages)
-    return run.offers.of(run, b.span.get_span_context(), catalog, run.messages)
+    return await run.offers.of(run, b.span.get_span_context(), catalog, run.messages)
 
 
 async def _permitted(run: Run, b: Boundary, permissions: Permissions, catalog: Catalog) -> Catalog:
     """Ask the policy what may be offered, unless it has been asked about this very catalogue."""
     if run.permitted is None or run.permitted[0] is not catalog:
-        offered = await permissions.offer(run, b.span.get_span_context(), catalog, run.denied)
+        span = b.span.get_span_context()
+        offered = await permissions.offer(run, span, catalog, run.denied, run.offers.metas)
         run.permitted = (catalog, offered)
     b.note(denied=len(run.permitted[1].denied))
     return run.permitted[1]

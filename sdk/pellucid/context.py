@@ -207,6 +207,8 @@ class Limits:
         discovery_timeout: Time for each provider to list its tools.
         model_timeout: Time for each model call.
         tool_timeout: Time for each tool call, unless the tool has its own.
+        policy_timeout: Time for the permission policy to answer: about one call, or about all tools that are to be
+            offered or activated. What it has not allowed by then is denied.
         approval_timeout: Time for a person to approve of a tool call; after that it is too late.
         max_result_bytes: Size at which a tool result is cut, with a notice to the model.
     """
@@ -220,6 +222,7 @@ class Limits:
     discovery_timeout: float | None = 30.0
     model_timeout: float | None = 600.0
     tool_timeout: float | None = 120.0
+    policy_timeout: float | None = 30.0
     approval_timeout: float | None = None
     max_result_bytes: int = 256 * 1024
 
@@ -229,7 +232,7 @@ class Limits:
                 raise ConfigError(f"Limits({name}={getattr(self, name)!r}): must be at least 1")
         if self.max_tool_tokens is not None and self.max_tool_tokens < 1:
             raise ConfigError(f"Limits(max_tool_tokens={self.max_tool_tokens!r}): must be at least 1, or None")
-        times = ("deadline", "discovery_timeout", "model_timeout", "tool_timeout", "approval_timeout")
+        times = ("deadline", "discovery_timeout", "model_timeout", "tool_timeout", "policy_timeout", "approval_timeout")
         for name in ("max_discoveries", "max_tool_calls", *times):
             value = getattr(self, name)
             if value is not None and value < 0:

@@ -40,26 +40,22 @@ async def _guarded(
 ) -> ProviderCatalog:
     """Ask a provider as often as the rules want, all within its one boundary."""
 
-    def bar(decision: Decision) -> str | None:
+    def bar(decision: Decision, error: BaseException | None) -> str | None:
         if decision.then == "retry_other":
             return "no_other"
         return "nothing_known" if decision.value is last_known_catalog and lister.last_known(ctx) is None else None
 
     subject = Subject(operation="discovery", provider_id=lister.provider.id)
-    gate = Gate(reliability, run, subject, usage=lambda: run.spent, signal=run.signal, bar=bar)
+    gate = Gate(reliability, run, subject, usage=lambda: run.spent, over=run.over, bar=bar)
 
     async def attempt() -> ProviderCatalog:
         began = run.now()
         try:
-            with gate.admitted():
-                catalog = await ask()
+            return await gate.judged(b.span, ask)
         except Exception as error:
-            gate.judge(b.span, error=error)
             if gate.taken is not None and gate.taken[0].then != "fail_fast":
                 _tell(run, b, began, lister, error)
             raise
-        gate.judge(b.span, response=catalog)
-        return catalog
 
     async def instead(decision: Decision, situation: Situation) -> ProviderCatalog:
         if decision.value is last_known_catalog:

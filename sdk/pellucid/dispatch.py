@@ -29,7 +29,7 @@ from pellucid.admission import (
 from pellucid.approvals import Settled
 from pellucid.background import OutOfTime, call_soon, race
 from pellucid.context import ToolContext
-from pellucid.errors import PolicyHalt, ReliabilityFailFast, ToolError, describe, first_of
+from pellucid.errors import PermissionDenied, PolicyHalt, ReliabilityFailFast, ToolError, describe, first_of
 from pellucid.events import ToolProgress
 from pellucid.messages import TextPart, ToolCall, ToolResult, id_of
 from pellucid.pausing import take
@@ -39,7 +39,7 @@ from pellucid.run import Paused, Run, Suspended, Waiting
 from pellucid.telemetry import DISPATCH, Boundary, boundary
 from pellucid.tools.catalog import Catalog
 from pellucid.tools.collisions import Binding
-from pellucid.tools.tool import Tool
+from pellucid.tools.tool import MetaTool, Tool
 from pellucid.types import JSONObject, JSONValue
 
 _Came: TypeAlias = ToolResult | Waiting | Suspended
@@ -69,7 +69,7 @@ async def dispatch(
         if settled is not None:
             known = Admission(began=run.now(), settled=settled.get(id_of(call)), is_resumed=True)
         else:
-            known = await admit(run, catalog, call)
+            known = await _admitted(run, catalog, call)
         came[id_of(call)] = known if isinstance(known, Waiting) else await _execute(run, catalog, call, known)
 
     if len(first) == 1:
@@ -92,6 +92,19 @@ async def dispatch(
     for call in repeated:
         came[id_of(call)] = _refuse_repeated(run, catalog, call, came[id_of(call)])
     return _gathered({call_id: came[call_id] for call_id in first})
+
+
+async def _admitted(run: Run, catalog: Catalog, call: ToolCall) -> Admission | Waiting:
+    """Find out whether a call has to wait; if the run is stopped meanwhile, its span says so."""
+    began = run.now()
+    try:
+        return await admit(run, catalog, call)
+    except BaseException:
+        if run.closed:
+            raise
+        with _observed(run, listed(catalog, call), call, began) as b:
+            b.input(call.arguments)
+            raise
 
 
 def _gathered(came: Mapping[str, _Came]) -> Paused:
@@ -146,25 +159,20 @@ async def _guarded(
     """Run the tool as often as the rules want, all within its one boundary."""
     tool = binding.tool
 
-    def bar(decision: Decision) -> str | None:
+    def bar(decision: Decision, error: BaseException | None) -> str | None:
+        if run.halted is not None or isinstance(error, PermissionDenied):
+            return "denied"  # no rule makes a yes of it, and nothing stands in for it
         if decision.then == "retry_other":
             return "no_other"
         return "not_idempotent" if decision.then == "retry" and not tool.idempotent else None
 
     subject = Subject(operation="tool", tool_name=tool.name, apart=tool.source)
-    gate = Gate(reliability, run, subject, usage=lambda: run.spent, signal=run.signal, bar=bar)
+    gate = Gate(reliability, run, subject, usage=lambda: run.spent, over=run.over, bar=bar)
 
     async def attempt() -> Any:
-        try:
-            with gate.admitted():
-                # What the policy said before is for the first attempt.
-                asked = known if gate.attempt == 1 else replace(known, ruling=None)
-                value = await _perform(run, b, binding, call, asked)
-        except Exception as error:
-            gate.judge(b.span, error=error)
-            raise
-        gate.judge(b.span, response=value)
-        return value
+        # What the policy said before is for the first attempt.
+        asked = known if gate.attempt == 1 else replace(known, ruling=None)
+        return await gate.judged(b.span, lambda: _perform(run, b, binding, call, asked))
 
     return await gate.run(attempt, instead=Decision.result)
 
@@ -209,6 +217,11 @@ async def _perform(run: Run, b: Boundary, binding: Binding, call: ToolCall, know
     try:
         check_halted(run)
         return await _call(tool, arguments, ctx, timeout)
+    except PolicyHalt as halt:
+        if isinstance(tool, MetaTool):  # the policy was asked about what it activates
+            b.note(permission="halt")
+            run.halted = run.halted or halt
+        raise
     except OutOfTime:
         raise ToolError(
             f"Tool {tool.name!r} did not finish within {timeout:g} s and was stopped.", error_type="timeout"

@@ -94,7 +94,15 @@ class RunTimeout(PellucidError, TimeoutError):
 
 
 class DiscoveryError(PellucidError):
-    """A tool provider could not list its tools. Attributes: provider_id, problem: what was wrong."""
+    """A tool provider could not list its tools.
+
+    Attributes:
+        provider_id: Of the provider.
+        problem: What was wrong.
+        joined: Whether another run made the round trip that failed, and is told of it, too; this one only waited.
+    """
+
+    joined: bool = False
 
     def __init__(self, provider_id: str, problem: str) -> None:
         super().__init__(f"discovery of tools from provider {provider_id!r} failed: {problem}")
@@ -306,7 +314,7 @@ class PolicyHalt(PellucidError):
 
     Attributes:
         tool_name: The tool that it was asked about.
-        stage: `offer` or `dispatch`.
+        stage: `offer`, `activation` or `dispatch`.
         reason: What the policy said.
         messages: The conversation so far, with a result for every call in it.
     """

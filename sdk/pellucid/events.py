@@ -179,7 +179,8 @@ class ToolsDeactivated(Event):
     """A lazy tool is no longer active.
 
     Attributes:
-        reason: `removed` from the catalogue, `not_lazy` any more, or `budget`: it made room for others.
+        reason: `removed` from the catalogue, `not_lazy` any more, `denied` by the policy, or `budget`: it made room for
+            others.
     """
 
     name: ClassVar[str] = "tools.deactivated"
@@ -341,11 +342,11 @@ class ToolFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolDenied(Event):
-    """The permission policy did not let a tool be offered or called.
+    """The permission policy did not let a tool be offered, activated or called.
 
     Attributes:
-        tool_call_id: The call; None at stage `offer`.
-        stage: `offer` (told once for each tool and run) or `dispatch`.
+        tool_call_id: The call, or the one that was to activate the tool; None at stage `offer`, and for a history.
+        stage: `offer` (told once for each tool and run), `activation` or `dispatch`.
         permission: `deny`, or `halt` if it ended the run.
         error_type: What the policy raised, if it failed; then nobody decided, and the answer is no.
     """

@@ -54,7 +54,7 @@ async def infer(run: Run, request: ModelRequest, catalog: Catalog) -> ModelRespo
         except ModelError as error:
             failures.append(error)
             # Whoever reads the stream has had the beginning of an answer; another one cannot follow it.
-            if partial or not falls_back(run.setup.model, error):
+            if partial or run.over() or not falls_back(run.setup.model, error):
                 break
     raise told(failures)
 
@@ -67,13 +67,13 @@ async def _guarded(
     failures: list[ModelError] = []
     partial: list[ModelDelta] = []
 
-    def bar(decision: Decision) -> str | None:
+    def bar(decision: Decision, error: BaseException | None) -> str | None:
         # Whoever reads the stream has had the beginning of an answer; another one cannot follow it.
         if partial:
             return "mid_stream"
         return "no_other" if decision.then == "retry_other" and len(left) == 1 else None
 
-    gate = Gate(reliability, run, _subject(left[0]), usage=lambda: run.spent, signal=run.signal, bar=bar)
+    gate = Gate(reliability, run, _subject(left[0]), usage=lambda: run.spent, over=run.over, bar=bar)
 
     async def attempt() -> ModelResponse:
         partial.clear()
@@ -92,7 +92,9 @@ async def _guarded(
         return True
 
     def otherwise(error: Exception) -> bool:
-        return isinstance(error, ModelError) and not partial and falls_back(run.setup.model, error) and other()
+        if not isinstance(error, ModelError) or partial or run.over():
+            return False
+        return falls_back(run.setup.model, error) and other()
 
     async def instead(decision: Decision, situation: Situation) -> ModelResponse:
         return _checked(run, left[0], _as_response(await decision.result(situation)))
@@ -211,6 +213,8 @@ async def _consume(
     labels = _labels(model)
     async with aclosing(closable(model.stream(request))) as items:
         async for item in items:
+            if b not in run.open:
+                break  # it did not let itself be stopped, and was left behind
             now = run.now()
             if last is None:
                 b.note(time_to_first_chunk=(now - began) / 1e9)
@@ -271,6 +275,7 @@ def _record_request(run: Run, b: Boundary, request: ModelRequest, catalog: Catal
 
 def _record_response(run: Run, b: Boundary, model: Model, response: ModelResponse) -> None:
     usage = response.usage
+    share = _cached_share(usage)
     b.note(
         response_id=response.id,
         response_model=response.model,
@@ -282,21 +287,21 @@ def _record_response(run: Run, b: Boundary, model: Model, response: ModelRespons
         cache_read_input_tokens=usage.cache_read_input_tokens,
         cache_write_input_tokens=usage.cache_write_input_tokens,
         reasoning_output_tokens=usage.reasoning_output_tokens,
-        cached_share=_cached_share(usage),
+        cached_share=share,
         cost=usage.cost,
     )
     b.record_output(lambda recorder: recorder.answer(response.message, response.finish_reason))
-    _count(run, b, model, response)
+    _count(run, b, model, response, share)
 
 
-def _count(run: Run, b: Boundary, model: Model, response: ModelResponse) -> None:
+def _count(run: Run, b: Boundary, model: Model, response: ModelResponse, share: float | None) -> None:
     usage = response.usage
     for kind, tokens in (("input", usage.input_tokens), ("output", usage.output_tokens)):
         if tokens is not None:
             labels = {**_labels(model, response.model), semconv.TOKEN_TYPE: kind}
             run.count(semconv.TOKEN_USAGE, tokens, labels, b.context)
     labels = {semconv.PROVIDER_NAME: model.provider_name, semconv.REQUEST_MODEL: model.name}
-    if (share := _cached_share(usage)) is not None:
+    if share is not None:
         run.count(semconv.PROMPT_CACHE_SHARE, share, labels, b.context)
     if usage.cost is not None:
         run.count(semconv.COST, usage.cost, labels, b.context)

@@ -214,7 +214,7 @@ class Run(Scope):
         self.resumption: Resumption | None = None
         self.paused: Paused | None = None
         self.tool_calls = 0
-        self.offers = Offers(self.limits.max_discoveries, self.limits.max_tool_tokens)
+        self.offers = Offers(self.limits.max_discoveries, setup.permissions, self.limits.max_tool_tokens)
         self.pins = Pins(self.offers.activation, refuses=setup.pin)
         self.offered: set[str] = set()
         self.offering: str | None = None
@@ -249,6 +249,12 @@ class Run(Scope):
         passed = self.outer.count_call() if self.outer is not None else None
         most = self.limits.max_tool_calls
         return most if most is not None and self.tool_calls > most else passed
+
+    def over(self) -> str | None:
+        """Return why nothing more may be begun, also where the event loop could not tell it yet: it is over."""
+        if self.closed or (self.signal is not None and self.signal.cancelled):
+            return "cancelled"
+        return "deadline" if self.deadline is not None and anyio.current_time() >= self.deadline else None
 
     def leave(self, nested: Run) -> None:
         """Let go of a run nested in this one, which is over or is left behind: end its spans, and count its usage."""

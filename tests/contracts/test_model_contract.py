@@ -74,6 +74,12 @@ BROKEN: list[tuple[type[broken.Sound], str, dict[str, str], str]] = [
         {**WHOLE, "kind": "rate_limited"},
         "to wait 7.0 s, the error says None",
     ),
+    (
+        broken.Persistent,
+        "failures_are_model_errors_with_kind_and_cause",
+        {**WHOLE, "kind": "unavailable"},
+        "the vendor was asked 3 times; turn off the retries of its SDK",
+    ),
     (broken.Content, "a_stream_that_breaks_is_an_error", {}, "instead of raising a ModelError"),
     (broken.Stubborn, "cancellation_passes_through", WHOLE, "but it returned"),
     (broken.Offended, "cancellation_passes_through", WHOLE, "but it raised ModelError"),

@@ -20,7 +20,7 @@ from pellucid.mcp import MCPProvider
 from pellucid.messages import Message
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters.testing import check_telemetry
-from support.hubs import Clock
+from support.clock import Clock
 from support.mcp_servers import listing_server, tool_of
 from support.runs import attributes, span_id, within
 

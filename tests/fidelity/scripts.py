@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -17,6 +18,7 @@ from pellucid import (
     Agent,
     CancelToken,
     CapturePolicy,
+    Decision,
     DiscoveryProvider,
     Limits,
     Message,
@@ -39,10 +41,22 @@ from pellucid_exporters.testing import Captured
 
 Ending: TypeAlias = Literal["nothing", "token", "native", "deadline"]
 Capture: TypeAlias = Literal["full", "redacted", "metadata", "off"]
-Policy: TypeAlias = Literal["denies", "halts", "fails"]
+Policy: TypeAlias = Literal["denies", "halts", "fails", "asks"]
 Reader: TypeAlias = Literal["none", "reads", "leaves", "raises", "sync"]
 
-TOOLS: Final = ("quick", "threaded", "broken", "broken_thread", "hangs", "nested", "odd", "serial", "lazy", "sub_agent")
+TOOLS: Final = (
+    "quick",
+    "threaded",
+    "broken",
+    "broken_thread",
+    "hangs",
+    "nested",
+    "odd",
+    "serial",
+    "lazy",
+    "sub_agent",
+    "asks",
+)
 META: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "discovers": ("__lazy__tool__discovery__", {"toolNames": ["lazy", "invented"]}),
     "searches": ("tool_search", {"query": "searched"}),
@@ -122,7 +136,7 @@ scripts: Final = st.builds(
     most_calls=st.sampled_from((None, None, 1, 3)),
     listeners=st.booleans(),
     stubborn=st.integers(0, 9).map(lambda number: number == 9),  # seldom
-    policy=st.sampled_from((None, None, None, "denies", "halts", "fails")),
+    policy=st.sampled_from((None, None, None, "denies", "halts", "fails", "asks")),
 )
 
 
@@ -226,7 +240,9 @@ class Stage:
     """What a script is played on.
 
     Attributes:
-        outcomes: How each run ended: its result, or what it raised.
+        outcomes: How each run ended: its result, or what it raised; also of those that went on.
+        final: How each ended that did not go on.
+        resumed: How many went on after an approval.
         late: Spans of runs that were still open when all callers had gone on.
         released: Lets tools go that were left behind.
     """
@@ -235,6 +251,8 @@ class Stage:
     telemetry: Captured
     token: CancelToken = field(default_factory=CancelToken)
     outcomes: list[Any] = field(default_factory=list)
+    final: list[Any] = field(default_factory=list)
+    resumed: int = 0
     late: list[str] = field(default_factory=list)
     heard: int = 0
     released: CancelToken = field(default_factory=CancelToken)
@@ -263,7 +281,7 @@ class Stage:
         runs: dict[str, Callable[..., Any]] = {
             "quick": quick, "threaded": threaded, "broken": broken, "broken_thread": broken_thread,
             "hangs": stubborn if self.script.stubborn else hangs, "nested": nested, "odd": odd, "serial": quick,
-            "lazy": quick,
+            "lazy": quick, "asks": quick,
         }  # fmt: skip
         tools = [
             make_tool(
@@ -272,10 +290,11 @@ class Stage:
                 timeout=self.timeout if name == "hangs" else None,
                 serial=name == "serial",
                 lazy=name == "lazy",
+                needs_approval=name == "asks",
             )
             for name in runs
         ]
-        deeper = [tool for tool in tools if tool.name in ("quick", "hangs")]
+        deeper = [tool for tool in tools if tool.name in ("quick", "hangs", "asks")]
         sub_agent = Agent("deeper", model=Playing(_DEEPER), tools=deeper, description="Goes deeper.")
         tools.append(sub_agent.as_tool("sub_agent", timeout=self.timeout))
         limits = Limits(
@@ -341,21 +360,38 @@ class Stage:
         return Counter(_outcome(outcome) for outcome in self.outcomes)
 
     async def one(self, agent: Agent) -> None:
-        """Run the agent once."""
+        """Run the agent once; whatever it asks a person is decided, until it is done."""
+        begin, begin_stream = partial(agent.run, "go"), partial(agent.stream, "go")
+        begin_sync = partial(agent.run_sync, "go")
+        while True:
+            outcome = await self.ended(begin, begin_sync, begin_stream)
+            self.outcomes.append(outcome)
+            if not isinstance(outcome, RunResult) or outcome.checkpoint is None:
+                break
+            self.resumed += 1
+            more: dict[str, Any] = {
+                "checkpoint": json.loads(json.dumps(outcome.checkpoint)),
+                "decisions": decide(outcome),
+            }
+            begin, begin_stream = partial(agent.resume, **more), partial(agent.resume_stream, **more)
+            begin_sync = partial(agent.resume_sync, **more)
+        self.final.append(outcome)
+
+    async def ended(self, run: Any, run_sync: Any, stream: Any) -> Any:
+        """Run in the way of the script, and return the result or what was raised."""
         try:
             if self.script.reader == "sync":
-                self.outcomes.append(await to_thread.run_sync(partial(agent.run_sync, "go", signal=self.token)))
-            elif self.script.reader == "none":
-                self.outcomes.append(await agent.run("go", signal=self.token))
-            else:
-                self.outcomes.append(await self.read(agent))
+                return await to_thread.run_sync(partial(run_sync, signal=self.token))
+            if self.script.reader == "none":
+                return await run(signal=self.token)
+            return await self.read(stream)
         except Exception as error:  # noqa: BLE001  (looked at by the test)
-            self.outcomes.append(error)
+            return error
 
-    async def read(self, agent: Agent) -> Any:
+    async def read(self, stream: Any) -> Any:
         """Read a stream as the script says."""
         seen = 0
-        async with agent.stream("go", signal=self.token) as events:
+        async with stream(signal=self.token) as events:
             async for _ in events:
                 seen += 1
                 if seen >= self.script.at:
@@ -364,6 +400,15 @@ class Stage:
                     if self.script.reader == "raises":
                         raise ReaderError
         return events.result
+
+
+def decide(waits: RunResult[Any]) -> list[Decision]:
+    """Approve of one call, deny the next, and leave the third for later."""
+    return [
+        Decision(request.approval_id, approved=number % 3 == 0)
+        for number, request in enumerate(waits.approvals)
+        if number % 3 < 2
+    ]
 
 
 def _outcome(outcome: Any) -> str:
@@ -377,12 +422,14 @@ def _outcome(outcome: Any) -> str:
 _INNER: Final = Script([["quick"]], [], "text", True, False, "nothing", "none", 1, 1, False)
 
 
-_DEEPER: Final = Script([["quick", "hangs"]], [], "text", True, False, "nothing", "none", 1, 1, False)
+_DEEPER: Final = Script([["quick", "hangs", "asks"]], [], "text", True, False, "nothing", "none", 1, 1, False)
 
 
 async def _decide(policy: Policy, request: PermissionRequest) -> str:
     """Keep `odd` from being seen and `threaded` from being called."""
     await anyio.lowlevel.checkpoint()
+    if policy == "asks":
+        return "ask" if request.tool_name in ("serial", "sub_agent", "invented", "nested") else "allow"
     if (request.stage, request.tool_name) not in {("offer", "odd"), ("dispatch", "threaded")}:
         return "allow"
     if policy == "fails":

@@ -26,6 +26,7 @@ from pellucid import (
 )
 from pellucid.models import AnthropicModel, ModelRequest
 from support.anthropic_wire import (
+    KEY,
     PING,
     USAGE,
     event,
@@ -39,24 +40,15 @@ from support.anthropic_wire import (
 )
 from support.models import ADD, HELLO, asking, both, reached, read, until
 from support.runs import attributes, ending, within
-from support.vendor_server import Hang, vendor_server
+from support.vendor_server import Hang
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
     from pellucid_exporters.testing import Captured
     from support.vendor_server import Answer, Received, VendorServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
-
-KEY = "sk-ant-test-key-0123456789"
-
-
-@pytest.fixture
-def server() -> Iterator[VendorServer]:
-    """Run a server that speaks for Anthropic."""
-    with vendor_server() as server:
-        yield server
 
 
 @pytest.fixture

@@ -10,30 +10,25 @@ import pytest
 
 from pellucid import Agent, ConfigError, ModelError, semconv
 from pellucid.models import AnthropicModel
-from support.anthropic_wire import fault, message, text, whole_or_streamed
+from support.anthropic_wire import KEY, fault, message, text, whole_or_streamed
 from support.models import HELLO, asking, both
 from support.runs import attributes, within
-from support.vendor_server import vendor_server
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pellucid.models.anthropic import Client
     from pellucid_exporters.testing import Captured
     from support.vendor_server import VendorServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 
-KEY = "sk-ant-test-key-0123456789"
 MARK = {"type": "ephemeral"}
 
 
 @pytest.fixture
-def server() -> Iterator[VendorServer]:
+def server(server: VendorServer) -> VendorServer:
     """Run a server that always answers."""
-    with vendor_server() as server:
-        server.always(lambda asked: whole_or_streamed(message(text("Hi")), stream=bool(asked.json.get("stream"))))
-        yield server
+    server.always(lambda asked: whole_or_streamed(message(text("Hi")), stream=bool(asked.json.get("stream"))))
+    return server
 
 
 def bedrock(server: VendorServer) -> Client:

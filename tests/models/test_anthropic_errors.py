@@ -13,28 +13,20 @@ import pytest
 
 from pellucid import Agent, ModelError, ModelTimeout
 from pellucid.models import AnthropicModel
-from support.anthropic_wire import event, events, fault, message, streamed, text, tool_use
+from support.anthropic_wire import KEY, event, events, fault, message, streamed, text, tool_use
 from support.models import HELLO, closed_port, read
 from support.runs import everything, within
-from support.vendor_server import Answer, Cut, Hang, answer_json, vendor_server
+from support.vendor_server import Answer, Cut, Hang, answer_json
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from pellucid_exporters.testing import Captured
     from support.vendor_server import Chunk, VendorServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 
-KEY = "sk-ant-test-key-0123456789"
 SHORT = httpx2.Timeout(5.0, read=0.2)
-
-
-@pytest.fixture
-def server() -> Iterator[VendorServer]:
-    """Run a server that speaks for Anthropic."""
-    with vendor_server() as server:
-        yield server
 
 
 @pytest.fixture

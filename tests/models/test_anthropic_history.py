@@ -25,14 +25,13 @@ from pellucid import (
 from pellucid.models import AnthropicModel, OutputSchema
 from support.anthropic_rules import strict
 from support.anthropic_wire import message, text, thinking, tool_use
-from support.models import ADD, HELLO, asking
+from support.models import ADD, HELLO, asking, sent
 from support.runs import within
-from support.vendor_server import answer_json, vendor_server
+from support.vendor_server import answer_json
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Sequence
 
-    from pellucid.models import ModelRequest
     from support.vendor_server import VendorServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
@@ -43,11 +42,10 @@ CITED = TextPart("Rain.", vendor={"anthropic": {"citations": [{"type": "char_loc
 
 
 @pytest.fixture
-def server() -> Iterator[VendorServer]:
+def server(server: VendorServer) -> VendorServer:
     """Run a server that answers what the API answers, and refuses what it refuses."""
-    with vendor_server() as server:
-        server.always(strict(answer_json(message(text("Hi")))))
-        yield server
+    server.always(strict(answer_json(message(text("Hi")))))
+    return server
 
 
 @pytest.fixture
@@ -55,12 +53,6 @@ async def model(server: VendorServer) -> AsyncIterator[AnthropicModel]:
     """Return a model at that server."""
     async with aclosing(AnthropicModel("claude", api_key="key-1", base_url=server.url)) as model:
         yield model
-
-
-async def sent(server: VendorServer, model: AnthropicModel, request: ModelRequest) -> Any:
-    """Return the body of a request, which the API takes."""
-    await within(model.generate(request))
-    return server.requests[-1].json
 
 
 def user(*parts: Any) -> Message:

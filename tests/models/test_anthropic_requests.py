@@ -27,14 +27,13 @@ from pellucid import (
 )
 from pellucid.models import AnthropicModel, OutputSchema
 from support.anthropic_wire import message, text, thinking, tool_use, whole_or_streamed
-from support.models import ADD, HELLO, asking
+from support.models import ADD, HELLO, asking, sent
 from support.runs import within
-from support.vendor_server import answer_json, vendor_server
+from support.vendor_server import answer_json
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
-    from pellucid.models import ModelRequest
     from support.vendor_server import VendorServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
@@ -43,11 +42,10 @@ EPHEMERAL = {"type": "ephemeral"}
 
 
 @pytest.fixture
-def server() -> Iterator[VendorServer]:
+def server(server: VendorServer) -> VendorServer:
     """Run a server that always answers."""
-    with vendor_server() as server:
-        server.always(answer_json(message(text("Hi"))))
-        yield server
+    server.always(answer_json(message(text("Hi"))))
+    return server
 
 
 @pytest.fixture
@@ -55,12 +53,6 @@ async def model(server: VendorServer) -> AsyncIterator[AnthropicModel]:
     """Return a model at that server."""
     async with aclosing(AnthropicModel("claude", api_key="key-1", base_url=server.url)) as model:
         yield model
-
-
-async def sent(server: VendorServer, model: AnthropicModel, request: ModelRequest) -> Any:
-    """Return the body of a request."""
-    await within(model.generate(request))
-    return server.requests[-1].json
 
 
 async def test_a_plain_request(server: VendorServer, model: AnthropicModel) -> None:

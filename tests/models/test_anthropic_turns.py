@@ -24,26 +24,17 @@ from pellucid import (
 from pellucid.models import AnthropicModel
 from pellucid.models.anthropic_answers import ReportedError
 from support.anthropic_rules import strict
-from support.anthropic_wire import event, events, message, streamed, text, thinking, tool_use, whole_or_streamed
+from support.anthropic_wire import KEY, event, events, message, streamed, text, thinking, tool_use, whole_or_streamed
 from support.models import ADD, HELLO, asking, both, closed_port, joined, read
 from support.runs import within
-from support.vendor_server import Cut, Hang, vendor_server
+from support.vendor_server import Cut, Hang
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from support.vendor_server import Answer, Chunk, Received, VendorServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
-
-KEY = "sk-ant-test-key-0123456789"
-
-
-@pytest.fixture
-def server() -> Iterator[VendorServer]:
-    """Run a server that speaks for Anthropic."""
-    with vendor_server() as server:
-        yield server
 
 
 @pytest.fixture

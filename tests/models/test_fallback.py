@@ -1,11 +1,26 @@
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 
-from pellucid import Agent, CancelToken, ConfigError, FallbackModel, Message, ModelDelta, ModelError, RunCancelled
+from pellucid import (
+    Agent,
+    CancelToken,
+    ConfigError,
+    FallbackModel,
+    Limits,
+    Message,
+    ModelDelta,
+    ModelError,
+    Reliability,
+    Rule,
+    RunCancelled,
+    RunTimeout,
+    retry_other,
+)
 from pellucid.events import InferenceDelta
 from pellucid.models import ModelRequest, ModelResponse
 from pellucid.testing import FunctionModel, ScriptedModel
@@ -240,6 +255,110 @@ async def test_models_need_only_what_the_protocol_asks_for() -> None:
     model = FallbackModel(Plain(), ScriptedModel())
     assert [item.message.text async for item in model.stream(ASKED) if isinstance(item, ModelResponse)] == ["hi"]
     await within(read(Agent("a", model=model)))
+
+
+@pytest.mark.parametrize("has_rules", [False, True])
+@pytest.mark.parametrize("fails", ["late", "after it was left behind"])
+async def test_a_run_whose_time_is_over_asks_no_further_model(
+    telemetry: Captured, fails: str, *, has_rules: bool
+) -> None:
+    """Even if the one that was asked keeps its event loop busy, or does not let itself be cancelled."""
+    left = anyio.Event()
+
+    async def keep_busy(request: ModelRequest) -> str:
+        over = anyio.current_time() + 0.1
+        while anyio.current_time() < over:
+            pass
+        while fails != "late" and not left.is_set():
+            with anyio.CancelScope(shield=True), suppress(anyio.get_cancelled_exc_class()):
+                await left.wait()
+        raise OSError("down")
+
+    second = ScriptedModel("hi", name="second")
+    model = FallbackModel(FunctionModel(keep_busy, name="first"), second)
+    other = Rule(when=lambda s: s.error is not None, then=retry_other(), kind="next")
+    limits = Limits(deadline=0.05, model_timeout=0.05)
+    agent = Agent("a", model=model, limits=limits, reliability=Reliability([other]) if has_rules else None)
+    with pytest.raises((ModelError, RunTimeout)):
+        await within(agent.run("go"))
+    left.set()
+    await anyio.wait_all_tasks_blocked()
+    assert (len(telemetry.find("chat first")), telemetry.find("chat second"), second.requests) == (1, [], [])
+
+
+class Late(ScriptedModel):
+    """A model whose stream does not let itself be cancelled, and goes on when it is released."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name)
+        self.release, self.ended = anyio.Event(), anyio.Event()
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
+        """Yield something that nobody waits for any longer."""
+        try:
+            while not self.release.is_set():
+                with anyio.CancelScope(shield=True), suppress(anyio.get_cancelled_exc_class()):
+                    await self.release.wait()
+            yield ModelDelta("text", "late")
+            yield ModelDelta("text", "later")
+        finally:
+            self.ended.set()
+
+
+@pytest.mark.parametrize("has_rules", [False, True])
+async def test_a_stream_that_was_left_behind_says_nothing_in_the_next_one(
+    telemetry: Captured, *, has_rules: bool
+) -> None:
+    """What it yields while the next model answers is neither read nor measured."""
+    first = Late("first")
+
+    class Second(ScriptedModel):
+        async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
+            yield ModelDelta("text", "Good ")
+            first.release.set()
+            await first.ended.wait()
+            yield ModelDelta("text", "day")
+            yield ModelResponse(message=Message("assistant", "Good day"))
+
+    rules = Reliability([Rule(when=lambda s: False, then=retry_other(), kind="x")]) if has_rules else None
+    model = FallbackModel(first, Second(name="second"))
+    agent = Agent("a", model=model, limits=Limits(model_timeout=0.05), reliability=rules)
+    pieces: list[str] = []
+
+    async def listen() -> None:
+        async with agent.stream("go") as events:
+            pieces.extend([event.content async for event in events if isinstance(event, InferenceDelta)])
+
+    await within(listen())
+    assert pieces == ["Good ", "day"]
+    chunks = [point for point in telemetry.metrics if point.name == "gen_ai.client.operation.time_to_first_chunk"]
+    assert [point.attributes["gen_ai.request.model"] for point in chunks] == ["second"]
+
+
+async def test_a_stream_that_was_left_behind_with_its_run_says_nothing(telemetry: Captured) -> None:
+    """The end of the run is the last that is told."""
+    model = Late("first")
+    with pytest.raises(RunTimeout):
+        await within(read(Agent("a", model=model, limits=Limits(deadline=0.05))))
+    model.release.set()
+    await within(model.ended.wait())
+    await anyio.wait_all_tasks_blocked()
+    assert telemetry.events[-1].name == "run.failed"
+    assert [point for point in telemetry.metrics if "chunk" in point.name] == []
+
+
+async def test_a_run_that_is_cancelled_by_a_model_asks_no_other(telemetry: Captured) -> None:
+    """It is over before the event loop could tell the run."""
+    token = CancelToken()
+
+    def cancel(request: ModelRequest) -> str:
+        token.cancel()
+        raise OSError("down")
+
+    model = FallbackModel(FunctionModel(cancel, name="first"), ScriptedModel("hi", name="second"))
+    with pytest.raises(RunCancelled):
+        await within(Agent("a", model=model).run("go", signal=token))
+    assert telemetry.find("chat second") == []
 
 
 async def test_closing_it_closes_its_models() -> None:

@@ -88,6 +88,16 @@ def test_without_a_key_there_is_no_model() -> None:
         GeminiModel(NAME)
 
 
+@pytest.mark.parametrize("by_variable", [False, True])
+@pytest.mark.parametrize("url", ["localhost:8080", "ftp://example.com", "http://[::1", "http://", "http://host:many"])
+def test_an_address_that_is_none(url: str, monkeypatch: pytest.MonkeyPatch, *, by_variable: bool) -> None:
+    """Is said when the model is made, wherever it came from."""
+    if by_variable:
+        monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", url)
+    with pytest.raises(ConfigError, match="no base URL"):
+        GeminiModel(NAME, api_key=KEY, base_url=None if by_variable else url)
+
+
 def test_it_is_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """As `gemini:...` or `google:...`."""
     monkeypatch.setenv("GEMINI_API_KEY", KEY)

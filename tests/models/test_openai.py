@@ -33,7 +33,7 @@ from support.runs import attributes
 from support.vendor_server import Answer, Cut, Hang, answer_json, answer_sse, vendor_server
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable
 
     from pellucid import ErrorKind
     from pellucid_exporters.testing import Captured
@@ -51,13 +51,6 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what the machine has set."""
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture
-def server() -> Iterator[VendorServer]:
-    """Run a server."""
-    with vendor_server() as running:
-        yield running
 
 
 @pytest.fixture(params=["chat", "responses"])

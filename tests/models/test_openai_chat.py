@@ -26,10 +26,10 @@ from pellucid import (
 from pellucid.models.openai import OpenAIModel
 from support.models import joined, read
 from support.openai_wire import CHAT_USAGE, ask, call, chunk, chunks, completion, sse
-from support.vendor_server import answer_json, answer_sse, vendor_server
+from support.vendor_server import answer_json, answer_sse
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
     from pellucid.messages import FinishReason, Part
     from support.vendor_server import VendorServer
@@ -50,13 +50,6 @@ ADD = ToolDefinition(
 LOOSE = ToolDefinition(name="find", description="", parameters={"type": "object", "properties": {"q": {}}})
 IMAGE = BlobPart(content="aGk=", modality="image", mime_type="image/png")
 IMAGE_URL = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
-
-
-@pytest.fixture
-def server() -> Iterator[VendorServer]:
-    """Run a server that speaks Chat Completions."""
-    with vendor_server() as running:
-        yield running
 
 
 @pytest.fixture

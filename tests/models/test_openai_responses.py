@@ -27,10 +27,10 @@ from pellucid import (
 from pellucid.models.openai import OpenAIModel
 from support.models import joined, read
 from support.openai_wire import RESPONSE_USAGE, ask, events, function_call, refusal, response, said, sse, thought
-from support.vendor_server import answer_json, answer_sse, vendor_server
+from support.vendor_server import answer_json, answer_sse
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
     from pellucid import ErrorKind
     from pellucid.messages import FinishReason, Part
@@ -46,13 +46,6 @@ ADD = ToolDefinition(
 )
 IMAGE = BlobPart(content="aGk=", modality="image", mime_type="image/png")
 IMAGE_ITEM = {"type": "input_image", "image_url": "data:image/png;base64,aGk=", "detail": "auto"}
-
-
-@pytest.fixture
-def server() -> Iterator[VendorServer]:
-    """Run a server that speaks the Responses API."""
-    with vendor_server() as running:
-        yield running
 
 
 @pytest.fixture

@@ -18,46 +18,26 @@ from pellucid import (
     DiscoveryProvider,
     FallbackModel,
     ModelError,
-    Reliability,
     Telemetry,
     Tool,
     ToolCall,
     ToolError,
+    combined,
+    static_tools,
     tool,
 )
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
+from support.clock import Clock
+from support.reliability import breaking, changes, states
 from support.runs import attributes, within
 
 if TYPE_CHECKING:
-    from pellucid import ModelRequest
+    from collections.abc import Sequence
+
+    from pellucid import ModelRequest, ToolProvider
     from pellucid_exporters.testing import Captured
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
-
-
-class Time:
-    """A clock that is set by hand."""
-
-    now = 0.0
-
-    def clock(self) -> float:
-        """Read it."""
-        return self.now
-
-
-def breaking(time: Time, failures: int = 2, cooldown: float = 10.0) -> Reliability:
-    """Return circuit breakers without further rules."""
-    return Reliability(breaker=CircuitBreaker(failures=failures, cooldown=cooldown), clock=time.clock)
-
-
-def states(telemetry: Captured) -> list[float]:
-    """Return what the gauge shows."""
-    return [point.value for point in telemetry.metrics if point.name == "pellucid.circuit.state"]
-
-
-def changes(telemetry: Captured) -> list[str]:
-    """Return the events of circuits."""
-    return [event.name for event in telemetry.events if event.name.startswith("circuit.")]
 
 
 class Hub:
@@ -80,7 +60,7 @@ class Hub:
 
 async def test_a_provider_is_left_alone_and_tried_again(telemetry: Captured) -> None:
     """Closed, open, half-open, closed: across runs, with events and a gauge; refused calls reach nobody."""
-    time, hub = Time(), Hub()
+    time, hub = Clock(), Hub()
     agent = Agent("a", model=FunctionModel(lambda request: "hi"), providers=[hub], reliability=breaking(time))
     for _ in range(2):
         with pytest.raises(DiscoveryError, match="OSError: down"):
@@ -91,7 +71,7 @@ async def test_a_provider_is_left_alone_and_tried_again(telemetry: Captured) -> 
     assert isinstance(caught.value, DiscoveryError)
     assert (caught.value.provider_id, caught.value.retry_after, hub.calls) == ("hub", 10.0, 2)
     assert attributes(telemetry.find("discover_tools hub")[-1])["error.type"] == "circuit_open"
-    time.now = 10.0
+    time.now += 10.0
     hub.works = True
     assert (await within(agent.run("go"))).output == "hi"
     assert changes(telemetry) == ["circuit.opened", "circuit.half_opened", "circuit.closed"]
@@ -100,44 +80,15 @@ async def test_a_provider_is_left_alone_and_tried_again(telemetry: Captured) -> 
 
 async def test_a_failing_probe_opens_the_circuit_again(telemetry: Captured) -> None:
     """For another cooldown."""
-    time, hub = Time(), Hub()
+    time, hub = Clock(), Hub()
     agent = Agent("a", model=FunctionModel(lambda request: "hi"), providers=[hub], reliability=breaking(time))
-    for now in (0.0, 0.0, 10.0):
-        time.now = now
+    for later in (0.0, 0.0, 10.0):
+        time.now += later
         with pytest.raises(DiscoveryError, match="down"):
             await within(agent.run("go"))
     with pytest.raises(CircuitOpen):
         await within(agent.run("go"))
     assert hub.calls == 3
-    assert changes(telemetry) == ["circuit.opened", "circuit.half_opened", "circuit.opened"]
-
-
-async def test_of_a_hundred_callers_one_probes(telemetry: Captured) -> None:
-    """The others are refused, however many there are; and a hundred failures at a time open it once."""
-    time, hub = Time(), Hub()
-    agent = Agent("a", model=FunctionModel(lambda request: "hi"), providers=[hub], reliability=breaking(time, 5))
-    ended: list[type[Exception]] = []
-
-    async def attempt() -> None:
-        try:
-            await agent.run("go")
-        except Exception as error:  # noqa: BLE001  (counted)
-            ended.append(type(error))
-
-    async def all_at_once() -> None:
-        with anyio.fail_after(30):
-            async with anyio.create_task_group() as tasks:
-                for _ in range(100):
-                    tasks.start_soon(attempt)
-
-    await all_at_once()
-    assert len(ended) == 100
-    assert changes(telemetry) == ["circuit.opened"]
-    time.now, hub.calls = 10.0, 0
-    ended.clear()
-    await all_at_once()
-    assert hub.calls == 1
-    assert sum(issubclass(kind, CircuitOpen) for kind in ended) == 99
     assert changes(telemetry) == ["circuit.opened", "circuit.half_opened", "circuit.opened"]
 
 
@@ -155,25 +106,61 @@ async def test_models_of_one_name_have_breakers_of_their_own() -> None:
             return "hi"
 
     model = FallbackModel(Placed("eu", works=False), Placed("us", works=True))
-    agent = Agent("a", model=model, reliability=breaking(Time(), 1))
+    agent = Agent("a", model=model, reliability=breaking(Clock(), 1))
     for _ in range(2):
         assert (await within(agent.run("go"))).output == "hi"
 
 
-async def test_a_hub_that_was_not_asked_has_not_failed(telemetry: Captured) -> None:
+@pytest.mark.parametrize("is_combined", [False, True])
+async def test_a_hub_that_was_not_asked_has_not_failed(telemetry: Captured, *, is_combined: bool) -> None:
     """A provider that leaves its hub alone for a moment does not open the circuit by that."""
     hub = FakeHub(faults=[OSError("down")] * 9)
-    provider = DiscoveryProvider(hub, id="hub")
-    agent = Agent("a", model=FunctionModel(lambda request: "hi"), providers=[provider], reliability=breaking(Time()))
+    provider: ToolProvider = DiscoveryProvider(hub, id="hub")
+    if is_combined:
+        provider = combined(provider, static_tools([]))
+    agent = Agent("a", model=FunctionModel(lambda request: "hi"), providers=[provider], reliability=breaking(Clock()))
     for _ in range(5):
         with pytest.raises(DiscoveryError):
             await within(agent.run("go"))
     assert (len(hub.calls), changes(telemetry)) == (1, [])
 
 
+@pytest.mark.parametrize("is_combined", [False, True])
+async def test_one_fetch_that_fails_is_one_failure(telemetry: Captured, *, is_combined: bool) -> None:
+    """However many runs wait for it: the run that made it tells the breaker, and those that joined it do not."""
+    time, fails = Clock(), anyio.Event()
+
+    class Slow(FakeHub):
+        async def fetch_catalog(self, ctx: DiscoveryContext) -> Sequence[Tool]:
+            self.calls.append(ctx)
+            await fails.wait()
+            raise OSError("down")
+
+    hub = Slow()
+    provider: ToolProvider = DiscoveryProvider(hub, id="hub", clock=time)
+    if is_combined:
+        provider = combined(provider, static_tools([]))
+    agent = Agent("a", model=ScriptedModel(), providers=[provider], reliability=breaking(Clock(), failures=2))
+
+    async def attempt() -> None:
+        with pytest.raises(DiscoveryError, match="down"):
+            await agent.run("go")
+
+    for fetches, told in ((1, []), (2, ["circuit.opened"])):
+        fails = anyio.Event()
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(10):
+                    tasks.start_soon(attempt)
+                await anyio.wait_all_tasks_blocked()
+                fails.set()
+        assert (len(hub.calls), changes(telemetry)) == (fetches, told)
+        time.now += 60  # the hub is no longer left alone
+
+
 async def test_a_gauge_shows_what_others_did_to_its_circuit(telemetry: Captured) -> None:
     """Also where another pipeline saw the circuit close."""
-    time, hub = Time(), Hub()
+    time, hub = Clock(), Hub()
     shared = breaking(time, 1)
     agents = [
         Agent(name, model=FunctionModel(lambda request: "hi"), providers=[hub], reliability=shared, telemetry=pipeline)
@@ -182,14 +169,15 @@ async def test_a_gauge_shows_what_others_did_to_its_circuit(telemetry: Captured)
     with pytest.raises(DiscoveryError):
         await within(agents[0].run("go"))
     assert states(telemetry) == [2]
-    time.now, hub.works = 10.0, True
+    time.now += 10.0
+    hub.works = True
     await within(agents[1].run("go"))
     assert states(telemetry) == [0]
 
 
 async def test_a_probe_that_is_cancelled_lets_the_next_caller_probe() -> None:
     """A circuit does not stay half-open for ever."""
-    time = Time()
+    time = Clock()
     hangs = anyio.Event()
     mode = "fail"
 
@@ -204,7 +192,8 @@ async def test_a_probe_that_is_cancelled_lets_the_next_caller_probe() -> None:
     agent = Agent("a", model=FunctionModel(answer), reliability=breaking(time, 1))
     with pytest.raises(ModelError):
         await within(agent.run("go"))
-    time.now, mode = 10.0, "hang"
+    time.now += 10.0
+    mode = "hang"
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(agent.run, "go")
         await within(hangs.wait())
@@ -223,7 +212,7 @@ async def test_a_model_whose_circuit_is_open_is_passed_over(telemetry: Captured)
         raise ConnectionError("down")
 
     model = FallbackModel(FunctionModel(fail, name="one"), FunctionModel(lambda request: "hi", name="two"))
-    agent = Agent("a", model=model, reliability=breaking(Time(), 1))
+    agent = Agent("a", model=model, reliability=breaking(Clock(), 1))
     for _ in range(3):
         assert (await within(agent.run("go"))).output == "hi"
     assert calls == 1
@@ -243,7 +232,7 @@ async def test_a_tool_whose_circuit_is_open_is_a_result_for_the_model() -> None:
         raise ConnectionError("down")
 
     model = ScriptedModel(ToolCall("broken"), ToolCall("broken"), "ok")
-    result = await within(Agent("a", model=model, tools=[broken], reliability=breaking(Time(), 1)).run("go"))
+    result = await within(Agent("a", model=model, tools=[broken], reliability=breaking(Clock(), 1)).run("go"))
     assert calls == 1
     part: Any = result.messages[4].parts[0]
     assert "'broken' is not called, because it failed again and again" in part.response
@@ -252,7 +241,7 @@ async def test_a_tool_whose_circuit_is_open_is_a_result_for_the_model() -> None:
 async def test_failures_of_the_caller_do_not_count() -> None:
     """A bad request, or a tool's answer that something is not so, says nothing of who was asked."""
     model = ScriptedModel(*[ModelError("m", "no", error_kind="invalid_request")] * 3, "hi")
-    agent = Agent("a", model=model, reliability=breaking(Time(), 1))
+    agent = Agent("a", model=model, reliability=breaking(Clock(), 1))
     for _ in range(3):
         with pytest.raises(ModelError, match="no"):
             await within(agent.run("go"))
@@ -264,7 +253,7 @@ async def test_failures_of_the_caller_do_not_count() -> None:
         raise ToolError("there is no such thing")
 
     calls = ScriptedModel(*[ToolCall("find")] * 3, "ok")
-    result = await within(Agent("a", model=calls, tools=[find], reliability=breaking(Time(), 1)).run("go"))
+    result = await within(Agent("a", model=calls, tools=[find], reliability=breaking(Clock(), 1)).run("go"))
     texts = [part.response for message in result.messages if message.role == "tool" for part in message.parts]  # type: ignore[union-attr]
     assert texts == ["there is no such thing"] * 3
 
@@ -272,7 +261,7 @@ async def test_failures_of_the_caller_do_not_count() -> None:
 async def test_a_success_starts_the_count_anew() -> None:
     """Only failures in a row open a circuit."""
     model = ScriptedModel(OSError("1"), "ok", OSError("2"), "ok", OSError("3"), "ok")
-    agent = Agent("a", model=model, reliability=breaking(Time(), 2))
+    agent = Agent("a", model=model, reliability=breaking(Clock(), 2))
     for number in range(6):
         if number % 2:
             assert (await within(agent.run("go"))).output == "ok"
@@ -283,7 +272,7 @@ async def test_a_success_starts_the_count_anew() -> None:
 
 def test_circuits_are_safe_between_threads() -> None:
     """Many threads, each with an event loop of its own: one probe."""
-    time, hub = Time(), Hub()
+    time, hub = Clock(), Hub()
     agent = Agent("a", model=FunctionModel(lambda request: "hi"), providers=[hub], reliability=breaking(time, 3))
     refused: list[bool] = []
 
@@ -301,7 +290,8 @@ def test_circuits_are_safe_between_threads() -> None:
             thread.join()
 
     all_at_once()
-    time.now, hub.calls = 10.0, 0
+    time.now += 10.0
+    hub.calls = 0
     refused.clear()
     all_at_once()
     assert hub.calls == 1

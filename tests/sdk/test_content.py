@@ -226,3 +226,13 @@ async def test_nothing_is_prepared_for_spans_that_nobody_records() -> None:
     agent = Agent("a", model=asking(2), tools=[look_up], telemetry=Telemetry(capture=policy))
     assert (await within(agent.run("words"))).output == "done"
     assert asked == []
+
+
+async def test_the_bound_of_a_span_holds_to_the_byte() -> None:
+    """Also where the content before has left less room than an empty list takes; `check_telemetry` counts."""
+    policy = CapturePolicy("full", max_bytes=512, max_span_bytes=512)
+    for length in range(100, 200):  # at some of these, what comes first fills the span
+        with capture(capture=policy) as telemetry:
+            agent = Agent("a", model=ScriptedModel("ok"), tools=[look_up], instructions="y" * 100)
+            await within(agent.run("x" * length))
+        assert telemetry.find("chat")

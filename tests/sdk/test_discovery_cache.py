@@ -27,7 +27,8 @@ from pellucid.telemetry import Scope
 from pellucid.testing import FakeHub
 from pellucid.tools import Lister
 from pellucid_exporters.testing import Captured, capture
-from support.hubs import Clock, named, names, nothing
+from support.clock import Clock
+from support.hubs import named, names, nothing
 
 pytestmark = pytest.mark.anyio
 

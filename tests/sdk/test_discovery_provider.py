@@ -29,7 +29,8 @@ from pellucid.testing import FakeHub
 from pellucid.tools import Lister
 from pellucid.tools.discovery_cache import FIRST_BACKOFF, LONGEST_BACKOFF, backoff
 from pellucid_exporters.testing import Captured
-from support.hubs import Clock, named, names
+from support.clock import Clock
+from support.hubs import named, names
 from support.runs import attributes, cancel_itself, ending
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]

@@ -16,49 +16,21 @@ from pellucid import (
     ToolCall,
     ToolContext,
     ToolError,
-    ToolResult,
     semconv,
     tool,
 )
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import check_telemetry
-from support.runs import COMPLETED, TIMEOUT, attributes, ending, within
+from support.runs import COMPLETED, TIMEOUT, attributes, ending, results, within
+from support.tools import call, echo, measure, named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from pellucid import DiscoveryContext, RunResult
+    from pellucid import DiscoveryContext
     from pellucid_exporters.testing import Captured
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
-
-
-async def call(*calls: ToolCall, tools: Sequence[Any] = (), limits: Limits | None = None) -> list[ToolResult]:
-    """Return the results of calls that a model makes in one message."""
-    agent = Agent("a", model=ScriptedModel(list(calls), "done"), tools=tools, limits=limits or Limits())
-    return results(await within(agent.run("x")))
-
-
-def results(run: RunResult) -> list[ToolResult]:
-    """Return all tool results of a run."""
-    return [part for message in run.messages for part in message.parts if isinstance(part, ToolResult)]
-
-
-def named(name: str, run: Callable[[Any, ToolContext], Any], **options: Any) -> Tool:
-    """Return a tool without parameters."""
-    return Tool(name=name, run=run, **options)
-
-
-@tool
-async def echo(text: str) -> str:
-    """Repeat a text."""
-    return text
-
-
-@tool
-async def measure(length: int) -> str:
-    """Take a number."""
-    return "x" * length
 
 
 # --- calls that cannot be made ----------------------------------------------------------------------------------------

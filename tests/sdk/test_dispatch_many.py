@@ -9,51 +9,18 @@ import pytest
 from pellucid import (
     Agent,
     Limits,
-    Tool,
     ToolCall,
     ToolContext,
-    ToolResult,
-    tool,
 )
 from pellucid.testing import FunctionModel, ScriptedModel
 from pellucid_exporters.testing import check_telemetry
-from support.runs import within
+from support.runs import results, within
+from support.tools import call, echo, named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from pellucid import RunResult
     from pellucid_exporters.testing import Captured
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
-
-
-async def call(*calls: ToolCall, tools: Sequence[Any] = (), limits: Limits | None = None) -> list[ToolResult]:
-    """Return the results of calls that a model makes in one message."""
-    agent = Agent("a", model=ScriptedModel(list(calls), "done"), tools=tools, limits=limits or Limits())
-    return results(await within(agent.run("x")))
-
-
-def results(run: RunResult) -> list[ToolResult]:
-    """Return all tool results of a run."""
-    return [part for message in run.messages for part in message.parts if isinstance(part, ToolResult)]
-
-
-def named(name: str, run: Callable[[Any, ToolContext], Any], **options: Any) -> Tool:
-    """Return a tool without parameters."""
-    return Tool(name=name, run=run, **options)
-
-
-@tool
-async def echo(text: str) -> str:
-    """Repeat a text."""
-    return text
-
-
-@tool
-async def measure(length: int) -> str:
-    """Take a number."""
-    return "x" * length
 
 
 async def test_calls_of_one_message_run_at_the_same_time(telemetry: Captured) -> None:

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
+import sys
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 
+import pellucid
 from pellucid import (
     Agent,
     CircuitBreaker,
@@ -29,13 +33,12 @@ from pellucid import (
     static_tools,
     tool,
 )
-from pellucid.events import EVENTS
+from pellucid.events import EVENTS, Event
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from support.runs import span_id, within
 
 if TYPE_CHECKING:
     from pellucid import ModelRequest
-    from pellucid.events import Event
     from pellucid_exporters.testing import Captured
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
@@ -91,6 +94,27 @@ async def test_an_event_is_an_envelope_and_a_payload(telemetry: Captured) -> Non
     assert (given.run_id, given.agent, given.identity) == (result.run_id, "a", who)
     assert given.span_id == span_id(telemetry.span("discover_tools"))
     assert given.duration_ms > 0
+
+
+def declared() -> set[type[Event]]:
+    """Return the events that any module of Pellucid declares, however they are registered."""
+    for module in pkgutil.walk_packages(pellucid.__path__, "pellucid."):
+        importlib.import_module(module.name)
+    found: set[type[Event]] = set()
+    left: list[type[Event]] = [Event]
+    while left:
+        for event in left.pop().__subclasses__():
+            # A dataclass with slots is made twice; the first of the two is nowhere to be found.
+            if vars(sys.modules[event.__module__]).get(event.__name__) is event:
+                found.add(event)
+                left.append(event)
+    return {event for event in found if event.__module__.startswith("pellucid.")}
+
+
+def test_every_event_is_registered_under_a_name_of_its_own() -> None:
+    """None that is declared elsewhere, that has the name of another, or that inherits one, escapes the other tests."""
+    assert set(EVENTS.values()) == declared()
+    assert {event.__dict__["name"]: event for event in declared()} == EVENTS
 
 
 async def reliably(telemetry: Captured) -> None:
@@ -186,4 +210,4 @@ async def test_every_event_is_emitted_by_some_run(telemetry: Captured) -> None:
     model = ScriptedModel(*steps, lambda request: ToolCall(leave(request)), "y")
     await within(Agent("d", model=model, providers=[lazy]).run("x"))
     await within(Agent("c", model=ScriptedModel("x"), tools=[add], policy=lambda request: "deny").run("x"))
-    assert {event.name for event in telemetry.events} == set(EVENTS)
+    assert {type(event) for event in telemetry.events} == declared()

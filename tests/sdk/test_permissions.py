@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -10,35 +9,34 @@ import pytest
 from pellucid import (
     Agent,
     CapturePolicy,
-    DiscoveryContext,
+    CircuitBreaker,
     Identity,
     PermissionRequest,
     PolicyHalt,
     Reliability,
+    ReliabilityFailFast,
     Rule,
     Skill,
     Tool,
     ToolCall,
-    ToolRegistry,
-    ToolResult,
+    ToolError,
     Verdict,
-    combined,
-    gated_tools,
+    fail_fast,
+    fallback,
     retry,
     semconv,
-    skill_scoped_tools,
-    static_tools,
     tool,
 )
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid.tools import DiscoveryProvider
 from pellucid_exporters.testing import capture
-from support.runs import attributes, ending, everything, within
+from support.runs import attributes, ending, everything, results, within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from pellucid import Policy
+    from pellucid.reliability import Decision
     from pellucid_exporters.testing import Captured
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
@@ -90,11 +88,6 @@ def offered(of: Agent) -> list[list[str]]:
     return [[definition.name for definition in request.tools] for request in of._setup.model.requests]  # type: ignore[attr-defined]
 
 
-def results(messages: Any) -> list[ToolResult]:
-    """Return all tool results in messages."""
-    return [part for message in messages for part in message.parts if isinstance(part, ToolResult)]
-
-
 def denials(telemetry: Captured) -> list[Any]:
     """Return the events that tell of denials."""
     return [event for event in telemetry.events if event.name == "tool.denied"]
@@ -106,7 +99,7 @@ async def test_a_denied_tool_is_neither_offered_nor_run(telemetry: Captured) -> 
     result = await within(asked.run("x"))
     assert offered(asked) == [["read"], ["read"]]
     assert ran == ["read"]
-    first, second = results(result.messages)
+    first, second = results(result)
     assert not first.is_error
     assert second.is_error
     assert "Permission denied: tool 'write' was not run: read-only account." in str(second.response)
@@ -133,7 +126,7 @@ async def test_a_call_is_judged_by_its_arguments(telemetry: Captured) -> None:
     who = Identity(principal="ann")
     asked = agent(policy, [READ, ToolCall("read", {"path": "/etc/passwd"}, "c2")], "done")
     result = await within(asked.run("x", identity=who))
-    assert [each.is_error for each in results(result.messages)] == [False, True]
+    assert [each.is_error for each in results(result)] == [False, True]
     assert ran == ["read"]
     [last] = [request for request in seen if request.tool_call_id == "c2"]
     assert (last.stage, last.tool_name, last.provider_id, last.identity) == ("dispatch", "read", "static", who)
@@ -151,7 +144,7 @@ async def test_malformed_arguments_are_refused_before_the_policy_is_asked() -> N
         return "allow"
 
     result = await within(agent(policy, ToolCall("read", {"path": 7}), "done", tools=[read]).run("x"))
-    assert results(result.messages)[0].is_error
+    assert results(result)[0].is_error
     assert stages == ["offer"]
 
 
@@ -169,7 +162,7 @@ async def test_a_policy_that_fails_denies(telemetry: Captured, stage: str, answe
     """It raises, or answers something that is no permission: the answer is no, and the event says what went wrong."""
     result = await within(agent(forbids("write", stage=stage, answer=answer), WRITE, "done").run("x"))
     assert ran == []
-    [refused] = results(result.messages)
+    [refused] = results(result)
     assert refused.is_error
     assert "who is ann?" not in str(refused.response)
     event = denials(telemetry)[0]
@@ -260,7 +253,7 @@ async def test_a_halt_ends_the_run_and_every_call_has_its_result(telemetry: Capt
         await within(asked.run("x"))
     halt = caught.value
     assert (halt.tool_name, halt.stage, halt.reason) == ("write", "dispatch", "that is enough")
-    assert [(each.id, each.is_error) for each in results(halt.messages)] == [("1", False), ("2", True), ("3", True)]
+    assert [(each.id, each.is_error) for each in results(halt)] == [("1", False), ("2", True), ("3", True)]
     assert ran == ["slow"]
     endings = {span.name: ending(span)[2] for span in telemetry.spans}
     assert endings["execute_tool write"] == endings["execute_tool read"] == "policy_halt"
@@ -287,7 +280,7 @@ async def test_loading_a_skill_needs_permission_too() -> None:
     asked = agent(forbids("load_skill", stage="dispatch"), load, "done", tools=[read], skills=[skill])
     result = await within(asked.run("x"))
     assert offered(asked) == [["read", "load_skill"]] * 2
-    assert "Write carefully." not in str(results(result.messages))
+    assert "Write carefully." not in str(results(result))
     asked = agent(forbids("write"), load, "done", tools=[read], skills=[skill])
     await within(asked.run("x"))
     assert offered(asked) == [["read", "load_skill"]] * 2
@@ -304,66 +297,6 @@ async def test_a_policy_that_waits_is_cancelled_with_the_run() -> None:
     with anyio.fail_after(10), anyio.CancelScope() as scope:
         await agent(policy, "never").run("x")
     assert scope.cancelled_caught
-
-
-# --- explain ----------------------------------------------------------------------------------------------------------
-
-
-def explained(make: Callable[[], Agent], ctx: DiscoveryContext | None = None) -> Any:
-    """Return an awaitable explanation of the tool `write`."""
-    return within(make().explain("write", ctx))
-
-
-async def test_explain_says_who_lists_a_tool_and_what_the_policy_says() -> None:
-    """Visible or not, and why, for the person that is asked about."""
-
-    def policy(request: PermissionRequest) -> Any:
-        person = request.identity.principal if request.identity else None
-        return "allow" if person == "ann" else Verdict("deny", "only ann may write")
-
-    asked = agent(policy)
-    allowed = await asked.explain("write", DiscoveryContext(identity=Identity(principal="ann")))
-    assert (allowed.visible, allowed.provider_id) == (True, "static")
-    assert str(allowed) == "Tool 'write' is offered:\n- provider 'static' lists it\n- the policy allows it"
-    denied = await asked.explain("write")
-    assert (denied.visible, denied.reasons[-1]) == (False, "the policy says deny: only ann may write")
-
-
-async def test_explain_names_the_gate_that_keeps_a_tool_back() -> None:
-    """Also inside of combined providers."""
-    gate = gated_tools(static_tools([read, write]), lambda tool, ctx: tool.name == "read")
-    for provider in (gate, combined(gate, skill_scoped_tools("x", [read]))):
-        found = await within(Agent("a", model=ScriptedModel(), providers=[provider]).explain("write"))
-        assert not found.visible
-        assert found.reasons == ("provider 'static' lists it, but 'gated(static)' keeps it back",)
-
-
-async def test_explain_names_the_skill_that_brings_a_tool() -> None:
-    """And says which are active; once it is, the tool is visible."""
-    skill = Skill("files", "Files.", "Write carefully.", [write])
-    for options in ({"skills": [skill]}, {"providers": [skill_scoped_tools("files", [write])]}):
-        asked = Agent("a", model=ScriptedModel(), **options)
-        hidden = await within(asked.explain("write"))
-        assert not hidden.visible
-        assert hidden.reasons[0].endswith("lists it only while skill 'files' is active; active: none")
-        active = DiscoveryContext(active_skill_id="files", active_skill_ids=("files",))
-        assert (await within(asked.explain("write", active))).visible
-
-
-async def test_explain_tells_of_failures_collisions_and_other_names() -> None:
-    """A provider that is down, two tools of one name, and a name that nobody lists."""
-    down = DiscoveryProvider(FakeHub([write], faults=[OSError("no route")]), id="hub")
-    found = await within(Agent("a", model=ScriptedModel(), providers=[down]).explain("write"))
-    assert "provider 'hub' failed" in found.reasons[0]
-    twice = Agent("a", model=ScriptedModel(), tools=[write], providers=[skill_scoped_tools("s", [write])])
-    active = DiscoveryContext(active_skill_ids=("s",))
-    found = await within(twice.explain("write", active))
-    assert (found.visible, found.provider_id) == (False, None)
-    assert found.reasons[-1] == "'static' and 'skill-scoped:s' list it: one name, two tools"
-    found = await within(twice.explain("wriite"))
-    assert found.reasons == ("no provider of agent 'a' lists a tool of this name; did you mean 'write'?",)
-    broken = agent(forbids("write", answer=OSError("no answer")))
-    assert "the policy failed: OSError: no answer" in str(await within(broken.explain("write")))
 
 
 async def test_what_is_denied_cannot_be_searched_or_activated(telemetry: Captured) -> None:
@@ -387,60 +320,97 @@ async def test_what_is_denied_cannot_be_searched_or_activated(telemetry: Capture
     assert offered == {"tool_search", "read"}
 
 
-@pytest.mark.parametrize("name", ["tool_search", "__lazy__tool__discovery__"])
-async def test_what_discovers_tools_is_asked_about_as_any_tool(telemetry: Captured, name: str) -> None:
-    """If it is denied it is not offered, and a call of it is a denial; what is active already stays so."""
-    lazy: Any = {"tool_search": "search", "__lazy__tool__discovery__": True}[name]
-    tool = replace(read, lazy=lazy)
-    model = ScriptedModel(ToolCall(name, {"query": "x", "toolNames": ["read"]}), "done")
-    agent = Agent("a", model=model, tools=[tool, write], policy=forbids(name))
-    result = await within(agent.run("go"))
-    assert [[each.name for each in request.tools] for request in model.requests] == [["write"], ["write"]]
-    [response] = [part.response for part in result.messages[2].parts if isinstance(part, ToolResult)]
-    assert "Permission denied" in str(response)
-    assert ending(telemetry.span("execute_tool"))[2] == "permission_denied"
-    told: list[Any] = [event for event in telemetry.events if event.name == "tool.denied"]
-    assert [(event.tool_name, event.stage) for event in told] == [(name, "offer"), (name, "dispatch")]
+def flaky(*, failures: int) -> Tool:
+    """Return an idempotent tool that fails at first."""
+
+    async def run(arguments: Any, ctx: object) -> str:
+        ran.append("flaky")
+        if len(ran) <= failures:
+            raise ToolError("busy")
+        return "fetched"
+
+    return Tool(name="flaky", run=run, idempotent=True)
 
 
-async def test_where_all_lazy_tools_are_denied_nothing_discovers_any() -> None:
-    """And nobody is asked about what would."""
+AGAIN = Rule(when=lambda s: s.operation == "tool" and s.error is not None, then=retry(backoff=0.0), kind="again")
+INSTEAD = Rule(when=AGAIN.when, then=fallback(lambda s: "what somebody else was told"), kind="instead")
+
+
+async def test_each_attempt_needs_permission(telemetry: Captured) -> None:
+    """A permission may be withdrawn between two attempts that a rule makes of one call; then there is no other."""
     asked: list[str] = []
 
-    def nothing(request: PermissionRequest) -> str:
-        asked.append(request.tool_name)
-        return "deny"
+    def policy(request: PermissionRequest) -> Any:
+        asked.append(request.stage)
+        return Verdict("deny", "withdrawn") if request.stage == "dispatch" and len(ran) == 2 else "allow"
 
-    model = ScriptedModel("done")
-    await within(Agent("a", model=model, tools=[read, write], registry_mode="lazy", policy=nothing).run("go"))
-    assert model.requests[0].tools == ()
-    assert asked == ["read", "write"]
+    model = ScriptedModel(ToolCall("flaky"), "done")
+    tools = [flaky(failures=9)]
+    agent = Agent("a", model=model, tools=tools, policy=policy, reliability=Reliability([AGAIN]))
+    result = await within(agent.run("go"))
+    assert ran == ["flaky"] * 2
+    assert asked == ["offer", "dispatch", "dispatch", "dispatch"]
+    [refused] = results(result)
+    assert "was not run: withdrawn" in str(refused.response)
+    span = telemetry.span("execute_tool flaky")
+    assert ending(span) == ("failed", "ERROR", "permission_denied")
+    assert attributes(span)[semconv.PERMISSION] == "deny"
+    assert len(denials(telemetry)) == 1
 
 
-async def test_explaining_tells_no_run_anything(telemetry: Captured) -> None:
-    """Also where a registry has two tools of one name."""
-    registry = ToolRegistry([read], collisions="first")
-    registry.register_mcp(read, "wiki")
-    for provider in (registry, combined(registry)):
-        await within(Agent("a", model=ScriptedModel(), providers=[provider]).explain("read"))
-    assert (telemetry.events, telemetry.spans, telemetry.metrics) == ([], [], [])
-
-
-async def test_a_denied_call_is_not_tried_again() -> None:
-    """Rules leave a denial what it is, and a halt ends the run."""
-    again = Rule(when=lambda s: s.operation == "tool" and s.error is not None, then=retry(backoff=0.0), kind="x")
-    rules = Reliability([again])
-    model = ScriptedModel(WRITE, "done")
-    agent = Agent("a", model=model, tools=[write], policy=forbids("write", stage="dispatch"), reliability=rules)
+@pytest.mark.parametrize("rule", [AGAIN, INSTEAD], ids=["again", "instead"])
+async def test_rules_leave_a_denial_what_it_is(telemetry: Captured, rule: Rule) -> None:
+    """It is not tried again, and nothing stands in for it; a halt ends the run. The span says why."""
+    model = ScriptedModel(ToolCall("flaky"), "done")
+    options: dict[str, Any] = {"tools": [flaky(failures=0)], "reliability": Reliability([rule])}
+    agent = Agent("a", model=model, policy=forbids("flaky", stage="dispatch"), **options)
     result = await within(agent.run("go"))
     assert result.output == "done"
     assert ran == []
-    halting = Agent(
-        "a",
-        model=ScriptedModel(WRITE),
-        tools=[write],
-        policy=forbids("write", stage="dispatch", answer="halt"),
-        reliability=rules,
-    )
+    [refused] = results(result)
+    assert refused.is_error
+    assert "Permission denied" in str(refused.response)
+    [note] = [event for event in telemetry.span("execute_tool flaky").events if event.name.startswith("reliability.")]
+    assert (note.attributes or {})[semconv.RELIABILITY_KIND] == "denied"
+    assert len(denials(telemetry)) == 1
+    policy = forbids("flaky", stage="dispatch", answer="halt")
+    halting = Agent("b", model=ScriptedModel(ToolCall("flaky")), policy=policy, **options)
     with pytest.raises(PolicyHalt):
         await within(halting.run("go"))
+    assert ran == []
+
+
+async def test_a_rule_may_end_the_run_for_a_denial() -> None:
+    """As for any failure."""
+    enough = Rule(when=AGAIN.when, then=fail_fast(), kind="enough")
+    policy = forbids("write", stage="dispatch")
+    asked = agent(policy, WRITE, reliability=Reliability([enough]))
+    with pytest.raises(ReliabilityFailFast, match="Permission denied"):
+        await within(asked.run("go"))
+    assert ran == []
+
+
+@pytest.mark.parametrize("then", [retry(backoff=0.0), fallback(lambda s: "instead")])
+@pytest.mark.parametrize("answer", ["deny", "halt"])
+async def test_rules_leave_a_denied_call_what_it_is(telemetry: Captured, answer: str, then: Decision) -> None:
+    """The policy is asked once, nothing stands in for the tool, and its circuit breaker does not count it."""
+    again = Tool(name="write", run=lambda arguments, ctx: ran.append("write"), idempotent=True)
+    rule = Rule(when=lambda s: s.operation == "tool" and s.error is not None, then=then, kind="x")
+    given: dict[str, Any] = {
+        "tools": [again],
+        "policy": forbids("write", stage="dispatch", answer=answer),
+        "reliability": Reliability([rule], breaker=CircuitBreaker(failures=1)),
+    }
+    for _ in range(2):
+        run = Agent("a", model=ScriptedModel(WRITE, "done"), **given).run("go")
+        if answer == "halt":
+            with pytest.raises(PolicyHalt):
+                await within(run)
+        else:
+            assert "Permission denied" in str(results(await within(run))[0].response)
+    assert ran == []
+    assert len(denials(telemetry)) == 2
+    calls = telemetry.find("execute_tool write")
+    barred = [event for span in calls for event in span.events if event.name.startswith("reliability.")]
+    assert [(event.attributes or {})["pellucid.reliability.kind"] for event in barred] == ["denied"] * 2
+    assert [event.name for event in telemetry.events if event.name.startswith("circuit.")] == []

@@ -28,25 +28,12 @@ from pellucid.telemetry import Scope, enter_scope, leave_scope
 from pellucid.testing import FakeHub
 from pellucid.tools import Lister
 from pellucid_exporters.testing import Captured
+from support.hubs import named, names, nothing
 from support.runs import attributes, ending
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 
 CTX = DiscoveryContext()
-
-
-async def nothing(arguments: dict[str, Any], ctx: object) -> None:
-    """Do nothing."""
-
-
-def named(*names: str) -> list[Tool]:
-    """Return tools of these names."""
-    return [Tool(name=name, run=nothing) for name in names]
-
-
-def names(tools: Any) -> list[str]:
-    """Return the names of tools."""
-    return [tool.name for tool in tools]
 
 
 class Answering:

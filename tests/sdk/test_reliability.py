@@ -26,7 +26,6 @@ from pellucid import (
     ReliabilityFailFast,
     Rule,
     RunCancelled,
-    RunTimeout,
     Situation,
     Tool,
     ToolCall,
@@ -44,33 +43,17 @@ from pellucid import (
     tool,
 )
 from pellucid.testing import FakeHub, ScriptedModel
+from support.clock import Clock
+from support.reliability import decisions, down, rules, told
 from support.runs import attributes, ending, within
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from pellucid import ErrorKind, ModelRequest
+    from pellucid import ModelRequest
     from pellucid_exporters.testing import Captured
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
-
-
-class Time:
-    """A clock that goes on only while somebody sleeps. Attributes: slept: each wait."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.slept: list[float] = []
-
-    def clock(self) -> float:
-        """Read the clock."""
-        return self.now
-
-    async def sleep(self, seconds: float) -> None:
-        """Let time pass."""
-        self.slept.append(seconds)
-        self.now += seconds
-        await anyio.lowlevel.checkpoint()
 
 
 def always(situation: Situation) -> bool:
@@ -78,40 +61,7 @@ def always(situation: Situation) -> bool:
     return True
 
 
-def rules(*given: Rule, time: Time | None = None, **options: Any) -> Reliability:
-    """Return rules that wait in a time of their own, and always the whole wait."""
-    time = time or Time()
-    return Reliability(given, clock=time.clock, sleep=time.sleep, jitter=lambda: 1.0, **options)
-
-
-def down(kind: ErrorKind = "unavailable", **more: Any) -> ModelError:
-    """Return a model's failure."""
-    return ModelError("m", "down", error_kind=kind, **more)
-
-
 TWICE = Rule(when=lambda s: s.error is not None and s.attempt < 3, then=retry(), kind="transient")
-
-
-def told(telemetry: Captured, prefix: str = "reliability.") -> list[tuple[str, Any, int]]:
-    """Return what the events say was decided: name, kind, attempt."""
-    return [
-        (event.name.removeprefix(prefix), getattr(event, "kind", None), getattr(event, "attempt", 0))
-        for event in telemetry.events
-        if event.name.startswith(prefix)
-    ]
-
-
-def decisions(telemetry: Captured) -> dict[tuple[str, str, str], float]:
-    """Return the counter of decisions by operation, decision and kind."""
-    return {
-        (
-            point.attributes["pellucid.operation"],
-            point.attributes["pellucid.reliability.then"],
-            point.attributes["pellucid.reliability.kind"],
-        ): point.value
-        for point in telemetry.metrics
-        if point.name == "pellucid.reliability.decisions"
-    }
 
 
 @tool
@@ -185,7 +135,7 @@ async def test_what_a_rule_gets_to_know() -> None:
         seen.append(situation)
         return situation.operation == "inference" and situation.error is not None
 
-    time = Time()
+    time = Clock()
     answer = ModelResponse(message=Message("assistant", [ToolCall("add", {"a": 1, "b": 2})]), finish_reason="tool_call")
     used = ModelResponse(message=answer.message, usage=Usage(input_tokens=10), finish_reason="tool_call")
     model = ScriptedModel(down("rate_limited"), used, "3")
@@ -219,21 +169,21 @@ async def test_what_a_rule_gets_to_know() -> None:
 
 async def test_waits_grow_and_are_jittered() -> None:
     """Twice as long at most each time, up to a bound, and a random part of that."""
-    time = Time()
+    time = Clock()
     model = ScriptedModel(*[down()] * 5, "hi")
     patient = Rule(when=lambda s: s.error is not None, then=retry(backoff=1.0, max_backoff=5.0), kind="x")
     await within(Agent("a", model=model, reliability=rules(patient, time=time)).run("go"))
     assert time.slept == [1.0, 2.0, 4.0, 5.0, 5.0]
-    half = Time()
-    options: Any = {"clock": half.clock, "sleep": half.sleep, "jitter": lambda: 0.5}
+    half = Clock()
+    options: Any = {"clock": half, "sleep": half.sleep, "jitter": lambda: 0.5}
     again = ScriptedModel(down(), down(), "hi")
     await within(Agent("a", model=again, reliability=Reliability([patient], **options)).run("go"))
     assert half.slept == [0.5, 1.0]
 
 
-async def test_retry_after_is_honoured() -> None:
+async def test_retry_after_is_honoured(telemetry: Captured) -> None:
     """As it is; one that is longer than the rule allows is not waited for, and the failure stays what it is."""
-    time = Time()
+    time = Clock()
     model = ScriptedModel(down("rate_limited", retry_after=7.0), "hi")
     rule = Rule(when=lambda s: s.error is not None, then=retry(max_backoff=10.0), kind="x")
     await within(Agent("a", model=model, reliability=rules(rule, time=time)).run("go"))
@@ -242,6 +192,16 @@ async def test_retry_after_is_honoured() -> None:
     with pytest.raises(ModelError) as caught:
         await within(Agent("a", model=late, reliability=rules(rule, time=time)).run("go"))
     assert caught.value.retry_after == 3600.0
+    assert caught.value.__notes__ == ["the rule 'x' could not try again: retry_after"]
+    [barred] = [event for event in telemetry.find("chat")[-1].events if event.name.startswith("reliability.")]
+    assert (barred.name, dict(barred.attributes or {})) == (
+        "reliability.not_retried",
+        {
+            "pellucid.reliability.then": "retry",
+            "pellucid.reliability.kind": "retry_after",
+            "pellucid.attempt": 1,
+        },
+    )
     own = Rule(when=lambda s: s.error is not None, then=retry(backoff=0.5, honour_retry_after=False), kind="x")
     mine = ScriptedModel(down("rate_limited", retry_after=3600.0), "hi")
     await within(Agent("a", model=mine, reliability=rules(own, time=time)).run("go"))
@@ -278,43 +238,6 @@ def failed_discovery(situation: Situation) -> bool:
     return situation.operation == "discovery" and situation.error is not None
 
 
-@pytest.mark.parametrize("how", ["token", "deadline"])
-async def test_a_wait_can_be_ended(how: str) -> None:
-    """By a cancellation or the deadline, at once."""
-    waiting = anyio.Event()
-
-    async def sleep(seconds: float) -> None:
-        waiting.set()
-        await anyio.sleep_forever()
-
-    rule = Rule(when=lambda s: s.error is not None, then=retry(backoff=0.001), kind="x")
-    reliability = Reliability([rule], sleep=sleep)
-    limits = Limits(deadline=0.2) if how == "deadline" else Limits()
-    agent = Agent("a", model=ScriptedModel(down()), limits=limits, reliability=reliability)
-    token = CancelToken()
-    async with anyio.create_task_group() as tasks:
-
-        async def cancel() -> None:
-            await waiting.wait()
-            if how == "token":
-                token.cancel()
-
-        tasks.start_soon(cancel)
-        with pytest.raises(RunCancelled if how == "token" else RunTimeout):
-            await within(agent.run("go", signal=token))
-
-
-async def test_a_rule_that_would_try_for_ever_is_stopped(telemetry: Captured) -> None:
-    """After fifty attempts, loudly."""
-    model = ScriptedModel(*[down()] * 60)
-    greedy = Rule(when=lambda s: s.operation == "inference", then=retry(), kind="greedy")
-    with pytest.raises(ReliabilityFailFast) as caught:
-        await within(Agent("a", model=model, reliability=rules(greedy)).run("go"))
-    assert caught.value.kind == "max_attempts"
-    assert len(model.requests) == 50
-    assert told(telemetry)[-1] == ("failed_fast", "max_attempts", 50)
-
-
 async def test_the_next_model_is_asked(telemetry: Captured) -> None:
     """Of a FallbackModel, by rule; without one left the failure stays, with notes about the others."""
     first, second = ScriptedModel(down("invalid_request"), name="one"), ScriptedModel("hi", name="two")
@@ -328,7 +251,10 @@ async def test_the_next_model_is_asked(telemetry: Captured) -> None:
     both = FallbackModel(ScriptedModel(down(), name="one"), ScriptedModel(down(), name="two"))
     with pytest.raises(ModelError) as caught:
         await within(Agent("a", model=both, reliability=rules(rule)).run("go"))
-    assert len(caught.value.__notes__) == 1
+    assert caught.value.__notes__ == [
+        "the rule 'next' could not try another model: no_other",
+        "before that: call of model 'm' failed: down",
+    ]
 
 
 async def test_where_rules_say_nothing_a_fallback_model_does_as_without_them(telemetry: Captured) -> None:
@@ -477,7 +403,7 @@ async def test_only_idempotent_tools_are_tried_again(telemetry: Captured) -> Non
     await within(Agent("a", model=once, tools=[failing("pay", idempotent=False)], reliability=rules(TWICE)).run("go"))
     assert calls == ["pay"]
     [barred] = [event for event in telemetry.span("execute_tool pay").events if event.name.startswith("rel")]
-    assert dict(barred.attributes or {}) == {"pellucid.reliability.kind": "not_idempotent"}
+    assert (barred.attributes or {})["pellucid.reliability.kind"] == "not_idempotent"
 
 
 async def test_a_value_stands_in_for_a_tool() -> None:
@@ -507,23 +433,6 @@ async def test_a_rule_may_end_the_run_for_a_tool(telemetry: Captured) -> None:
     model = ScriptedModel([ToolCall("broken"), ToolCall("add", {"a": 1, "b": 2})])
     with pytest.raises(ReliabilityFailFast, match="tool of 'broken'"):
         await within(Agent("a", model=model, tools=[broken, add], reliability=rules(rule)).run("go"))
-
-
-@pytest.mark.parametrize("fails_closed", [True, False])
-async def test_a_rule_that_raises(telemetry: Captured, fails_closed: bool) -> None:
-    """Is counted, and ends the run, or is passed over if that is wanted."""
-    broken = Rule(when=lambda s: s.attempt < 1 / 0, then=retry(), kind="broken")
-    agent = Agent("a", model=ScriptedModel("hi"), reliability=rules(broken, fails_closed=fails_closed))
-    if fails_closed:
-        with pytest.raises(ReliabilityFailFast) as caught:
-            await within(agent.run("go"))
-        assert caught.value.kind == "broken"
-        assert isinstance(caught.value.cause, ZeroDivisionError)
-        assert "could not be evaluated" in caught.value.reason
-    else:
-        assert (await within(agent.run("go"))).output == "hi"
-    [point] = [point for point in telemetry.metrics if point.name == "pellucid.telemetry.errors"]
-    assert point.attributes["pellucid.telemetry.part"] == "reliability"
 
 
 async def test_a_cancellation_is_never_tried_again() -> None:

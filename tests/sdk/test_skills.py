@@ -24,7 +24,7 @@ from pellucid import (
 )
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import capture
-from support.runs import attributes, ending, within
+from support.runs import attributes, ending, results, within
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,9 +58,9 @@ def offered(model: ScriptedModel) -> list[list[str]]:
     return [[definition.name for definition in request.tools] for request in model.requests]
 
 
-def results(run: RunResult[str]) -> list[Any]:
+def answers(run: RunResult[str]) -> list[Any]:
     """Return what all calls came to."""
-    return [part.response for message in run.messages for part in message.parts if isinstance(part, ToolResult)]
+    return [each.response for each in results(run)]
 
 
 async def play(*steps: Any, skills: Sequence[Skill] = (REFUNDS, RETURNS), **options: Any) -> tuple[Any, ScriptedModel]:
@@ -74,7 +74,7 @@ async def test_a_loaded_skill_brings_its_instructions_and_then_its_tools() -> No
     """The body is the result; the tools are there from the next iteration on, after what was there before."""
     result, model = await play(LOAD, REFUND, "done", tools=[static("now")])
     assert offered(model) == [["now", "load_skill"], *[["now", "load_skill", "refund"]] * 2]
-    assert results(result) == ["Look it up first.", "refunded A-1"]
+    assert answers(result) == ["Look it up first.", "refunded A-1"]
 
 
 def static(name: str) -> Tool:
@@ -104,15 +104,15 @@ async def test_an_agent_without_skills_has_nothing_of_them() -> None:
 async def test_a_tool_of_a_skill_cannot_be_called_in_the_batch_that_loads_it() -> None:
     """Activation takes effect in the next iteration; the early call is told that there is no such tool yet."""
     result, _ = await play([LOAD, REFUND], REFUND, "done")
-    assert results(result)[1].startswith("Unknown tool: 'refund'")
-    assert results(result)[2] == "refunded A-1"
+    assert answers(result)[1].startswith("Unknown tool: 'refund'")
+    assert answers(result)[2] == "refunded A-1"
 
 
 async def test_an_unknown_skill_is_a_result_that_suggests_others(telemetry: Captured) -> None:
     """The model reads what it may have meant, or all there are; nothing becomes active."""
     wrong = [ToolCall("load_skill", {"skill_id": "refund"}), ToolCall("load_skill", {"skill_id": "zzz"})]
     result, model = await play(wrong, "done")
-    assert results(result) == [
+    assert answers(result) == [
         "There is no skill 'refund'. Did you mean 'refunds' or 'returns'?",
         "There is no skill 'zzz'. There are: refunds, returns.",
     ]
@@ -126,7 +126,7 @@ async def test_loading_a_skill_twice_changes_nothing() -> None:
     other = ToolCall("load_skill", {"skill_id": "returns"})
     result, model = await play(LOAD, other, [LOAD, LOAD], "done")
     assert offered(model)[2:] == [["load_skill", "refund", "label"]] * 2
-    assert results(result)[2:] == ["Look it up first."] * 2
+    assert answers(result)[2:] == ["Look it up first."] * 2
 
 
 async def test_arguments_may_come_as_text() -> None:
@@ -270,7 +270,7 @@ async def test_a_skill_takes_functions_as_tools() -> None:
 
     clock = [Skill("clock", "Time.", "Ask.", [now])]
     result, _ = await play(ToolCall("load_skill", {"skill_id": "clock"}), ToolCall("now"), "done", skills=clock)
-    assert results(result)[1] == "noon"
+    assert answers(result)[1] == "noon"
 
 
 def nothing(arguments: object, ctx: object) -> str:

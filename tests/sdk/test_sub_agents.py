@@ -20,10 +20,10 @@ from pellucid import (
     RunCancelled,
     RunTimeout,
     Situation,
+    Telemetry,
     Tool,
     ToolCall,
     ToolContext,
-    ToolResult,
     Usage,
     fail_fast,
     semconv,
@@ -31,12 +31,12 @@ from pellucid import (
 )
 from pellucid.testing import FunctionModel, ScriptedModel
 from pellucid_exporters.testing import capture, check_telemetry
-from support.runs import CANCELLED, TIMEOUT, attributes, ending, iteration, span_id, within
+from support.runs import CANCELLED, TIMEOUT, attributes, ending, iteration, results, span_id, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pellucid import ModelRequest, RunResult
+    from pellucid import ModelRequest
     from pellucid_exporters.testing import Captured
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
@@ -58,11 +58,6 @@ def response(content: str | ToolCall, *, tokens: int) -> ModelResponse:
     """Return an answer that took tokens."""
     parts = content if isinstance(content, str) else [content]
     return ModelResponse(message=Message("assistant", parts), usage=Usage(input_tokens=tokens, cost=tokens / 1000))
-
-
-def results(run: RunResult[str]) -> list[ToolResult]:
-    """Return the results of all calls of a run."""
-    return [part for message in run.messages for part in message.parts if isinstance(part, ToolResult)]
 
 
 async def hang(request: ModelRequest) -> str:
@@ -96,6 +91,53 @@ async def test_usage_adds_up_once(telemetry: Captured) -> None:
     own = {span.name: attributes(span)[semconv.USAGE_INPUT_TOKENS] for span in telemetry.find("invoke_agent")}
     assert own == {"invoke_agent inner": 1, "invoke_agent middle": 30, "invoke_agent outer": 300}
     assert sum(point.value for point in telemetry.metrics if point.name == semconv.TOKEN_USAGE.name) == 331
+
+
+async def test_events_of_both_are_heard_at_their_telemetry(telemetry: Captured) -> None:
+    """A listener of the caller hears nothing of the nested run, nor does its stream; what they share does."""
+    inner = Agent("helper", model=ScriptedModel(ToolCall("nothing"), "sure"), description="d")
+    shared: list[Any] = []
+    pipeline = Telemetry(
+        tracer_provider=telemetry.tracer_provider,
+        meter_provider=telemetry.meter_provider,
+        log_sinks=telemetry.log_sinks,
+        listeners=[*telemetry.listeners, ("*", shared.append)],
+    )
+    caller = outer(ASK, "done", tools=[inner.as_tool()], telemetry=pipeline)
+    of_caller: list[Any] = []
+    of_both: list[Any] = []
+    caller.on("*", of_caller.append)
+    for each in (caller, inner):
+        each.on("*", of_both.append)
+    with anyio.fail_after(10):
+        async with caller.stream("x") as events:
+            streamed = [event async for event in events]
+    assert {event.agent for event in (*of_caller, *streamed)} == {"outer"}
+    assert shared == of_both
+    assert {event.agent for event in shared} == {"outer", "helper"}
+    assert len({event.run_id for event in shared}) == 2
+    assert len({event.trace_id for event in shared}) == 1
+    told = [(event.agent, event.name) for event in shared if event.name.startswith(("run.", "tool."))]
+    assert told == [
+        ("outer", "run.started"),
+        ("outer", "tool.started"),
+        ("helper", "run.started"),
+        ("helper", "tool.started"),
+        ("helper", "tool.failed"),
+        ("helper", "run.completed"),
+        ("outer", "tool.completed"),
+        ("outer", "run.completed"),
+    ]
+
+
+async def test_a_nested_agent_with_telemetry_of_its_own_is_heard_there(telemetry: Captured) -> None:
+    """And not at the caller's."""
+    here: list[Any] = []
+    there: list[Any] = []
+    inner = helper("sure", telemetry=Telemetry(listeners=[("*", there.append)]))
+    await within(outer(ASK, "done", tools=[inner], telemetry=Telemetry(listeners=[("*", here.append)])).run("x"))
+    assert {event.agent for event in here} == {"outer"}
+    assert {event.agent for event in there} == {"helper"}
 
 
 async def test_what_a_failed_run_has_used_counts(telemetry: Captured) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from support.vendor_server import Chunk
 
+KEY = "sk-ant-test-key-0123456789"
 USAGE = {"input_tokens": 12, "output_tokens": 7}
 PING = b'event: ping\ndata: {"type": "ping"}\n\n'
 

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import itertools
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -404,6 +404,16 @@ class Hasty(Sound):
             return await super().generate(request)
         except ModelError as error:
             raise ModelError("broken", str(error), error_kind=error.error_kind) from error
+
+
+class Persistent(Sound):
+    """Asks a vendor that failed again."""
+
+    async def generate(self, request: ModelRequest) -> ModelResponse:
+        for _ in range(2):
+            with suppress(ModelError):
+                return await super().generate(request)
+        return await super().generate(request)
 
 
 class Content(Sound):

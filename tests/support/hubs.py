@@ -1,4 +1,4 @@
-"""What tests of hubs share: tools that do nothing, and a clock that stands."""
+"""What tests of hubs share: tools that do nothing."""
 
 from __future__ import annotations
 
@@ -6,17 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from pellucid import Tool
-
-
-class Clock:
-    """A clock that stands until it is moved."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        """Read the clock."""
-        return self.now
 
 
 async def nothing(arguments: dict[str, Any], ctx: object) -> None:

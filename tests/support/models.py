@@ -41,6 +41,12 @@ async def read(model: Model, request: ModelRequest) -> tuple[list[ModelDelta], M
     return items[:-1], items[-1]
 
 
+async def sent(server: VendorServer, model: Model, request: ModelRequest) -> Any:
+    """Ask for the whole answer, and return the body of what was sent."""
+    await within(model.generate(request))
+    return server.requests[-1].json
+
+
 async def both(model: Model, request: ModelRequest = HELLO) -> ModelResponse:
     """Ask for the whole answer and for a stream; return the answer, which must be the same."""
     whole = await within(model.generate(request))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import anyio
 from opentelemetry.trace import format_span_id
 
-from pellucid import semconv
+from pellucid import ToolResult, semconv
 from pellucid.events import InferenceDelta
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.trace import ReadableSpan
 
-    from pellucid import Agent
+    from pellucid import Agent, PolicyHalt, RunResult
     from pellucid_exporters.testing import Captured, Tree
 
 T = TypeVar("T")
@@ -63,6 +63,11 @@ def iteration(*tools: str, model: str = "scripted", provider: str = "static") ->
         *(f"execute_tool {tool}" for tool in tools),
     ]
     return [(name, []) for name in phases]
+
+
+def results(run: RunResult[Any] | PolicyHalt) -> list[ToolResult]:
+    """Return the results of all calls of a run."""
+    return [part for message in run.messages for part in message.parts if isinstance(part, ToolResult)]
 
 
 def attributes(span: ReadableSpan) -> dict[str, Any]:

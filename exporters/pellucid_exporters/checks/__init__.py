@@ -28,7 +28,8 @@ def check_telemetry(captured: Captured) -> None:
     the usage of a run is that of its own model calls, without that of runs nested in it.
     Of metrics: durations are those of the spans, counts are theirs, labels are allowed ones, exemplars lead to the span
     that was measured, and usage adds up. Of events, log lines and boundary records: each span has its own, which agree
-    with it. Spans of other instrumentation are left alone.
+    with it. What reliability rules decided is noted on spans, counted, and told to listeners alike. Spans of other
+    instrumentation are left alone.
 
     Raises:
         AssertionError: something is not so; it names everything that is not.

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from pellucid import semconv
 from pellucid.events import ApprovalRequested
-from pellucid_exporters.checks.observed import PHASES, Observed, Seen
+from pellucid_exporters.checks.observed import DECISIONS, PHASES, Observed, Seen
 
 Labels: TypeAlias = frozenset[tuple[str, Any]]
 Expected: TypeAlias = dict[str, dict[Labels, list[float]]]
@@ -31,9 +31,17 @@ PHASE_OF: Final[Mapping[str, str]] = {
 DERIVED: Final = (
     *(phase.duration for phase in PHASES.values()),
     semconv.TOKEN_USAGE, semconv.TIME_TO_FIRST_CHUNK, semconv.RUN_ITERATIONS, semconv.CATALOG_CHANGES,
-    semconv.PROMPT_CACHE_SHARE, semconv.COST, semconv.APPROVAL_PENDING, semconv.APPROVAL_WAIT,
+    semconv.PROMPT_CACHE_SHARE, semconv.COST, semconv.RELIABILITY_DECISIONS, semconv.APPROVAL_PENDING,
+    semconv.APPROVAL_WAIT,
 )  # fmt: skip
 """Metrics that can be worked out from spans."""
+OPERATIONS: Final[Mapping[str, str]] = {
+    semconv.DISCOVERY: "discovery",
+    semconv.INFERENCE: "inference",
+    semconv.DISPATCH: "tool",
+    semconv.RUN: "inference",  # a rule that does not let the first attempt begin has no span of an attempt
+}
+"""What reliability rules decide about, by the span that says so."""
 
 
 def check(observed: Observed) -> Iterator[str]:
@@ -82,7 +90,7 @@ def _exemplar(where: str, exemplar: Any, name: str, observed: Observed) -> Itera
 def _expected(observed: Observed) -> Expected:
     expected: Expected = defaultdict(lambda: defaultdict(list))
     for seen in observed.phases:
-        for metric, extra, value in _measured(seen):
+        for metric, extra, value in (*_measured(seen), *_decided(seen)):
             source = {**_labelled(seen), **extra}
             labels = {name: source[name] for name in metric.attributes if source.get(name) is not None}
             expected[metric.name][frozenset(labels.items())].append(value)
@@ -118,6 +126,13 @@ def _approvals(seen: Seen) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], 
     for event in seen.span.events:
         if event.name == ApprovalRequested.name:
             yield semconv.APPROVAL_PENDING, event.attributes or {}, 1
+
+
+def _decided(seen: Seen) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], float]]:
+    operation = {semconv.OPERATION: OPERATIONS.get(seen.phase.name)}
+    for event in seen.span.events:
+        if event.name in DECISIONS:
+            yield semconv.RELIABILITY_DECISIONS, {**operation, **(event.attributes or {})}, 1
 
 
 def _labelled(seen: Seen) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.trace import format_span_id, format_trace_id
 
 from pellucid import semconv
+from pellucid.events import ReliabilityFailedFast, ReliabilityFellBack, ReliabilityRecovered, ReliabilityRetried
 from pellucid.telemetry.capture import CapturePolicy
 from pellucid.telemetry.phases import COMPOSE, DISCOVERY, DISPATCH, INFERENCE, RUN, Phase
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from pellucid.events import Event
     from pellucid_exporters.testing import Captured, Point
 
+DECISIONS: Final = frozenset(
+    event.name for event in (ReliabilityRetried, ReliabilityRecovered, ReliabilityFellBack, ReliabilityFailedFast)
+)
+"""What reliability rules had done: counted, told to listeners, and noted on the span where it happened."""
 PHASES: Final[Mapping[str, Phase]] = {phase.name: phase for phase in (RUN, DISCOVERY, COMPOSE, INFERENCE, DISPATCH)}
 
 

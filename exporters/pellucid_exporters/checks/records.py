@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,6 +11,7 @@ from pellucid import semconv
 from pellucid.events import (
     ReliabilityFellBack,
     ReliabilityRetried,
+    ToolDenied,
     ToolsActivated,
     ToolsBudgetExceeded,
     ToolsDeactivated,
@@ -19,7 +20,7 @@ from pellucid.events import (
     ToolsShadowed,
 )
 from pellucid_exporters.boundaries import boundary_of
-from pellucid_exporters.checks.observed import PHASES, Observed, Seen
+from pellucid_exporters.checks.observed import DECISIONS, PHASES, Observed, Seen
 
 if TYPE_CHECKING:
     from pellucid.events import Event
@@ -42,6 +43,8 @@ def check(observed: Observed) -> Iterator[str]:
         yield from _lines(seen, lines[seen.id])
         yield from _record(seen)
         yield from _tools(seen, events[seen.id])
+        yield from _denials(seen, [event for event in events[seen.id] if isinstance(event, ToolDenied)])
+        yield from _decisions(seen, events[seen.id])
     known = observed.by_id.keys() | observed.started.keys()
     kinds = {kind for phase in PHASES.values() for kind in (phase.started, phase.completed, phase.failed)}
     for stray in (event for event in observed.events if type(event) in kinds and event.span_id not in known):
@@ -89,8 +92,7 @@ def _failures(seen: Seen) -> int:
 def _tools(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
     """Check that what is told of tools is told of the span in which it happened, which says the same."""
     found = seen.attributes
-    # What is offered is found out when a request is composed, and when a run goes on, before the calls that waited.
-    offers = seen.phase.name == semconv.COMPOSE or semconv.RESUMED_FROM in found
+    offers = _offers(seen)
     for event in events:
         if isinstance(event, ToolsSearched):
             told: tuple[Any, ...] = (event.query, event.hits, event.names)
@@ -123,6 +125,37 @@ def _counts(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
     refused = sum(isinstance(event, ToolsRedefined) and event.refused for event in events)
     if seen.phase.name == semconv.COMPOSE and refused > found.get(semconv.COMPOSE_REDEFINED, 0):
         yield f"{seen} has more events of tools that are refused than it counts redefined ones: {refused}"
+
+
+def _offers(seen: Seen) -> bool:
+    """Say whether tools are offered in a span: when a request is composed, and when a run goes on that has waited."""
+    return seen.phase.name == semconv.COMPOSE or semconv.RESUMED_FROM in seen.attributes
+
+
+def _denials(seen: Seen, events: Sequence[ToolDenied]) -> Iterator[str]:
+    """Check that denials are told of the span in which the policy was asked, and that a call's span says it too."""
+    is_call, said = seen.phase.name == semconv.DISPATCH, seen.attributes.get(semconv.PERMISSION)
+    asked = {"offer": _offers(seen), "activation": _offers(seen) or is_call, "dispatch": is_call}
+    for event in events:
+        if not asked.get(event.stage, False):
+            yield f"{seen} has an event of a denial at stage {event.stage!r}"
+        decides = is_call and (event.stage == "dispatch" or event.permission == "halt")
+        if decides and said != event.permission:
+            yield f"{seen} has {semconv.PERMISSION}={said!r}, but its event says {event.permission!r}"
+
+
+def _decisions(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
+    """Check that listeners were told of what reliability rules had done in a span, and of nothing else."""
+    told = Counter((event.name, getattr(event, "attempt", None)) for event in events if event.name in DECISIONS)
+    noted = Counter(
+        (event.name, (event.attributes or {}).get(semconv.ATTEMPT))
+        for event in seen.span.events
+        if event.name in DECISIONS
+    )
+    for name, attempt in noted - told:
+        yield f"{seen} notes {name} at attempt {attempt}, but no event tells of it"
+    for name, attempt in told - noted:
+        yield f"{seen} has an event {name} of attempt {attempt} that it does not note"
 
 
 def _lines(seen: Seen, lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -20,7 +20,7 @@ from pellucid.models.base import ModelRequest, ModelResponse, StreamItem
 from pellucid.models.gemini_answers import Answer
 from pellucid.models.gemini_contents import Dialect, functions, parameters, refused
 from pellucid.models.gemini_http import Connection, NotAnEvent, streamed, watch
-from pellucid.models.wire import TIMEOUT, Clients, failure, server_of
+from pellucid.models.wire import TIMEOUT, Clients, failure, server_at
 
 _KEYS: Final = ("GOOGLE_API_KEY", "GEMINI_API_KEY")
 _BASE_URL: Final = "https://generativelanguage.googleapis.com/"
@@ -53,7 +53,7 @@ class GeminiModel:
             for them, and for what is no Gemini, the schema is put into the instructions unless this is true.
 
     Raises:
-        ConfigError: there is no key, or the SDK does not know one of the server tools.
+        ConfigError: there is no key, the base URL is none, or the SDK does not know one of the server tools.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class GeminiModel:
             self._key = key = _key(name, api_key)
             limits, url = httpx2.Timeout(timeout), base_url
             self._connections = Clients(lambda: Connection(api_key=key, base_url=url, timeout=limits))
-        self.server_address, self.server_port = server_of(base_url or _BASE_URL)
+        self.server_address, self.server_port = server_at(base_url or _BASE_URL, asked_by=repr(self))
         is_vertex = client is not None and client.vertexai
         self.provider_name = "gcp.vertex_ai" if is_vertex else "gcp.gemini"
         is_new = "gemini" in name and not _BEFORE_3.search(name)

@@ -26,6 +26,8 @@ TIMEOUT: Final = httpx2.Timeout(600.0, connect=10.0)
 SHORTEST_KEY: Final = 8
 """Characters of a key that is one; shorter ones are placeholders for servers that ask for none."""
 
+_PORTS: Final[Mapping[str, int]] = {"https": 443, "http": 80}
+
 
 @cache
 def trusted() -> ssl.SSLContext:
@@ -133,25 +135,20 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-def server_of(url: str) -> tuple[str | None, int | None]:
-    """Return the values of `server.address` and `server.port` for a base URL."""
-    parts = urlsplit(url)
-    return parts.hostname, parts.port or {"https": 443, "http": 80}.get(parts.scheme)
-
-
-def server_at(url: str, *, asked_by: str) -> tuple[str | None, int | None]:
+def server_at(url: str, *, asked_by: str) -> tuple[str, int]:
     """Return the values of `server.address` and `server.port` for the base URL of a model.
 
     Raises:
         ConfigError: it is none; says who asked.
     """
     try:
-        server = server_of(url)
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
     except ValueError as error:
         raise ConfigError(f"{asked_by}: {url!r} is no base URL: {error}") from error
-    if server[0] is None or not url.startswith(("http://", "https://")):
+    if host is None or parts.scheme not in _PORTS:
         raise ConfigError(f"{asked_by}: {url!r} is no base URL; write it with http:// or https://")
-    return server
+    return host, port or _PORTS[parts.scheme]
 
 
 def refuse_unknown(model: str, settings: Settings, known: AbstractSet[str]) -> None:

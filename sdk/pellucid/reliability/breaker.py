@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from pellucid.errors import ConfigError, DiscoveryBackoff, ErrorKind, error_kind_of
+from pellucid.errors import ConfigError, DiscoveryBackoff, DiscoveryError, ErrorKind, PolicyHalt, error_kind_of
 
 State: TypeAlias = Literal["closed", "half_open", "open"]
 
@@ -119,8 +119,10 @@ class Circuit:
 
     def counts(self, error: BaseException) -> bool | None:
         """Return whether an error is a failure of who was called, or None if it says nothing of it."""
-        if not isinstance(error, Exception) or isinstance(error, DiscoveryBackoff):
+        if not isinstance(error, Exception) or isinstance(error, DiscoveryBackoff | PolicyHalt):
             return None  # nothing was called, or not to its end
+        if isinstance(error, DiscoveryError) and error.joined:
+            return None  # it is a failure of whoever called, and counts there
         return True if error_kind_of(error) in self._options.on else None
 
     @property

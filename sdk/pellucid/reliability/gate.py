@@ -13,7 +13,6 @@ from opentelemetry.trace import Span
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
-from pellucid.context import CancelToken
 from pellucid.errors import (
     CircuitOpen,
     DiscoveryCircuitOpen,
@@ -51,11 +50,13 @@ _TOLD: Final[dict[Then, type[Event]]] = {
     "fallback": ReliabilityFellBack,
     "fail_fast": ReliabilityFailedFast,
 }
-_NOT_DONE: Final[dict[Then, str]] = {
-    "retry": "reliability.not_retried",
-    "retry_other": "reliability.not_retried",
-    "fallback": "reliability.not_fallen_back",
+_NOT_DONE: Final[dict[Then, tuple[str, str]]] = {
+    "retry": ("reliability.not_retried", "try again"),
+    "retry_other": ("reliability.not_retried", "try another model"),
+    "fallback": ("reliability.not_fallen_back", "fall back"),
 }
+"""The span event where a decision cannot be carried out, and what the failure says then."""
+
 _REFUSALS: Final[dict[Operation, type[CircuitOpen]]] = {
     "discovery": DiscoveryCircuitOpen,
     "inference": ModelCircuitOpen,
@@ -98,8 +99,8 @@ class Gate:
 
     Args:
         usage: Returns what the run has used.
-        signal: The run's; nothing is done again once it is cancelled.
-        bar: Returns why a decision cannot be carried out, if so; the attempt is then taken as it is.
+        over: Returns why nothing more may be begun in the run, if so.
+        bar: Returns why a decision about an error cannot be carried out, if so; the attempt is then taken as it is.
 
     Attributes:
         subject: What is called; another model after `retry_other`.
@@ -114,8 +115,8 @@ class Gate:
         subject: Subject,
         *,
         usage: Callable[[], Usage],
-        signal: CancelToken | None,
-        bar: Callable[[Decision], str | None],
+        over: Callable[[], str | None],
+        bar: Callable[[Decision, BaseException | None], str | None],
     ) -> None:
         self.subject = subject
         self.attempt = 0
@@ -123,7 +124,7 @@ class Gate:
         self._reliability = reliability
         self._scope = scope
         self._usage = usage
-        self._signal = signal
+        self._over = over
         self._bar = bar
         self._began = reliability.clock()
         self._situation: Situation | None = None
@@ -171,14 +172,26 @@ class Gate:
             raise
         self._tell_circuit(circuit, circuit.report(permit, failed=False))
 
+    async def judged(self, span: Span, call: Callable[[], Awaitable[T]]) -> T:
+        """Do one attempt that is admitted, and judge what came of it; for attempts without a span of their own."""
+        try:
+            with self.admitted():
+                response = await call()
+        except Exception as error:
+            self.judge(span, error=error)
+            raise
+        self.judge(span, response=response)
+        return response
+
     def judge(self, span: Span, *, response: object = None, error: Exception | None = None) -> None:
         """Decide about an attempt while its span is open, and tell of it there."""
         situation = self._situate(Success if error is None else Situation, response, error)
         self.taken = self._match(self._reliability.post_decide, situation)
         if self.taken is not None and (why := self._barred(self.taken[0], situation)) is not None:
-            self._note(span, _NOT_DONE[self.taken[0].then], {semconv.RELIABILITY_KIND: why})
-            if error is not None and self.taken[0].then == "fallback":
-                error.add_note(f"the rule {self.taken[1]!r} could not fall back: {why}")
+            name, what = _NOT_DONE[self.taken[0].then]
+            self._note(span, name, self._facts(self.taken[0].then, why))
+            if error is not None:
+                error.add_note(f"the rule {self.taken[1]!r} could not {what}: {why}")
             self.taken = None
         elif self.taken is not None and self.taken[0].then.startswith("retry") and self.attempt >= MAX_ATTEMPTS:
             self.taken = (Decision(then="fail_fast"), "max_attempts")
@@ -249,12 +262,11 @@ class Gate:
         """Return why a decision cannot be carried out, or None; settles how long to wait."""
         if decision.then not in _NOT_DONE:
             return None
-        if self._signal is not None and self._signal.cancelled:
-            return "cancelled"
-        if (why := self._bar(decision)) is not None or decision.then != "retry":
-            return why
         if situation.error_kind == "cancelled":
             return "cancelled"
+        why = self._over() or self._bar(decision, situation.error)
+        if why is not None or decision.then != "retry":
+            return why
         wait = self._waiting(decision, situation)
         if wait is None:
             return "retry_after"
@@ -325,12 +337,7 @@ class Gate:
 
     def _emit(self, event: type[Event], span: Span, situation: Situation, kind: str, then: str) -> None:
         error = situation.error
-        facts: dict[str, AttributeValue] = {
-            semconv.RELIABILITY_THEN: then,
-            semconv.RELIABILITY_KIND: kind,
-            semconv.ATTEMPT: self.attempt,
-        }
-        self._note(span, event.name, facts)
+        self._note(span, event.name, self._facts(then, kind))
         labels = {
             semconv.OPERATION: situation.operation,
             semconv.RELIABILITY_THEN: then,
@@ -349,6 +356,9 @@ class Gate:
         }
         known = {name: payload[name] for name in PAYLOADS[event]}
         self._scope.emit(event, span.get_span_context(), known)
+
+    def _facts(self, then: str, kind: str) -> dict[str, AttributeValue]:
+        return {semconv.RELIABILITY_THEN: then, semconv.RELIABILITY_KIND: kind, semconv.ATTEMPT: self.attempt}
 
     def _note(self, span: Span, name: str, facts: Mapping[str, AttributeValue]) -> None:
         try:

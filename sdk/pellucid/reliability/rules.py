@@ -118,7 +118,8 @@ def retry(*, backoff: float = 0.2, max_backoff: float = 30.0, honour_retry_after
     Args:
         backoff: Seconds that the first wait is at most; each further one is at most twice as long. Each is a random
             part of that, so that many who failed together do not come back together ("full jitter").
-        max_backoff: Seconds that no wait exceeds. Who asks for a longer one (`retry_after`) is not asked again.
+        max_backoff: Seconds that no wait exceeds. Who wants a longer one (`retry_after`) is not asked again: the
+            failure is raised at once.
         honour_retry_after: Wait as long as the failure says, if it says so.
 
     Raises:

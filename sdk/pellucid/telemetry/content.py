@@ -45,11 +45,12 @@ class Content:
         if recorded.json is not None:
             if len(recorded.json) >= REPEATED and attribute in _REFERABLE:
                 recorded = self._recorder.referring(recorded, format_span_id(self._span.get_span_context().span_id))
+            if size_of(recorded.json or "") > self._room:
+                recorded = recorded.within(self._room)
             size = size_of(recorded.json or "")
-            if size > self._room:
-                recorded, size = recorded.within(self._room), self._room
-            self._room -= size
-            self.attributes[attribute] = recorded.json or ""
+            if size <= self._room:  # there may not even be room for an empty list
+                self._room -= size
+                self.attributes[attribute] = recorded.json or ""
         if recorded.omitted:
             self._omitted += recorded.omitted
             self.attributes[semconv.CONTENT_OMITTED] = self._omitted

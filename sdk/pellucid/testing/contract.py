@@ -32,7 +32,7 @@ import pytest
 
 from pellucid.errors import ErrorKind
 from pellucid.messages import FinishReason, Message, ReasoningPart
-from pellucid.models import Model, ModelDelta, ModelResponse, StreamItem
+from pellucid.models import Model, ModelDelta, ModelResponse, StreamItem, candidates
 from pellucid.testing import samples
 from pellucid.testing.asking import (
     Bench,
@@ -296,9 +296,12 @@ class ModelContract(Bench):
     @both_ways
     @pytest.mark.parametrize("kind", samples.KINDS)
     async def test_failures_are_model_errors_with_kind_and_cause(self, kind: ErrorKind, way: Way) -> None:
-        """A failure of the vendor is a ModelError that says its kind, with the original error as its cause."""
+        """A failure of the vendor is a ModelError that says its kind, with the original error as its cause.
+
+        It is raised at once: what is tried again is for the rules of a run to say, which would else not be seen.
+        """
         wait = 7.0 if kind == "rate_limited" else None
-        async with self._model(Fails(kind=kind, retry_after=wait)) as (model, _):
+        async with self._model(Fails(kind=kind, retry_after=wait)) as (model, vendor):
             error = await failure(partial(ask, model, question(), way))
             assert error.error_kind == kind, f"the vendor failed with {kind!r}, the error says {error.error_kind!r}"
             assert error.__cause__ is not None, (
@@ -306,6 +309,10 @@ class ModelContract(Bench):
             )
             assert error.model, "the ModelError does not say which model failed"
             assert error.retry_after == wait, f"the vendor asks to wait {wait} s, the error says {error.retry_after}"
+            asked = len(vendor.received)
+            assert asked <= len(candidates(model)), (
+                f"the vendor was asked {asked} times; turn off the retries of its SDK"
+            )
 
     async def test_a_stream_that_breaks_is_an_error(self) -> None:
         """A stream that breaks off is an error, never a short answer that looks whole."""

@@ -5,7 +5,7 @@ from pellucid.tools.combined import combined
 from pellucid.tools.discovery_cache import DiscoveryProvider
 from pellucid.tools.explain import Explanation
 from pellucid.tools.listing import Lister
-from pellucid.tools.permission import PermissionRequest, Policy, Verdict
+from pellucid.tools.policy import PermissionRequest, Policy, Verdict
 from pellucid.tools.provider import ToolHub, ToolProvider
 from pellucid.tools.registry import ToolRegistry
 from pellucid.tools.skills import Skill

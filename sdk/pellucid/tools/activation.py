@@ -12,9 +12,10 @@ from pellucid.errors import ToolError
 from pellucid.events import ToolsActivated, ToolsDeactivated
 from pellucid.messages import Message, ToolResult
 from pellucid.telemetry import Scope
-from pellucid.tools.catalog import Catalog
+from pellucid.tools.catalog import Catalog, Denied
 from pellucid.tools.collisions import Binding
 from pellucid.tools.names import LAZY_DISCOVERY, TOOL_SEARCH
+from pellucid.tools.permission import Permissions
 
 META: Final = frozenset((TOOL_SEARCH, LAZY_DISCOVERY))
 _EARLIER: Final = -1
@@ -28,11 +29,13 @@ class Activation:
         active: By name, in the order of activation.
         iterations: Iterations that only discovered tools, which do not count as iterations.
         most: How many of these there may be.
+        permissions: Asked before a tool becomes active, if there is a policy.
     """
 
-    __slots__ = ("_kept", "_read", "_used", "active", "iterations", "most")
+    __slots__ = ("_kept", "_read", "_used", "active", "iterations", "most", "permissions")
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, permissions: Permissions | None) -> None:
+        self.permissions = permissions
         self.active: dict[str, Binding] = {}
         self.iterations = 0
         self.most = most
@@ -44,17 +47,37 @@ class Activation:
         """Begin with the tools that were active when a run came to wait, whatever its history says."""
         self._kept = names
 
-    def activate(self, scope: Scope, span: SpanContext, catalog: Catalog, name: str, *, via: str) -> None:
-        """Activate a tool, if the catalogue has it, it is lazy, and it is not active already."""
-        binding = catalog.lazy.get(name)
-        if binding is None:
-            return
-        is_new = name not in self.active
-        self.active.setdefault(name, binding)
-        self._use(name, scope.iteration)
-        if is_new:
-            payload = {"tool_name": name, "provider_id": binding.provider_id, "via": via}
-            scope.emit(ToolsActivated, span, payload)
+    async def activate(
+        self,
+        scope: Scope,
+        span: SpanContext,
+        catalog: Catalog,
+        names: Iterable[str],
+        *,
+        via: str,
+        tool_call_id: str | None = None,
+    ) -> Mapping[str, Denied]:
+        """Activate tools that the catalogue has, that are lazy, not active already, and not denied by the policy.
+
+        Returns:
+            Those that are denied.
+
+        Raises:
+            PolicyHalt: the policy ends the run; nothing was activated.
+        """
+        names = list(names)
+        wanted = {name: catalog.lazy[name] for name in names if name in catalog.lazy and name not in self.active}
+        denied: Mapping[str, Denied] = {}
+        if wanted and self.permissions is not None:
+            denied = await self.permissions.activation(scope, span, wanted.values(), tool_call_id)
+        for name, binding in wanted.items():
+            if name not in denied:
+                self.active[name] = binding
+                payload = {"tool_name": name, "provider_id": binding.provider_id, "via": via}
+                scope.emit(ToolsActivated, span, payload)
+        for name in names:
+            self._use(name, scope.iteration)
+        return denied
 
     def count(self, *, only_discovered: bool) -> None:
         """Count an iteration if it only discovered tools, as long as there may be more of these."""
@@ -74,24 +97,27 @@ class Activation:
                 error_type="max_discoveries",
             )
 
-    def restore(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> None:
-        """Activate what was active when it came to wait, or what its history says was; later note what was called."""
+    async def restore(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> None:
+        """Activate what was active when it came to wait, or what its history says was; later note what was called.
+
+        Raises:
+            PolicyHalt: the policy ends the run.
+        """
         if self._read == 0:
-            self._begin(scope, span, catalog, history)
+            await self._begin(scope, span, catalog, history)
         else:
             for name, _ in _answered(history[self._read :]):
                 self._use(name, scope.iteration - 1)
         self._read = len(history)
 
-    def _begin(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> None:
+    async def _begin(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> None:
         called = list(_answered(history))
         names, via = self._kept, "checkpoint"
         if names is None:
             # What was run had been active, also where the discovery is no longer in the history.
             ran = [name for name, result in called if not result.is_error]
             names, via = [*(name for name, _ in discovered(history)), *ran], "history"
-        for name in names:
-            self.activate(scope, span, catalog, name, via=via)
+        await self.activate(scope, span, catalog, names, via=via)
         for name in [*self.active, *(name for name, _ in called)]:
             self._use(name, _EARLIER)
         last = history[_last_asked(history) :]
@@ -114,7 +140,8 @@ class Activation:
                 continue
             if catalog.refusal(name) is not None:
                 continue  # it has changed and is refused; should it be again what it was, it is active again
-            self._deactivate(scope, span, binding, name, "not_lazy" if name in catalog.bindings else "removed")
+            reason = "denied" if name in catalog.denied else "not_lazy" if name in catalog.bindings else "removed"
+            self._deactivate(scope, span, binding, name, reason)
 
     def fit(self, scope: Scope, span: SpanContext, catalog: Catalog, most: int) -> None:
         """Forget tools until those that are left take no more than `most` tokens: what was used longest ago goes first.

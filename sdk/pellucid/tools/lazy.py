@@ -19,6 +19,7 @@ from pellucid.tools.catalog import Catalog
 from pellucid.tools.collisions import Binding, Shadowed
 from pellucid.tools.meta import meta_tools
 from pellucid.tools.names import LAZY_DISCOVERY, TOOL_SEARCH
+from pellucid.tools.permission import Permissions
 from pellucid.tools.tool import Builtin
 
 PROVIDER: Final = "lazy"
@@ -72,6 +73,9 @@ class OfferedCatalog(Catalog):
         """Return why a tool may not be called now, and what to do; None if it may."""
         if name in self.activation.active or name not in self.whole.lazy:
             return self.whole.refusal(name)
+        if (LAZY_DISCOVERY if name in self.whole.named else TOOL_SEARCH) not in self.metas:
+            text = f"Error: Tool '{name}' is not active, and you may not activate it. Go on without it."
+            return ToolError(text, error_type="tool_not_active")
         if name in self.whole.named:
             todo = f"discovered first. Call {LAZY_DISCOVERY} with toolNames: ['{name}'] to discover it."
         else:
@@ -97,15 +101,24 @@ class Offers:
 
     __slots__ = ("_latest", "_max_tokens", "_told", "activation")
 
-    def __init__(self, max_discoveries: int, max_tokens: int | None = None) -> None:
-        self.activation = Activation(max_discoveries)
+    def __init__(self, max_discoveries: int, permissions: Permissions | None, max_tokens: int | None = None) -> None:
+        self.activation = Activation(max_discoveries, permissions)
         self._max_tokens = max_tokens
         self._latest: OfferedCatalog | None = None
         self._told = 0
 
-    def of(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> Catalog:
-        """Return what is offered of a catalogue: the catalogue itself if nothing in it is lazy."""
-        offered = self._of(scope, span, catalog, history)
+    def metas(self, catalog: Catalog) -> Mapping[str, Binding]:
+        """Return the tools that discover the lazy ones of a catalogue, but for those that the policy denies."""
+        tools = meta_tools(self.activation, catalog)
+        return {name: Binding(tool, PROVIDER, Builtin()) for name, tool in tools.items() if name not in catalog.denied}
+
+    async def of(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> Catalog:
+        """Return what is offered of a catalogue: the catalogue itself if nothing in it is lazy.
+
+        Raises:
+            PolicyHalt: the policy ends the run when it is asked about a tool of the history.
+        """
+        offered = await self._of(scope, span, catalog, history)
         if self._max_tokens is not None:
             self._tell(scope, span, offered.tokens, self._max_tokens, catalog)
         return offered
@@ -117,16 +130,16 @@ class Offers:
             scope.emit(ToolsBudgetExceeded, span, payload)
         self._told = tokens
 
-    def _of(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> Catalog:
+    async def _of(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> Catalog:
         activation = self.activation
         if not catalog.lazy and not activation.active:
             return catalog
-        activation.restore(scope, span, catalog, history)
+        await activation.restore(scope, span, catalog, history)
         activation.revoke(scope, span, catalog)
         if not catalog.lazy:
             return catalog
         latest = self._latest
-        metas = latest.metas if latest is not None and latest.whole is catalog else metas_of(activation, catalog)
+        metas = latest.metas if latest is not None and latest.whole is catalog else self.metas(catalog)
         if self._max_tokens is not None:
             # With all that discover others: they come back when something is deactivated.
             fixed = catalog.eager_tokens + sum(meta.tool.tokens for meta in metas.values())
@@ -144,9 +157,3 @@ class Offers:
             activation=activation,
         )
         return self._latest
-
-
-def metas_of(activation: Activation, catalog: Catalog) -> dict[str, Binding]:
-    """Return the tools that discover the lazy ones of a catalogue, but for those that the policy denies."""
-    tools = meta_tools(activation, catalog)
-    return {name: Binding(tool, PROVIDER, Builtin()) for name, tool in tools.items() if name not in catalog.denied}

@@ -6,6 +6,7 @@ import inspect
 import threading
 import time
 from collections.abc import Awaitable, Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import anyio
@@ -16,7 +17,7 @@ from pellucid.background import OutOfTime, race
 from pellucid.context import DiscoveryContext
 from pellucid.errors import DiscoveryError, DiscoveryTimeout, describe, first_of
 from pellucid.events import ToolsCatalogChanged, ToolsQuarantined
-from pellucid.telemetry import DISCOVERY, Boundary, Recorded, Scope, boundary, once
+from pellucid.telemetry import DISCOVERY, Boundary, Recorded, Scope, boundary, current_scope, once
 from pellucid.telemetry.recording import Recorder
 from pellucid.tools.catalog import ProviderCatalog, as_sequence, check_catalog
 from pellucid.tools.provider import ProviderFacts, ToolProvider
@@ -65,22 +66,41 @@ class Lister:
             ctx = ctx.reporting(_Report(b), b.attributes, within)
             scope.instruments.hubs.declare(provider_id, facts.objective)
             if guard is None:
-                catalog = self.check(await self._ask(scope, ctx, within))
+                catalog = await self._checked_answer(scope, b, ctx, within)
             else:
                 asked = ctx
-                catalog = await guard(self, b, ctx, lambda: self._checked_answer(scope, b, asked, within))
+                catalog = await guard(self, b, ctx, lambda: self._known_answer(scope, b, asked, within))
             self._note(scope, b, ctx, catalog)
             return catalog
 
     async def _checked_answer(
         self, scope: Scope, b: Boundary, ctx: DiscoveryContext, within: float | None
     ) -> ProviderCatalog:
-        catalog = self.check(await self._ask(scope, ctx, within))
+        try:
+            return self.check(await self._ask(scope, ctx, within))
+        except DiscoveryError as error:
+            error.joined = error.joined or b.noted("cache") == "joined"
+            raise
+
+    async def _known_answer(
+        self, scope: Scope, b: Boundary, ctx: DiscoveryContext, within: float | None
+    ) -> ProviderCatalog:
+        """Return the answer, and remember it for `last_known`."""
+        b.note(cache="none")  # what an attempt before this one said is not this one's
+        catalog = await self._checked_answer(scope, b, ctx, within)
         with self._lock:  # what a rule puts in its place is not the provider's
             known = self._known.get(_audience(ctx))
             if known is None or known[0] is not catalog or b.noted("cache") != "stale":
                 self._known.keep(_audience(ctx), (catalog, time.monotonic()), len(catalog.tools))
         return catalog
+
+    async def peek(self, ctx: DiscoveryContext, within: float | None) -> ProviderCatalog:
+        """Return what the provider lists, outside of a run: without a boundary, and as if it had not been asked.
+
+        Raises:
+            DiscoveryError: as for `list`.
+        """
+        return self.check(await self._ask(current_scope(), replace(ctx, timeout=within), within))
 
     def last_known(self, ctx: DiscoveryContext) -> tuple[ProviderCatalog, float] | None:
         """Return what the provider listed last for this identity and these skills, and when by the monotonic clock."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
@@ -18,7 +18,7 @@ from pellucid.events import ToolsSearched
 from pellucid.schema import Validator
 from pellucid.telemetry import current_scope
 from pellucid.tools.activation import Activation
-from pellucid.tools.catalog import Catalog
+from pellucid.tools.catalog import Catalog, Denied
 from pellucid.tools.names import LAZY_DISCOVERY, TOOL_SEARCH
 from pellucid.tools.search import Hit
 from pellucid.tools.tool import Mcp, MetaTool, Tool
@@ -39,6 +39,7 @@ BIG: Final = 500
 """Tools from which on searching is done in a worker thread, because it takes long enough to be noticed; no close names
 are looked for among so many."""
 
+_DENIED: Final = "Do not ask for it again; go on without it."
 _NAMES: Final[JSONObject] = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 64}
 _SEARCH_SCHEMA: Final[JSONObject] = {
     "type": "object",
@@ -135,9 +136,9 @@ class _Search:
         self._activation.check()
         if names := _several(given.get("names")):
             wanted = [given["name"], *names] if given.get("name") else names
-            return {"tools": [await self._activate(name, FEW_HITS) for name in dict.fromkeys(wanted)]}
+            return {"tools": await self._activate(list(dict.fromkeys(wanted)), ctx, FEW_HITS)}
         if given.get("name"):
-            return await self._activate(given["name"])
+            return (await self._activate([given["name"]], ctx))[0]
         if str(given.get("query") or "").strip():
             return await self._search(given["query"])
         raise ToolError(
@@ -169,13 +170,24 @@ class _Search:
         )
         return {"results": _listed(hits), "total": total, "hint": hint}
 
-    async def _activate(self, name: str, most: int = MOST_HITS) -> JSONObject:
-        binding = self._catalog.searched.get(name)
-        if binding is None:
-            return await self._unknown(name, most)
-        span = trace.get_current_span().get_span_context()
-        self._activation.activate(current_scope(), span, self._catalog, name, via=TOOL_SEARCH)
-        tool = binding.tool
+    async def _activate(self, names: Sequence[str], ctx: ToolContext, most: int = MOST_HITS) -> list[JSONObject]:
+        searched = self._catalog.searched
+        wanted = [name for name in names if name in searched]
+        scope, span = current_scope(), trace.get_current_span().get_span_context()
+        denied = await self._activation.activate(
+            scope, span, self._catalog, wanted, via=TOOL_SEARCH, tool_call_id=ctx.tool_call_id
+        )
+        return [
+            self._activated(known.tool, denied.get(name))
+            if (known := searched.get(name)) is not None
+            else await self._unknown(name, most)
+            for name in names
+        ]
+
+    def _activated(self, tool: Tool, denied: Denied | None) -> JSONObject:
+        name = tool.name
+        if denied is not None:
+            return {"activated": False, "name": name, "error": f"permission denied: {denied.reason}", "hint": _DENIED}
         return {
             "activated": True,
             "name": name,
@@ -216,12 +228,23 @@ def discovery_tool(activation: Activation, catalog: Catalog) -> Tool:
         scope, span = current_scope(), trace.get_current_span().get_span_context()
         found: list[JSONObject] = []
         errors: list[str] = []
-        for name in dict.fromkeys(_several(arguments["toolNames"])):
+        names = list(dict.fromkeys(_several(arguments["toolNames"])))
+        denied = await activation.activate(
+            scope,
+            span,
+            catalog,
+            [name for name in names if name in named],
+            via=LAZY_DISCOVERY,
+            tool_call_id=ctx.tool_call_id,
+        )
+        for name in names:
             if name not in named:
                 left = [each for each in named if each not in activation.active]
                 errors.append(_unknown(name, left, list(named)) if len(errors) < MOST_EXPLAINED else _unknown_too(name))
                 continue
-            activation.activate(scope, span, catalog, name, via=LAZY_DISCOVERY)
+            if name in denied:
+                errors.append(f"Permission denied: tool '{name}' was not activated: {denied[name].reason}. {_DENIED}")
+                continue
             tool = named[name].tool
             found.append({"name": name, "description": tool.description, "inputSchema": tool.input_schema})
         return {"tools": found, "errors": errors} if errors else {"tools": found}

@@ -2,100 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Final, Literal, TypeAlias, get_args
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from opentelemetry.trace import SpanContext
 
-from pellucid.context import Identity
 from pellucid.errors import PermissionDenied, PolicyHalt, describe, error_type_of
 from pellucid.events import ToolDenied
 from pellucid.telemetry import Scope
-from pellucid.tools.activation import Activation
 from pellucid.tools.catalog import Catalog, Denied, PermittedCatalog
 from pellucid.tools.collisions import Binding
-from pellucid.tools.lazy import metas_of
+from pellucid.tools.policy import PERMITTED, PermissionRequest, Policy, Ruling, Stage, ask
 from pellucid.tools.remembered import Remembered
-from pellucid.tools.tool import Tool
 from pellucid.types import JSONObject
-
-Stage: TypeAlias = Literal["offer", "dispatch"]
-Permission: TypeAlias = Literal["allow", "ask", "deny", "halt"]
-PERMISSIONS: Final = get_args(Permission)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PermissionRequest:
-    """What a policy is asked.
-
-    Attributes:
-        stage: `offer`: may the model see the tool? `dispatch`: may it make this call?
-        tool: The tool.
-        provider_id: Who lists it.
-        agent: Name of the agent.
-        run_id: The run.
-        iteration: 1-based. An answer to `offer` holds for as long as the run's catalogue is the same.
-        identity: On whose behalf the run happens.
-        tool_call_id: The model's id of the call; None at `offer`.
-        arguments: What the model sent, valid by the tool's schema; None at `offer`.
-    """
-
-    stage: Stage
-    tool: Tool
-    provider_id: str
-    agent: str = ""
-    run_id: str = ""
-    iteration: int = 1
-    identity: Identity | None = None
-    tool_call_id: str | None = None
-    arguments: JSONObject | None = None
-
-    @property
-    def tool_name(self) -> str:
-        """Name of the tool."""
-        return self.tool.name
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a policy decides. Attributes: reason: told to the model, and shown in telemetry."""
-
-    permission: Permission
-    reason: str | None = None
-
-
-Policy: TypeAlias = Callable[[PermissionRequest], str | Verdict | Awaitable[str | Verdict]]
-"""Decides whether a model may see and call a tool; sync or async: `allow`, `ask`, `deny`, `halt`, or a `Verdict`. With
-`ask` it may see the tool, and a person decides about the call. If it raises, or answers something else, it is a no."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ruling:
-    """What came of asking. Attributes: fault: what the policy raised, which is a no."""
-
-    permission: Permission
-    reason: str
-    fault: Exception | None = None
-
-
-async def ask(policy: Policy, request: PermissionRequest) -> Ruling:
-    """Ask a policy. One that raises, or answers something else than a permission, denies."""
-    try:
-        answer: object = policy(request)
-        if inspect.isawaitable(answer):
-            answer = await answer
-    except Exception as error:  # noqa: BLE001  (the policy is the application's; its failure is a denial, and told)
-        return Ruling("deny", "the policy failed", error)
-    verdict = answer if isinstance(answer, Verdict) else Verdict(answer)  # type: ignore[arg-type]  # checked next
-    if verdict.permission not in PERMISSIONS:
-        fault = TypeError(
-            f"the policy answered {type(answer).__name__} instead of 'allow', 'ask', 'deny', 'halt' or a Verdict"
-        )
-        return Ruling("deny", "the policy gave no valid answer", fault)
-    default = "the policy does not allow it" if verdict.permission != "ask" else "the policy asks a person"
-    return Ruling(verdict.permission, verdict.reason or default)
 
 
 class Permissions:
@@ -103,48 +21,74 @@ class Permissions:
 
     Attributes:
         policy: The policy.
+        within: Seconds that it may take to answer; None for no bound.
     """
 
-    __slots__ = ("_made", "policy")
+    __slots__ = ("_made", "policy", "within")
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, within: float | None) -> None:
         self.policy = policy
+        self.within = within
         self._made: Remembered[PermittedCatalog] = Remembered()
 
-    async def offer(self, scope: Scope, span: SpanContext, catalog: Catalog, told: set[str]) -> Catalog:
+    async def offer(
+        self,
+        scope: Scope,
+        span: SpanContext,
+        catalog: Catalog,
+        told: set[str],
+        metas: Callable[[Catalog], Mapping[str, Binding]],
+    ) -> Catalog:
         """Return the catalogue without the tools that the policy denies; `told` are those that an event told of.
+
+        Then it is asked about `metas`, the tools that discover the lazy ones among those that are left.
 
         Raises:
             PolicyHalt: the policy ends the run.
         """
-        denied = await self._denied(scope, span, catalog.bindings, told)
-        permitted = self._without(catalog, denied) if denied else catalog
-        # What discovers the tools that are left is a tool like any other.
-        metas = await self._denied(scope, span, metas_of(Activation(0), permitted), told)
-        return self._without(catalog, {**denied, **metas}) if metas else permitted
+        requests = [_request(scope, "offer", binding) for binding in catalog.bindings.values()]
+        denied = await self._denied(scope, span, requests, told)
+        offered = self._without(catalog, denied)
+        if not offered.lazy:
+            return offered
+        requests = [_request(scope, "offer", binding) for binding in metas(offered).values()]
+        return self._without(catalog, denied | await self._denied(scope, span, requests, told))
+
+    async def activation(
+        self, scope: Scope, span: SpanContext, bindings: Iterable[Binding], tool_call_id: str | None
+    ) -> Mapping[str, Denied]:
+        """Return which of some lazy tools may not be activated.
+
+        Raises:
+            PolicyHalt: the policy ends the run.
+        """
+        requests = [_request(scope, "activation", binding, tool_call_id) for binding in bindings]
+        return await self._denied(scope, span, requests)
 
     async def _denied(
-        self, scope: Scope, span: SpanContext, bindings: Mapping[str, Binding], told: set[str]
+        self, scope: Scope, span: SpanContext, requests: Sequence[PermissionRequest], told: set[str] | None = None
     ) -> dict[str, Denied]:
-        """Return those of the tools that the policy denies."""
+        """Ask, tell of what is denied unless that was `told`, and return it."""
         denied: dict[str, Denied] = {}
-        for name, binding in bindings.items():
-            request = _request(scope, "offer", binding)
-            ruling = await ask(self.policy, request)
-            if ruling.permission in ("allow", "ask"):
+        # As many rulings as there are up to the first halt.
+        for request, ruling in zip(requests, await ask(self.policy, requests, self.within), strict=False):
+            if ruling.permission in PERMITTED:
                 continue
-            if ruling.permission == "halt" or name not in told:
-                told.add(name)
+            name = request.tool.name
+            if ruling.permission == "halt" or told is None or name not in told:
                 _tell(scope, span, request, ruling)
             if ruling.permission == "halt":
-                raise PolicyHalt(name, "offer", ruling.reason)
-            denied[name] = Denied(binding, ruling.reason)
+                raise PolicyHalt(name, request.stage, ruling.reason)
+            if told is not None:
+                told.add(name)
+            denied[name] = Denied(Binding(request.tool, request.provider_id, request.tool.source), ruling.reason)
         return denied
 
     async def rule(self, scope: Scope, binding: Binding, arguments: JSONObject, tool_call_id: str) -> Ruling:
         """Ask the policy about a call, without telling of it."""
-        request = _request(scope, "dispatch", binding)
-        return await ask(self.policy, replace(request, arguments=arguments, tool_call_id=tool_call_id))
+        request = _request(scope, "dispatch", binding, tool_call_id, arguments)
+        [ruling] = await ask(self.policy, [request], self.within)
+        return ruling
 
     def check(self, scope: Scope, span: SpanContext, binding: Binding, tool_call_id: str, ruling: Ruling) -> None:
         """Check that a ruling lets a call be made.
@@ -155,7 +99,7 @@ class Permissions:
         """
         if ruling.permission == "allow":
             return
-        request = replace(_request(scope, "dispatch", binding), tool_call_id=tool_call_id)
+        request = _request(scope, "dispatch", binding, tool_call_id)
         _tell(scope, span, request, ruling)
         if ruling.permission == "halt":
             raise PolicyHalt(binding.tool.name, "dispatch", ruling.reason)
@@ -163,12 +107,14 @@ class Permissions:
 
     def refuse(self, scope: Scope, span: SpanContext, denied: Denied, tool_call_id: str) -> PermissionDenied:
         """Return the error for a call of a tool that was not offered."""
-        request = replace(_request(scope, "dispatch", denied.binding), tool_call_id=tool_call_id)
+        request = _request(scope, "dispatch", denied.binding, tool_call_id)
         _tell(scope, span, request, Ruling("deny", denied.reason))
         return PermissionDenied(denied.binding.tool.name, denied.reason)
 
     def _without(self, catalog: Catalog, denied: Mapping[str, Denied]) -> Catalog:
         """Return the same catalogue for the same denials, so that work on it is done once and not by each run."""
+        if not denied:
+            return catalog
         key = (id(catalog), frozenset((name, each.reason) for name, each in denied.items()))
         made = self._made.get(key)
         if made is None:
@@ -184,7 +130,13 @@ class Permissions:
         return made
 
 
-def _request(scope: Scope, stage: Stage, binding: Binding) -> PermissionRequest:
+def _request(
+    scope: Scope,
+    stage: Stage,
+    binding: Binding,
+    tool_call_id: str | None = None,
+    arguments: JSONObject | None = None,
+) -> PermissionRequest:
     return PermissionRequest(
         stage=stage,
         tool=binding.tool,
@@ -193,6 +145,8 @@ def _request(scope: Scope, stage: Stage, binding: Binding) -> PermissionRequest:
         run_id=scope.run_id,
         iteration=scope.iteration,
         identity=scope.identity,
+        tool_call_id=tool_call_id,
+        arguments=arguments,
     )
 
 

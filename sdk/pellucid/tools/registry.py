@@ -149,6 +149,11 @@ class ToolRegistry:
         """Return the names that are listed, sorted."""
         return [each.name for each in self._now().listed]
 
+    @property
+    def shadowed(self) -> Sequence[Shadowed]:
+        """Tools that have the name of another one, of another source."""
+        return self._now().shadowed
+
     def list_schemas(self) -> list[JSONObject]:
         """Return what there is as data, sorted by name: `name`, `description`, `parameters` and `source`.
 
