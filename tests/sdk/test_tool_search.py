@@ -128,6 +128,13 @@ async def test_words_run_together_are_found_where_nothing_else_is() -> None:
     assert await ranked("ather", FOREIGN) == ["getweather", "weather_kr", "weather_jp"]
 
 
+@pytest.mark.parametrize("query", ["github", "GitHub", "GITHUB"])
+@pytest.mark.parametrize("name", ["github_fetch", "GitHubFetch", "GITHUB_FETCH"])
+async def test_a_product_is_found_in_whatever_case_it_is_written(query: str, name: str) -> None:
+    """A name in mixed case is its parts, and one word too."""
+    assert (await ranked(query, [made("hubspot_fetch"), made("gitlab_fetch"), made(name)]))[0] == name
+
+
 async def test_names_that_differ_in_case_both_come_first() -> None:
     """Whoever types one of them means one of the two."""
     tools = [made("list_list", "List a list.", tags=("list",)), made("List", "x"), made("list", "y")]

@@ -41,6 +41,7 @@ _DENSE: Final = (
 """Scripts without spaces, or with whole phrases between them: Thai and its neighbours, Chinese, Japanese, Korean."""
 
 _WORD: Final = re.compile(rf"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[{_DENSE}]+|[^\W\d_A-Za-z{_DENSE}]+")
+_MIXED: Final = re.compile(r"[A-Za-z]*[a-z][A-Z][A-Za-z]*")
 _IS_DENSE: Final = re.compile(f"[{_DENSE}]")
 _ACCENT: Final = re.compile("[\u0300-\u036f]")
 
@@ -104,13 +105,15 @@ class SearchIndex:
 def words(text: str) -> Iterator[str]:
     """Yield the words that say something, without endings and accents; `camelCase` and `snake_case` are two words each.
 
-    Of what is written without spaces each two characters that follow each other are a word.
+    What is written in mixed case is one word too, so that `GitHub` is found as `github`, and the other way round. Of what is written without spaces each two characters that follow each other are a word.
     """
     for word in map(str.lower, _WORD.findall(text if text.isascii() else _plain(text))):
         if len(word) > 1 and _IS_DENSE.match(word):
             yield from map("".join, pairwise(word))
         elif word not in EMPTY:
             yield _stem(word)
+    for word in _MIXED.findall(text):
+        yield _stem(word.lower())
 
 
 def _plain(text: str) -> str:
@@ -120,7 +123,7 @@ def _plain(text: str) -> str:
 
 
 def _stem(word: str) -> str:
-    """Return a word without its plural, `-ing` or `-ed`; alike for forms of one word, if not always a word."""
+    """Return a word without its plural, `-ing` or `-ed`; alike for most forms of one word, if not always a word."""
     if len(word) > 4 and word.endswith("ies"):  # noqa: PLR2004  (shorter ones are no plurals)
         return word[:-3] + "y"
     if len(word) > 3 and word.endswith("s") and not word.endswith("ss"):  # noqa: PLR2004
