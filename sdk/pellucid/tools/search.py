@@ -105,7 +105,8 @@ class SearchIndex:
 def words(text: str) -> Iterator[str]:
     """Yield the words that say something, without endings and accents; `camelCase` and `snake_case` are two words each.
 
-    What is written in mixed case is one word too, so that `GitHub` is found as `github`, and the other way round. Of what is written without spaces each two characters that follow each other are a word.
+    What is written in mixed case is one word too, so that `GitHub` is found as `github`, and the other way round. Of
+    what is written without spaces each two characters that follow each other are a word.
     """
     for word in map(str.lower, _WORD.findall(text if text.isascii() else _plain(text))):
         if len(word) > 1 and _IS_DENSE.match(word):
