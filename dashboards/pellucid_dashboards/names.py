@@ -1,0 +1,18 @@
+"""Names of `pellucid.semconv` as Prometheus has them."""
+
+from __future__ import annotations
+
+from pellucid.semconv import Metric
+from pellucid_exporters.naming import to_labels, to_name
+
+
+def series(metric: Metric, suffix: str = "") -> str:
+    """Return the name of a metric's series: of a counter with `_total`, of a histogram with a `suffix` such as `_bucket`."""
+    family, _ = to_name(metric.name, metric.unit, metric.kind)
+    return f"{family}_total" if metric.kind == "counter" else f"{family}{suffix}"
+
+
+def label(attribute: str) -> str:
+    """Return the label of an attribute."""
+    [(name, _)] = to_labels({attribute: ""})
+    return name
