@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from inspect import isawaitable
 from typing import Any
 
 from pellucid.approvals import ApprovalRequest, Settled
+from pellucid.background import race
 from pellucid.context import ToolContext
 from pellucid.errors import PolicyHalt, ToolError
 from pellucid.messages import ToolCall, id_of
@@ -76,9 +78,13 @@ async def _needed(run: Run, tool: Tool, arguments: JSONObject, call: ToolCall) -
         return tool.needs_approval, None
     try:
         answer = tool.needs_approval(arguments, context_of(run, call))
-        return bool(await answer if isawaitable(answer) else answer), None
+        return bool(await race(_awaited, answer) if isawaitable(answer) else answer), None
     except Exception as error:  # noqa: BLE001  (the predicate is the application's; its failure is told with the request)
         return True, error
+
+
+async def _awaited(answer: Awaitable[bool]) -> bool:
+    return await answer
 
 
 def context_of(run: Run, call: ToolCall, **more: Any) -> ToolContext:
@@ -149,8 +155,8 @@ def arguments_of(tool: Tool, call: ToolCall) -> JSONObject:
     arguments: object = call.arguments or {}
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments)
-        except ValueError as error:
+            arguments = json.loads(arguments, parse_constant=_no_constant)
+        except (ValueError, RecursionError) as error:
             raise ToolError(
                 f"The arguments of {tool.name!r} are not JSON: {error}. Send one JSON object.",
                 error_type="invalid_arguments",
@@ -167,6 +173,10 @@ def arguments_of(tool: Tool, call: ToolCall) -> JSONObject:
             error_type="invalid_arguments",
         )
     return arguments
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
 
 
 async def permit(

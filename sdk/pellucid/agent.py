@@ -284,7 +284,7 @@ class Agent(Generic[OutputT]):
             AlreadyResumed: it was resumed before.
             PellucidError: whatever else `run` raises.
         """
-        what = Resumed(Checkpoint.from_dict(checkpoint), decisions, claims)
+        what = Resumed(Checkpoint.from_dict(checkpoint), tuple(decisions), claims)
         return await execute(self._resumed(what, _Around(identity=identity, signal=signal, deps=deps)))
 
     def resume_sync(
@@ -320,7 +320,7 @@ class Agent(Generic[OutputT]):
             CheckpointError: the checkpoint or a decision is not valid.
         """
         readers = Listeners()
-        what = Resumed(Checkpoint.from_dict(checkpoint), decisions, claims)
+        what = Resumed(Checkpoint.from_dict(checkpoint), tuple(decisions), claims)
         around = _Around(identity=identity, signal=signal, deps=deps, stream=readers)
         return RunStream[OutputT](readers, self._resumed(what, around))
 

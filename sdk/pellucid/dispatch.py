@@ -27,7 +27,7 @@ from pellucid.admission import (
     resolve,
 )
 from pellucid.approvals import Settled
-from pellucid.background import OutOfTime, call_soon, race
+from pellucid.background import ForeignCancellation, OutOfTime, call_soon, race
 from pellucid.context import ToolContext
 from pellucid.errors import PolicyHalt, ReliabilityFailFast, ToolError, describe, first_of
 from pellucid.events import ToolProgress
@@ -69,7 +69,8 @@ async def dispatch(
         if settled is not None:
             known = Admission(began=run.now(), settled=settled.get(id_of(call)), is_resumed=True)
         else:
-            known = await admit(run, catalog, call)
+            known = await _admitted(run, catalog, call)
+        run.check_open()
         came[id_of(call)] = known if isinstance(known, Waiting) else await _execute(run, catalog, call, known)
 
     if len(first) == 1:
@@ -89,9 +90,24 @@ async def dispatch(
         except BaseExceptionGroup as several:
             ended = first_of(several)
             raise ended from ended.__cause__
+    if first.keys() - came.keys():
+        raise ForeignCancellation("what decides about a tool call was cancelled although nobody asked for it")
     for call in repeated:
         came[id_of(call)] = _refuse_repeated(run, catalog, call, came[id_of(call)])
     return _gathered({call_id: came[call_id] for call_id in first})
+
+
+async def _admitted(run: Run, catalog: Catalog, call: ToolCall) -> Admission | Waiting:
+    """Admit a call. It has a span when it is made or refused, and if the run ends before that is known."""
+    began = run.now()
+    try:
+        return await admit(run, catalog, call)
+    except BaseException:
+        if not run.closed:
+            with _observed(run, listed(catalog, call), call, began) as b:
+                b.input(call.arguments)
+                raise
+        raise
 
 
 def _gathered(came: Mapping[str, _Came]) -> Paused:
@@ -123,6 +139,8 @@ async def _execute(run: Run, catalog: Catalog, call: ToolCall, known: Admission)
                 value = await _guarded(run, b, run.setup.reliability, found, call, known)
             if isinstance(value, Suspended):
                 b.note(approval="awaiting")
+                if value.fault is not None:
+                    b.fail(value.fault)
                 b.output({"approvals": [request.approval_id for request in value.approvals]})
                 return value
             response = to_response(value, run.limits.max_result_bytes)
@@ -163,6 +181,8 @@ async def _guarded(
         except Exception as error:
             gate.judge(b.span, error=error)
             raise
+        if isinstance(value, Suspended):
+            return value  # it has not come to anything yet
         gate.judge(b.span, response=value)
         return value
 

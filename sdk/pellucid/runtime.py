@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -18,13 +19,13 @@ from pellucid.checkpoint import Resumption, in_trace
 from pellucid.compose import compose, offer
 from pellucid.discovery import discover
 from pellucid.dispatch import dispatch
-from pellucid.errors import OutputError, PolicyHalt, RunCancelled, RunTimeout, describe
+from pellucid.errors import OutputError, PolicyHalt, RunCancelled, RunTimeout, ToolError, describe
 from pellucid.events import OutputRejected
 from pellucid.inference import infer
 from pellucid.messages import Message, ToolCall, ToolResult, id_of
 from pellucid.models import ModelResponse, candidates
 from pellucid.output import Mismatch, repair, said
-from pellucid.pausing import AWAITING_APPROVAL, in_order, pause, take_up
+from pellucid.pausing import AWAITING_APPROVAL, in_order, pause, take_up, withdraw
 from pellucid.run import Paused, Run, RunResult, Status, Waiting
 from pellucid.telemetry import RUN, Boundary, boundary, enter_scope, leave_scope
 from pellucid.tools.catalog import Catalog
@@ -110,6 +111,7 @@ async def _observed(run: Run) -> RunResult[Any]:
         if setup.description and b.records:
             b.note(description=run.label(setup.description))
         entered = enter_scope(run)
+        run.open[run] = partial(withdraw, run, b)  # also if it is left behind
         try:
             b.record_input(lambda recorder: recorder.messages(tuple(run.messages)))
             return _finish(run, b, *await _loop(run, b))
@@ -122,6 +124,8 @@ async def _observed(run: Run) -> RunResult[Any]:
                 raise RunCancelled(run.agent, run.signal.reason) from error
             raise
         finally:
+            if run.open.pop(run, None) is not None:
+                withdraw(run, b)
             leave_scope(entered)
 
 
@@ -135,6 +139,7 @@ async def _loop(run: Run, b: Boundary) -> tuple[Status, str, str]:
         run.iteration += 1
         b.note(iterations=run.iteration)
         request, catalog = await compose(run, await discover(run))
+        run.check_open()
         response = await infer(run, request, catalog)
         _tally(run, b)
         run.messages.append(_without_repeated_ids(response.message))
@@ -164,7 +169,8 @@ async def _go_on(run: Run, b: Boundary, resumed: Resumption) -> tuple[Catalog, s
     except PolicyHalt as halt:
         run.messages.append(Message("tool", in_order(calls, _not_made(halt, calls), resumed.results)))
         raise
-    done = await dispatch(run, catalog, await take_up(resumed, catalog, calls), resumed.settled)
+    done = await dispatch(run, catalog, await take_up(run, resumed, catalog, calls), resumed.settled)
+    resumed.nested.clear()  # what did not come to go on never will: a later call may have the same id
     results = in_order(calls, resumed.results, _by_id(done.results))
     paused = Paused(results, [*done.waiting, *waiting], {**done.nested, **resumed.left})
     return catalog, await _heed(run, catalog, paused)
@@ -173,12 +179,15 @@ async def _go_on(run: Run, b: Boundary, resumed: Resumption) -> tuple[Catalog, s
 async def _heed(run: Run, catalog: Catalog, done: Paused) -> str | None:
     """Go on with what came of the calls of a message; return why the loop is over, if it is."""
     calls = run.messages[-1].tool_calls
-    if run.closed:
-        await checkpoint()  # it was cancelled while a tool did not let itself be stopped: here it hears of it
+    run.check_open()
     if run.halted is not None:
         run.messages.append(Message("tool", in_order(calls, _not_made(run.halted, calls), _by_id(done.results))))
         raise run.halted
     if done.waiting:
+        if not run.may_wait:
+            raise ToolError(
+                f"Agent {run.agent!r} waits for approval, which cannot be asked for here.", error_type="approval"
+            )
         run.paused = done
         return AWAITING_APPROVAL
     run.messages.append(Message("tool", done.results))
