@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from inspect import isawaitable
-from typing import Any
+from typing import Any, Final
 
 from pellucid.approvals import ApprovalRequest, Settled
 from pellucid.background import race
@@ -31,23 +31,34 @@ class Admission:
     """What is known of a call before it is made.
 
     Attributes:
-        began: When that was begun to be found out, by `Run.now()`.
+        began: When that was begun to be found out, by `Run.now()`, if it took any time.
+        arguments: What the tool gets, if they were read and are valid.
         ruling: What the policy said of it, if there is one and it was asked.
         settled: What a person decided, if one was asked.
         is_resumed: Whether it was admitted before, in the run that this one goes on from.
     """
 
-    began: int
+    began: int | None = None
+    arguments: JSONObject | None = None
     ruling: Ruling | None = None
     settled: Settled | None = None
     is_resumed: bool = False
+
+
+UNASKED: Final = Admission()
+"""Of a call that nobody has to be asked about."""
+
+
+def asks(run: Run, binding: Binding | None) -> bool:
+    """Return whether anybody has to be asked about a call of a tool: the policy, or a person."""
+    return run.setup.permissions is not None or (binding is not None and bool(binding.tool.needs_approval))
 
 
 async def admit(run: Run, catalog: Catalog, call: ToolCall) -> Admission | Waiting:
     """Find out whether a call has to wait for a person. Whatever else keeps it from being made is for its own span."""
     began, permissions = run.now(), run.setup.permissions
     binding = catalog.find(call.name)
-    if binding is None or not (binding.tool.needs_approval or permissions) or catalog.refusal(call.name) is not None:
+    if binding is None or catalog.refusal(call.name) is not None:
         return Admission(began=began)
     try:
         arguments = arguments_of(binding.tool, call)
@@ -55,10 +66,10 @@ async def admit(run: Run, catalog: Catalog, call: ToolCall) -> Admission | Waiti
         return Admission(began=began)
     ruling = await permissions.rule(run, binding, arguments, id_of(call)) if permissions is not None else None
     if ruling is not None and ruling.permission in ("deny", "halt"):
-        return Admission(began=began, ruling=ruling)
+        return Admission(began=began, arguments=arguments, ruling=ruling)
     needed, fault = await _needed(run, binding.tool, arguments, call)
     if not needed and (ruling is None or ruling.permission == "allow"):
-        return Admission(began=began, ruling=ruling)
+        return Admission(began=began, arguments=arguments, ruling=ruling)
     now, patience = run.now() / 1e9, run.limits.approval_timeout
     request = ApprovalRequest(
         approval_id=f"approval_{uuid.uuid4().hex}",

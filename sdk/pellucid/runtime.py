@@ -149,7 +149,7 @@ async def _loop(run: Run, b: Boundary) -> tuple[Status, str, str]:
                 return "completed", response.finish_reason, response.finish_reason
             run.repaired = True
             continue
-        stop = await _heed(run, catalog, await dispatch(run, catalog, calls))
+        stop = _heed(run, catalog, calls, await dispatch(run, catalog, calls))
     if stop == AWAITING_APPROVAL:
         return "awaiting_approval", stop, "tool_call"
     response = await _closing_answer(run, catalog)
@@ -173,14 +173,14 @@ async def _go_on(run: Run, b: Boundary, resumed: Resumption) -> tuple[Catalog, s
     resumed.nested.clear()  # what did not come to go on never will: a later call may have the same id
     results = in_order(calls, resumed.results, _by_id(done.results))
     paused = Paused(results, [*done.waiting, *waiting], {**done.nested, **resumed.left})
-    return catalog, await _heed(run, catalog, paused)
+    return catalog, _heed(run, catalog, calls, paused)
 
 
-async def _heed(run: Run, catalog: Catalog, done: Paused) -> str | None:
+def _heed(run: Run, catalog: Catalog, calls: Sequence[ToolCall], done: Paused) -> str | None:
     """Go on with what came of the calls of a message; return why the loop is over, if it is."""
-    calls = run.messages[-1].tool_calls
     run.check_open()
     if run.halted is not None:
+        calls = run.messages[-1].tool_calls  # those of distinct ids
         run.messages.append(Message("tool", in_order(calls, _not_made(run.halted, calls), _by_id(done.results))))
         raise run.halted
     if done.waiting:
