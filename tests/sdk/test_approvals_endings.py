@@ -28,7 +28,7 @@ from pellucid.reliability import Reliability, Rule, fail_fast
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import Captured, capture
 from support.approvals import decide, events, passed_on, pending, results, unanswered
-from support.runs import TIMEOUT, cancel_itself, ending, within
+from support.runs import TIMEOUT, cancel_itself, ending, everything, within
 
 pytestmark = pytest.mark.anyio
 
@@ -291,3 +291,13 @@ async def test_deep_arguments_can_wait() -> None:
     waits = await within(shop(ToolCall("keep", {"data": deep})).run("x"))
     await within(shop("done").resume(passed_on(waits.checkpoint), decisions=decide(waits, True)))
     assert ran == [deep]
+
+
+async def test_secrets_in_changed_arguments_reach_no_telemetry() -> None:
+    """The model reads them in the result; what is recorded of that is redacted, however many words they have."""
+    waits = await within(shop(ToolCall("keep", {"data": 1})).run("x"))
+    decisions = decide(waits, True, arguments={"data": {"password": "hunter2 hunter3; hunter4"}})
+    with capture() as telemetry:
+        await within(shop("done").resume(passed_on(waits.checkpoint), decisions=decisions))
+    assert "hunter" not in everything(telemetry)
+    assert "a person changed the arguments" in everything(telemetry)
