@@ -49,6 +49,7 @@ class Checkpoint:
         results: What the other calls of that message came to.
         approvals: What is asked.
         nested: Checkpoints of agents that are tools, and wait, by ids of the calls that run them.
+        notes: What the results of calls that wait are to say besides, by ids of calls.
     """
 
     id: str
@@ -67,6 +68,7 @@ class Checkpoint:
     results: list[JSONObject] = field(default_factory=list)
     approvals: list[ApprovalRequest] = field(default_factory=list)
     nested: dict[str, JSONObject] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> JSONObject:
         """Return it as plain JSON, independent of the run.

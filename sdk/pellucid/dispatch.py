@@ -92,16 +92,20 @@ def _gathered(order: Iterable[str], came: Mapping[str, _Came]) -> Paused:
     results: list[ToolResult] = []
     waiting: list[Waiting] = []
     nested: dict[str, JSONObject] = {}
+    notes: dict[str, str] = {}
     for call_id in order:
         each = came[call_id]
         if isinstance(each, ToolResult):
             results.append(each)
-        elif isinstance(each, Waiting):
+            continue
+        if each.note is not None:
+            notes[call_id] = each.note
+        if isinstance(each, Waiting):
             waiting.append(each)
         else:
             waiting += [Waiting(request, is_told=True) for request in each.approvals]
             nested[call_id] = each.checkpoint
-    return Paused(results, waiting, nested)
+    return Paused(results, waiting, nested, notes)
 
 
 async def _known(
@@ -142,7 +146,7 @@ async def _execute(run: Run, catalog: Catalog, call: ToolCall, settled: Mapping[
             else:
                 value = await _guarded(run, b, run.setup.reliability, found, call, known)
             if isinstance(value, Suspended):
-                return _suspended(b, value)
+                return replace(_suspended(b, value), note=known.settled.note if known.settled is not None else None)
             response = to_response(value, run.limits.max_result_bytes)
         except ReliabilityFailFast:
             raise
@@ -294,7 +298,7 @@ def _explain(error: Exception) -> str:
 
 
 def _refuse_repeated(run: Run, catalog: Catalog, call: ToolCall, came: _Came) -> _Came:
-    """Record a call whose id was taken, and say so in the one result of that id, if there is one already."""
+    """Record a call whose id was taken, and say so in the one result of that id."""
     text = (
         f"Note: you used the call id {call.id!r} for several calls of one message. Only the first was run; "
         f"call {call.name!r} again with an id of its own."
@@ -303,4 +307,6 @@ def _refuse_repeated(run: Run, catalog: Catalog, call: ToolCall, came: _Came) ->
         b.input(call.arguments)
         b.fail(ToolError(text, error_type="repeated_call_id"))
         b.output(text)
-    return with_note(came, text) if isinstance(came, ToolResult) else came
+    if isinstance(came, ToolResult):
+        return with_note(came, text)
+    return replace(came, note=f"{came.note}\n\n{text}" if came.note is not None else text)

@@ -48,6 +48,7 @@ def pause(run: Run, b: Boundary, paused: Paused) -> JSONObject:
         results=[dump_part(result) for result in paused.results],
         approvals=[each.request for each in paused.waiting],
         nested=dict(paused.nested),
+        notes=dict(paused.notes),
     ).to_dict()
     for each in paused.waiting:
         if not each.is_told:

@@ -97,12 +97,14 @@ class Waiting:
         provider_id: Who lists the tool.
         fault: What the tool's `needs_approval` raised, if it failed.
         is_told: Whether an earlier run has told of it.
+        note: What its result is to say besides.
     """
 
     request: ApprovalRequest
     provider_id: str = ""
     fault: Exception | None = None
     is_told: bool = False
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,20 +113,23 @@ class Suspended:
 
     Attributes:
         fault: Why it goes on waiting, if it was to go on and failed before it did anything.
+        note: What its result is to say besides.
     """
 
     checkpoint: JSONObject
     approvals: Sequence[ApprovalRequest]
     fault: Exception | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """What there is of the calls of a message when a run comes to wait. Attributes: nested: as in `Checkpoint`."""
+    """What there is of the calls of a message when a run comes to wait. Attributes: nested, notes: see `Checkpoint`."""
 
     results: Sequence[ToolResult]
     waiting: Sequence[Waiting]
     nested: Mapping[str, JSONObject]
+    notes: Mapping[str, str]
 
 
 class Run(Scope):

@@ -26,6 +26,7 @@ from pellucid.messages import Message, ToolCall, ToolResult, id_of
 from pellucid.models import ModelResponse, candidates
 from pellucid.output import Mismatch, repair, said
 from pellucid.pausing import AWAITING_APPROVAL, in_order, pause, take_up, withdraw
+from pellucid.results import with_note
 from pellucid.run import Paused, Run, RunResult, Status, Waiting
 from pellucid.telemetry import RUN, Boundary, boundary, enter_scope, leave_scope
 from pellucid.tools.catalog import Catalog
@@ -171,8 +172,10 @@ async def _go_on(run: Run, b: Boundary, resumed: Resumption) -> tuple[Catalog, s
         raise
     done = await dispatch(run, catalog, await take_up(run, resumed, catalog, calls), resumed.settled)
     resumed.nested.clear()  # what did not come to go on never will: a later call may have the same id
-    results = in_order(calls, resumed.results, _by_id(done.results))
-    paused = Paused(results, [*done.waiting, *waiting], {**done.nested, **resumed.left})
+    notes = {**resumed.checkpoint.notes, **done.notes}
+    made = {each.id: with_note(each, notes.pop(each.id)) if each.id in notes else each for each in done.results}
+    results = in_order(calls, resumed.results, made)
+    paused = Paused(results, [*done.waiting, *waiting], {**done.nested, **resumed.left}, notes)
     return catalog, _heed(run, catalog, calls, paused)
 
 

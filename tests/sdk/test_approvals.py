@@ -460,6 +460,7 @@ async def test_a_call_id_that_is_used_twice_is_asked_for_once() -> None:
     assert [request.arguments for request in waits.approvals] == [REFUND.arguments]
     done = await within(shop("done").resume(passed_on(waits.checkpoint), decisions=decide(waits, True)))
     assert (done.output, ran) == ("done", [("A", 50)])
+    assert "you used the call id 'r1' for several calls" in str(results(done.messages)[0].response)
 
 
 async def test_invalid_arguments_are_refused_without_asking_anybody() -> None:

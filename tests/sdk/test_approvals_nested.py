@@ -173,3 +173,21 @@ async def test_decisions_may_be_any_iterable() -> None:
     decisions: Any = (Decision(each.approval_id, True) for each in waits.approvals)
     done = await within(team(["fine"], ["done"]).resume(passed_on(waits.checkpoint), decisions=decisions))
     assert (done.output, ran) == ("fine", [("A", 50)])
+
+
+async def test_the_model_is_told_that_what_an_agent_was_asked_was_changed() -> None:
+    """Also when that agent comes to wait in turn, and answers later."""
+    waits = await within(team([[DELEGATE, REFUND]], [], policy=asks_about_clerk).run("x"))
+    decisions = decide(waits, True, arguments={"input": "refund B"})
+    options = {"policy": asks_about_clerk}
+    more = await within(team([], [OTHER], **options).resume(passed_on(waits.checkpoint), decisions=decisions))
+    left = await within(team([], [], **options).resume(passed_on(more.checkpoint), decisions=decide(more, None, True)))
+    last = team(["fine"], ["done"], **options)
+    done = await within(last.resume(passed_on(left.checkpoint), decisions=decide(left, True)))
+    note = 'Note: a person changed the arguments before they approved, to {"input": "refund B"}.'
+    assert results(done.messages)[0].response == f"done\n\n{note}"
+
+
+def asks_about_clerk(request: PermissionRequest) -> str:
+    """Let a person decide about calls of the agent that is a tool."""
+    return "ask" if request.stage == "dispatch" and request.tool_name == "clerk" else "allow"
