@@ -129,12 +129,12 @@ async def _known(
 
 async def _execute(run: Run, catalog: Catalog, call: ToolCall, settled: Mapping[str, Settled] | None = None) -> _Came:
     """Run one call within its boundary, unless it has to wait for a person first."""
-    known: Admission | Waiting = UNASKED
-    binding = listed(catalog, call)
+    binding, known = listed(catalog, call), UNASKED
     if settled is not None or asks(run, binding):
-        known = await _known(run, catalog, call, settled)
-        if isinstance(known, Waiting):
-            return known
+        found_out = await _known(run, catalog, call, settled)
+        if isinstance(found_out, Waiting):
+            return found_out
+        known = found_out
     with _observed(run, binding, call, known.began) as b:
         b.input(call.arguments)
         try:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-from pellucid.approvals import Claims, Decision
-from pellucid.checkpoint import Checkpoint
+from pellucid.beginning import Resumed
 from pellucid.context import ToolContext
 from pellucid.errors import (
     AlreadyResumed,
@@ -29,15 +27,6 @@ from pellucid.types import JSONObject
 
 DEEPEST: Final = 8
 """How many runs may be nested in one: an agent that leads back to itself must not do so for ever."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """A run that goes on, as the one does that it is nested in."""
-
-    checkpoint: Checkpoint
-    decisions: Sequence[Decision]
-    claims: Claims | None
 
 
 _SCHEMA: Final[JSONObject] = {
