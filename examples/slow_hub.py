@@ -1,5 +1,6 @@
 """A tool hub behind a cache, with an objective: what a slow hub looks like, and who waits for it."""
 
+import sys
 from functools import partial
 
 import anyio
@@ -7,6 +8,7 @@ import anyio
 from pellucid import Agent, DiscoveryProvider, Identity, Tool, ToolCall
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters import configure
+from pellucid_exporters.console import Console
 
 
 async def search(arguments: dict[str, str], ctx: object) -> str:
@@ -28,6 +30,6 @@ async def main() -> None:
     print(f"the hub was asked {len(hub.calls)} time(s)")
 
 
-telemetry = configure("tickets", console=True)
+telemetry = configure("tickets", console=Console(stream=sys.stdout))
 anyio.run(main)
 telemetry.shutdown()

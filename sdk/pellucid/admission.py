@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from inspect import isawaitable
-from typing import Any
+from typing import Any, Final
 
 from pellucid.approvals import ApprovalRequest, Settled
+from pellucid.background import race
 from pellucid.context import ToolContext
 from pellucid.errors import PolicyHalt, ToolError
 from pellucid.messages import ToolCall, id_of
@@ -30,23 +32,34 @@ class Admission:
     """What is known of a call before it is made.
 
     Attributes:
-        began: When that was begun to be found out, by `Run.now()`.
+        began: When that was begun to be found out, by `Run.now()`, if it took any time.
+        arguments: What the tool gets, if they were read and are valid.
         ruling: What the policy said of it, if there is one and it was asked.
         settled: What a person decided, if one was asked.
         is_resumed: Whether it was admitted before, in the run that this one goes on from.
     """
 
-    began: int
+    began: int | None = None
+    arguments: JSONObject | None = None
     ruling: Ruling | None = None
     settled: Settled | None = None
     is_resumed: bool = False
+
+
+UNASKED: Final = Admission()
+"""Of a call that nobody has to be asked about."""
+
+
+def asks(run: Run, binding: Binding | None) -> bool:
+    """Return whether anybody has to be asked about a call of a tool: the policy, or a person."""
+    return run.setup.permissions is not None or (binding is not None and bool(binding.tool.needs_approval))
 
 
 async def admit(run: Run, catalog: Catalog, call: ToolCall) -> Admission | Waiting:
     """Find out whether a call has to wait for a person. Whatever else keeps it from being made is for its own span."""
     began, permissions = run.now(), run.setup.permissions
     binding = catalog.find(call.name)
-    if binding is None or not (binding.tool.needs_approval or permissions) or catalog.refusal(call.name) is not None:
+    if binding is None or catalog.refusal(call.name) is not None:
         return Admission(began=began)
     try:
         arguments = arguments_of(binding.tool, call)
@@ -54,10 +67,10 @@ async def admit(run: Run, catalog: Catalog, call: ToolCall) -> Admission | Waiti
         return Admission(began=began)
     ruling = await permissions.rule(run, binding, arguments, id_of(call)) if permissions is not None else None
     if ruling is not None and ruling.permission in ("deny", "halt"):
-        return Admission(began=began, ruling=ruling)
+        return Admission(began=began, arguments=arguments, ruling=ruling)
     needed, fault = await _needed(run, binding.tool, arguments, call)
     if not needed and (ruling is None or ruling.permission == "allow"):
-        return Admission(began=began, ruling=ruling)
+        return Admission(began=began, arguments=arguments, ruling=ruling)
     now, patience = run.now() / 1e9, run.limits.approval_timeout
     request = ApprovalRequest(
         approval_id=f"approval_{uuid.uuid4().hex}",
@@ -77,9 +90,13 @@ async def _needed(run: Run, tool: Tool, arguments: JSONObject, call: ToolCall) -
         return tool.needs_approval, None
     try:
         answer = tool.needs_approval(arguments, context_of(run, call))
-        return bool(await answer if isawaitable(answer) else answer), None
+        return bool(await race(_awaited, answer) if isawaitable(answer) else answer), None
     except Exception as error:  # noqa: BLE001  (the predicate is the application's; its failure is told with the request)
         return True, error
+
+
+async def _awaited(answer: Awaitable[bool]) -> bool:
+    return await answer
 
 
 def context_of(run: Run, call: ToolCall, **more: Any) -> ToolContext:
@@ -148,8 +165,8 @@ def arguments_of(tool: Tool, call: ToolCall) -> JSONObject:
     arguments: object = call.arguments or {}
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments)
-        except ValueError as error:
+            arguments = json.loads(arguments, parse_constant=_no_constant)
+        except (ValueError, RecursionError) as error:
             raise ToolError(
                 f"The arguments of {tool.name!r} are not JSON: {error}. Send one JSON object.",
                 error_type="invalid_arguments",
@@ -166,6 +183,10 @@ def arguments_of(tool: Tool, call: ToolCall) -> JSONObject:
             error_type="invalid_arguments",
         )
     return arguments
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
 
 
 async def permit(

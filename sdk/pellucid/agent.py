@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
-from typing import Any, Generic, TypeAlias, overload
+from typing import Any, Generic, overload
 
 from typing_extensions import TypeForm
 
 from pellucid.approvals import Claims, Decision
-from pellucid.checkpoint import Checkpoint
+from pellucid.beginning import Around, Input, Resumed, begin, messages_of, resumed
 from pellucid.compose import digest_of_parameters
 from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits, ToolContext
-from pellucid.errors import CheckpointError, ConfigError
+from pellucid.errors import ConfigError
 from pellucid.messages import Message
 from pellucid.models import Model, Prices, PublishedPrices, Settings, require_model, resolve
 from pellucid.output import Output, OutputT
-from pellucid.pausing import prepare
 from pellucid.portal import run_in_portal
 from pellucid.reliability import Reliability
 from pellucid.run import Run, RunResult, Setup
 from pellucid.runtime import execute
 from pellucid.stream import RunStream
-from pellucid.subagent import Resumed, agent_tool
+from pellucid.subagent import agent_tool
 from pellucid.telemetry import Listener, Listeners, Pipeline
 from pellucid.tools import Lister, Tool, ToolProvider, static_tools, tool
 from pellucid.tools.catalog import Catalogs, RegistryMode, check_mode
@@ -33,8 +32,6 @@ from pellucid.tools.permission import Permissions
 from pellucid.tools.policy import Policy
 from pellucid.tools.skills import Skill, SkillProvider
 from pellucid.types import JSONObject
-
-Input: TypeAlias = str | Message | Sequence[Message]
 
 
 class Agent(Generic[OutputT]):
@@ -217,8 +214,8 @@ class Agent(Generic[OutputT]):
             ReliabilityFailFast: a reliability rule ended the run.
             OutputError: the model's answer is not of the type `output`, also at the second attempt.
         """
-        around = _Around(identity=identity, signal=signal, deps=deps)
-        return await execute(self._begin([*history, *_messages(input)], around))
+        around = Around(identity=identity, signal=signal, deps=deps)
+        return await execute(self._begin([*history, *messages_of(input)], around))
 
     def run_sync(
         self,
@@ -254,8 +251,8 @@ class Agent(Generic[OutputT]):
         Leaving the block cancels the run if it is not over.
         """
         readers = Listeners()
-        around = _Around(identity=identity, signal=signal, deps=deps, stream=readers)
-        return RunStream[OutputT](readers, self._begin([*history, *_messages(input)], around))
+        around = Around(identity=identity, signal=signal, deps=deps, stream=readers)
+        return RunStream[OutputT](readers, self._begin([*history, *messages_of(input)], around))
 
     async def resume(
         self,
@@ -288,8 +285,8 @@ class Agent(Generic[OutputT]):
             AlreadyResumed: it was resumed before.
             PellucidError: whatever else `run` raises.
         """
-        what = Resumed(Checkpoint.from_dict(checkpoint), decisions, claims)
-        return await execute(self._resumed(what, _Around(identity=identity, signal=signal, deps=deps)))
+        around = Around(identity=identity, signal=signal, deps=deps)
+        return await execute(self._begin(resumed(checkpoint, decisions, claims), around))
 
     def resume_sync(
         self,
@@ -324,9 +321,8 @@ class Agent(Generic[OutputT]):
             CheckpointError: the checkpoint or a decision is not valid.
         """
         readers = Listeners()
-        what = Resumed(Checkpoint.from_dict(checkpoint), decisions, claims)
-        around = _Around(identity=identity, signal=signal, deps=deps, stream=readers)
-        return RunStream[OutputT](readers, self._resumed(what, around))
+        around = Around(identity=identity, signal=signal, deps=deps, stream=readers)
+        return RunStream[OutputT](readers, self._begin(resumed(checkpoint, decisions, claims), around))
 
     def on(self, pattern: str, listener: Listener, *, once: bool = False) -> Callable[[], None]:
         """Call `listener` for every event that matches: `"run.completed"`, `"tools.*"` or `"*"`.
@@ -360,8 +356,8 @@ class Agent(Generic[OutputT]):
         """
 
         def begin(what: str | Resumed, ctx: ToolContext, pipeline: Pipeline | None) -> Run:
-            around = _Around(identity=ctx.identity, signal=ctx.signal, deps=ctx.deps, pipeline=pipeline)
-            return self._begin(_messages(what), around) if isinstance(what, str) else self._resumed(what, around)
+            around = Around(identity=ctx.identity, signal=ctx.signal, deps=ctx.deps, pipeline=pipeline)
+            return self._begin(messages_of(what) if isinstance(what, str) else what, around)
 
         return agent_tool(self.name, name, description or self._setup.description, timeout, begin)
 
@@ -384,35 +380,9 @@ class Agent(Generic[OutputT]):
         ctx = ctx or DiscoveryContext()
         return await explain(self.name, setup.listers, setup.catalogs, setup.permissions, within, tool_name, ctx)
 
-    def _begin(self, messages: Sequence[Message], around: _Around) -> Run:
-        return Run(
-            self._setup,
-            messages,
-            identity=around.identity,
-            signal=around.signal,
-            deps=around.deps,
-            pipeline=self._telemetry or around.pipeline,
-            stream=around.stream,
-        )
-
-    def _resumed(self, what: Resumed, around: _Around) -> Run:
-        kept = what.checkpoint
-        if kept.agent != self.name:
-            raise CheckpointError(f"this checkpoint is for agent {kept.agent!r}; agent {self.name!r} cannot resume it")
-        run = self._begin(kept.conversation, replace(around, identity=around.identity or kept.identity))
-        prepare(run, kept, what.decisions, what.claims)
-        return run
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Around:
-    """What a caller gives a run beside its input."""
-
-    identity: Identity | None
-    signal: CancelToken | None
-    deps: Any
-    stream: Listeners | None = None
-    pipeline: Pipeline | None = None
+    def _begin(self, what: Sequence[Message] | Resumed, around: Around) -> Run:
+        own = self._telemetry
+        return begin(self._setup, what, replace(around, pipeline=own) if own is not None else around)
 
 
 def _checked(agent: str, settings: Settings) -> Settings:
@@ -428,12 +398,3 @@ def _checked(agent: str, settings: Settings) -> Settings:
     if isinstance(settings.get("stop_sequences"), str):
         raise ConfigError(f"Agent {agent!r}: the setting stop_sequences must be a list of texts, not one text")
     return settings.copy()
-
-
-def _messages(given: Input) -> Sequence[Message]:
-    if isinstance(given, str):
-        return [Message("user", given)]
-    messages = [given] if isinstance(given, Message) else list(given)
-    if not messages or not all(isinstance(message, Message) for message in messages):
-        raise ConfigError("the input of a run must be a text, a Message, or a sequence with at least one Message")
-    return messages

@@ -88,7 +88,7 @@ class Settled:
         """What the model reads of arguments that were changed."""
         if self.edited is None:
             return None
-        return f"Note: a person changed the arguments before they approved. It was run with {json.dumps(self.edited)}."
+        return f"Note: a person changed the arguments before they approved, to {json.dumps(self.edited)}."
 
     @property
     def refusal(self) -> str | None:
@@ -110,7 +110,7 @@ def settle(
     A request that has expired is settled, whatever was decided of it: it was decided too late.
 
     Raises:
-        CheckpointError: a decision is of no request, two are of one, or nothing is settled by them.
+        CheckpointError: a decision is of no request or makes no sense, two are of one, or nothing is settled by them.
     """
     waiting = {request.approval_id: request for request in requests}
     decided: dict[str, Decision] = {}
@@ -121,8 +121,8 @@ def settle(
             )
         if decision.approval_id in decided:
             raise CheckpointError(f"there are two decisions for approval {decision.approval_id!r}; give one")
-        if decision.arguments is not None and not decision.approved:
-            raise CheckpointError(f"approval {decision.approval_id!r} is denied, and yet its arguments are changed")
+        if fault := _fault(decision):
+            raise CheckpointError(f"approval {decision.approval_id!r} {fault}")
         decided[decision.approval_id] = decision
     settled: dict[str, Settled] = {}
     for key, request in waiting.items():
@@ -136,6 +136,22 @@ def settle(
     if not settled:
         raise CheckpointError(f"nothing is decided; give a Decision for at least one of {', '.join(waiting)}")
     return settled, [request for key, request in waiting.items() if key not in settled]
+
+
+def _fault(decision: Decision) -> str | None:
+    """Return what is wrong with a decision; a text such as "false" from a form must not approve of anything."""
+    approved: object = decision.approved
+    if not isinstance(approved, bool):
+        return f"is decided by an object of type {type(approved).__name__}; `approved` has to be True or False"
+    if decision.arguments is None:
+        return None
+    if not decision.approved:
+        return "is denied, and yet its arguments are changed"
+    try:
+        json.dumps(decision.arguments, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        return f"has changed arguments that are no JSON: {error}"
+    return None
 
 
 class Claims(Protocol):

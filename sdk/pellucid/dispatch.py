@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from inspect import isawaitable
@@ -16,9 +15,11 @@ from opentelemetry.trace import SpanContext
 
 from pellucid import semconv
 from pellucid.admission import (
+    UNASKED,
     Admission,
     admit,
     arguments_of,
+    asks,
     check_halted,
     context_of,
     halted,
@@ -31,10 +32,10 @@ from pellucid.background import OutOfTime, call_soon, race
 from pellucid.context import ToolContext
 from pellucid.errors import PermissionDenied, PolicyHalt, ReliabilityFailFast, ToolError, describe, first_of
 from pellucid.events import ToolProgress
-from pellucid.messages import TextPart, ToolCall, ToolResult, id_of
+from pellucid.messages import ToolCall, ToolResult, id_of
 from pellucid.pausing import take
 from pellucid.reliability import Decision, Gate, Reliability, Subject
-from pellucid.results import to_response
+from pellucid.results import to_response, with_note
 from pellucid.run import Paused, Run, Suspended, Waiting
 from pellucid.telemetry import DISPATCH, Boundary, boundary
 from pellucid.tools.catalog import Catalog
@@ -63,23 +64,14 @@ async def dispatch(
     first: dict[str, ToolCall] = {}
     repeated = [call for call in calls if first.setdefault(id_of(call), call) is not call]
     came: dict[str, _Came] = {}
-
-    async def make(call: ToolCall) -> None:
-        known: Admission | Waiting
-        if settled is not None:
-            known = Admission(began=run.now(), settled=settled.get(id_of(call)), is_resumed=True)
-        else:
-            known = await _admitted(run, catalog, call)
-        came[id_of(call)] = known if isinstance(known, Waiting) else await _execute(run, catalog, call, known)
-
     if len(first) == 1:
-        await make(calls[0])
+        came[id_of(calls[0])] = await _execute(run, catalog, calls[0], settled)
     else:
         slots = anyio.CapacityLimiter(run.limits.parallel_tools)
 
         async def work(call: ToolCall) -> None:
             async with slots:
-                await make(call)
+                came[id_of(call)] = await _execute(run, catalog, call, settled)
 
         try:
             for group in catalog.groups(list(first.values())):
@@ -91,39 +83,56 @@ async def dispatch(
             raise ended from ended.__cause__
     for call in repeated:
         came[id_of(call)] = _refuse_repeated(run, catalog, call, came[id_of(call)])
-    return _gathered({call_id: came[call_id] for call_id in first})
+    return _gathered(first, came)
 
 
-async def _admitted(run: Run, catalog: Catalog, call: ToolCall) -> Admission | Waiting:
-    """Find out whether a call has to wait; if the run is stopped meanwhile, its span says so."""
+def _gathered(order: Iterable[str], came: Mapping[str, _Came]) -> Paused:
+    results: list[ToolResult] = []
+    waiting: list[Waiting] = []
+    nested: dict[str, JSONObject] = {}
+    notes: dict[str, str] = {}
+    for call_id in order:
+        each = came[call_id]
+        if isinstance(each, ToolResult):
+            results.append(each)
+            continue
+        if each.note is not None:
+            notes[call_id] = each.note
+        if isinstance(each, Waiting):
+            waiting.append(each)
+        else:
+            waiting += [Waiting(request, is_told=True) for request in each.approvals]
+            nested[call_id] = each.checkpoint
+    return Paused(results, waiting, nested, notes)
+
+
+async def _known(
+    run: Run, catalog: Catalog, call: ToolCall, settled: Mapping[str, Settled] | None
+) -> Admission | Waiting:
+    """Find out whether a call may be made now. It has a span when it is made, or if the run ends before."""
+    if settled is not None:
+        return Admission(settled=settled.get(id_of(call)), is_resumed=True)
     began = run.now()
     try:
-        return await admit(run, catalog, call)
+        known = await admit(run, catalog, call)
     except BaseException:
-        if run.closed:
-            raise
-        with _observed(run, listed(catalog, call), call, began) as b:
-            b.input(call.arguments)
-            raise
+        if not run.closed:
+            with _observed(run, listed(catalog, call), call, began) as b:
+                b.input(call.arguments)
+                raise
+        raise
+    run.check_open()
+    return known
 
 
-def _gathered(came: Mapping[str, _Came]) -> Paused:
-    waiting: list[Waiting] = []
-    for each in came.values():
-        if isinstance(each, Suspended):
-            waiting += [Waiting(request, is_told=True) for request in each.approvals]
-        elif isinstance(each, Waiting):
-            waiting.append(each)
-    return Paused(
-        [each for each in came.values() if isinstance(each, ToolResult)],
-        waiting,
-        {call_id: each.checkpoint for call_id, each in came.items() if isinstance(each, Suspended)},
-    )
-
-
-async def _execute(run: Run, catalog: Catalog, call: ToolCall, known: Admission) -> ToolResult | Suspended:
-    """Run one call within its boundary."""
-    binding = listed(catalog, call)
+async def _execute(run: Run, catalog: Catalog, call: ToolCall, settled: Mapping[str, Settled] | None = None) -> _Came:
+    """Run one call within its boundary, unless it has to wait for a person first."""
+    binding, known = listed(catalog, call), UNASKED
+    if settled is not None or asks(run, binding):
+        found_out = await _known(run, catalog, call, settled)
+        if isinstance(found_out, Waiting):
+            return found_out
+        known = found_out
     with _observed(run, binding, call, known.began) as b:
         b.input(call.arguments)
         try:
@@ -135,9 +144,7 @@ async def _execute(run: Run, catalog: Catalog, call: ToolCall, known: Admission)
             else:
                 value = await _guarded(run, b, run.setup.reliability, found, call, known)
             if isinstance(value, Suspended):
-                b.note(approval="awaiting")
-                b.output({"approvals": [request.approval_id for request in value.approvals]})
-                return value
+                return replace(_suspended(b, value), note=known.settled.note if known.settled is not None else None)
             response = to_response(value, run.limits.max_result_bytes)
         except ReliabilityFailFast:
             raise
@@ -148,9 +155,18 @@ async def _execute(run: Run, catalog: Catalog, call: ToolCall, known: Admission)
         else:
             result = ToolResult(id_of(call), response, name=call.name)
         if known.settled is not None and known.settled.note is not None:
-            result = _with_note(result, known.settled.note)
+            result = with_note(result, known.settled.note)
         b.output(result.to_dict()["response"])
         return result
+
+
+def _suspended(b: Boundary, value: Suspended) -> Suspended:
+    """Note in its boundary that an agent that is a tool waits."""
+    b.note(approval="awaiting")
+    if value.fault is not None:
+        b.fail(value.fault)
+    b.output({"approvals": [request.approval_id for request in value.approvals]})
+    return value
 
 
 async def _guarded(
@@ -172,7 +188,7 @@ async def _guarded(
     async def attempt() -> Any:
         # What the policy said before is for the first attempt.
         asked = known if gate.attempt == 1 else replace(known, ruling=None)
-        return await gate.judged(b.span, lambda: _perform(run, b, binding, call, asked))
+        return await gate.judged(b.span, lambda: _perform(run, b, binding, call, asked), unjudged=Suspended)
 
     return await gate.run(attempt, instead=Decision.result)
 
@@ -207,7 +223,7 @@ def _observed(run: Run, binding: Binding | None, call: ToolCall, began: int | No
 async def _perform(run: Run, b: Boundary, binding: Binding, call: ToolCall, known: Admission) -> Any:
     """Check the arguments and the permission, and run the tool, within its timeout and, if it is serial, alone."""
     tool = binding.tool
-    arguments = arguments_of(tool, call)
+    arguments = known.arguments if known.arguments is not None else arguments_of(tool, call)
     if run.setup.permissions is not None:
         await permit(run, b, run.setup.permissions, binding, call, arguments, known)
     timeout = tool.timeout if tool.timeout is not None else run.limits.tool_timeout
@@ -278,7 +294,7 @@ def _explain(error: Exception) -> str:
 
 
 def _refuse_repeated(run: Run, catalog: Catalog, call: ToolCall, came: _Came) -> _Came:
-    """Record a call whose id was taken, and say so in the one result of that id, if there is one already."""
+    """Record a call whose id was taken, and say so in the one result of that id."""
     text = (
         f"Note: you used the call id {call.id!r} for several calls of one message. Only the first was run; "
         f"call {call.name!r} again with an id of its own."
@@ -287,11 +303,6 @@ def _refuse_repeated(run: Run, catalog: Catalog, call: ToolCall, came: _Came) ->
         b.input(call.arguments)
         b.fail(ToolError(text, error_type="repeated_call_id"))
         b.output(text)
-    return _with_note(came, text) if isinstance(came, ToolResult) else came
-
-
-def _with_note(result: ToolResult, note: str) -> ToolResult:
-    if isinstance(result.response, tuple):
-        return replace(result, response=(*result.response, TextPart(note)))
-    response = result.response if isinstance(result.response, str) else json.dumps(result.to_dict()["response"])
-    return replace(result, response=f"{response}\n\n{note}")
+    if isinstance(came, ToolResult):
+        return with_note(came, text)
+    return replace(came, note=f"{came.note}\n\n{text}" if came.note is not None else text)

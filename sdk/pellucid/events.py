@@ -385,10 +385,10 @@ class ApprovalRequested(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalDecided(Event):
-    """A person decided about a tool call, or it is too late for that.
+    """A person decided about a tool call, it is too late for that, or the run that waits can no longer heed it.
 
     Attributes:
-        outcome: `approved`, `denied` or `expired`.
+        outcome: `approved`, `denied`, `expired`, or `withdrawn`: the run ended otherwise, as by a cancellation.
         edited: Whether the arguments were changed.
         waited_ms: Milliseconds from the request to the decision.
     """

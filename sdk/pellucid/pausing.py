@@ -5,19 +5,20 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
-from pellucid.approvals import Claims, Decision, Settled, claim, settle
+from pellucid.approvals import ApprovalRequest, Claims, Decision, Settled, claim, settle
 from pellucid.checkpoint import Checkpoint, Resumption, trace_of
-from pellucid.errors import CheckpointError, ConfigError, ToolError, error_type_of
+from pellucid.errors import CheckpointError, ToolError, error_type_of
 from pellucid.events import ApprovalDecided, ApprovalRequested
 from pellucid.messages import ToolCall, ToolResult, id_of
 from pellucid.run import Paused, Run, Waiting
 from pellucid.telemetry import Boundary
 from pellucid.tools.catalog import Catalog
-from pellucid.transcript import dump_messages, dump_part, load_part
+from pellucid.transcript import dump_messages, dump_part
 from pellucid.types import JSONObject
 
 AWAITING_APPROVAL = "awaiting_approval"
@@ -47,11 +48,29 @@ def pause(run: Run, b: Boundary, paused: Paused) -> JSONObject:
         results=[dump_part(result) for result in paused.results],
         approvals=[each.request for each in paused.waiting],
         nested=dict(paused.nested),
+        notes=dict(paused.notes),
     ).to_dict()
     for each in paused.waiting:
         if not each.is_told:
             _tell_requested(run, b, each)
+    run.waits_for = tuple(each.request for each in paused.waiting)
+    run.answer_for(run.waits_for)
     return kept
+
+
+def withdraw(run: Run, b: Boundary) -> None:
+    """Tell of what people were asked and can no longer decide, because the run that had to heed it has ended."""
+    for request in run.asked.values():
+        waited = max(0.0, run.now() / 1e9 - request.requested_at)
+        facts: dict[str, AttributeValue] = {
+            semconv.APPROVAL_ID: request.approval_id,
+            semconv.TOOL_NAME: request.tool_name,
+            semconv.TOOL_CALL_ID: request.tool_call_id,
+        }
+        b.event(ApprovalDecided.name, {**facts, semconv.APPROVAL_OUTCOME: "withdrawn"})
+        run.count(semconv.APPROVAL_PENDING, -1, {semconv.TOOL_NAME: request.tool_name}, b.context)
+        _tell_decided(run, b, request, outcome="withdrawn", waited_ms=waited * 1e3)
+    run.asked.clear()
 
 
 def _tell_requested(run: Run, b: Boundary, waiting: Waiting) -> None:
@@ -85,16 +104,12 @@ def prepare(run: Run, state: Checkpoint, decisions: Sequence[Decision], claims: 
         CheckpointError: these decisions are none for it.
     """
     settled, waiting = settle(state.approvals, decisions, run.now() / 1e9)
-    try:
-        results = [load_part(result, f"results[{n}]") for n, result in enumerate(state.results)]
-    except ConfigError as error:
-        raise CheckpointError(f"the checkpoint is damaged: {error}") from None
-    nested = {call_id: Checkpoint.from_dict(kept) for call_id, kept in state.nested.items()}
+    nested = state.nested_checkpoints
     inner = {each.approval_id: call_id for call_id, kept in nested.items() for each in kept.approvals}
     going = {inner[approval_id] for approval_id in settled if approval_id in inner}
     run.resumption = Resumption(
         checkpoint=state,
-        results={result.id: result for result in results if isinstance(result, ToolResult)},
+        results=state.known_results,
         settled={each.request.tool_call_id: each for key, each in settled.items() if key not in inner},
         nested={
             call_id: (nested[call_id], [each for each in decisions if inner.get(each.approval_id) == call_id])
@@ -105,7 +120,7 @@ def prepare(run: Run, state: Checkpoint, decisions: Sequence[Decision], claims: 
         left={call_id: kept for call_id, kept in state.nested.items() if call_id not in going},
         claims=claims,
     )
-    run.tool_calls = state.tool_calls
+    run.tool_calls = state.tool_calls - len(run.resumption.nested)  # these are dispatched again
     run.earlier = state.usage
     run.offered.update(call.name for call in run.messages[-1].tool_calls)
     run.offers.activation.iterations = state.discoveries
@@ -113,7 +128,7 @@ def prepare(run: Run, state: Checkpoint, decisions: Sequence[Decision], claims: 
     run.pins.restore(state.pins)
 
 
-async def take_up(resumption: Resumption, catalog: Catalog, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
+async def take_up(run: Run, resumption: Resumption, catalog: Catalog, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
     """Return the calls that are settled, with the arguments that were decided on; nobody else makes them from now on.
 
     Raises:
@@ -122,6 +137,9 @@ async def take_up(resumption: Resumption, catalog: Catalog, calls: Sequence[Tool
     settled, nested = resumption.settled, resumption.nested
     found = [_edited(catalog, call, settled.get(id_of(call))) for call in calls if id_of(call) in {*settled, *nested}]
     await claim(resumption.claims, resumption.checkpoint.id)
+    resumption.is_taken_up = True
+    run.check_open()
+    run.ask(resumption.checkpoint.approvals)
     return found
 
 
@@ -144,6 +162,7 @@ def take(run: Run, b: Boundary, settled: Settled) -> None:
         ToolError: the call is not made; the text tells the model.
     """
     request, decision = settled.request, settled.decision
+    run.answer_for([request])
     by = run.text(decision.decided_by) if decision is not None and decision.decided_by else None
     b.note(
         approval_id=request.approval_id,
@@ -154,19 +173,31 @@ def take(run: Run, b: Boundary, settled: Settled) -> None:
     labels = {semconv.TOOL_NAME: request.tool_name}
     run.count(semconv.APPROVAL_PENDING, -1, labels, b.context)
     run.count(semconv.APPROVAL_WAIT, settled.waited, labels, b.context)
+    _tell_decided(
+        run,
+        b,
+        request,
+        outcome=settled.outcome,
+        edited=settled.edited is not None,
+        reason=run.text(decision.reason) if decision is not None and decision.reason else None,
+        decided_by=by,
+        waited_ms=settled.waited * 1e3,
+    )
+    if settled.refusal is not None:
+        raise ToolError(settled.refusal, error_type=f"approval_{settled.outcome}")
+
+
+def _tell_decided(run: Run, b: Boundary, request: ApprovalRequest, **more: Any) -> None:
     told = {
         "approval_id": request.approval_id,
         "tool_name": request.tool_name,
         "tool_call_id": request.tool_call_id,
-        "outcome": settled.outcome,
-        "edited": settled.edited is not None,
-        "reason": run.text(decision.reason) if decision is not None and decision.reason else None,
-        "decided_by": by,
-        "waited_ms": settled.waited * 1e3,
+        "edited": False,
+        "reason": None,
+        "decided_by": None,
+        **more,
     }
     run.emit(ApprovalDecided, b.span.get_span_context(), told)
-    if settled.refusal is not None:
-        raise ToolError(settled.refusal, error_type=f"approval_{settled.outcome}")
 
 
 def in_order(calls: Sequence[ToolCall], *results: Mapping[str, ToolResult]) -> list[ToolResult]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Final, get_args
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from pellucid.errors import ToolError
-from pellucid.messages import Part
+from pellucid.messages import Part, TextPart, ToolResult
 from pellucid.types import JSONValue
 
 _PARTS: Final = get_args(Part)
@@ -35,6 +36,14 @@ def to_response(value: object, most: int) -> JSONValue:
             error_type="invalid_result",
         ) from error
     return data if len(text.encode("utf-8", "replace")) <= most else _cut(text, most)
+
+
+def with_note(result: ToolResult, note: str) -> ToolResult:
+    """Return a result that says something more."""
+    if isinstance(result.response, tuple):
+        return replace(result, response=(*result.response, TextPart(note)))
+    response = result.response if isinstance(result.response, str) else json.dumps(result.to_dict()["response"])
+    return replace(result, response=f"{response}\n\n{note}")
 
 
 def _parts(parts: tuple[Part, ...], most: int) -> JSONValue:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeAlias
 
@@ -13,7 +13,7 @@ import anyio
 from pellucid.approvals import ApprovalRequest
 from pellucid.checkpoint import Resumption
 from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits
-from pellucid.errors import PolicyHalt
+from pellucid.errors import PolicyHalt, RunCancelled
 from pellucid.messages import Message, ToolResult, Usage
 from pellucid.models import Model, Prices, Settings
 from pellucid.output import Output, OutputT
@@ -97,29 +97,39 @@ class Waiting:
         provider_id: Who lists the tool.
         fault: What the tool's `needs_approval` raised, if it failed.
         is_told: Whether an earlier run has told of it.
+        note: What its result is to say besides.
     """
 
     request: ApprovalRequest
     provider_id: str = ""
     fault: Exception | None = None
     is_told: bool = False
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Suspended:
-    """What an agent that is a tool returns when its run waits."""
+    """What an agent that is a tool returns when its run waits.
+
+    Attributes:
+        fault: Why it goes on waiting, if it was to go on and failed before it did anything.
+        note: What its result is to say besides.
+    """
 
     checkpoint: JSONObject
     approvals: Sequence[ApprovalRequest]
+    fault: Exception | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """What there is of the calls of a message when a run comes to wait. Attributes: nested: as in `Checkpoint`."""
+    """What there is of the calls of a message when a run comes to wait. Attributes: nested, notes: see `Checkpoint`."""
 
     results: Sequence[ToolResult]
     waiting: Sequence[Waiting]
     nested: Mapping[str, JSONObject]
+    notes: Mapping[str, str]
 
 
 class Run(Scope):
@@ -136,6 +146,7 @@ class Run(Scope):
         halted: Why the policy ended the run, once it has.
         skills: Which skills the conversation has activated; None if the agent has no skills.
         outer: The run that this one is nested in, as an agent that is another's tool.
+        may_wait: Whether there is anybody to go on with it when it has waited.
         depth: How many runs it is nested in.
         outer_deadline: When the run that this one is nested in must be over, on the event loop's clock.
         closed: Whether it was left behind: its spans have ended, and it may do nothing more.
@@ -143,7 +154,9 @@ class Run(Scope):
         delegated: What the runs nested in this one have used.
         earlier: What was used before it was resumed.
         resumption: What it begins with, if it was resumed.
+        asked: What people were asked that has to be decided in this run, by ids of approvals.
         paused: Results and waiting calls of the message in which it came to wait, if it did.
+        waits_for: What it waits for, once it has told of it.
         answering: Name of the model that answered last, of several the one that did.
         shadowed: Collisions of which the run was told last.
         offers: What is offered of catalogues with lazy tools.
@@ -155,6 +168,7 @@ class Run(Scope):
     __slots__ = (
         "answer",
         "answering",
+        "asked",
         "closed",
         "delegated",
         "denied",
@@ -163,6 +177,7 @@ class Run(Scope):
         "earlier",
         "halted",
         "limits",
+        "may_wait",
         "messages",
         "nested",
         "offered",
@@ -183,6 +198,7 @@ class Run(Scope):
         "skills",
         "tool_calls",
         "usage",
+        "waits_for",
     )
 
     def __init__(
@@ -212,7 +228,9 @@ class Run(Scope):
         self.usage = Usage()
         self.earlier = Usage()
         self.resumption: Resumption | None = None
+        self.asked: dict[str, ApprovalRequest] = {}
         self.paused: Paused | None = None
+        self.waits_for: tuple[ApprovalRequest, ...] = ()
         self.tool_calls = 0
         self.offers = Offers(self.limits.max_discoveries, setup.permissions, self.limits.max_tool_tokens)
         self.pins = Pins(self.offers.activation, refuses=setup.pin)
@@ -223,6 +241,7 @@ class Run(Scope):
         self.halted: PolicyHalt | None = None
         self.skills = ActiveSkills(setup.skills) if setup.skills else None
         self.outer: Run | None = None
+        self.may_wait = True
         self.depth = 0
         self.outer_deadline = math.inf
         self.closed = False
@@ -256,16 +275,37 @@ class Run(Scope):
             return "cancelled"
         return "deadline" if self.deadline is not None and anyio.current_time() >= self.deadline else None
 
+    def check_open(self) -> None:
+        """Stop what goes on in a run that was left behind because something in it did not let itself be cancelled.
+
+        Raises:
+            RunCancelled: it was; nobody hears of this.
+        """
+        if self.closed:
+            raise RunCancelled(self.agent, "it is over")
+
     def leave(self, nested: Run) -> None:
         """Let go of a run nested in this one, which is over or is left behind: end its spans, and count its usage."""
         if self.nested.pop(nested, None) is not None:
             nested.close()
+            if (resumed := nested.resumption) is not None and resumed.is_taken_up:
+                self.answer_for(resumed.checkpoint.approvals)
+            self.ask(nested.waits_for)
             self.delegated += nested._used
 
     def leave_all(self, call_id: str | None = None) -> None:
         """Let go of the runs nested in a call, or in any."""
         for nested in [each for each, of in self.nested.items() if call_id in (None, of)]:
             self.leave(nested)
+
+    def ask(self, approvals: Iterable[ApprovalRequest]) -> None:
+        """Note what has to be decided in this run: if it ends otherwise, nobody can decide it any longer."""
+        self.asked.update({each.approval_id: each for each in approvals})
+
+    def answer_for(self, approvals: Iterable[ApprovalRequest]) -> None:
+        """Note what was decided, or goes on waiting elsewhere."""
+        for each in approvals:
+            self.asked.pop(each.approval_id, None)
 
     def close(self) -> None:
         """End what is still open, what is nested first."""

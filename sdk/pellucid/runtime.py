@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -18,13 +19,14 @@ from pellucid.checkpoint import Resumption, in_trace
 from pellucid.compose import compose, offer
 from pellucid.discovery import discover
 from pellucid.dispatch import dispatch
-from pellucid.errors import OutputError, PolicyHalt, RunCancelled, RunTimeout, describe
+from pellucid.errors import OutputError, PolicyHalt, RunCancelled, RunTimeout, ToolError, describe
 from pellucid.events import OutputRejected
 from pellucid.inference import infer
 from pellucid.messages import Message, ToolCall, ToolResult, id_of
 from pellucid.models import ModelResponse, candidates
 from pellucid.output import Mismatch, repair, said
-from pellucid.pausing import AWAITING_APPROVAL, in_order, pause, take_up
+from pellucid.pausing import AWAITING_APPROVAL, in_order, pause, take_up, withdraw
+from pellucid.results import with_note
 from pellucid.run import Paused, Run, RunResult, Status, Waiting
 from pellucid.telemetry import RUN, Boundary, boundary, enter_scope, leave_scope
 from pellucid.tools.catalog import Catalog
@@ -110,6 +112,7 @@ async def _observed(run: Run) -> RunResult[Any]:
         if setup.description and b.records:
             b.note(description=run.label(setup.description))
         entered = enter_scope(run)
+        run.open[run] = partial(withdraw, run, b)  # also if it is left behind
         try:
             b.record_input(lambda recorder: recorder.messages(tuple(run.messages)))
             return _finish(run, b, *await _loop(run, b))
@@ -122,6 +125,8 @@ async def _observed(run: Run) -> RunResult[Any]:
                 raise RunCancelled(run.agent, run.signal.reason) from error
             raise
         finally:
+            if run.open.pop(run, None) is not None:
+                withdraw(run, b)
             leave_scope(entered)
 
 
@@ -135,6 +140,7 @@ async def _loop(run: Run, b: Boundary) -> tuple[Status, str, str]:
         run.iteration += 1
         b.note(iterations=run.iteration)
         request, catalog = await compose(run, await discover(run))
+        run.check_open()
         response = await infer(run, request, catalog)
         _tally(run, b)
         run.messages.append(_without_repeated_ids(response.message))
@@ -144,7 +150,7 @@ async def _loop(run: Run, b: Boundary) -> tuple[Status, str, str]:
                 return "completed", response.finish_reason, response.finish_reason
             run.repaired = True
             continue
-        stop = await _heed(run, catalog, await dispatch(run, catalog, calls))
+        stop = _heed(run, catalog, calls, await dispatch(run, catalog, calls))
     if stop == AWAITING_APPROVAL:
         return "awaiting_approval", stop, "tool_call"
     response = await _closing_answer(run, catalog)
@@ -164,21 +170,27 @@ async def _go_on(run: Run, b: Boundary, resumed: Resumption) -> tuple[Catalog, s
     except PolicyHalt as halt:
         run.messages.append(Message("tool", in_order(calls, _not_made(halt, calls), resumed.results)))
         raise
-    done = await dispatch(run, catalog, await take_up(resumed, catalog, calls), resumed.settled)
-    results = in_order(calls, resumed.results, _by_id(done.results))
-    paused = Paused(results, [*done.waiting, *waiting], {**done.nested, **resumed.left})
-    return catalog, await _heed(run, catalog, paused)
+    done = await dispatch(run, catalog, await take_up(run, resumed, catalog, calls), resumed.settled)
+    resumed.nested.clear()  # what did not come to go on never will: a later call may have the same id
+    notes = {**resumed.checkpoint.notes, **done.notes}
+    made = {each.id: with_note(each, notes.pop(each.id)) if each.id in notes else each for each in done.results}
+    results = in_order(calls, resumed.results, made)
+    paused = Paused(results, [*done.waiting, *waiting], {**done.nested, **resumed.left}, notes)
+    return catalog, _heed(run, catalog, calls, paused)
 
 
-async def _heed(run: Run, catalog: Catalog, done: Paused) -> str | None:
+def _heed(run: Run, catalog: Catalog, calls: Sequence[ToolCall], done: Paused) -> str | None:
     """Go on with what came of the calls of a message; return why the loop is over, if it is."""
-    calls = run.messages[-1].tool_calls
-    if run.closed:
-        await checkpoint()  # it was cancelled while a tool did not let itself be stopped: here it hears of it
+    run.check_open()
     if run.halted is not None:
+        calls = run.messages[-1].tool_calls  # those of distinct ids
         run.messages.append(Message("tool", in_order(calls, _not_made(run.halted, calls), _by_id(done.results))))
         raise run.halted
     if done.waiting:
+        if not run.may_wait:
+            raise ToolError(
+                f"Agent {run.agent!r} waits for approval, which cannot be asked for here.", error_type="approval"
+            )
         run.paused = done
         return AWAITING_APPROVAL
     run.messages.append(Message("tool", done.results))

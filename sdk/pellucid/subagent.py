@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-from pellucid.approvals import Claims, Decision
-from pellucid.checkpoint import Checkpoint
+from pellucid.beginning import Resumed
 from pellucid.context import ToolContext
-from pellucid.errors import ConfigError, PolicyHalt, ReliabilityFailFast, ToolError, describe, error_type_of
-from pellucid.run import Run, RunResult, Suspended
+from pellucid.errors import (
+    AlreadyResumed,
+    ConfigError,
+    PolicyHalt,
+    ReliabilityFailFast,
+    RunCancelled,
+    ToolError,
+    describe,
+    error_type_of,
+)
+from pellucid.run import Run, Suspended
 from pellucid.runtime import execute
 from pellucid.telemetry import Pipeline, current_scope
 from pellucid.tools.tool import Tool
@@ -20,15 +27,6 @@ from pellucid.types import JSONObject
 
 DEEPEST: Final = 8
 """How many runs may be nested in one: an agent that leads back to itself must not do so for ever."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """A run that goes on, as the one does that it is nested in."""
-
-    checkpoint: Checkpoint
-    decisions: Sequence[Decision]
-    claims: Claims | None
 
 
 _SCHEMA: Final[JSONObject] = {
@@ -58,7 +56,13 @@ def agent_tool(agent: str, name: str | None, description: str | None, timeout: f
 
     async def run(arguments: JSONObject, ctx: ToolContext) -> Any:
         outer = current_scope()
-        return await _nested(agent, outer if isinstance(outer, Run) else None, str(arguments["input"]), ctx, begin)
+        try:
+            return await _nested(agent, outer if isinstance(outer, Run) else None, str(arguments["input"]), ctx, begin)
+        except (PolicyHalt, ReliabilityFailFast) as error:
+            if not isinstance(outer, Run):
+                raise
+            # They end the run in which they are raised, and not the one that it is nested in.
+            raise ToolError(f"The tool failed. {describe(error)}", error_type=error_type_of(error)) from error
 
     return Tool(
         name=name or re.sub(r"[^A-Za-z0-9_-]+", "_", agent)[:64],
@@ -67,15 +71,6 @@ def agent_tool(agent: str, name: str | None, description: str | None, timeout: f
         run=run,
         timeout=timeout,
     )
-
-
-def _came(agent: str, result: RunResult[Any], *, may_wait: bool) -> Any:
-    """Return what a tool call comes to whose run came to this."""
-    if result.checkpoint is None:
-        return result.output
-    if not may_wait:
-        raise ToolError(f"Agent {agent!r} waits for approval, which cannot be asked for here.", error_type="approval")
-    return Suspended(result.checkpoint, result.approvals)
 
 
 async def _nested(agent: str, outer: Run | None, given: str, ctx: ToolContext, begin: Begin) -> Any:
@@ -87,11 +82,31 @@ async def _nested(agent: str, outer: Run | None, given: str, ctx: ToolContext, b
     """
     resumption = outer.resumption if outer is not None else None
     kept = resumption.nested.pop(ctx.tool_call_id, None) if resumption is not None else None
-    what = Resumed(*kept, resumption.claims) if resumption is not None and kept is not None else given
-    run = begin(what, ctx, outer.pipeline if outer is not None else None)
+    if outer is None or resumption is None or kept is None:
+        return await _run(agent, outer, begin(given, ctx, outer.pipeline if outer is not None else None), ctx)
+    checkpoint, decisions = kept
+    run: Run | None = None
+    try:
+        run = begin(Resumed(checkpoint, decisions, resumption.claims), ctx, outer.pipeline)
+        return await _run(agent, outer, run, ctx)
+    except AlreadyResumed:
+        outer.answer_for(checkpoint.approvals)  # by whoever has resumed it
+        raise
+    except (PolicyHalt, RunCancelled):
+        raise
+    except Exception as error:
+        if run is not None and run.resumption is not None and run.resumption.is_taken_up:
+            raise
+        # Nothing was run, and what was decided is not lost: the run that it is nested in waits again.
+        return Suspended(resumption.checkpoint.nested[ctx.tool_call_id], checkpoint.approvals, error)
+
+
+async def _run(agent: str, outer: Run | None, run: Run, ctx: ToolContext) -> Any:
+    """Return the answer of a run, or that it waits."""
     run.outer_deadline = ctx.deadline if ctx.deadline is not None else math.inf
     if outer is None:
-        return _came(agent, await execute(run), may_wait=False)
+        run.may_wait = False
+        return (await execute(run)).output
     run.outer, run.depth = outer, outer.depth + 1
     if run.depth > DEEPEST:
         raise ToolError(
@@ -101,9 +116,9 @@ async def _nested(agent: str, outer: Run | None, given: str, ctx: ToolContext, b
         )
     outer.nested[run] = ctx.tool_call_id
     try:
-        return _came(agent, await execute(run), may_wait=True)
-    except (PolicyHalt, ReliabilityFailFast) as error:
-        # They end the run in which they are raised, and not the one that it is nested in.
-        raise ToolError(f"The tool failed. {describe(error)}", error_type=error_type_of(error)) from error
+        result = await execute(run)
     finally:
         outer.leave(run)
+    if result.checkpoint is None:
+        return result.output
+    return Suspended(result.checkpoint, result.approvals)

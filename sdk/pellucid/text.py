@@ -5,7 +5,10 @@ from __future__ import annotations
 
 def clean(text: object) -> str:
     """Make text harmless for a terminal and for whoever reads line by line: hubs, servers and models wrote it."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in str(text))
+    said = str(text)
+    if said.isprintable():
+        return said
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in said)
 
 
 def excerpt(text: object, most: int = 200) -> str:

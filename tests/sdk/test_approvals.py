@@ -23,7 +23,6 @@ from pellucid import (
     ToolCall,
     ToolContext,
     ToolRegistry,
-    ToolResult,
     Verdict,
     semconv,
     tool,
@@ -31,12 +30,13 @@ from pellucid import (
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid.tools import DiscoveryProvider
 from pellucid_exporters.testing import capture
+from support.approvals import decide, events, passed_on, results
 from support.runs import attributes, ending, everything, iteration, span_id, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pellucid import PermissionRequest, RunResult
+    from pellucid import PermissionRequest
     from pellucid.types import JSONObject
     from pellucid_exporters.testing import Captured
 
@@ -72,28 +72,6 @@ LOOK = ToolCall("look", {"order": "A"}, "l1")
 def shop(*steps: Any, **options: Any) -> Agent:
     """Return an agent with a tool that needs approval and one that does not."""
     return Agent("shop", model=ScriptedModel(*steps), **{"tools": [refund, look], **options})
-
-
-def passed_on(checkpoint: JSONObject | None) -> Any:
-    """Return a checkpoint as another process reads it."""
-    assert checkpoint is not None
-    return json.loads(json.dumps(checkpoint))
-
-
-def decide(waits: RunResult[Any], *answers: bool | None, **more: Any) -> list[Decision]:
-    """Return decisions for the approvals of a result, in order; none where the answer is None."""
-    given = zip(waits.approvals, answers, strict=False)
-    return [Decision(request.approval_id, answer, **more) for request, answer in given if answer is not None]
-
-
-def results(of: Any) -> list[ToolResult]:
-    """Return all tool results in messages."""
-    return [part for message in of for part in message.parts if isinstance(part, ToolResult)]
-
-
-def events(telemetry: Captured, name: str) -> list[Any]:
-    """Return the events of a name."""
-    return [event for event in telemetry.events if event.name == name]
 
 
 async def test_a_call_that_needs_approval_waits_and_its_siblings_run_first(telemetry: Captured) -> None:
@@ -482,6 +460,7 @@ async def test_a_call_id_that_is_used_twice_is_asked_for_once() -> None:
     assert [request.arguments for request in waits.approvals] == [REFUND.arguments]
     done = await within(shop("done").resume(passed_on(waits.checkpoint), decisions=decide(waits, True)))
     assert (done.output, ran) == ("done", [("A", 50)])
+    assert "you used the call id 'r1' for several calls" in str(results(done.messages)[0].response)
 
 
 async def test_invalid_arguments_are_refused_without_asking_anybody() -> None:

@@ -105,6 +105,8 @@ PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----"
         ("password=hunter2&x=1", "password=[redacted]&x=1"),
         ('{"api_key": "hunter2"}', '{"api_key": "[redacted]"}'),
         ('{\\"api_key\\": \\"hunter2\\", \\"a\\": 1}', '{\\"api_key\\": \\"[redacted]\\", \\"a\\": 1}'),
+        ('{"api_key": "hunter2 hunter3; x", "a": 1}', '{"api_key": "[redacted]", "a": 1}'),
+        ('{\\"pwd\\": \\"hunter2, hunter3\\"}', '{\\"pwd\\": \\"[redacted]\\"}'),
         ("password: pa\\ss", "password: [redacted]"),
         ("TOKEN = hunter2", "TOKEN = [redacted]"),
         ("card 4111 1111 1111 1111 ok", "card [redacted] ok"),

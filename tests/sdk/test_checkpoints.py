@@ -60,6 +60,28 @@ async def waiting() -> JSONObject:
     return checkpoint
 
 
+RESULT = {"type": "tool_call_response", "response": "x"}
+
+
+def with_call(kept: JSONObject, **more: Any) -> list[Any]:
+    """Return the messages with one more call in the last."""
+    *before, last = kept["messages"]
+    return [*before, last | {"parts": [*last["parts"], last["parts"][0] | more]}]
+
+
+def asked(kept: JSONObject, *changes: JSONObject) -> list[Any]:
+    """Return the approval as often as there are changes, with these."""
+    return [kept["approvals"][0] | change for change in changes]
+
+
+def many_times(kept: JSONObject, depth: int) -> JSONObject:
+    """Return a checkpoint nested in itself."""
+    made = kept
+    for _ in range(depth):
+        made = kept | {"nested": {"d1": made}}
+    return made
+
+
 def approved(checkpoint: JSONObject) -> list[Decision]:
     """Return decisions that approve of everything."""
     return [Decision(each["approval_id"], True) for each in checkpoint["approvals"]]
@@ -91,6 +113,22 @@ async def test_a_checkpoint_is_plain_json_that_is_independent_of_the_run() -> No
         (lambda kept: kept | {"results": [{"type": "text", "content": 7}]}, r"results\[0\].content"),
         (lambda kept: kept | {"nested": {"d1": {"version": 1}}}, "the checkpoint is damaged"),
         (lambda kept: kept | {"agent": "other"}, "is for agent 'other'; agent 'ops' cannot resume it"),
+        (lambda kept: kept | {"iteration": 0}, "counts less than nothing"),
+        (lambda kept: kept | {"tool_calls": -1}, "counts less than nothing"),
+        (lambda kept: kept | {"messages": kept["messages"][:1]}, "its last message is no answer of a model"),
+        (lambda kept: kept | {"messages": with_call(kept, id=None)}, "its last message is no answer of a model"),
+        (lambda kept: kept | {"messages": with_call(kept, id="d1")}, "its last message is no answer of a model"),
+        (lambda kept: kept | {"messages": with_call(kept, id="d2")}, "its calls are not those that have a result"),
+        (lambda kept: kept | {"approvals": asked(kept, {"tool_call_id": "d2"})}, "its calls are not those"),
+        (lambda kept: kept | {"approvals": asked(kept, {"tool_name": "drop"})}, "is of another tool than its call"),
+        (lambda kept: kept | {"approvals": asked(kept, {}, {})}, "its approvals are not those"),
+        (lambda kept: kept | {"approvals": asked(kept, {}, {"approval_id": "b"})}, "its calls are not those"),
+        (lambda kept: kept | {"results": [RESULT | {"id": "d1"}]}, "its calls are not those"),
+        (lambda kept: kept | {"results": [RESULT | {"id": "d9"}]}, "its calls are not those"),
+        (lambda kept: kept | {"results": [{"type": "text", "content": "x"}]}, "its calls are not those"),
+        (lambda kept: kept | {"nested": {"d1": kept}, "approvals": asked(kept, {"approval_id": "b"})}, "its approvals"),
+        (lambda kept: kept | {"nested": {"d9": kept}}, "its calls are not those"),
+        (lambda kept: many_times(kept, 2000), "it is nested too deeply"),
     ],
 )
 async def test_what_is_no_checkpoint_of_this_agent_is_refused(change: Any, text: str) -> None:

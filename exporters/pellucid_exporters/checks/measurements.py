@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from pellucid import semconv
-from pellucid.events import ApprovalRequested
+from pellucid.events import ApprovalDecided, ApprovalRequested
 from pellucid_exporters.checks.observed import DECISIONS, PHASES, Observed, Seen
 
 Labels: TypeAlias = frozenset[tuple[str, Any]]
@@ -124,8 +124,8 @@ def _approvals(seen: Seen) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], 
         yield semconv.APPROVAL_WAIT, tool, seen.attributes[semconv.APPROVAL_WAITED]
         yield semconv.APPROVAL_PENDING, tool, -1
     for event in seen.span.events:
-        if event.name == ApprovalRequested.name:
-            yield semconv.APPROVAL_PENDING, event.attributes or {}, 1
+        if event.name in (ApprovalRequested.name, ApprovalDecided.name):
+            yield semconv.APPROVAL_PENDING, event.attributes or {}, 1 if event.name == ApprovalRequested.name else -1
 
 
 def _decided(seen: Seen) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], float]]:

@@ -172,15 +172,19 @@ class Gate:
             raise
         self._tell_circuit(circuit, circuit.report(permit, failed=False))
 
-    async def judged(self, span: Span, call: Callable[[], Awaitable[T]]) -> T:
-        """Do one attempt that is admitted, and judge what came of it; for attempts without a span of their own."""
+    async def judged(self, span: Span, call: Callable[[], Awaitable[T]], *, unjudged: type[Any] | None = None) -> T:
+        """Do one attempt that is admitted, and judge what came of it; for attempts without a span of their own.
+
+        What is `unjudged` has not come to anything yet.
+        """
         try:
             with self.admitted():
                 response = await call()
         except Exception as error:
             self.judge(span, error=error)
             raise
-        self.judge(span, response=response)
+        if unjudged is None or not isinstance(response, unjudged):
+            self.judge(span, response=response)
         return response
 
     def judge(self, span: Span, *, response: object = None, error: Exception | None = None) -> None:

@@ -15,7 +15,8 @@ SHORTEST: Final = 13
 _QUOTE = r"""(?:\\*["'])?"""
 _IS = rf"{_QUOTE}\s*[:=]\s*+{_QUOTE}+"
 _HEADER = rf"""{_IS}((?!\[redacted\])(?:[^\r\n"'\\]|\\(?!["'rn]))+)"""
-_VALUE = rf"""{_IS}((?!\[redacted\])(?:[^\s"',;&\\]|\\(?!["'rn]))+)"""
+_VALUE = rf"""{_QUOTE}\s*[:=]\s*+(\\*["'])?+((?!\[redacted\])(?:(?(1)[^\r\n"'\\]|[^\s"',;&\\])|\\(?!["'rn]))+)"""
+"""To the end of the line if it is quoted, and of the word if not; a quote ends both."""
 _CREDENTIALS = r"\s+([a-z0-9._~+/=-]{8,})"
 
 
@@ -39,7 +40,7 @@ _IN_LOWER_CASE: Final = (
         + _VALUE,
     ),
 )
-"""Shapes whose case does not matter. Group 1 is the secret; what stands before it stays readable."""
+"""Shapes whose case does not matter. The last group is the secret; what stands before it stays readable."""
 
 _AS_WRITTEN: Final = (
     _part("://", r"://[^\s/@:]*:([^\s/@]+)(?=@)"),
@@ -63,7 +64,9 @@ def find_secrets(text: str) -> list[tuple[int, int]]:
     lower = text.lower()
     if len(lower) != len(text):
         lower = text.replace("\u0130", "i").lower()  # the one letter whose lower case is two
-    found = [match.span(1) for word, part in _IN_LOWER_CASE if word in lower for match in part.finditer(lower)]
+    found = [
+        match.span(part.groups) for word, part in _IN_LOWER_CASE if word in lower for match in part.finditer(lower)
+    ]
     for word, part in _AS_WRITTEN:
         if word in text:
             found += [match.span(part.groups) for match in part.finditer(text)]

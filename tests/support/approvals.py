@@ -1,0 +1,49 @@
+"""What tests of approvals have in common."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from pellucid import Decision, ToolResult, semconv
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pellucid import Message, RunResult
+    from pellucid.types import JSONObject
+    from pellucid_exporters.testing import Captured
+
+
+def passed_on(checkpoint: JSONObject | None) -> Any:
+    """Return a checkpoint as another process reads it."""
+    assert checkpoint is not None
+    return json.loads(json.dumps(checkpoint))
+
+
+def decide(waits: RunResult[Any], *answers: bool | None, **more: Any) -> list[Decision]:
+    """Return decisions for the approvals of a result, in order; none where the answer is None."""
+    given = zip(waits.approvals, answers, strict=False)
+    return [Decision(request.approval_id, answer, **more) for request, answer in given if answer is not None]
+
+
+def results(of: Iterable[Message]) -> list[ToolResult]:
+    """Return all tool results in messages."""
+    return [part for message in of for part in message.parts if isinstance(part, ToolResult)]
+
+
+def unanswered(of: Iterable[Message]) -> tuple[list[str | None], list[str]]:
+    """Return ids of calls without exactly one result, and of results without a call."""
+    calls = [call.id for message in of for call in message.tool_calls]
+    answers = [result.id for result in results(of)]
+    return [each for each in calls if answers.count(str(each)) != 1], [each for each in answers if each not in calls]
+
+
+def events(telemetry: Captured, name: str) -> list[Any]:
+    """Return the events of a name."""
+    return [event for event in telemetry.events if event.name == name]
+
+
+def pending(telemetry: Captured, tool: str = "refund") -> float:
+    """Return how many calls of a tool wait, as the metric says."""
+    return telemetry.value(semconv.APPROVAL_PENDING, gen_ai_tool_name=tool)
