@@ -102,7 +102,8 @@ def relay(prometheus: FakePrometheus, hook: Webhook) -> Iterator[str]:
 def relayed(relay: str, hook: Webhook, labels: Mapping[str, str], **annotations: str) -> Any:
     """Send one alert and return what arrives."""
     assert post(f"{relay}/api/v2/alerts", [{"labels": labels, "annotations": annotations}]) == 200
-    [alert] = hook.until(bool)
+    arrived: Any = hook.until(bool)
+    [alert] = arrived
     assert alert["labels"] == labels
     return alert
 
@@ -123,7 +124,10 @@ def test_the_trace_shows_what_the_alert_says(relay: str, hook: Webhook, name: st
     [
         (
             {"job": "shop", "pellucid_provider_id": 'a"b\\c', "severity": "page"},
-            'pellucid_tool_discovery_duration_seconds job="shop",pellucid_provider_id="a\\"b\\\\c"',
+            (
+                'pellucid_tool_discovery_duration_seconds job="shop",pellucid_provider_id="a\\"b\\\\c",'
+                'pellucid_discovery_cache=~"miss|none",error_type!~"backoff|circuit_open"'
+            ),
         ),
         (
             {"gen_ai_tool_name": "search", "pellucid_provider_id": "hub"},
