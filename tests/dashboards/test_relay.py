@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
+import subprocess
+import sys
 import time
 from contextlib import contextmanager
 from dataclasses import replace
@@ -223,6 +227,22 @@ def test_says_what_is_wrong_with_its_options(option: tuple[str, str], capsys: py
     said = capsys.readouterr().err
     assert option[1] in said
     assert "--" in said
+
+
+def test_runs_until_it_is_interrupted() -> None:
+    """`pellucid alerts relay` says where it listens, answers there, and ends without a traceback."""
+    command = (sys.executable, "-c", "import sys; from pellucid.cli import main; sys.exit(main())")
+    with subprocess.Popen(
+        [*command, "alerts", "relay", "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        [base] = re.findall(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
+        with urlopen(f"{base}/-/healthy", timeout=5) as answer:
+            assert answer.status == 200
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 130
+        assert process.stderr.read() == ""
 
 
 @pytest.mark.anyio
