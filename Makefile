@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo test check format bench bench-search coverage clean
+.PHONY: help demo test check format dashboards bench bench-search coverage clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list.
@@ -24,6 +24,9 @@ check: $(VENV)/dev ## Lint, check types, layers and format.
 format: $(VENV)/dev ## Format the code.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+dashboards: $(VENV)/dev ## Write dashboards, rules and configuration anew, from the code in dashboards/.
+	@$(BIN)/python -m pellucid_dashboards.generate
 
 bench: $(VENV)/dev ## Compare the cost of telemetry with the same written by hand; measure searches for tools.
 	@PYTHONPATH=tests $(BIN)/python -m bench.iteration $(ARGS)

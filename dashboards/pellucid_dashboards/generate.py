@@ -1,0 +1,8 @@
+"""Writes the files that are shipped: `python -m pellucid_dashboards.generate`, which `make dashboards` calls."""
+
+from __future__ import annotations
+
+from pellucid_dashboards.grafana import write_dashboards
+
+if __name__ == "__main__":
+    write_dashboards()

@@ -1,0 +1,52 @@
+"""What a PromQL expression asks for: its selectors, and the labels that it groups by."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+_TOKEN: Final = re.compile(r'"(?:\\.|[^"\\])*"|\[[^\]]*\]|[a-zA-Z_:][a-zA-Z0-9_:]*|[0-9][0-9.]*|[=!<>]+~?|\S')
+_NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_GROUPINGS: Final = frozenset({"by", "without", "on", "ignoring", "group_left", "group_right"})
+_OPERATORS: Final = frozenset({"and", "bool", "offset", "or", "unless"})
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Attributes: name: of the metric, or empty. matchers: as they are written; labels: that they are about."""
+
+    name: str
+    matchers: tuple[str, ...] = ()
+
+    @property
+    def labels(self) -> set[str]:
+        """Labels that it is about."""
+        return {_NAME.match(each)[0] for each in self.matchers}  # type: ignore[index]  (a matcher begins with a name)
+
+    def __str__(self) -> str:
+        return f"{self.name}{{{','.join(self.matchers)}}}" if self.matchers else self.name
+
+
+def parse(expression: str) -> tuple[list[Selector], set[str]]:
+    """Return the selectors of an expression, and all labels that it groups by."""
+    tokens = _TOKEN.findall(expression)
+    selectors, grouped = [], set()
+    at = 0
+    while at < len(tokens):
+        token, following = tokens[at], tokens[at + 1] if at + 1 < len(tokens) else ""
+        if token in _GROUPINGS:
+            end = tokens.index(")", at)
+            grouped |= {each for each in tokens[at + 2 : end] if each != ","}
+            at = end
+        elif following == "{" or token == "{":
+            start = at + 2 if following == "{" else at + 1
+            end = tokens.index("}", start)
+            matchers = "".join(tokens[start:end])
+            found = tuple(re.findall(r'[^,"]+"(?:\\.|[^"\\])*"', matchers))
+            selectors.append(Selector(token if following == "{" else "", found))
+            at = end
+        elif _NAME.fullmatch(token) and following not in {"(", *_GROUPINGS} and token not in _OPERATORS:
+            selectors.append(Selector(token))
+        at += 1
+    return selectors, grouped
