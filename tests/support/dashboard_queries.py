@@ -42,7 +42,7 @@ class Asked:
 
     def filled_in(self, window: str = "1m") -> str:
         """Return the query with values for the variables."""
-        expr = self.expr.replace("$__rate_interval", window)
+        expr = self.expr.replace("$__rate_interval", window).replace("$__range", window)
         for name, value in self.values.items():
             expr = expr.replace(f"${name}", value)
         return expr

@@ -22,7 +22,7 @@ class Selector:
     @property
     def labels(self) -> set[str]:
         """Labels that it is about."""
-        return {_NAME.match(each)[0] for each in self.matchers}  # type: ignore[index]  (a matcher begins with a name)
+        return {found[0] for each in self.matchers if (found := _NAME.match(each))}
 
     def __str__(self) -> str:
         return f"{self.name}{{{','.join(self.matchers)}}}" if self.matchers else self.name

@@ -6,17 +6,21 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from grafana_foundation_sdk.builders.dashboard import Dashboard, Row
+from grafana_foundation_sdk.builders.dashboard import AnnotationQuery, Dashboard, Row
+from grafana_foundation_sdk.builders.prometheus import Dataquery
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import DashboardCursorSync
 
+from pellucid import semconv
 from pellucid_dashboards.grafana.links import TAG, siblings
-from pellucid_dashboards.grafana.variables import variables
+from pellucid_dashboards.grafana.promql import select
+from pellucid_dashboards.grafana.variables import PROMETHEUS, variables
+from pellucid_dashboards.names import label
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from grafana_foundation_sdk.builders.dashboard import AnnotationQuery
+    from pellucid_dashboards.grafana.panels import Panel
 
 WIDTH: Final = 24
 """Columns of Grafana's grid."""
@@ -30,7 +34,7 @@ class Shelf:
         of which that row and the shelves up to the next title are repeated.
     """
 
-    panels: Sequence[Any]
+    panels: Sequence[Panel]
     height: int = 8
     title: str = ""
     repeat: str = ""
@@ -51,7 +55,9 @@ def assemble(
     """
     board = Dashboard(title).uid(uid).description(description).tags([TAG]).editable().refresh("30s")
     board.time("now-1h", "now").timezone("browser").tooltip(DashboardCursorSync.CROSSHAIR).version(1)
-    board.variables(variables(chosen_by)).link(siblings()).annotations(list(annotations))
+    for variable in variables(chosen_by):
+        board.with_variable(variable)
+    board.link(siblings()).annotations(list(annotations))
     number = 0
     for shelf in shelves:
         if shelf.title:
@@ -64,6 +70,22 @@ def assemble(
     found: dict[str, Any] = json.loads(JSONEncoder().encode(board.build()))
     _tidy(found)
     return found
+
+
+def alert_annotation(*where: str) -> AnnotationQuery:
+    """Return marks on all panels, of the time in which alerts fire."""
+    query = Dataquery().ref_id("alerts").expr(select("ALERTS", *where, 'alertstate="firing"')).range()
+    return (
+        AnnotationQuery()
+        .name("Alerts")
+        .datasource(PROMETHEUS)
+        .enable(True)
+        .icon_color("red")
+        .target(query)
+        .title_format("{{alertname}}")
+        .text_format(f"{{{{{label(semconv.PROVIDER_ID)}}}}} {{{{severity}}}}")
+        .step("30s")
+    )
 
 
 def _tidy(dashboard: dict[str, Any]) -> None:

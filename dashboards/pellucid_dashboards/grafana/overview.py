@@ -5,15 +5,29 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pellucid import semconv
-from pellucid_dashboards.grafana.assembly import Shelf, assemble
+from pellucid_dashboards.grafana.assembly import Shelf, alert_annotation, assemble
 from pellucid_dashboards.grafana.links import TRACED, dashboard_link, traces_link
-from pellucid_dashboards.grafana.panels import Column, Query, as_legend, lines, percentiles, rows, tiles
+from pellucid_dashboards.grafana.panels import (
+    ALERT_STATES,
+    Column,
+    Panel,
+    Query,
+    as_legend,
+    lines,
+    percentiles,
+    rows,
+    states,
+    tiles,
+)
 from pellucid_dashboards.grafana.promql import (
     AGENT,
     FAILED,
     REFUSED,
     ROUND_TRIP,
     SERVICE,
+    SHOWN,
+    SUCCEEDED,
+    alerts,
     calls,
     grouped,
     mean,
@@ -28,8 +42,8 @@ from pellucid_dashboards.names import label, series
 
 UID: Final = "pellucid-overview"
 ALERTS: Final = (
-    "ToolHub.*|ToolCatalogChanging|DiscoveryCacheMissStorm|ToolFailing|ModelSlow|ModelFailing|RunFailing|TokenBurn|CostBurn"
-    "|ApprovalsWaiting|TelemetryDropping|TargetMissing"
+    'alertname=~"ToolHub.*|ToolCatalogChanging|DiscoveryCacheMissStorm|ToolFailing|ModelSlow|ModelFailing|RunFailing|TokenBurn|CostBurn'
+    '|ApprovalsWaiting|TelemetryDropping|TargetMissing"'
 )
 """The alerts of the shipped rules."""
 
@@ -42,23 +56,25 @@ def dashboard() -> dict[str, Any]:
         "How do the agents do, and what is wrong now?",
         [
             Shelf(panels=[_wrong()], height=5),
+            Shelf(panels=[_alerts()], height=4),
             Shelf(panels=[_outcomes(), _durations()]),
             Shelf(panels=[_cost(), _tokens()]),
             Shelf(panels=[_agents()]),
         ],
         chosen_by=["agent", TRACED],
+        annotations=[alert_annotation(ALERTS)],
     )
 
 
-def _wrong() -> Any:
+def _wrong() -> Panel:
     provider = (semconv.PROVIDER_ID,)
     p95 = quantile(0.95, semconv.DISCOVERY_DURATION, SERVICE, *ROUND_TRIP, by=provider)
     objective = grouped("max", select(series(semconv.DISCOVERY_OBJECTIVE), SERVICE), provider)
-    alerts = f'count(ALERTS{{alertstate="firing",alertname=~"{ALERTS}"}})'
+    firing = select("ALERTS", ALERTS, 'alertstate="firing"')
     refused = f'{label(semconv.ERROR_TYPE)}!~"{REFUSED}"'
     waiting = grouped("sum", select(series(semconv.APPROVAL_PENDING), SERVICE), ())
     columns = [
-        Column(name="Alerts firing", expr=or_none(alerts), unit="none", red=1),
+        Column(name="Alerts firing", expr=or_none(f"count({firing})"), unit="none", red=1),
         Column(name="Runs failed", expr=_failed(semconv.AGENT_DURATION, AGENT), unit="percentunit", red=0.05),
         Column(name="Model calls failed", expr=_failed(semconv.OPERATION_DURATION), unit="percentunit", red=0.05),
         Column(
@@ -81,7 +97,6 @@ def _wrong() -> Any:
         Column(name="Telemetry lost", expr=or_none(rate(semconv.TELEMETRY_DROPPED, SERVICE)), unit="ops", red=0.001),
     ]
     links = {
-        "Alerts firing": dashboard_link("Tool hubs", "pellucid-tool-hubs"),
         "Runs failed": dashboard_link("Runs and models", "pellucid-runs-and-models"),
         "Model calls failed": dashboard_link("Runs and models", "pellucid-runs-and-models"),
         "Tool calls failed": dashboard_link("Tools", "pellucid-tools"),
@@ -97,20 +112,29 @@ def _failed(metric: semconv.Metric, *where: str) -> str:
     return share(calls(metric, SERVICE, *where, FAILED), calls(metric, SERVICE, *where))
 
 
-def _outcomes() -> Any:
-    finished = calls(semconv.RUN_ITERATIONS, SERVICE, AGENT, by=(semconv.STOP_REASON,))
-    failed = calls(semconv.AGENT_DURATION, SERVICE, AGENT, FAILED, by=(semconv.ERROR_TYPE,))
+def _alerts() -> Panel:
+    return states(
+        "Alerts",
+        "Which alert is pending or firing, and since when?",
+        ALERT_STATES,
+        Query(expr=or_none(alerts(ALERTS, by=("alertname",)), "alertname"), legend="{{alertname}}"),
+    )
+
+
+def _outcomes() -> Panel:
+    ended = f"60 * {calls(semconv.AGENT_DURATION, SERVICE, AGENT, SUCCEEDED)}"
+    failed = f"60 * {calls(semconv.AGENT_DURATION, SERVICE, AGENT, FAILED, by=(semconv.ERROR_TYPE,))}"
     return lines(
         "Runs by outcome",
-        "How many runs end in a minute, and why: the reason for which they stopped, or the error?",
+        "How many runs end in a minute, and how many of them fail with which error?",
         "cpm",
-        Query(expr=f"60 * {finished}", legend=as_legend(semconv.STOP_REASON)),
-        Query(expr=or_none(f"60 * {failed}", semconv.ERROR_TYPE), legend=f"failed: {as_legend(semconv.ERROR_TYPE)}"),
+        Query(expr=ended, legend="without an error"),
+        Query(expr=or_none(failed, semconv.ERROR_TYPE), legend=as_legend(semconv.ERROR_TYPE)),
         stacked=True,
     )
 
 
-def _durations() -> Any:
+def _durations() -> Panel:
     return lines(
         "Duration of runs",
         "How long do users wait for a run to end?",
@@ -119,7 +143,7 @@ def _durations() -> Any:
     )
 
 
-def _cost() -> Any:
+def _cost() -> Panel:
     model = (semconv.REQUEST_MODEL,)
     spent = f"3600 * {rate(semconv.COST, SERVICE, by=model)}"
     return lines(
@@ -131,7 +155,7 @@ def _cost() -> Any:
     )
 
 
-def _tokens() -> Any:
+def _tokens() -> Panel:
     used = total(semconv.TOKEN_USAGE, SERVICE, by=(semconv.TOKEN_TYPE,))
     return lines(
         "Tokens per second",
@@ -142,23 +166,20 @@ def _tokens() -> Any:
     )
 
 
-def _agents() -> Any:
+def _agents() -> Panel:
     agent = (semconv.AGENT_NAME,)
-    runs = calls(semconv.AGENT_DURATION, SERVICE, AGENT, by=agent)
-    failed = calls(semconv.AGENT_DURATION, SERVICE, AGENT, FAILED, by=agent)
+    here = (SERVICE, AGENT)
+    runs = calls(semconv.AGENT_DURATION, *here, by=agent, window=SHOWN)
+    failed = calls(semconv.AGENT_DURATION, *here, FAILED, by=agent, window=SHOWN)
+    p50, p95 = (quantile(each, semconv.AGENT_DURATION, *here, by=agent, window=SHOWN) for each in (0.5, 0.95))
+    iterations = mean(semconv.RUN_ITERATIONS, *here, by=agent, window=SHOWN)
     columns = [
         Column(name="Runs per minute", expr=f"60 * {runs}", unit="cpm", decimals=1),
         Column(name="Failed", expr=share(failed, runs), unit="percentunit", red=0.05),
-        Column(name="p50", expr=quantile(0.5, semconv.AGENT_DURATION, SERVICE, AGENT, by=agent), unit="s"),
-        Column(name="p95", expr=quantile(0.95, semconv.AGENT_DURATION, SERVICE, AGENT, by=agent), unit="s"),
-        Column(
-            name="Iterations",
-            expr=mean(semconv.RUN_ITERATIONS, SERVICE, AGENT, by=agent),
-            unit="none",
-            decimals=1,
-        ),
+        Column(name="p50", expr=p50, unit="s"),
+        Column(name="p95", expr=p95, unit="s"),
+        Column(name="Iterations", expr=iterations, unit="none", decimals=1),
     ]
     links = [traces_link(f"{semconv.INVOKE_AGENT} ${{__value.raw}}")]
-    return rows(
-        "Agents", "Which agent fails or is slow? Its name leads to its traces.", (agent[0], "Agent"), columns, links
-    )
+    question = "Which agent failed or was slow in the time shown? Its name leads to its traces."
+    return rows("Agents", question, (semconv.AGENT_NAME, "Agent"), columns, links)

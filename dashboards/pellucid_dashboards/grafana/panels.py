@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from grafana_foundation_sdk.builders import common as common_builders
 from grafana_foundation_sdk.builders import dashboard as dashboard_builders
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
     from pellucid.semconv import Metric
 
+Panel: TypeAlias = heatmap.Panel | stat.Panel | statetimeline.Panel | table.Panel | timeseries.Panel
+AnyPanel = TypeVar("AnyPanel", heatmap.Panel, stat.Panel, statetimeline.Panel, table.Panel, timeseries.Panel)
+
 OBJECTIVE: Final = "objective"
 """Series whose legend starts with this word are drawn as a threshold."""
 
@@ -40,6 +43,7 @@ WITH_EXEMPLARS: Final = 0.95
 GREEN: Final = "green"
 ORANGE: Final = "orange"
 RED: Final = "red"
+ALERT_STATES: Final = {0: ("quiet", GREEN), 1: ("pending", ORANGE), 2: ("firing", RED)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +178,7 @@ def states(title: str, question: str, texts: Mapping[int, tuple[str, str]], *que
     return _asked(panel, title, question, "none", queries)
 
 
-def _asked(panel: Any, title: str, question: str, unit: str, queries: Sequence[Query]) -> Any:
+def _asked(panel: AnyPanel, title: str, question: str, unit: str, queries: Sequence[Query]) -> AnyPanel:
     for number, query in enumerate(queries):
         panel.with_target(_query(query, number).range())
     return panel.title(title).description(question).unit(unit).datasource(PROMETHEUS)

@@ -15,12 +15,15 @@ if TYPE_CHECKING:
     from pellucid.semconv import Metric
 
 WINDOW: Final = "$__rate_interval"
+SHOWN: Final = "$__range"
+"""The whole time that the dashboard shows."""
 SERVICE: Final = 'job=~"$service"'
 AGENT: Final = f'{label(semconv.AGENT_NAME)}=~"$agent"'
 PROVIDER: Final = f'{label(semconv.PROVIDER_ID)}=~"$provider"'
 MODEL: Final = f'{label(semconv.REQUEST_MODEL)}=~"$model"'
 TOOL: Final = f'{label(semconv.TOOL_NAME)}=~"$tool"'
 
+SUCCEEDED: Final = f'{label(semconv.ERROR_TYPE)}=""'
 FAILED: Final = f'{label(semconv.ERROR_TYPE)}!=""'
 HUB: Final = f'{label(semconv.PROVIDER_KIND)}!~"static|gated|skill|combined|registry"'
 """Providers that ask somebody else for their tools."""
@@ -94,6 +97,13 @@ def or_none(expression: str, *attributes: str) -> str:
     for attribute in attributes:
         zero = f'label_replace({zero}, "{label(attribute)}", "none", "", "")'
     return f"{expression} or on () {zero}"
+
+
+def alerts(*where: str, by: tuple[str, ...]) -> str:
+    """Return the states of alerts: 1 is pending, 2 firing."""
+    firing = grouped("max", select("ALERTS", *where, 'alertstate="firing"'), by)
+    pending = grouped("max", select("ALERTS", *where, 'alertstate="pending"'), by)
+    return f"2 * {firing} or {pending}"
 
 
 def values(metric: Metric, attribute: str, *where: str) -> str:

@@ -7,12 +7,13 @@ from typing import Any, Final
 from pellucid import semconv
 from pellucid_dashboards.grafana.assembly import Shelf, assemble
 from pellucid_dashboards.grafana.links import TRACED, traces_link
-from pellucid_dashboards.grafana.panels import Column, Query, as_legend, lines, percentiles, rows
+from pellucid_dashboards.grafana.panels import Column, Panel, Query, as_legend, lines, percentiles, rows
 from pellucid_dashboards.grafana.promql import (
     AGENT,
     FAILED,
     MODEL,
     SERVICE,
+    SHOWN,
     calls,
     mean,
     or_none,
@@ -36,7 +37,7 @@ def dashboard() -> dict[str, Any]:
         "Pellucid / Runs and models",
         "What do runs do with their time, tokens and money, and which model is slow or failing?",
         [
-            Shelf(panels=[_phases(), _iterations()], title="Runs"),
+            Shelf(panels=[_phases(), _iterations(), _stops()], title="Runs"),
             Shelf(panels=[_models()], height=6, title="Models"),
             Shelf(panels=[_durations(), _failures()]),
             Shelf(panels=[_tokens(), _cost(), _prompt_cache()]),
@@ -46,7 +47,7 @@ def dashboard() -> dict[str, Any]:
     )
 
 
-def _phases() -> Any:
+def _phases() -> Panel:
     phases = {
         semconv.DISCOVERY: total(semconv.DISCOVERY_DURATION, SERVICE),
         semconv.COMPOSE: total(semconv.COMPOSE_DURATION, SERVICE, AGENT),
@@ -62,7 +63,7 @@ def _phases() -> Any:
     )
 
 
-def _iterations() -> Any:
+def _iterations() -> Panel:
     return lines(
         "Iterations of a run",
         "How often do runs go round: does an agent need more model calls than it used to?",
@@ -71,23 +72,36 @@ def _iterations() -> Any:
     )
 
 
-def _models() -> Any:
-    asked = calls(semconv.OPERATION_DURATION, *_HERE, by=_BY)
-    failed = calls(semconv.OPERATION_DURATION, *_HERE, FAILED, by=_BY)
+def _stops() -> Panel:
+    ended = calls(semconv.RUN_ITERATIONS, SERVICE, AGENT, by=(semconv.STOP_REASON,))
+    return lines(
+        "Why runs stop",
+        "What ends runs that do not fail: the model's finish reason, a limit, or a person who is waited for?",
+        "cpm",
+        Query(expr=f"60 * {ended}", legend=as_legend(semconv.STOP_REASON)),
+        stacked=True,
+    )
+
+
+def _models() -> Panel:
+    asked = calls(semconv.OPERATION_DURATION, *_HERE, by=_BY, window=SHOWN)
+    failed = calls(semconv.OPERATION_DURATION, *_HERE, FAILED, by=_BY, window=SHOWN)
+    p50, p95 = (quantile(each, semconv.OPERATION_DURATION, *_HERE, by=_BY, window=SHOWN) for each in (0.5, 0.95))
+    spent = f"3600 * {rate(semconv.COST, *_HERE, by=_BY, window=SHOWN)}"
     columns = [
         Column(name="Calls per minute", expr=f"60 * {asked}", unit="cpm", decimals=1),
         Column(name="Failed", expr=share(failed, asked), unit="percentunit", red=0.05),
-        Column(name="p50", expr=quantile(0.5, semconv.OPERATION_DURATION, *_HERE, by=_BY), unit="s"),
-        Column(name="p95", expr=quantile(0.95, semconv.OPERATION_DURATION, *_HERE, by=_BY), unit="s"),
-        Column(name="Tokens per second", expr=total(semconv.TOKEN_USAGE, *_HERE, by=_BY), unit="short"),
-        Column(name="Cost per hour", expr=f"3600 * {rate(semconv.COST, *_HERE, by=_BY)}", unit="currencyUSD"),
+        Column(name="p50", expr=p50, unit="s"),
+        Column(name="p95", expr=p95, unit="s"),
+        Column(name="Tokens per second", expr=total(semconv.TOKEN_USAGE, *_HERE, by=_BY, window=SHOWN), unit="short"),
+        Column(name="Cost per hour", expr=spent, unit="currencyUSD"),
     ]
     links = [traces_link(f"{semconv.CHAT} ${{__value.raw}}")]
-    question = "Which model fails, is slow, or costs most? Its name leads to its traces."
+    question = "Which model failed, was slow, or cost most in the time shown? Its name leads to its traces."
     return rows("Models", question, (semconv.REQUEST_MODEL, "Model"), columns, links)
 
 
-def _durations() -> Any:
+def _durations() -> Panel:
     first = quantile(0.95, semconv.TIME_TO_FIRST_CHUNK, *_HERE, by=_BY)
     return lines(
         "Duration of model calls",
@@ -98,7 +112,7 @@ def _durations() -> Any:
     )
 
 
-def _failures() -> Any:
+def _failures() -> Panel:
     failed = calls(semconv.OPERATION_DURATION, *_HERE, FAILED, by=(*_BY, semconv.ERROR_TYPE))
     return lines(
         "Failed model calls",
@@ -112,7 +126,7 @@ def _failures() -> Any:
     )
 
 
-def _tokens() -> Any:
+def _tokens() -> Panel:
     used = total(semconv.TOKEN_USAGE, *_HERE, by=(*_BY, semconv.TOKEN_TYPE))
     return lines(
         "Tokens per second",
@@ -123,7 +137,7 @@ def _tokens() -> Any:
     )
 
 
-def _cost() -> Any:
+def _cost() -> Panel:
     return lines(
         "Cost per hour",
         "What does each model cost in an hour, at the present rate? Calls of unknown price add nothing.",
@@ -133,7 +147,7 @@ def _cost() -> Any:
     )
 
 
-def _prompt_cache() -> Any:
+def _prompt_cache() -> Panel:
     cached = mean(semconv.PROMPT_CACHE_SHARE, *_HERE, by=_BY)
     return lines(
         "From the prompt cache",
@@ -143,7 +157,7 @@ def _prompt_cache() -> Any:
     )
 
 
-def _decisions() -> Any:
+def _decisions() -> Panel:
     attributes = (semconv.OPERATION, semconv.RELIABILITY_THEN, semconv.RELIABILITY_KIND)
     operation, then, kind = map(as_legend, attributes)
     made = f"60 * {rate(semconv.RELIABILITY_DECISIONS, SERVICE, by=attributes)}"

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pellucid import semconv
 from pellucid_dashboards.grafana.assembly import Shelf, assemble
-from pellucid_dashboards.grafana.panels import Query, as_legend, lines
+from pellucid_dashboards.grafana.panels import Panel, Query, as_legend, lines
 from pellucid_dashboards.grafana.promql import SERVICE, or_none, rate
 
 UID: Final = "pellucid-telemetry-health"
@@ -23,7 +23,7 @@ def dashboard() -> dict[str, Any]:
     )
 
 
-def _processes() -> Any:
+def _processes() -> Panel:
     return lines(
         "Processes that report",
         "Does every process of every service still send its metrics, or answer scrapes?",
@@ -33,7 +33,7 @@ def _processes() -> Any:
     )
 
 
-def _dropped() -> Any:
+def _dropped() -> Panel:
     return _by_part(
         "Lost",
         "What is lost in a minute, because a queue was full or its export failed?",
@@ -41,7 +41,7 @@ def _dropped() -> Any:
     )
 
 
-def _errors() -> Any:
+def _errors() -> Panel:
     return _by_part(
         "Faults",
         "How many listeners, processors, serialisers and exporters fail in a minute?",
@@ -49,13 +49,13 @@ def _errors() -> Any:
     )
 
 
-def _by_part(title: str, question: str, metric: semconv.Metric) -> Any:
+def _by_part(title: str, question: str, metric: semconv.Metric) -> Panel:
     part = (semconv.TELEMETRY_PART,)
     found = or_none(f"60 * {rate(metric, SERVICE, by=part)}", *part)
     return lines(title, question, "cpm", Query(expr=found, legend=as_legend(*part)), stacked=True)
 
 
-def _sampling() -> Any:
+def _sampling() -> Panel:
     reason = (semconv.SAMPLING_REASON,)
     decided = f"60 * {rate(semconv.SAMPLING_DECISIONS, SERVICE, by=reason)}"
     return lines(

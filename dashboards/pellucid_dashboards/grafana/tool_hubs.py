@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from grafana_foundation_sdk.builders.dashboard import AnnotationQuery
-from grafana_foundation_sdk.builders.prometheus import Dataquery
-
 from pellucid import semconv
-from pellucid_dashboards.grafana.assembly import Shelf, assemble
+from pellucid_dashboards.grafana.assembly import Shelf, alert_annotation, assemble
 from pellucid_dashboards.grafana.links import TRACED, traces_link
 from pellucid_dashboards.grafana.panels import (
+    ALERT_STATES,
     GREEN,
     OBJECTIVE,
     ORANGE,
     RED,
     Column,
+    Panel,
     Query,
     as_legend,
     heat,
@@ -30,7 +29,9 @@ from pellucid_dashboards.grafana.promql import (
     PROVIDER,
     ROUND_TRIP,
     SERVICE,
+    SHOWN,
     WINDOW,
+    alerts,
     calls,
     distribution,
     grouped,
@@ -39,12 +40,11 @@ from pellucid_dashboards.grafana.promql import (
     select,
     share,
 )
-from pellucid_dashboards.grafana.variables import PROMETHEUS
 from pellucid_dashboards.names import label, series
 
 UID: Final = "pellucid-tool-hubs"
 
-_ALERTS: Final = f'alertname=~"ToolHub.*",{PROVIDER}'
+_ALERTS: Final = ('alertname=~"ToolHub.*"', SERVICE, PROVIDER)
 _BY: Final = (semconv.PROVIDER_ID,)
 _LEGEND: Final = as_legend(semconv.PROVIDER_ID)
 _HERE: Final = (SERVICE, PROVIDER)
@@ -64,7 +64,7 @@ def dashboard() -> dict[str, Any]:
             Shelf(panels=[_cache(), _catalogue()], height=7),
         ],
         chosen_by=["hub", TRACED],
-        annotations=[_annotation()],
+        annotations=[alert_annotation(*_ALERTS)],
     )
 
 
@@ -72,53 +72,40 @@ def _gauge(metric: semconv.Metric) -> str:
     return grouped("max", select(series(metric), *_HERE), _BY)
 
 
-def _failed_share() -> str:
-    return share(
-        calls(semconv.DISCOVERY_DURATION, *_HERE, *ROUND_TRIP, FAILED, by=_BY),
-        calls(semconv.DISCOVERY_DURATION, *_HERE, *ROUND_TRIP, by=_BY),
-    )
-
-
-def _hubs() -> Any:
-    p95 = quantile(0.95, semconv.DISCOVERY_DURATION, *_HERE, *ROUND_TRIP, by=_BY)
+def _hubs() -> Panel:
+    p95 = quantile(0.95, semconv.DISCOVERY_DURATION, *_HERE, *ROUND_TRIP, by=_BY, window=SHOWN)
+    objective = _gauge(semconv.DISCOVERY_OBJECTIVE)
+    asked = calls(semconv.DISCOVERY_DURATION, *_HERE, *ROUND_TRIP, by=_BY, window=SHOWN)
+    failed = calls(semconv.DISCOVERY_DURATION, *_HERE, *ROUND_TRIP, FAILED, by=_BY, window=SHOWN)
     cached = f'{label(semconv.DISCOVERY_CACHE)}=~"hit|joined|stale"'
-    answered = calls(semconv.DISCOVERY_DURATION, *_HERE, HUB, cached, by=_BY)
-    every = calls(semconv.DISCOVERY_DURATION, *_HERE, HUB, by=_BY)
+    spared = calls(semconv.DISCOVERY_DURATION, *_HERE, HUB, cached, by=_BY, window=SHOWN)
+    every = calls(semconv.DISCOVERY_DURATION, *_HERE, HUB, by=_BY, window=SHOWN)
     columns = [
         Column(name="p95", expr=p95, unit="s"),
-        Column(name="Objective", expr=_gauge(semconv.DISCOVERY_OBJECTIVE), unit="s"),
-        Column(
-            name="p95 of objective", expr=f"{p95} / {_gauge(semconv.DISCOVERY_OBJECTIVE)}", unit="percentunit", red=1
-        ),
-        Column(name="Failed", expr=_failed_share(), unit="percentunit", red=0.05),
+        Column(name="Objective", expr=objective, unit="s"),
+        Column(name="p95 of objective", expr=f"{p95} / {objective}", unit="percentunit", red=1),
+        Column(name="Failed", expr=share(failed, asked), unit="percentunit", red=0.05),
         Column(name="Waiting now", expr=_gauge(semconv.DISCOVERY_INFLIGHT_AGE), unit="s", red=30),
-        Column(
-            name="Since last success",
-            expr=f"time() - {_gauge(semconv.DISCOVERY_LAST_SUCCESS)}",
-            unit="s",
-        ),
-        Column(name="From cache", expr=share(answered, every), unit="percentunit"),
+        Column(name="Since last success", expr=f"time() - {_gauge(semconv.DISCOVERY_LAST_SUCCESS)}", unit="s"),
+        Column(name="From cache", expr=share(spared, every), unit="percentunit"),
         Column(name="Tools", expr=_gauge(semconv.CATALOG_SIZE), unit="none"),
     ]
     links = [traces_link(f"{semconv.DISCOVER_TOOLS} ${{__value.raw}}")]
-    question = "Which hub is over its objective, failing, or has not answered for long? Its name leads to its traces."
+    question = "Which hub was over its objective, failed, or has not answered for long? Its name leads to its traces."
     return rows("Hubs", question, (semconv.PROVIDER_ID, "Hub"), columns, links)
 
 
-def _alerts() -> Any:
-    attributes = f"alertname, {label(semconv.PROVIDER_ID)}"
-    firing = f'2 * max by ({attributes}) (ALERTS{{{_ALERTS},alertstate="firing"}})'
-    pending = f'max by ({attributes}) (ALERTS{{{_ALERTS},alertstate="pending"}})'
+def _alerts() -> Panel:
     return states(
         "Alerts",
         "Which alert of which hub is pending or firing, and since when?",
-        {0: ("quiet", GREEN), 1: ("pending", ORANGE), 2: ("firing", RED)},
-        Query(expr=f"{firing} or {pending}", legend=f"{_LEGEND}: {{{{alertname}}}}"),
+        ALERT_STATES,
+        Query(expr=alerts(*_ALERTS, by=("alertname", semconv.PROVIDER_ID)), legend=f"{_LEGEND}: {{{{alertname}}}}"),
         Query(expr=f"0 * {_gauge(semconv.DISCOVERY_INFLIGHT_AGE)}", legend=_LEGEND),
     )
 
 
-def _breakers() -> Any:
+def _breakers() -> Panel:
     circuit = _gauge(semconv.CIRCUIT_STATE)
     return states(
         "Circuit breakers",
@@ -128,7 +115,7 @@ def _breakers() -> Any:
     )
 
 
-def _latency() -> Any:
+def _latency() -> Panel:
     return lines(
         "Round trips against the objective",
         "How long does the hub take to list its tools, and is that within its objective (dashed, if it has one)?",
@@ -138,7 +125,7 @@ def _latency() -> Any:
     )
 
 
-def _heat() -> Any:
+def _heat() -> Panel:
     return heat(
         "Round trips",
         "How are the hub's round trips spread: are all of them slow, or a few?",
@@ -147,7 +134,7 @@ def _heat() -> Any:
     )
 
 
-def _waiting() -> Any:
+def _waiting() -> Panel:
     return lines(
         "Age of the oldest fetch",
         "Does the hub hang: how long has it kept somebody waiting, who has no answer yet?",
@@ -157,7 +144,7 @@ def _waiting() -> Any:
     )
 
 
-def _failures() -> Any:
+def _failures() -> Panel:
     failed = calls(semconv.DISCOVERY_DURATION, *_HERE, HUB, FAILED, by=(semconv.ERROR_TYPE,))
     return lines(
         "Failures",
@@ -168,7 +155,7 @@ def _failures() -> Any:
     )
 
 
-def _cache() -> Any:
+def _cache() -> Panel:
     outcomes = calls(semconv.DISCOVERY_DURATION, *_HERE, HUB, by=(semconv.DISCOVERY_CACHE,))
     return lines(
         "Where catalogues came from",
@@ -179,7 +166,7 @@ def _cache() -> Any:
     )
 
 
-def _catalogue() -> Any:
+def _catalogue() -> Panel:
     changes = f"sum(increase({select(series(semconv.CATALOG_CHANGES), *_HERE)}[{WINDOW}]))"
     return lines(
         "Catalogue",
@@ -187,18 +174,4 @@ def _catalogue() -> Any:
         "none",
         Query(expr=f"max({select(series(semconv.CATALOG_SIZE), *_HERE)})", legend="tools"),
         Query(expr=or_none(changes), legend="changes"),
-    )
-
-
-def _annotation() -> AnnotationQuery:
-    return (
-        AnnotationQuery()
-        .name("Alerts of hubs")
-        .datasource(PROMETHEUS)
-        .enable(True)
-        .icon_color("red")
-        .target(Dataquery().ref_id("alerts").expr(f'ALERTS{{{_ALERTS},alertstate="firing"}}').range())
-        .title_format("{{alertname}}")
-        .text_format(f"{_LEGEND} ({{{{severity}}}})")
-        .step("30s")
     )

@@ -8,13 +8,14 @@ from pellucid import semconv
 from pellucid.tools.names import LAZY_DISCOVERY, LOAD_SKILL, TOOL_SEARCH
 from pellucid_dashboards.grafana.assembly import Shelf, assemble
 from pellucid_dashboards.grafana.links import TRACED, traces_link
-from pellucid_dashboards.grafana.panels import Column, Query, as_legend, lines, percentiles, rows
+from pellucid_dashboards.grafana.panels import Column, Panel, Query, as_legend, lines, percentiles, rows
 from pellucid_dashboards.grafana.promql import (
     AGENT,
     FAILED,
     PROVIDER,
     REFUSED,
     SERVICE,
+    SHOWN,
     TOOL,
     calls,
     grouped,
@@ -49,21 +50,23 @@ def dashboard() -> dict[str, Any]:
     )
 
 
-def _tools() -> Any:
-    made = calls(semconv.TOOL_DURATION, *_HERE, by=_BY)
-    failed = calls(semconv.TOOL_DURATION, *_HERE, FAILED, f'{_ERROR}!~"{REFUSED}"', by=_BY)
+def _tools() -> Panel:
+    made = calls(semconv.TOOL_DURATION, *_HERE, by=_BY, window=SHOWN)
+    failed = calls(semconv.TOOL_DURATION, *_HERE, FAILED, f'{_ERROR}!~"{REFUSED}"', by=_BY, window=SHOWN)
     columns = [
         Column(name="Calls per minute", expr=f"60 * {made}", unit="cpm", decimals=1),
         Column(name="Failed", expr=share(failed, made), unit="percentunit", red=0.05),
-        Column(name="p50", expr=quantile(0.5, semconv.TOOL_DURATION, *_HERE, by=_BY), unit="s"),
-        Column(name="p95", expr=quantile(0.95, semconv.TOOL_DURATION, *_HERE, by=_BY), unit="s"),
+        Column(name="p50", expr=quantile(0.5, semconv.TOOL_DURATION, *_HERE, by=_BY, window=SHOWN), unit="s"),
+        Column(name="p95", expr=quantile(0.95, semconv.TOOL_DURATION, *_HERE, by=_BY, window=SHOWN), unit="s"),
     ]
     links = [traces_link(f"{semconv.EXECUTE_TOOL} ${{__value.raw}}")]
-    question = "Which tool fails or is slow? Its name leads to its traces. `_OTHER`: names that a model invented."
+    question = (
+        "Which tool fails or is slow, in the time shown? Its name leads to its traces; `_OTHER` are invented ones."
+    )
     return rows("Tools", question, (semconv.TOOL_NAME, "Tool"), columns, links)
 
 
-def _calls() -> Any:
+def _calls() -> Panel:
     return lines(
         "Calls",
         "Which tools are called, how often in a minute?",
@@ -73,7 +76,7 @@ def _calls() -> Any:
     )
 
 
-def _durations() -> Any:
+def _durations() -> Panel:
     return lines(
         "Duration of calls",
         "How long do the slowest calls of each tool take?",
@@ -82,7 +85,7 @@ def _durations() -> Any:
     )
 
 
-def _failures() -> Any:
+def _failures() -> Panel:
     return _by_error(
         "Failures",
         "How many calls fail in a minute, and how? What a person or a policy refused is not counted here.",
@@ -91,7 +94,7 @@ def _failures() -> Any:
     )
 
 
-def _refusals() -> Any:
+def _refusals() -> Panel:
     return _by_error(
         "Refused calls",
         "How many calls does a person or a policy refuse in a minute?",
@@ -99,7 +102,7 @@ def _refusals() -> Any:
     )
 
 
-def _by_error(title: str, question: str, *where: str) -> Any:
+def _by_error(title: str, question: str, *where: str) -> Panel:
     found = calls(semconv.TOOL_DURATION, *_HERE, *where, by=(*_BY, semconv.ERROR_TYPE))
     legend = f"{_LEGEND}: {as_legend(semconv.ERROR_TYPE)}"
     return lines(
@@ -111,7 +114,7 @@ def _by_error(title: str, question: str, *where: str) -> Any:
     )
 
 
-def _approvals() -> Any:
+def _approvals() -> Panel:
     pending = grouped("sum", select(series(semconv.APPROVAL_PENDING), SERVICE, TOOL), _BY)
     return lines(
         "Approvals waiting",
@@ -122,7 +125,7 @@ def _approvals() -> Any:
     )
 
 
-def _discoveries() -> Any:
+def _discoveries() -> Panel:
     names = f"{TOOL_SEARCH}|{LAZY_DISCOVERY}|{LOAD_SKILL}"
     made = calls(semconv.TOOL_DURATION, SERVICE, AGENT, f'{label(semconv.TOOL_NAME)}=~"{names}"', by=_BY)
     return lines(
