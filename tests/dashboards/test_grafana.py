@@ -9,6 +9,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from grafana_foundation_sdk.models import units
 
 from pellucid import semconv
 from pellucid.cli import main
@@ -17,6 +18,7 @@ from pellucid_dashboards.grafana import dashboards, write_dashboards
 from pellucid_dashboards.names import label, series
 from support.dashboard_queries import Asked, everything, queries, real_panels, variable_queries
 from support.grafana_types import complaints
+from support.processes import run_python
 from support.promql import parse
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ INFRASTRUCTURE = {
 }
 """Series that are Prometheus' own, or OpenTelemetry's of a process, and their labels."""
 SUFFIXES = {"histogram": ("", "_bucket", "_count", "_sum"), "counter": ("",), "gauge": ("",), "updown": ("",)}
+UNITS = {value for name, value in vars(units).items() if isinstance(value, str) and not name.startswith("_")}
 LABELS = {
     **INFRASTRUCTURE,
     **{
@@ -112,11 +115,13 @@ def test_variables_are_defined_and_used(uid: str) -> None:
 
 @pytest.mark.parametrize("uid", UIDS)
 def test_panels_say_what_they_answer(uid: str) -> None:
-    """Each panel has a title, asks a question, and has a unit, a data source and queries."""
+    """Each panel has a title, asks a question, and has a unit that Grafana knows, a data source and queries."""
     for panel in real_panels(BOARDS[uid]):
         assert panel["title"]
         assert "?" in panel["description"], panel["title"]
-        assert panel["fieldConfig"]["defaults"]["unit"]
+        overrides = [each for rule in panel["fieldConfig"]["overrides"] for each in rule["properties"]]
+        shown = [each["value"] for each in overrides if each["id"] == "unit"]
+        assert {panel["fieldConfig"]["defaults"]["unit"], *shown} <= UNITS
         assert panel["targets"]
         refs = [target["refId"] for target in panel["targets"]]
         assert len(refs) == len(set(refs))
@@ -189,6 +194,17 @@ def test_export_writes_the_dashboards(tmp_path: Path, capsys: pytest.CaptureFixt
         file.name: file.read_text() for file in FOLDER.iterdir()
     }
     assert capsys.readouterr().out.splitlines() == [str(folder / f"{uid}.json") for uid in UIDS]
+
+
+def test_export_needs_nothing_but_the_files(tmp_path: Path) -> None:
+    """It works where the builders, which are for development, are not installed."""
+    script = """
+        import sys
+        sys.modules["grafana_foundation_sdk"] = sys.modules["yaml"] = None
+        from pellucid.cli import main
+        assert main(["dashboards", "export", sys.argv[1]]) == 0
+    """
+    assert len(run_python(script, tmp_path).stdout.splitlines()) == len(UIDS)
 
 
 def test_export_knows_other_data_sources(tmp_path: Path) -> None:
