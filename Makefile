@@ -37,7 +37,7 @@ format: $(VENV)/dev ## Format the code.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-dashboards: $(VENV)/dev ## Write the generated files of dashboards/ anew.
+dashboards: $(VENV)/dev ## Write dashboards and rules anew, from the code in dashboards/.
 	@$(BIN)/python -m pellucid_dashboards.generate
 
 bench: $(VENV)/dev ## Compare the cost of telemetry with the same written by hand; measure searches for tools.

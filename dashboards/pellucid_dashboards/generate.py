@@ -1,8 +1,10 @@
-"""Write all generated files anew: `python -m pellucid_dashboards.generate`."""
+"""Writes the files that are shipped: `python -m pellucid_dashboards.generate`, which `make dashboards` calls."""
 
 from __future__ import annotations
 
+from pellucid_dashboards.grafana import write_dashboards
 from pellucid_dashboards.rules import write_rules
 
 if __name__ == "__main__":
+    write_dashboards()
     write_rules()

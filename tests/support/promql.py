@@ -1,52 +1,65 @@
-"""Which names an expression of PromQL mentions: a tokenizer, enough for expressions that Prometheus accepts."""
+"""What a PromQL expression asks for: its selectors, and the labels that it groups by."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
-_TOKEN: Final = re.compile(
-    r"""(?P<string>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')
-      | (?P<range>\[[^\]]*\])
-      | (?P<number>\d[\w.+]*|\$\w+)
-      | (?P<name>[A-Za-z_:][\w:]*)
-      | (?P<other>[^\s])""",
-    re.VERBOSE,
-)
-_GROUPING: Final = ("by", "without", "on", "ignoring", "group_left", "group_right")
-_WORDS: Final = ("and", "or", "unless", "bool", "offset", "inf", "nan")
-_NEW_LABEL: Final = ("label_replace", "label_join")
+_TOKEN: Final = re.compile(r'"(?:\\.|[^"\\])*"|\[[^\]]*\]|[a-zA-Z_:][a-zA-Z0-9_:]*|[0-9][\w.]*|[=!<>]+~?|\S')
+_NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_GROUPINGS: Final = frozenset({"by", "without", "on", "ignoring", "group_left", "group_right"})
+_WORDS: Final = _GROUPINGS | {"and", "bool", "inf", "nan", "offset", "or", "unless"}
 
 
-@dataclass(slots=True)
-class Names:
-    """What an expression mentions. Attributes: metrics: names of series; labels: in matchers and groupings."""
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Attributes: name: of the metric, or empty. matchers: as they are written; labels: that they are about."""
 
-    metrics: set[str] = field(default_factory=set)
-    labels: set[str] = field(default_factory=set)
+    name: str
+    matchers: tuple[str, ...] = ()
+
+    @property
+    def labels(self) -> set[str]:
+        """Labels that it is about."""
+        return {found[0] for each in self.matchers if (found := _NAME.match(each))}
+
+    def __str__(self) -> str:
+        return f"{self.name}{{{','.join(self.matchers)}}}" if self.matchers else self.name
+
+
+def parse(expression: str) -> tuple[list[Selector], set[str]]:
+    """Return the selectors of an expression, and all labels that it groups by."""
+    tokens = _TOKEN.findall(expression)
+    selectors, grouped = [], set()
+    at = 0
+    while at < len(tokens):
+        token, following = tokens[at], tokens[at + 1] if at + 1 < len(tokens) else ""
+        if token in _GROUPINGS and following == "(":
+            end = tokens.index(")", at)
+            grouped |= {each for each in tokens[at + 2 : end] if each != ","}
+            at = end
+        elif following == "{" or token == "{":
+            start = at + 2 if following == "{" else at + 1
+            end = tokens.index("}", start)
+            matchers = "".join(tokens[start:end])
+            found = tuple(re.findall(r'[^,"]+"(?:\\.|[^"\\])*"', matchers))
+            selectors.append(Selector(token if following == "{" else "", found))
+            at = end
+        elif _NAME.fullmatch(token) and following not in {"(", *_GROUPINGS} and token not in _WORDS:
+            selectors.append(Selector(token))
+        at += 1
+    return selectors, grouped
+
+
+class Names(NamedTuple):
+    """Names of series, and of labels in matchers and groupings."""
+
+    metrics: set[str]
+    labels: set[str]
 
 
 def names_in(expression: str) -> Names:
-    """Return the names of series and labels in an expression."""
-    found = Names()
-    tokens = [(match.lastgroup, match.group()) for match in _TOKEN.finditer(expression)]
-    depth = 0
-    grouping = False
-    for n, (kind, text) in enumerate(tokens):
-        after = tokens[n + 1][1] if n + 1 < len(tokens) else ""
-        if text in "{}":
-            depth += 1 if text == "{" else -1
-        elif grouping:
-            if kind == "name":
-                found.labels.add(text)
-            grouping = text != ")"
-        elif kind != "name" or text.lower() in _WORDS:
-            continue
-        elif text in _GROUPING:
-            grouping = after == "("
-        elif depth:
-            found.labels.add(text)
-        elif after != "(" and tokens[n + 1 : n + 2] != [("name", "by")]:
-            found.metrics.add(text)
-    return found
+    """Return what an expression mentions."""
+    selectors, grouped = parse(expression)
+    return Names({each.name for each in selectors if each.name}, grouped.union(*(each.labels for each in selectors)))

@@ -1,0 +1,9 @@
+"""Grafana dashboards as code: one module for each, made of small builders.
+
+`promql` writes queries, `panels` draws them, `assembly` puts them on a dashboard. It needs `grafana-foundation-sdk`,
+which is for development only: what it makes is shipped as JSON.
+"""
+
+from pellucid_dashboards.grafana.build import dashboards, write_dashboards
+
+__all__ = ["dashboards", "write_dashboards"]

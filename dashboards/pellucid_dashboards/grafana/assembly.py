@@ -1,0 +1,98 @@
+"""A dashboard around its panels: variables, links, annotations, and where each panel is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from grafana_foundation_sdk.builders.dashboard import AnnotationQuery, Dashboard, Row
+from grafana_foundation_sdk.builders.prometheus import Dataquery
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import DashboardCursorSync
+
+from pellucid import semconv
+from pellucid_dashboards.grafana.links import TAG, siblings
+from pellucid_dashboards.grafana.promql import select
+from pellucid_dashboards.grafana.variables import PROMETHEUS, variables
+from pellucid_dashboards.names import label
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pellucid_dashboards.grafana.panels import Panel
+
+WIDTH: Final = 24
+"""Columns of Grafana's grid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shelf:
+    """Panels beside each other, of equal width.
+
+    Attributes: height: In rows of Grafana's grid. title: Of a row that starts here. repeat: The variable for each value
+        of which that row and the shelves up to the next title are repeated.
+    """
+
+    panels: Sequence[Panel]
+    height: int = 8
+    title: str = ""
+    repeat: str = ""
+
+
+def assemble(
+    uid: str,
+    title: str,
+    description: str,
+    shelves: Sequence[Shelf],
+    *,
+    chosen_by: Sequence[str],
+    annotations: Sequence[AnnotationQuery] = (),
+) -> dict[str, Any]:
+    """Return a dashboard as Grafana imports it.
+
+    The variables are `service` and those that it is `chosen_by`.
+    """
+    board = Dashboard(title).uid(uid).description(description).tags([TAG]).editable().refresh("30s")
+    board.time("now-1h", "now").timezone("browser").tooltip(DashboardCursorSync.CROSSHAIR).version(1)
+    for variable in variables(chosen_by):
+        board.with_variable(variable)
+    board.link(siblings()).annotations(list(annotations))
+    number = 0
+    for shelf in shelves:
+        if shelf.title:
+            number += 1
+            row = Row(shelf.title).id(number)
+            board.with_row(row.repeat(shelf.repeat) if shelf.repeat else row)
+        for panel in shelf.panels:
+            number += 1
+            board.with_panel(panel.id(number).span(WIDTH // len(shelf.panels)).height(shelf.height))
+    found: dict[str, Any] = json.loads(JSONEncoder().encode(board.build()))
+    _tidy(found)
+    return found
+
+
+def alert_annotation(*where: str) -> AnnotationQuery:
+    """Return marks on all panels, of the time in which alerts fire."""
+    query = Dataquery().ref_id("alerts").expr(select("ALERTS", *where, 'alertstate="firing"')).range()
+    return (
+        AnnotationQuery()
+        .name("Alerts")
+        .datasource(PROMETHEUS)
+        .enable(True)
+        .icon_color("red")
+        .target(query)
+        .title_format("{{alertname}}")
+        .text_format(f"{{{{{label(semconv.PROVIDER_ID)}}}}} {{{{severity}}}}")
+        .step("30s")
+    )
+
+
+def _tidy(dashboard: dict[str, Any]) -> None:
+    """Take away what the builders write of themselves and the schema of today's Grafana does not know."""
+    for variable in dashboard["templating"]["list"]:
+        for name in ("auto", "auto_min", "auto_count"):
+            variable.pop(name, None)
+    for panel in dashboard["panels"]:
+        if panel["type"] == "table":
+            panel["options"].pop("footer", None)

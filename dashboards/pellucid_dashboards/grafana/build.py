@@ -1,0 +1,29 @@
+"""All dashboards, and the files that are shipped."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from pellucid_dashboards.dashboard_files import FOLDER
+from pellucid_dashboards.grafana import overview, runs_and_models, telemetry_health, tool_hubs, tools
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def dashboards() -> dict[str, dict[str, Any]]:
+    """Return all dashboards by their uid."""
+    modules = (overview, tool_hubs, runs_and_models, tools, telemetry_health)
+    return {module.UID: module.dashboard() for module in modules}
+
+
+def write_dashboards(folder: Path = FOLDER) -> None:
+    """Write each dashboard to `<uid>.json`, and remove files of dashboards that are no more."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = dashboards()
+    for stale in set(folder.glob("*.json")) - {folder / f"{uid}.json" for uid in found}:
+        stale.unlink()
+    for uid, dashboard in found.items():
+        text = json.dumps(dashboard, indent=2, sort_keys=True, ensure_ascii=False)
+        (folder / f"{uid}.json").write_text(f"{text}\n", encoding="utf-8")

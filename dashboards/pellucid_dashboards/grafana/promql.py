@@ -1,0 +1,127 @@
+"""PromQL of the dashboards, with names from `pellucid.semconv`.
+
+Every histogram is asked for twice: as a native one, `or` as a classic one. A server that keeps only one of them answers
+with that one; of a server that keeps both, the native one is shown, and nothing is counted twice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pellucid import semconv
+from pellucid_dashboards.names import label, series
+
+if TYPE_CHECKING:
+    from pellucid.semconv import Metric
+
+WINDOW: Final = "$__rate_interval"
+SHOWN: Final = "$__range"
+"""The whole time that the dashboard shows."""
+SERVICE: Final = 'job=~"$service"'
+AGENT: Final = f'{label(semconv.AGENT_NAME)}=~"$agent"'
+PROVIDER: Final = f'{label(semconv.PROVIDER_ID)}=~"$provider"'
+MODEL: Final = f'{label(semconv.REQUEST_MODEL)}=~"$model"'
+TOOL: Final = f'{label(semconv.TOOL_NAME)}=~"$tool"'
+
+SUCCEEDED: Final = f'{label(semconv.ERROR_TYPE)}=""'
+FAILED: Final = f'{label(semconv.ERROR_TYPE)}!=""'
+HUB: Final = f'{label(semconv.PROVIDER_KIND)}!~"static|gated|skill|combined|registry"'
+"""Providers that ask somebody else for their tools."""
+NOT_ASKED: Final = "backoff|circuit_open"
+"""Values of `error.type` of discoveries that failed without a question to the hub."""
+ROUND_TRIP: Final = (
+    HUB,
+    f'{label(semconv.DISCOVERY_CACHE)}=~"miss|none"',
+    f'{label(semconv.ERROR_TYPE)}!~"{NOT_ASKED}"',
+)
+"""Discoveries for which the hub was really asked."""
+REFUSED: Final = "permission_denied|policy_halt|approval.*"
+"""Values of `error.type` of tool calls that a person or a policy did not let through; they are not failures."""
+
+
+def select(name: str, *where: str) -> str:
+    """Return a selector, of no labels where none are asked for."""
+    return f"{name}{{{','.join(where)}}}" if where else name
+
+
+def grouped(function: str, expression: str, by: tuple[str, ...]) -> str:
+    """Return an aggregation `by` attributes, or labels of Prometheus' own (`job`, `le`)."""
+    names = ", ".join(label(each) for each in by)
+    return f"{function} by ({names}) ({expression})" if by else f"{function}({expression})"
+
+
+def rate(metric: Metric, *where: str, by: tuple[str, ...] = (), window: str = WINDOW) -> str:
+    """Return how fast a counter grows, per second."""
+    return grouped("sum", f"rate({select(series(metric), *where)}[{window}])", by)
+
+
+def calls(metric: Metric, *where: str, by: tuple[str, ...] = (), window: str = WINDOW) -> str:
+    """Return how many measurements a histogram took, per second."""
+    return _both("histogram_count", "_count", metric, where, by, window)
+
+
+def total(metric: Metric, *where: str, by: tuple[str, ...] = (), window: str = WINDOW) -> str:
+    """Return the sum of a histogram's measurements, per second."""
+    return _both("histogram_sum", "_sum", metric, where, by, window)
+
+
+def mean(metric: Metric, *where: str, by: tuple[str, ...] = (), window: str = WINDOW) -> str:
+    """Return the mean of a histogram's measurements."""
+    return f"{total(metric, *where, by=by, window=window)} / {calls(metric, *where, by=by, window=window)}"
+
+
+def quantile(share: float, metric: Metric, *where: str, by: tuple[str, ...] = (), window: str = WINDOW) -> str:
+    """Return the value that `share` of a histogram's measurements do not exceed."""
+    return (
+        f"(histogram_quantile({share:g}, {_native(metric, where, by, window)})"
+        f" or histogram_quantile({share:g}, {_classic(metric, '_bucket', where, ('le', *by), window)}))"
+    )
+
+
+def distribution(metric: Metric, *where: str) -> str:
+    """Return what a heat map shows: native histograms, or one series for each bucket where there are none."""
+    return f"{_native(metric, where, (), WINDOW)} or on () {_classic(metric, '_bucket', where, ('le',), WINDOW)}"
+
+
+def share(part: str, whole: str) -> str:
+    """Return a part of the whole: 0 where there is no part, nothing where there is no whole.
+
+    The expressions have the same labels.
+    """
+    return f"({part} or 0 * {whole}) / ({whole} > 0)"
+
+
+def or_none(expression: str, *attributes: str) -> str:
+    """Return the expression, or a 0 that is labelled `none` where it has no series: no panel is empty."""
+    zero = "vector(0)"
+    for attribute in attributes:
+        zero = f'label_replace({zero}, "{label(attribute)}", "none", "", "")'
+    return f"{expression} or on () {zero}"
+
+
+def alerts(*where: str, by: tuple[str, ...]) -> str:
+    """Return the states of alerts: 1 is pending, 2 firing."""
+    firing = grouped("max", select("ALERTS", *where, 'alertstate="firing"'), by)
+    pending = grouped("max", select("ALERTS", *where, 'alertstate="pending"'), by)
+    return f"2 * {firing} or {pending}"
+
+
+def values(metric: Metric, attribute: str, *where: str) -> str:
+    """Return the query of a variable: which values a label has, on native and on classic histograms."""
+    if metric.kind == "histogram":
+        selector = select("", f'__name__=~"{series(metric)}(_count)?"', *where)
+    else:
+        selector = select(series(metric), *where)
+    return f"label_values({selector}, {label(attribute)})"
+
+
+def _both(function: str, suffix: str, metric: Metric, where: tuple[str, ...], by: tuple[str, ...], window: str) -> str:
+    return f"({function}({_native(metric, where, by, window)}) or {_classic(metric, suffix, where, by, window)})"
+
+
+def _native(metric: Metric, where: tuple[str, ...], by: tuple[str, ...], window: str) -> str:
+    return grouped("sum", f"rate({select(series(metric), *where)}[{window}])", by)
+
+
+def _classic(metric: Metric, suffix: str, where: tuple[str, ...], by: tuple[str, ...], window: str) -> str:
+    return grouped("sum", f"rate({select(series(metric, suffix), *where)}[{window}])", by)

@@ -1,0 +1,170 @@
+"""What do runs do with their time, tokens and money, and which model is slow or failing?"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pellucid import semconv
+from pellucid_dashboards.grafana.assembly import Shelf, assemble
+from pellucid_dashboards.grafana.links import TRACED, traces_link
+from pellucid_dashboards.grafana.panels import Column, Panel, Query, as_legend, lines, percentiles, rows
+from pellucid_dashboards.grafana.promql import (
+    AGENT,
+    FAILED,
+    MODEL,
+    SERVICE,
+    SHOWN,
+    calls,
+    mean,
+    or_none,
+    quantile,
+    rate,
+    share,
+    total,
+)
+
+UID: Final = "pellucid-runs-and-models"
+
+_BY: Final = (semconv.REQUEST_MODEL,)
+_LEGEND: Final = as_legend(semconv.REQUEST_MODEL)
+_HERE: Final = (SERVICE, MODEL)
+
+
+def dashboard() -> dict[str, Any]:
+    """Return the dashboard `Runs and models`."""
+    return assemble(
+        UID,
+        "Pellucid / Runs and models",
+        "What do runs do with their time, tokens and money, and which model is slow or failing?",
+        [
+            Shelf(panels=[_phases(), _iterations(), _stops()], title="Runs"),
+            Shelf(panels=[_models()], height=6, title="Models"),
+            Shelf(panels=[_durations(), _failures()]),
+            Shelf(panels=[_tokens(), _cost(), _prompt_cache()]),
+            Shelf(panels=[_decisions()]),
+        ],
+        chosen_by=["agent", "model", TRACED],
+    )
+
+
+def _phases() -> Panel:
+    phases = {
+        semconv.DISCOVERY: total(semconv.DISCOVERY_DURATION, SERVICE),
+        semconv.COMPOSE: total(semconv.COMPOSE_DURATION, SERVICE, AGENT),
+        semconv.INFERENCE: total(semconv.OPERATION_DURATION, SERVICE, MODEL),
+        semconv.DISPATCH: total(semconv.TOOL_DURATION, SERVICE, AGENT),
+    }
+    return lines(
+        "Time by phase",
+        "Where does the time of runs go: how many seconds of each phase pass in a second?",
+        "none",
+        *(Query(expr=expr, legend=phase) for phase, expr in phases.items()),
+        stacked=True,
+    )
+
+
+def _iterations() -> Panel:
+    return lines(
+        "Iterations of a run",
+        "How often do runs go round: does an agent need more model calls than it used to?",
+        "none",
+        *percentiles(semconv.RUN_ITERATIONS, SERVICE, AGENT, by=(semconv.AGENT_NAME,), shares=(0.5, 0.95)),
+    )
+
+
+def _stops() -> Panel:
+    ended = calls(semconv.RUN_ITERATIONS, SERVICE, AGENT, by=(semconv.STOP_REASON,))
+    return lines(
+        "Why runs stop",
+        "What ends runs that do not fail: the model's finish reason, a limit, or a person who is waited for?",
+        "cpm",
+        Query(expr=f"60 * {ended}", legend=as_legend(semconv.STOP_REASON)),
+        stacked=True,
+    )
+
+
+def _models() -> Panel:
+    asked = calls(semconv.OPERATION_DURATION, *_HERE, by=_BY, window=SHOWN)
+    failed = calls(semconv.OPERATION_DURATION, *_HERE, FAILED, by=_BY, window=SHOWN)
+    p50, p95 = (quantile(each, semconv.OPERATION_DURATION, *_HERE, by=_BY, window=SHOWN) for each in (0.5, 0.95))
+    spent = f"3600 * {rate(semconv.COST, *_HERE, by=_BY, window=SHOWN)}"
+    columns = [
+        Column(name="Calls per minute", expr=f"60 * {asked}", unit="cpm", decimals=1),
+        Column(name="Failed", expr=share(failed, asked), unit="percentunit", red=0.05),
+        Column(name="p50", expr=p50, unit="s"),
+        Column(name="p95", expr=p95, unit="s"),
+        Column(name="Tokens per second", expr=total(semconv.TOKEN_USAGE, *_HERE, by=_BY, window=SHOWN), unit="short"),
+        Column(name="Cost per hour", expr=spent, unit="currencyUSD"),
+    ]
+    links = [traces_link(f"{semconv.CHAT} ${{__value.raw}}")]
+    question = "Which model failed, was slow, or cost most in the time shown? Its name leads to its traces."
+    return rows("Models", question, (semconv.REQUEST_MODEL, "Model"), columns, links)
+
+
+def _durations() -> Panel:
+    first = quantile(0.95, semconv.TIME_TO_FIRST_CHUNK, *_HERE, by=_BY)
+    return lines(
+        "Duration of model calls",
+        "How long do model calls take, and how soon do streamed ones say something?",
+        "s",
+        *percentiles(semconv.OPERATION_DURATION, *_HERE, by=_BY, shares=(0.5, 0.95)),
+        Query(expr=first, legend=f"{_LEGEND} first chunk p95", exemplar=True),
+    )
+
+
+def _failures() -> Panel:
+    failed = calls(semconv.OPERATION_DURATION, *_HERE, FAILED, by=(*_BY, semconv.ERROR_TYPE))
+    return lines(
+        "Failed model calls",
+        "How many calls of a model fail in a minute, and how?",
+        "cpm",
+        Query(
+            expr=or_none(f"60 * {failed}", *_BY, semconv.ERROR_TYPE),
+            legend=f"{_LEGEND}: {as_legend(semconv.ERROR_TYPE)}",
+        ),
+        stacked=True,
+    )
+
+
+def _tokens() -> Panel:
+    used = total(semconv.TOKEN_USAGE, *_HERE, by=(*_BY, semconv.TOKEN_TYPE))
+    return lines(
+        "Tokens per second",
+        "Which model reads and writes how many tokens?",
+        "short",
+        Query(expr=used, legend=f"{_LEGEND} {as_legend(semconv.TOKEN_TYPE)}"),
+        stacked=True,
+    )
+
+
+def _cost() -> Panel:
+    return lines(
+        "Cost per hour",
+        "What does each model cost in an hour, at the present rate? Calls of unknown price add nothing.",
+        "currencyUSD",
+        Query(expr=or_none(f"3600 * {rate(semconv.COST, *_HERE, by=_BY)}", *_BY), legend=_LEGEND),
+        stacked=True,
+    )
+
+
+def _prompt_cache() -> Panel:
+    cached = mean(semconv.PROMPT_CACHE_SHARE, *_HERE, by=_BY)
+    return lines(
+        "From the prompt cache",
+        "Which share of the input tokens came from the vendor's prompt cache? `none`: no vendor tells.",
+        "percentunit",
+        Query(expr=or_none(cached, *_BY), legend=_LEGEND),
+    )
+
+
+def _decisions() -> Panel:
+    attributes = (semconv.OPERATION, semconv.RELIABILITY_THEN, semconv.RELIABILITY_KIND)
+    operation, then, kind = map(as_legend, attributes)
+    made = f"60 * {rate(semconv.RELIABILITY_DECISIONS, SERVICE, by=attributes)}"
+    return lines(
+        "Decisions of reliability rules",
+        "What did rules have tried again, replaced or given up, in a minute?",
+        "cpm",
+        Query(expr=or_none(made, *attributes), legend=f"{operation}: {then} ({kind})"),
+        stacked=True,
+    )

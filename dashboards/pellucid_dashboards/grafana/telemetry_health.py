@@ -1,0 +1,67 @@
+"""Can what the other dashboards show be trusted?"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pellucid import semconv
+from pellucid_dashboards.grafana.assembly import Shelf, assemble
+from pellucid_dashboards.grafana.panels import Panel, Query, as_legend, lines
+from pellucid_dashboards.grafana.promql import SERVICE, or_none, rate
+
+UID: Final = "pellucid-telemetry-health"
+
+
+def dashboard() -> dict[str, Any]:
+    """Return the dashboard `Telemetry health`."""
+    return assemble(
+        UID,
+        "Pellucid / Telemetry health",
+        "Can what the other dashboards show be trusted?",
+        [Shelf(panels=[_processes(), _sampling()]), Shelf(panels=[_dropped(), _errors()])],
+        chosen_by=[],
+    )
+
+
+def _processes() -> Panel:
+    return lines(
+        "Processes that report",
+        "Does every process of every service still send its metrics, or answer scrapes?",
+        "none",
+        Query(expr=f"count by (job) (target_info{{{SERVICE}}})", legend="{{job}}"),
+        stacked=True,
+    )
+
+
+def _dropped() -> Panel:
+    return _by_part(
+        "Lost",
+        "What is lost in a minute, because a queue was full or its export failed?",
+        semconv.TELEMETRY_DROPPED,
+    )
+
+
+def _errors() -> Panel:
+    return _by_part(
+        "Faults",
+        "How many listeners, processors, serialisers and exporters fail in a minute?",
+        semconv.TELEMETRY_ERRORS,
+    )
+
+
+def _by_part(title: str, question: str, metric: semconv.Metric) -> Panel:
+    part = (semconv.TELEMETRY_PART,)
+    found = or_none(f"60 * {rate(metric, SERVICE, by=part)}", *part)
+    return lines(title, question, "cpm", Query(expr=found, legend=as_legend(*part)), stacked=True)
+
+
+def _sampling() -> Panel:
+    reason = (semconv.SAMPLING_REASON,)
+    decided = f"60 * {rate(semconv.SAMPLING_DECISIONS, SERVICE, by=reason)}"
+    return lines(
+        "Runs that tail sampling decided",
+        "Of how many runs a minute is the trace kept, why, and how many are dropped? `none`: all are kept.",
+        "cpm",
+        Query(expr=or_none(decided, *reason), legend=as_legend(*reason)),
+        Query(expr=or_none(f"60 * {rate(semconv.SAMPLED_OUT, SERVICE)}"), legend="spans left out"),
+    )

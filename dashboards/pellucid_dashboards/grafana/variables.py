@@ -1,0 +1,78 @@
+"""The variables at the top of a dashboard."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from grafana_foundation_sdk.builders.dashboard import QueryVariable
+from grafana_foundation_sdk.models.common import DataSourceRef
+from grafana_foundation_sdk.models.dashboard import VariableHide, VariableOption, VariableRefresh, VariableSort
+
+from pellucid import semconv
+from pellucid_dashboards.grafana.links import TRACED
+from pellucid_dashboards.grafana.promql import HUB, SERVICE, values
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PROMETHEUS: Final = DataSourceRef(type_val="prometheus", uid="prometheus")
+
+_CLASSIC_QUERY: Final = 5  # as it is typed, instead of taken apart for Grafana's editor
+_LABELS: Final = {
+    "agent": ("Agent", values(semconv.AGENT_DURATION, semconv.AGENT_NAME, SERVICE)),
+    "provider": ("Tool provider", values(semconv.TOOL_DURATION, semconv.PROVIDER_ID, SERVICE)),
+    "model": ("Model", values(semconv.OPERATION_DURATION, semconv.REQUEST_MODEL, SERVICE)),
+    "tool": ("Tool", values(semconv.TOOL_DURATION, semconv.TOOL_NAME, SERVICE)),
+}
+_HUBS: Final = ("Tool hub", values(semconv.DISCOVERY_DURATION, semconv.PROVIDER_ID, SERVICE, HUB))
+
+
+def variables(names: Sequence[str]) -> list[QueryVariable]:
+    """Return `service`, and the variables of these names.
+
+    The name `hub` is a `provider` too, but one that asks somebody else; there `All` means these alone. `traced` is
+    hidden: links to traces need it.
+    """
+    service = _choice("service", "Service", "label_values(target_info, job)").all_value(".*")
+    return [service, *map(_variable, names)]
+
+
+def _variable(name: str) -> QueryVariable:
+    if name == TRACED:
+        return _traced()
+    if name == "hub":
+        return _choice("provider", *_HUBS)
+    return _choice(name, *_LABELS[name]).all_value(".*")  # series without the label, too
+
+
+def _query(name: str, query: str) -> QueryVariable:
+    return (
+        QueryVariable(name)
+        .datasource(PROMETHEUS)
+        .query({"query": query, "qryType": _CLASSIC_QUERY, "refId": f"variable-{name}"})
+        .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(VariableSort.ALPHABETICAL_ASC)
+    )
+
+
+def _choice(name: str, text: str, query: str) -> QueryVariable:
+    everything = VariableOption(selected=True, text=["All"], value=["$__all"])
+    return _query(name, query).label(text).multi(True).include_all(True).current(everything)
+
+
+def _traced() -> QueryVariable:
+    """Return `service.name`, which Jaeger goes by, of the first service that is chosen.
+
+    A scraped service says it in `target_info`; of one that pushes, Prometheus makes it the job, after a namespace.
+    """
+    pushed = 'label_replace({}, "service_name", "$1", "job", "(?:.*/)?(.*)")'
+    selector = f"target_info{{{SERVICE}}}"
+    scraped = f'target_info{{{SERVICE},service_name!=""}}'
+    query = f"group by (service_name) ({scraped}) or on () group by (service_name) ({pushed.format(selector)})"
+    return (
+        _query(TRACED, f"query_result({query})")
+        .regex('/service_name="([^"]+)"/')
+        .hide(VariableHide.HIDE_VARIABLE)
+        .multi(False)
+        .include_all(False)
+    )

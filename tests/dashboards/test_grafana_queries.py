@@ -1,0 +1,160 @@
+"""Every query of every dashboard, executed by the real Prometheus on what real runs left."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import pytest
+
+from pellucid import semconv
+from pellucid_dashboards.grafana import dashboards
+from pellucid_dashboards.names import label, series
+from pellucid_exporters.options import Otlp, Prometheus, Settings
+from pellucid_exporters.pipeline import build
+from pellucid_exporters.tail_sampling import TailSampling
+from support.dashboard_queries import panel_queries, queries, variable_queries
+from support.dashboard_scenes import Hub, Trouble, normal
+from support.prometheus_server import prometheus_server, scrape_config
+from support.promql import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pellucid_exporters import Telemetry
+    from support.dashboard_queries import Asked
+    from support.prometheus_server import PrometheusServer
+    from support.promql import Selector
+
+pytestmark = [pytest.mark.anyio, pytest.mark.integration, pytest.mark.prometheus]
+
+BOARDS: Final = dashboards()
+HISTOGRAMS: Final = {series(metric) for metric in semconv.METRICS if metric.kind == "histogram"}
+NOWHERE: Final = Otlp(endpoint="http://127.0.0.1:9", metrics=False, timeout=0.2)
+"""Nobody listens there: what is sent is lost, and counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """Servers that scrape the same runs: one keeps classic histograms, one native ones."""
+
+    classic: PrometheusServer
+    native: PrometheusServer
+
+    def empty(self, asked: Asked) -> list[str]:
+        """Return the names of the servers for which a query has no data."""
+        return [name for name, server in self._each() if not server.query(asked.filled_in())]
+
+    def unfilled(self, asked: Asked) -> list[str]:
+        """Return the selectors of a query that match nothing where they should."""
+        selectors = parse(asked.filled_in())[0]
+        return [str(each) for each in selectors if not all(server.query(str(each)) for server in self._keeping(each))]
+
+    def _each(self) -> list[tuple[str, PrometheusServer]]:
+        return [("classic", self.classic), ("native", self.native)]
+
+    def _keeping(self, selector: Selector) -> list[PrometheusServer]:
+        if selector.name in HISTOGRAMS:
+            return [self.native]
+        if any(selector.name == f"{name}{suffix}" for name in HISTOGRAMS for suffix in ("_bucket", "_count", "_sum")):
+            return [self.classic]
+        return [self.classic, self.native]
+
+
+@contextmanager
+def servers(telemetry: Telemetry, rules: Path | None = None) -> Iterator[Servers]:
+    """Scrape the telemetry until the end of the block."""
+    assert telemetry.prometheus_url is not None
+    config: dict[str, Any] = {
+        "global": {"evaluation_interval": "250ms"},
+        "scrape_configs": [scrape_config(telemetry.prometheus_url)],
+        "rule_files": [str(rules)] if rules else [],
+    }
+    with ExitStack() as stack:
+        classic = stack.enter_context(prometheus_server(config, features=["exemplar-storage"]))
+        native = stack.enter_context(prometheus_server(config, features=["exemplar-storage", "native-histograms"]))
+        yield Servers(classic, native)
+
+
+def alert_rules(folder: Path) -> Path:
+    """Return a file with an alert of a hub that fires and one that is pending, as the shipped rules make them."""
+    objective = f"max by (job, {label(semconv.PROVIDER_ID)}) ({series(semconv.DISCOVERY_OBJECTIVE)}) > 0"
+    labels = {"severity": "ticket"}
+    alerts = [
+        {"alert": "ToolHubSlow", "expr": objective, "labels": labels},
+        {"alert": "ToolHubDown", "expr": objective, "for": "1h", "labels": labels},
+    ]
+    file = folder / "rules.yml"
+    file.write_text(json.dumps({"groups": [{"name": "hubs", "rules": alerts}]}))
+    return file
+
+
+ask: Final = partial(anyio.to_thread.run_sync, abandon_on_cancel=True)
+
+
+async def test_no_panel_is_empty_in_a_normal_run() -> None:
+    """Each panel shows something when nothing is wrong, on classic and on native histograms."""
+    panels = {f"{uid}/{title}": asked for uid, board in BOARDS.items() for title, asked in panel_queries(board).items()}
+    telemetry = build(Settings(service_name="shop", prometheus=Prometheus(port=0)))
+    hub = Hub()
+    try:
+        with servers(telemetry) as found:
+            deadline = anyio.current_time() + 60
+            while panels:
+                assert anyio.current_time() < deadline, list(panels)
+                await normal(telemetry, hub)
+                for panel, asked in list(panels.items()):
+                    empty = [await ask(found.empty, each) for each in asked]
+                    if all(any(name not in each for each in empty) for name in ("classic", "native")):
+                        del panels[panel]
+    finally:
+        await hub.provider.aclose()
+        telemetry.shutdown()
+
+
+async def test_every_query_finds_data(tmp_path: Path) -> None:
+    """When all goes wrong, each query and variable has data, by each of its selectors; with misspelt names none has."""
+    sampling = TailSampling(share=0.0)
+    settings = Settings(service_name="shop", prometheus=Prometheus(port=0), otlp=NOWHERE, tail_sampling=sampling)
+    telemetry = build(settings)
+    hub, trouble = Hub(), Trouble(telemetry)
+    left = [asked for board in BOARDS.values() for asked in (*queries(board), *variable_queries(board))]
+    misspelt = [each.misspelt() for each in left if each.misspelt() != each]
+    assert len(misspelt) > 0.8 * len(left)  # the others ask for series that are not Pellucid's
+    try:
+        with servers(telemetry, alert_rules(tmp_path)) as found:
+            deadline = anyio.current_time() + 60
+            while left:
+                assert anyio.current_time() < deadline, [(str(each), found.unfilled(each)) for each in left]
+                await normal(telemetry, hub)
+                await trouble.once()
+                hub.change()
+                left = [each for each in left if await ask(found.empty, each) or await ask(found.unfilled, each)]
+            assert [str(each) for each in misspelt if not await ask(found.unfilled, each)] == []
+    finally:
+        await hub.provider.aclose()
+        await trouble.failing.aclose()
+        telemetry.shutdown()
+
+
+async def test_exemplars_of_queries_lead_to_traces() -> None:
+    """Each query that shows exemplars gets some, with the id of a trace, from classic and from native histograms."""
+    telemetry = build(Settings(service_name="shop", prometheus=Prometheus(port=0)))
+    hub = Hub()
+    left = [each for board in BOARDS.values() for each in queries(board) if each.exemplar]
+    assert left
+    try:
+        with servers(telemetry) as found, anyio.fail_after(100):
+            for server in (found.classic, found.native):
+                for asked in left:
+                    await normal(telemetry, hub)
+                    exemplars = await ask(server.until, partial(server.exemplars, asked.filled_in()))
+                    assert all(len(each["labels"]["trace_id"]) == 32 for each in exemplars)
+    finally:
+        await hub.provider.aclose()
+        telemetry.shutdown()

@@ -1,0 +1,157 @@
+"""Runs in which every series of the dashboards gets data: a normal one, and one in which much goes wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pellucid import (
+    Agent,
+    CircuitBreaker,
+    Decision,
+    DiscoveryProvider,
+    Message,
+    ModelDelta,
+    ModelError,
+    ModelResponse,
+    PellucidError,
+    Reliability,
+    Rule,
+    Tool,
+    ToolCall,
+    ToolRegistry,
+    Usage,
+    retry,
+    tool,
+)
+from pellucid.testing import FakeHub, ScriptedModel
+from support.scene import PRICES
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from pellucid import ModelRequest
+    from pellucid_exporters import Telemetry
+
+MODEL = "gpt-x"
+
+
+class Vendor:
+    """A model of known price that streams, calls tools as told, and tells of its prompt cache."""
+
+    name = MODEL
+    provider_name = "openai"
+    server_address = "api.example.com"
+    server_port = 443
+
+    def __init__(self, *calls: ToolCall) -> None:
+        self.calls = list(calls)
+
+    async def generate(self, request: ModelRequest) -> ModelResponse:
+        """Call the next tool, or answer."""
+        message = Message("assistant", [self.calls.pop(0)]) if self.calls else Message("assistant", "All done.")
+        usage = Usage(input_tokens=100, output_tokens=10, cache_read_input_tokens=50)
+        return ModelResponse(
+            message=message,
+            usage=usage,
+            finish_reason="tool_call" if message.tool_calls else "stop",
+            model="gpt-x-2026-08-07",
+        )
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
+        """Answer in pieces."""
+        response = await self.generate(request)
+        for word in (response.message.text or "...").split():
+            yield ModelDelta("text", word)
+        yield response
+
+
+async def search(arguments: dict[str, Any], ctx: object) -> str:
+    """Find nothing."""
+    return "nothing"
+
+
+@tool
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@tool
+async def broken() -> str:
+    """Fail."""
+    raise RuntimeError("broken")
+
+
+@tool(needs_approval=True)
+async def refund(order: str) -> str:
+    """Refund an order."""
+    return "refunded"
+
+
+class Hub:
+    """A hub with a cache and an objective, whose catalogue is the same until it is changed."""
+
+    def __init__(self) -> None:
+        self.tools = [Tool(name="search", run=search), Tool(name="find", run=search)]
+        self.listed = 1
+        self.hub = FakeHub(self.tools[:1], latency=0.002)
+        self.provider = DiscoveryProvider(self.hub, id="docs", ttl=0.05, objective=0.5)
+
+    def change(self) -> None:
+        """List other tools than before."""
+        self.listed = 3 - self.listed
+        self.hub.tools = self.tools[: self.listed]
+
+
+async def normal(telemetry: Telemetry, hub: Hub) -> None:
+    """Run an agent that lists a hub's tools, calls one of the hub's and one of its own, and answers."""
+    model = Vendor(ToolCall("search", {}, "c1"), ToolCall("add", {"a": 1, "b": 2}, "c2"))
+    agent = Agent("support", model=model, tools=[add], providers=[hub.provider], prices=PRICES, telemetry=telemetry)
+    async with agent.stream("go") as stream:
+        async for _ in stream:
+            pass
+
+
+class Trouble:
+    """Agents of whose runs something goes wrong, again and again, in every way that has a panel."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self.telemetry = telemetry
+        self.failing = DiscoveryProvider(FakeHub(faults=[OSError("down")] * 1000), id="down", ttl=0, objective=0.1)
+        self.breaker = Reliability(breaker=CircuitBreaker(failures=1, cooldown=3600))
+        again = Rule(
+            when=lambda s: s.operation == "inference" and s.attempt < 2, then=retry(backoff=0.001), kind="again"
+        )
+        self.rules = Reliability([again])
+
+    async def once(self) -> None:
+        """Fail in every way."""
+        busy = ModelError("m", "busy", error_kind="unavailable")
+        await self._fails(ScriptedModel("never"), providers=[self.failing], reliability=self.breaker)
+        await self._fails(ScriptedModel(busy, busy), reliability=self.rules)
+        await self._run(Vendor(ToolCall("broken", {}, "c1")), tools=[broken])
+        await self._run(Vendor(ToolCall("refund", {"order": "A"}, "c1")), tools=[refund])  # which nobody decides
+        waits = await self._run(Vendor(ToolCall("refund", {"order": "B"}, "c1")), tools=[refund])
+        denied = Decision(waits.approvals[0].approval_id, False, reason="no")
+        await self._agent(Vendor(), tools=[refund]).resume(waits.checkpoint, decisions=[denied])
+        registry = ToolRegistry(registry_mode="lazy")
+        registry.register(add)
+        await self._run(Vendor(ToolCall("tool_search", {"query": "sum"}, "c1")), providers=[registry])
+
+    def _agent(self, model: Any, **options: Any) -> Agent:
+        agent: Agent = Agent("troubled", model=model, telemetry=self.telemetry, prices=PRICES, **options)
+        agent.on("run.started", _raise)
+        return agent
+
+    async def _run(self, model: Any, **options: Any) -> Any:
+        return await self._agent(model, **options).run("go")
+
+    async def _fails(self, model: Any, **options: Any) -> None:
+        with pytest.raises(PellucidError):
+            await self._run(model, **options)
+
+
+def _raise(event: object) -> None:
+    raise RuntimeError("a listener with a fault")
