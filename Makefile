@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo test check format bench bench-search coverage clean
+.PHONY: help demo up down test check format bench bench-search coverage clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list.
@@ -11,6 +11,18 @@ help: ## Show this list.
 
 demo: $(VENV)/demo $(if $(OPENAI_BASE_URL),$(VENV)/openai) $(if $(ANTHROPIC_BASE_URL),$(VENV)/anthropic) ## See a real agent on real MCP servers, traced; arguments: make demo ARGS="--content".
 	@$(BIN)/pellucid demo $(ARGS)
+
+up: .env ## Start collector, Jaeger, Prometheus, Alertmanager and Grafana; with the demo: make up ARGS="--profile demo".
+	docker compose $(ARGS) up --detach --build --wait
+	@echo "Send to http://localhost:4318. Grafana http://localhost:3000  Jaeger http://localhost:16686"
+	@echo "Prometheus http://localhost:9090  Alertmanager http://localhost:9093"
+
+down: .env ## Stop them; what they stored stays: make down ARGS="--volumes" removes it.
+	docker compose --profile demo down $(ARGS)
+
+# Read by docker compose. The password is that of Grafana's user admin.
+.env:
+	@umask 077 && $(PYTHON) -c 'import secrets; print(f"GRAFANA_PASSWORD={secrets.token_urlsafe(18)}")' > $@
 
 test: $(VENV)/dev ## Run the test suite; arguments: make test ARGS="-k stream".
 	@$(BIN)/python -m pytest $(ARGS)

@@ -222,6 +222,32 @@ def test_serve_keeps_the_metrics_up(repository: Path) -> None:
         assert process.stderr.read() == ""
 
 
+def test_repeats_in_one_process_until_it_is_interrupted(repository: Path) -> None:
+    """With `--repeat` the counters of one process go on, as dashboards and alerts need them."""
+    with subprocess.Popen(
+        [*COMMAND, "--no-color", "--port", "0", "--repeat", "0"],
+        cwd=repository,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        urls = []
+        for line in process.stdout:
+            urls += re.findall(r"http://127\.0\.0\.1:\d+/metrics", line)
+            if line.startswith("Next") and len(urls) >= 2:
+                break
+        with urlopen(urls[0], timeout=WAIT) as answer:
+            metrics = answer.read().decode()
+        runs = re.findall(r"^gen_ai_invoke_agent_duration_seconds_count\{.*\} (\S+)", metrics, re.MULTILINE)
+        assert sum(map(float, runs)) >= 6
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        assert process.wait(timeout=WAIT) == 130
+        assert process.stderr.read() == ""
+
+
 def children_of(pid: int) -> list[int]:
     """Return the processes that another one started."""
     stats = {int(stat.parent.name): stat.read_text().rpartition(")")[2] for stat in Path("/proc").glob("[0-9]*/stat")}

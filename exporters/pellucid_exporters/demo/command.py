@@ -35,6 +35,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--otlp", metavar="URL", help="also send traces, metrics and logs there (http://localhost:4318)"
     )
     parser.add_argument("--port", type=int, metavar="N", help="port of /metrics (default: 9464, or any that is free)")
+    parser.add_argument(
+        "--repeat",
+        type=float,
+        metavar="SECONDS",
+        help="ask again after so many seconds, until Ctrl-C: for dashboards and alerts",
+    )
     parser.add_argument("--serve", action="store_true", help="keep /metrics up afterwards, until Ctrl-C")
     parser.add_argument("--no-color", action="store_true", help="plain text, without live display")
 

@@ -51,10 +51,14 @@ def show(options: Namespace, repository: Path) -> int:
     report = Report(color=color)
     try:
         report.introduce(repository, said)
-        result, objectives = anyio.run(_converse, repository, model, report)
-        report.answered(result)
-        report.hubs(hubs.stats(objectives))
-        _point_out(report, telemetry, options, result)
+        while True:
+            result, objectives = anyio.run(_converse, repository, model, report)
+            report.answered(result)
+            report.hubs(hubs.stats(objectives))
+            _point_out(report, telemetry, options, result)
+            if options.repeat is None:
+                break
+            threading.Event().wait(options.repeat)
     finally:
         telemetry.shutdown(timeout=1)
     return 0

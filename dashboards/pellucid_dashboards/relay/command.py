@@ -1,0 +1,77 @@
+"""The `alerts` subcommand."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from pellucid.cli import Command
+from pellucid.errors import ConfigError
+from pellucid_dashboards.relay.enriching import Relay
+from pellucid_dashboards.relay.server import RelayServer
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+PORT: Final = 9465
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the options of `pellucid alerts`."""
+    actions = parser.add_subparsers(title="actions", metavar="action", required=True)
+    told = "Stand before Alertmanager: add to each alert that Prometheus sends the link to a trace that shows it."
+    relay = actions.add_parser("relay", help=told, description=told)
+    relay.add_argument(
+        "--prometheus", default="http://localhost:9090", metavar="URL", help="has the exemplars (%(default)s)"
+    )
+    relay.add_argument(
+        "--alertmanager",
+        action="append",
+        metavar="URL",
+        help="gets the alerts; once for each (http://localhost:9093)",
+    )
+    relay.add_argument(
+        "--traces", default="http://localhost:16686", metavar="URL", help="Jaeger, for browsers (%(default)s)"
+    )
+    relay.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
+    relay.add_argument("--port", type=int, default=PORT, metavar="N", help="port to listen on (%(default)s)")
+
+
+def run(options: Namespace) -> int:
+    """Serve until interrupted.
+
+    Raises:
+        ConfigError: a URL is none, or the port is taken.
+    """
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    relay = Relay(
+        prometheus=_checked("--prometheus", options.prometheus),
+        alertmanagers=[_checked("--alertmanager", url) for url in options.alertmanager or ["http://localhost:9093"]],
+        traces=_checked("--traces", options.traces),
+    )
+    try:
+        server = RelayServer((options.host, options.port), relay)
+    except OSError as error:
+        raise ConfigError(
+            f"listening on {options.host}:{options.port} failed: {error.strerror}; give another --port"
+        ) from error
+    with server:
+        print(f"Relaying alerts from http://{options.host}:{server.server_port}/api/v2/alerts", flush=True)  # noqa: T201  (a command line tool)
+        server.serve_forever()
+    return 0
+
+
+def _checked(option: str, url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"{option} {url!r} is not a URL like http://localhost:9090")
+    return url
+
+
+COMMAND: Final = Command(
+    name="alerts",
+    help="Give alerts the link to a trace, on their way to Alertmanager.",
+    add_arguments=add_arguments,
+    run=run,
+)

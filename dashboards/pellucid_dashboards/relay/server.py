@@ -1,0 +1,70 @@
+"""The relay as an HTTP server: an Alertmanager to Prometheus, and a webhook to Alertmanager."""
+
+from __future__ import annotations
+
+import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, Final
+
+from pellucid_dashboards.relay.enriching import DeliveryError, describe
+
+if TYPE_CHECKING:
+    from pellucid_dashboards.relay.enriching import Relay
+
+MOST_BYTES: Final = 8 * 1024 * 1024
+"""Of one request. Prometheus sends 64 alerts at once."""
+
+
+class RelayServer(ThreadingHTTPServer):
+    """Serves one relay: `POST /api/v2/alerts`, `POST /webhook` (which prints), `GET /-/healthy`."""
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], relay: Relay) -> None:
+        super().__init__(address, _Exchange)
+        self.relay = relay
+
+
+class _Exchange(BaseHTTPRequestHandler):
+    timeout = 10
+    server: RelayServer
+
+    def do_GET(self) -> None:
+        """Say that the relay is there."""
+        self._answer(*((200, "ok") if self.path == "/-/healthy" else (404, "there is /-/healthy")))
+
+    def do_POST(self) -> None:
+        """Take alerts from Prometheus, or a notification from Alertmanager."""
+        length = self.headers.get("Content-Length", "")
+        if not length.isdigit():
+            return self._answer(411, "Content-Length is missing")
+        if int(length) > MOST_BYTES:
+            return self._answer(413, f"more than {MOST_BYTES} bytes")
+        try:
+            body = json.loads(self.rfile.read(int(length)))
+            self._take(body)
+        except DeliveryError as error:
+            return self._answer(502, str(error))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            return self._answer(400, f"these are not alerts: {error!r}")
+        return None
+
+    def _take(self, body: Any) -> None:
+        if self.path == "/api/v2/alerts":
+            self.server.relay.pass_on(body)
+        elif self.path == "/webhook":
+            print(describe(body), flush=True)  # noqa: T201  (what it is for)
+        else:
+            return self._answer(404, "there are /api/v2/alerts and /webhook")
+        return self._answer(200, "ok")
+
+    def _answer(self, status: int, text: str) -> None:
+        body = f"{text}\n".encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "text/plain; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *line: Any) -> None:
+        """Log nothing: what went wrong is in the answer, and logged where it went wrong."""

@@ -1,0 +1,103 @@
+"""Which trace shows what an alert is about. Alerts carry no exemplars; the series behind them have some."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.error import URLError
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+from pellucid import semconv
+from pellucid.errors import PellucidError
+from pellucid_dashboards.names import label, series
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+LOOKBACK: Final = 3600.0
+"""Seconds for which an exemplar is news."""
+
+SUBJECTS: Final = (
+    (label(semconv.TOOL_NAME), semconv.TOOL_DURATION),
+    (label(semconv.PROVIDER_ID), semconv.DISCOVERY_DURATION),
+    (label(semconv.AGENT_NAME), semconv.AGENT_DURATION),
+    (label(semconv.REQUEST_MODEL), semconv.OPERATION_DURATION),
+)
+"""What an alert is about, by its most telling label, and the histogram whose exemplars are traces of that."""
+
+_FAILED: Final = ("Failing", "Down", "CircuitOpen")
+_SLOW: Final = ("Slow",)
+
+
+class TraceLookupError(PellucidError):
+    """Prometheus could not be asked for exemplars."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exemplar:
+    """One measurement that points to its trace. Attributes: value: seconds; time: Unix time; failed: has an error."""
+
+    trace_id: str
+    value: float
+    time: float
+    failed: bool
+
+
+def selector(labels: Mapping[str, str]) -> str | None:
+    """Return the PromQL selector of the series whose exemplars show what an alert with these labels is about."""
+    for name, metric in SUBJECTS:
+        if labels.get(name):
+            known = ("job", *map(label, metric.attributes))
+            names = f"{series(metric)}|{series(metric, '_bucket')}"  # native and classic histograms
+            matchers = [f"{each}={_quoted(labels[each])}" for each in known if labels.get(each)]
+            return f"{{{','.join([f'__name__=~{_quoted(names)}', *matchers])}}}"
+    return None
+
+
+def choose(exemplars: Iterable[Exemplar], alert: str) -> Exemplar | None:
+    """Return the exemplar that shows best what an alert of this name means: a failure, the slowest, or the newest."""
+    found = list(exemplars)
+    if alert.endswith(_FAILED):
+        found = [each for each in found if each.failed] or found
+    if alert.endswith(_SLOW):
+        return max(found, key=lambda each: (each.value, each.time), default=None)
+    return max(found, key=lambda each: each.time, default=None)
+
+
+def read_exemplars(prometheus: str, query: str, timeout: float) -> list[Exemplar]:
+    """Return the exemplars of the last hour that Prometheus has for a selector.
+
+    Raises:
+        TraceLookupError: it does not answer within `timeout` seconds, or not with exemplars.
+    """
+    now = time.time()
+    asked = urlencode({"query": query, "start": f"{now - LOOKBACK:.3f}", "end": f"{now:.3f}"})
+    url = f"{prometheus.rstrip('/')}/api/v1/query_exemplars"
+    try:
+        with urlopen(f"{url}?{asked}", timeout=timeout) as answer:  # noqa: S310  (checked to be HTTP by the command)
+            found = json.load(answer)["data"]
+        return [
+            Exemplar(
+                trace_id=each["labels"]["trace_id"],
+                value=float(each["value"]),
+                time=float(each["timestamp"]),
+                failed=bool(of["seriesLabels"].get(label(semconv.ERROR_TYPE))),
+            )
+            for of in found
+            for each in of["exemplars"]
+            if _is_trace_id(each["labels"].get("trace_id"))
+        ]
+    except (URLError, OSError, ValueError, KeyError, TypeError) as error:
+        raise TraceLookupError(f"asking {url} for exemplars failed: {error or type(error).__name__}") from error
+
+
+def _is_trace_id(text: Any) -> bool:
+    return isinstance(text, str) and re.fullmatch("[0-9a-f]{32}", text) is not None
+
+
+def _quoted(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False)  # PromQL escapes as JSON does

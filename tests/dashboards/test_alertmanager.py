@@ -1,0 +1,150 @@
+"""Our configuration and templates of Alertmanager, read and rendered by its own programs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+import pellucid_dashboards
+from pellucid import semconv
+from pellucid_dashboards.names import label
+from support.alertmanager_server import alertmanager_server, post, webhook
+from support.prometheus_server import program
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+pytestmark = pytest.mark.prometheus
+
+FOLDER = Path(pellucid_dashboards.__file__).parent / "files" / "alertmanager"
+CONFIG = FOLDER / "alertmanager.yml"
+PROVIDER = label(semconv.PROVIDER_ID)
+
+LABELS = {"alertname": "ToolHubSlow", "severity": "page", "job": "team/shop", PROVIDER: "search & co"}
+ANNOTATIONS = {
+    "summary": "search & co: p95 0.9 s, objective 0.2 s",
+    "dashboard_url": "/d/pellucid-tool-hubs?var-provider=search",
+    "runbook_url": "https://example.com/runbooks#toolhubslow",
+}
+
+
+def test_alertmanager_reads_its_configuration() -> None:
+    """Amtool accepts configuration and templates."""
+    done = subprocess.run([program("amtool"), "check-config", CONFIG], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 templates" in done.stdout
+
+
+@pytest.mark.parametrize(("severity", "receiver"), [("page", "page"), ("ticket", "ticket"), ("other", "ticket")])
+def test_routes_go_by_severity(severity: str, receiver: str) -> None:
+    """A page is routed to who is paged, everything else to the tickets: no alert goes nowhere."""
+    command = [program("amtool"), "config", "routes", "test", f"--config.file={CONFIG}", f"severity={severity}"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == receiver
+
+
+def rendered(name: str, folder: Path, *alerts: Mapping[str, Any], status: str = "firing") -> str:
+    """Return what amtool makes of a template and alerts."""
+    file = folder / "data.json"
+    file.write_text(json.dumps({"status": status, "alerts": alerts, "commonLabels": alerts[0]["labels"]}))
+    command = [
+        program("amtool"),
+        "template",
+        "render",
+        f"--template.glob={FOLDER}/*.tmpl",
+        f'--template.text={{{{ template "{name}" . }}}}',
+        f"--template.data={file}",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def alert(labels: Mapping[str, str], annotations: Mapping[str, str], status: str = "firing") -> dict[str, Any]:
+    """Return an alert as templates see it."""
+    return {"status": status, "labels": dict(labels), "annotations": dict(annotations)}
+
+
+def test_a_message_has_hub_number_objective_and_links(tmp_path: Path) -> None:
+    """The text shows the summary, the hub, the application, and links to trace, dashboard and runbook."""
+    found = alert(LABELS, {**ANNOTATIONS, "trace_url": "http://localhost:16686/trace/abc"})
+    assert rendered("pellucid.text", tmp_path, found).splitlines()[:6] == [
+        "search & co: p95 0.9 s, objective 0.2 s",
+        "Hub: search & co",
+        "Application: team/shop",
+        "Trace: http://localhost:16686/trace/abc",
+        "Dashboard: http://localhost:3000/d/pellucid-tool-hubs?var-provider=search",
+        "Runbook: https://example.com/runbooks#toolhubslow",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("labels", "operation"),
+    [
+        ({PROVIDER: "search & co"}, "&operation=discover_tools+search+%26+co"),
+        ({label(semconv.TOOL_NAME): "find", PROVIDER: "x"}, "&operation=execute_tool+find"),
+        ({label(semconv.AGENT_NAME): "main"}, "&operation=invoke_agent+main"),
+        ({label(semconv.REQUEST_MODEL): "m"}, "&operation=chat+m"),
+        ({}, ""),
+    ],
+)
+def test_a_message_without_a_trace_has_a_search(tmp_path: Path, labels: dict[str, str], operation: str) -> None:
+    """Without a trace the link is Jaeger's search for what the alert is about, in the service that the job names."""
+    text = rendered("pellucid.text", tmp_path, alert({"alertname": "X", "job": "team/shop", **labels}, {}))
+    assert f"Trace: http://localhost:16686/search?lookback=1h&limit=20&service=shop{operation}\n" in text
+
+
+def test_a_title_says_what_how_many_and_how_urgent(tmp_path: Path) -> None:
+    """One alert is named with its hub; several are counted; those that are over say so."""
+    firing, resolved = alert(LABELS, ANNOTATIONS), alert(LABELS, ANNOTATIONS, "resolved")
+    assert rendered("pellucid.title", tmp_path, firing) == "[page] ToolHubSlow search & co"
+    assert (
+        rendered("pellucid.title", tmp_path, firing, resolved)
+        == "[page] ToolHubSlow search & co (1 firing, 1 resolved)"
+    )
+    assert rendered("pellucid.title", tmp_path, resolved, status="resolved") == "[resolved] ToolHubSlow search & co"
+
+
+@pytest.mark.integration
+def test_a_hub_that_is_down_is_one_page(tmp_path: Path) -> None:
+    """What another alert of the same hub and application explains is kept back; Slack gets our words."""
+    down = {**LABELS, "alertname": "ToolHubDown"}
+    others = [{**LABELS, "alertname": name} for name in ("ToolHubSlow", "ToolHubHanging", "ToolHubFailing")]
+    elsewhere = [{**LABELS, PROVIDER: "other"}, {**LABELS, "job": "team/other"}]
+    with webhook() as hook, alertmanager_server(_with_slack(tmp_path, hook.url)) as url:
+        post(
+            f"{url}/api/v2/alerts",
+            [{"labels": labels, "annotations": ANNOTATIONS} for labels in (down, *others, *elsewhere)],
+        )
+        first = hook.until(lambda told: "ToolHubDown" in json.dumps(told))
+        assert first["attachments"][0]["title"] == "[page] ToolHubDown search & co"
+        assert "p95 0.9 s, objective 0.2 s" in first["attachments"][0]["text"]
+        hook.until(lambda told: "ToolHubSlow other" in json.dumps(told))
+        told = hook.until(lambda told: "ToolHubSlow search" in json.dumps(told))
+        assert "team/other" in json.dumps(told)
+        assert "team/shop" not in json.dumps(told)
+        assert "Hanging" not in json.dumps(hook.told)
+        assert "Failing" not in json.dumps(hook.told)
+
+
+def _with_slack(folder: Path, url: str) -> Path:
+    """Return our configuration with the receiver that is shown as an example in it, and without waiting."""
+    shipped = CONFIG.read_text()
+    example = "\n".join(
+        line.removeprefix("  # ") for line in shipped.splitlines() if line.startswith(("  # -", "  #  "))
+    )
+    [receiver] = yaml.safe_load(example)
+    assert receiver["slack_configs"][0].pop("api_url_file")
+    receiver["slack_configs"][0]["api_url"] = url
+    config = yaml.safe_load(shipped)
+    config["receivers"] = [{**receiver, "name": each["name"]} for each in config["receivers"]]
+    for route in (config["route"], *config["route"]["routes"]):
+        route |= {"group_wait": "1s", "group_interval": "1s"}
+    (folder / "pellucid.tmpl").write_text((FOLDER / "pellucid.tmpl").read_text())
+    file = folder / "alertmanager.yml"
+    file.write_text(yaml.safe_dump(config))
+    return file

@@ -1,0 +1,300 @@
+"""`pellucid alerts relay`: what Alertmanager hears from Prometheus has the link to a trace that shows it."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+from urllib.parse import parse_qs, urlsplit
+from urllib.request import urlopen
+
+import anyio
+import anyio.to_thread
+import pytest
+import yaml
+
+import pellucid_dashboards
+from pellucid import Agent, DiscoveryProvider, Tool
+from pellucid.cli import main
+from pellucid.testing import FakeHub, ScriptedModel
+from pellucid_dashboards.relay.enriching import Relay
+from pellucid_dashboards.relay.server import RelayServer
+from pellucid_exporters.options import Otlp, Prometheus, Settings
+from pellucid_exporters.pipeline import build
+from support.alertmanager_server import alertmanager_server, alerts_of, post, serving, webhook
+from support.otlp_receiver import otlp_receiver
+from support.prometheus_server import prometheus_server, scrape_config
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pellucid_exporters import Telemetry
+    from support.alertmanager_server import Webhook
+
+CONFIG = Path(pellucid_dashboards.__file__).parent / "files" / "alertmanager"
+TRACES = "http://jaeger.example"
+FIRST, SLOWEST, FAILED, NEWEST = (digit * 32 for digit in "1234")
+
+
+def exemplar(trace_id: str, value: float, at: float) -> dict[str, Any]:
+    """Return an exemplar as Prometheus has them."""
+    return {"labels": {"trace_id": trace_id, "span_id": "0" * 16}, "value": str(value), "timestamp": at}
+
+
+class FakePrometheus(ThreadingHTTPServer):
+    """Has four exemplars of any series. Attributes: asked: the selectors; broken: answers with an error."""
+
+    asked: list[str]
+    broken = False
+
+
+class _Answers(BaseHTTPRequestHandler):
+    server: FakePrometheus
+
+    def do_GET(self) -> None:
+        self.server.asked.append(parse_qs(urlsplit(self.path).query)["query"][0])
+        now = time.time()
+        found = [
+            {"seriesLabels": {}, "exemplars": [exemplar(FIRST, 0.1, now - 300), exemplar(SLOWEST, 9.0, now - 200)]},
+            {"seriesLabels": {"error_type": "TimeoutError"}, "exemplars": [exemplar(FAILED, 2.0, now - 100)]},
+            {"seriesLabels": {}, "exemplars": [exemplar(NEWEST, 0.2, now), exemplar("not a trace", 99, now)]},
+        ]
+        body = json.dumps({"status": "success", "data": found}).encode()
+        self.send_response(503 if self.server.broken else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *line: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def prometheus() -> Iterator[FakePrometheus]:
+    """Return what answers as Prometheus does."""
+    server = FakePrometheus(("127.0.0.1", 0), _Answers)
+    server.asked = []
+    with serving(server):
+        yield server
+
+
+@pytest.fixture
+def hook() -> Iterator[Webhook]:
+    """Return what stands for Alertmanager."""
+    with webhook() as found:
+        yield found
+
+
+@pytest.fixture
+def relay(prometheus: FakePrometheus, hook: Webhook) -> Iterator[str]:
+    """Return the base URL of a relay between the two."""
+    url = f"http://127.0.0.1:{prometheus.server_port}"
+    made = Relay(prometheus=url, alertmanagers=[hook.url], traces=f"{TRACES}/")
+    with serving(RelayServer(("127.0.0.1", 0), made)) as base:
+        yield base
+
+
+def relayed(relay: str, hook: Webhook, labels: Mapping[str, str], **annotations: str) -> Any:
+    """Send one alert and return what arrives."""
+    assert post(f"{relay}/api/v2/alerts", [{"labels": labels, "annotations": annotations}]) == 200
+    [alert] = hook.until(bool)
+    assert alert["labels"] == labels
+    return alert
+
+
+@pytest.mark.parametrize(
+    ("name", "trace"),
+    [("ToolHubSlow", SLOWEST), ("ToolHubFailing", FAILED), ("ToolHubDown", FAILED), ("ToolHubHanging", NEWEST)],
+)
+def test_the_trace_shows_what_the_alert_says(relay: str, hook: Webhook, name: str, trace: str) -> None:
+    """Slowness is shown by the slowest, a failure by one that failed, anything else by the newest; words stay."""
+    labels = {"alertname": name, "pellucid_provider_id": "hub"}
+    alert = relayed(relay, hook, labels, summary="hub: 9 s")
+    assert alert["annotations"] == {"summary": "hub: 9 s", "trace_id": trace, "trace_url": f"{TRACES}/trace/{trace}"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "asked"),
+    [
+        (
+            {"job": "shop", "pellucid_provider_id": 'a"b\\c', "severity": "page"},
+            'pellucid_tool_discovery_duration_seconds job="shop",pellucid_provider_id="a\\"b\\\\c"',
+        ),
+        (
+            {"gen_ai_tool_name": "search", "pellucid_provider_id": "hub"},
+            'gen_ai_execute_tool_duration_seconds gen_ai_tool_name="search",pellucid_provider_id="hub"',
+        ),
+        (
+            {"gen_ai_agent_name": "main"},
+            'gen_ai_invoke_agent_duration_seconds gen_ai_agent_name="main"',
+        ),
+        (
+            {"gen_ai_request_model": "m"},
+            'gen_ai_client_operation_duration_seconds gen_ai_request_model="m"',
+        ),
+    ],
+)
+def test_asks_about_what_the_alert_is_about(
+    relay: str, hook: Webhook, prometheus: FakePrometheus, labels: dict[str, str], asked: str
+) -> None:
+    """The series are those of the alert's tool, hub, agent or model, and its values cannot break out of the query."""
+    relayed(relay, hook, labels)
+    name, _, matchers = asked.partition(" ")
+    assert prometheus.asked == [f'{{__name__=~"{name}|{name}_bucket",{matchers}}}']
+
+
+def test_an_alert_about_none_of_these_stays_as_it_is(relay: str, hook: Webhook, prometheus: FakePrometheus) -> None:
+    """A missing target has no trace."""
+    assert relayed(relay, hook, {"alertname": "TargetMissing", "job": "shop"})["annotations"] == {}
+    assert prometheus.asked == []
+
+
+def test_alerts_arrive_without_prometheus(relay: str, hook: Webhook, prometheus: FakePrometheus) -> None:
+    """A lookup that fails costs the link, not the alert."""
+    prometheus.broken = True
+    alert = relayed(relay, hook, {"alertname": "ToolHubSlow", "pellucid_provider_id": "hub"}, summary="slow")
+    assert alert["annotations"] == {"summary": "slow"}
+
+
+def test_says_that_no_alertmanager_took_them(prometheus: FakePrometheus) -> None:
+    """Prometheus hears it, and sends the alerts again."""
+    made = Relay(
+        prometheus=f"http://127.0.0.1:{prometheus.server_port}", alertmanagers=["http://127.0.0.1:9"], traces=""
+    )
+    with serving(RelayServer(("127.0.0.1", 0), made)) as base, pytest.raises(HTTPError, match="502"):
+        post(f"{base}/api/v2/alerts", [{"labels": {"alertname": "X"}}])
+
+
+def test_one_alertmanager_of_two_is_enough(prometheus: FakePrometheus, hook: Webhook) -> None:
+    """Each gets the alerts; one that is away does not keep them from the other."""
+    made = Relay(
+        prometheus=f"http://127.0.0.1:{prometheus.server_port}",
+        alertmanagers=["http://127.0.0.1:9", hook.url],
+        traces=TRACES,
+    )
+    with serving(RelayServer(("127.0.0.1", 0), made)) as base:
+        relayed(base, hook, {"alertname": "ToolHubSlow", "pellucid_provider_id": "hub"})
+
+
+@pytest.mark.parametrize("body", [{"alerts": "none"}, [1], "text"])
+def test_refuses_what_are_not_alerts(relay: str, body: Any) -> None:
+    """Nonsense is answered with 400."""
+    for path in ("api/v2/alerts", "webhook"):
+        with pytest.raises(HTTPError, match="400"):
+            post(f"{relay}/{path}", body)
+
+
+def test_knows_its_paths(relay: str) -> None:
+    """It says that it is there, and 404 to anything else."""
+    with urlopen(f"{relay}/-/healthy", timeout=5) as answer:
+        assert answer.status == 200
+    with pytest.raises(HTTPError, match="404"):
+        urlopen(f"{relay}/metrics", timeout=5)
+    with pytest.raises(HTTPError, match="404"):
+        post(f"{relay}/api/v1/alerts", [])
+
+
+def test_prints_what_alertmanager_tells_it(relay: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The webhook shows state, severity, words and links, and nothing in them can write to the terminal."""
+    labels = {"alertname": "ToolHubSlow", "severity": "page"}
+    annotations = {"summary": "hub\x1b[31m: 9 s", "trace_url": "http://j/trace/1", "runbook_url": "http://r/#x"}
+    alerts = [{"status": "firing", "labels": labels, "annotations": annotations}]
+    assert post(f"{relay}/webhook", {"alerts": alerts}) == 200
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].startswith("[firing] page ToolHubSlow: hub")
+    assert "\x1b" not in shown[0]
+    assert shown[1:] == ["    trace: http://j/trace/1", "    runbook: http://r/#x"]
+
+
+@pytest.mark.parametrize("option", [("--prometheus", "ftp://x"), ("--alertmanager", "9093"), ("--port", "1")])
+def test_says_what_is_wrong_with_its_options(option: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    """What is no URL, or a port that cannot be had, is named."""
+    host = ("--host", "192.0.2.1") if option[0] == "--port" else ()
+    assert main(["alerts", "relay", *option, *host]) == 2
+    said = capsys.readouterr().err
+    assert option[1] in said
+    assert "--" in said
+
+
+@pytest.mark.anyio
+@pytest.mark.integration
+@pytest.mark.prometheus
+async def test_a_page_has_a_trace_that_the_collector_has(tmp_path: Path) -> None:
+    """Real servers with our configuration make one alert of the two ways to it, with a link to an exported trace."""
+    ask = anyio.to_thread.run_sync
+    with otlp_receiver("http/protobuf") as receiver, webhook() as hook:
+        otlp = Otlp(endpoint=receiver.endpoint, metrics=False, logs=False)
+        telemetry = build(Settings(service_name="shop", otlp=otlp, prometheus=Prometheus(port=0)))
+        try:
+            with anyio.fail_after(100), servers(tmp_path, telemetry, hook) as alertmanager:
+                await run_on_a_slow_hub(telemetry)
+                assert await ask(telemetry.flush, 20.0)
+                told = await ask(hook.until, lambda told: "trace_url" in told["alerts"][0]["annotations"])
+                [alert] = told["alerts"]
+                assert alert["labels"]["pellucid_provider_id"] == "slow"
+                trace_id = alert["annotations"]["trace_url"].removeprefix(f"{TRACES}/trace/")
+                spans = {span.name for span in receiver.spans if span.trace_id.hex() == trace_id}
+                assert "discover_tools slow" in spans
+                assert len(await ask(alerts_of, alertmanager)) == 1
+        finally:
+            telemetry.shutdown()
+
+
+@contextmanager
+def servers(folder: Path, telemetry: Telemetry, hook: Webhook) -> Iterator[str]:
+    """Run Prometheus, which tells Alertmanager directly and by a relay; the value is Alertmanager's URL."""
+    with alertmanager_server(_configuration(folder, hook)) as alertmanager:
+        relay = RelayServer(("127.0.0.1", 0), Relay(prometheus="", alertmanagers=[alertmanager], traces=TRACES))
+        with serving(relay) as base:
+            config = _prometheus(folder, telemetry, alertmanager, base)
+            with prometheus_server(config, features=["exemplar-storage"]) as server:
+                relay.relay = replace(relay.relay, prometheus=server.url)
+                yield alertmanager
+
+
+async def run_on_a_slow_hub(telemetry: Telemetry) -> None:
+    """Run an agent on a hub that takes 50 ms."""
+
+    async def search(arguments: dict[str, Any], ctx: object) -> str:
+        return "nothing"
+
+    provider = DiscoveryProvider(FakeHub([Tool(name="search", run=search)], latency=0.05), id="slow", objective=0.01)
+    await Agent("main", model=ScriptedModel("done"), providers=[provider], telemetry=telemetry).run("go")
+    await provider.aclose()
+
+
+def _configuration(folder: Path, hook: Webhook) -> Path:
+    """Return our Alertmanager configuration in a folder, with the URL of the test's webhook and without waiting."""
+    config = yaml.safe_load((CONFIG / "alertmanager.yml").read_text())
+    for receiver in config["receivers"]:
+        receiver["webhook_configs"][0]["url"] = hook.url
+    for route in (config["route"], *config["route"]["routes"]):
+        route |= {"group_wait": "1s", "group_interval": "1s", "repeat_interval": "2s"}
+    (folder / "pellucid.tmpl").write_text((CONFIG / "pellucid.tmpl").read_text())
+    file = folder / "alertmanager.yml"
+    file.write_text(yaml.safe_dump(config))
+    return file
+
+
+def _prometheus(folder: Path, telemetry: Telemetry, *alertmanagers: str) -> dict[str, Any]:
+    rule = {
+        "alert": "ToolHubSlow",
+        "expr": "sum by (job, pellucid_provider_id) (pellucid_tool_discovery_duration_seconds_count) > 0",
+        "labels": {"severity": "page"},
+        "annotations": {"summary": "{{ $labels.pellucid_provider_id }} is slow"},
+    }
+    rules = folder / "rules.yml"
+    rules.write_text(json.dumps({"groups": [{"name": "test", "rules": [rule]}]}))
+    assert telemetry.prometheus_url is not None
+    targets = [urlsplit(url).netloc for url in alertmanagers]
+    return {
+        "global": {"evaluation_interval": "250ms"},
+        "rule_files": [str(rules)],
+        "scrape_configs": [scrape_config(telemetry.prometheus_url)],
+        "alerting": {"alertmanagers": [{"static_configs": [{"targets": targets}]}]},
+    }
