@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo up down test check format bench bench-search coverage clean
+.PHONY: help demo up down test check format dashboards bench bench-search coverage clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list.
@@ -36,6 +36,9 @@ check: $(VENV)/dev ## Lint, check types, layers and format.
 format: $(VENV)/dev ## Format the code.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+dashboards: $(VENV)/dev ## Write the generated files of dashboards/ anew.
+	@$(BIN)/python -m pellucid_dashboards.generate
 
 bench: $(VENV)/dev ## Compare the cost of telemetry with the same written by hand; measure searches for tools.
 	@PYTHONPATH=tests $(BIN)/python -m bench.iteration $(ARGS)

@@ -1,4 +1,5 @@
-"""What a team imports to see and to be paged: dashboards, recording and alerting rules, and the configuration around them.
+"""What a team imports to see and to be paged: dashboards, rules, and the configuration around them.
 
-`pellucid dashboards export DIR` and `pellucid rules export` write the files; all names in them come from `pellucid.semconv`.
+`pellucid dashboards export DIR` and `pellucid rules export` write the files; all names in them come from
+`pellucid.semconv`.
 """

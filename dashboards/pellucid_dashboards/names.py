@@ -7,7 +7,7 @@ from pellucid_exporters.naming import to_labels, to_name
 
 
 def series(metric: Metric, suffix: str = "") -> str:
-    """Return the name of a metric's series: of a counter with `_total`, of a histogram with a `suffix` such as `_bucket`."""
+    """Return the name of a metric's series: with `_total` if it counts, with a `suffix` (`_bucket`) of a histogram."""
     family, _ = to_name(metric.name, metric.unit, metric.kind)
     return f"{family}_total" if metric.kind == "counter" else f"{family}{suffix}"
 

@@ -1,0 +1,23 @@
+"""All groups of rules, in the order of the file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pellucid_dashboards.rules.discovery import discovery_records
+from pellucid_dashboards.rules.hubs import hub_alerts
+from pellucid_dashboards.rules.model import Context, Group
+from pellucid_dashboards.rules.upkeep import upkeep_alerts
+from pellucid_dashboards.rules.work import work_alerts, work_records
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def all_groups(context: Context) -> Sequence[Group]:
+    """Return the rules; alerts are in the group of what they read, and see what was recorded just before."""
+    return (
+        Group(name="pellucid-tool-hubs", rules=[*discovery_records(context), *hub_alerts(context)]),
+        Group(name="pellucid-work", rules=[*work_records(context), *work_alerts(context)]),
+        Group(name="pellucid-upkeep", rules=[*upkeep_alerts(context)]),
+    )

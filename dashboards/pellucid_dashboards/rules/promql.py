@@ -1,0 +1,104 @@
+"""Pieces of PromQL that hold for classic and for native histograms, and for counters that begin at more than 0."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pellucid_dashboards.names import label, series
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pellucid.semconv import Metric
+
+JOB: Final = "job"
+INSTANCE: Final = "instance"
+LE: Final = "le"
+UP: Final = "up"
+
+
+def by(*attributes: str) -> str:
+    """Return the labels that rules group by: the job, and those of attributes."""
+    return ", ".join((JOB, *(label(attribute) for attribute in attributes)))
+
+
+def where(attribute: str, operator: str, *values: str) -> str:
+    """Return a matcher, such as `error_type!~"backoff|circuit_open"`."""
+    return f'{label(attribute)}{operator}"{"|".join(values)}"'
+
+
+def select(metric: Metric, *matchers: str, suffix: str = "") -> str:
+    """Return a selector of a metric's series."""
+    return selector(series(metric, suffix), *matchers)
+
+
+def selector(name: str, *matchers: str) -> str:
+    """Return a selector of the series of a name, such as that of a recording rule."""
+    return f"{name}{{{', '.join(matchers)}}}" if matchers else name
+
+
+def number(value: float) -> str:
+    """Return a number as PromQL reads it, without an exponent if it has up to 15 digits."""
+    return f"{value:.15g}"
+
+
+def increase(metric: Metric, *matchers: str, window: str) -> str:
+    """Return by how much each series of a counter, or the count of a histogram, grew within a window.
+
+    A series that was not there a window ago began at 0, and PromQL's `increase` sees no step from there to its first
+    value. Where the target was scraped already, that value is what it grew by; targets that push have no `up`, and lack
+    that step. A restart is a reset, which `increase` knows.
+    """
+    branches = []
+    grown = []
+    scraped = f"on ({JOB}, {INSTANCE}) {UP} offset {window}"
+    if metric.kind == "counter":
+        counted = select(metric, *matchers)
+    else:
+        counted, native = select(metric, *matchers, suffix="_count"), select(metric, *matchers)
+        branches.append(f"(histogram_count({native} unless {native} offset {window}) and {scraped})")
+        grown.append(f"histogram_count(increase({native}[{window}]))")
+    branches.insert(0, f"({counted} unless {counted} offset {window} and {scraped})")
+    grown.insert(0, f"increase({counted}[{window}])")
+    return "\n  or ".join((*branches, *grown))
+
+
+def total(metric: Metric, *matchers: str, window: str, labels: str) -> str:
+    """Return `increase`, added up by labels."""
+    return f"sum by ({labels}) (\n  {increase(metric, *matchers, window=window)}\n)"
+
+
+def added(metric: Metric, *matchers: str, window: str, labels: str) -> str:
+    """Return by how much the sum of a histogram's measurements grew within a window, added up by labels."""
+    classic = f"increase({select(metric, *matchers, suffix='_sum')}[{window}])"
+    native = f"histogram_sum(increase({select(metric, *matchers)}[{window}]))"
+    return f"sum by ({labels}) (\n  {classic}\n  or {native}\n)"
+
+
+def quantile(share: float, metric: Metric, *matchers: str, window: str, labels: str) -> str:
+    """Return a quantile of a histogram by labels, from native buckets where there are any; nothing without traffic."""
+    native = f"sum by ({labels}) (rate({select(metric, *matchers)}[{window}]))"
+    classic = f"sum by ({labels}, {LE}) (rate({select(metric, *matchers, suffix='_bucket')}[{window}]))"
+    return (
+        f"(\n  histogram_quantile({share:g}, {native})\n"
+        f"  or histogram_quantile({share:g}, {classic})\n) >= 0"  # NaN, of no traffic, is not
+    )
+
+
+def summed(record: str, labels: str, *matchers: str) -> str:
+    """Return series of a recording rule, added up by labels."""
+    return f"sum by ({labels}) ({selector(record, *matchers)})"
+
+
+def ratio(part: str, whole: str, labels: str) -> str:
+    """Return a share: 0 where there is no series of the part, and nothing where the whole is 0."""
+    return f"({part} or on ({labels}) {whole} * 0)\n/ ({whole} > 0)"
+
+
+def mostly(record: str, labels: str, part: Sequence[str], whole: Sequence[str], *, above: float, least: float) -> str:
+    """Return by labels the share of a part in a whole, where it is above a limit and the part is not small."""
+    of_part = summed(record, labels, *part)
+    return (
+        f"{ratio(of_part, summed(record, labels, *whole), labels)}\n> {number(above)}\n"
+        f"and on ({labels}) {of_part} >= {number(least)}"
+    )

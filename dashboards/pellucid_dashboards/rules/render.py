@@ -1,0 +1,80 @@
+"""Rules as the file that Prometheus reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pellucid_dashboards.rules.groups import all_groups
+from pellucid_dashboards.rules.model import Alert, Context, Group, Record
+from pellucid_dashboards.rules.thresholds import Thresholds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+RULES_FILE: Final = Path(__file__).parent.parent / "files" / "prometheus" / "pellucid_rules.yml"
+"""The rules as they are shipped."""
+
+_HEADER: Final = """\
+# Recording and alerting rules for Pellucid, made by `pellucid rules export`{how}.
+# What each alert means and what to do: docs/runbooks.md. Do not edit: change thresholds by `--set`, and export again.
+"""
+
+
+def render(thresholds: Thresholds | None = None, *, scale: float = 1.0, how: str = "") -> str:
+    """Return the file of rules, in YAML.
+
+    Args:
+        thresholds: The numbers; those of `Thresholds()` unless given.
+        scale: Factor of all windows and of `for`, for drills and tests.
+        how: Arguments that the file was made with, said in its head.
+    """
+    context = Context(thresholds=thresholds or Thresholds(), scale=scale)
+    lines = [line for group in all_groups(context) for line in _group(group, context)]
+    return _HEADER.format(how=how) + "\n".join(["groups:", *lines]) + "\n"
+
+
+def write_rules() -> None:
+    """Write the shipped file anew."""
+    RULES_FILE.parent.mkdir(parents=True, exist_ok=True)
+    RULES_FILE.write_text(render(), encoding="utf-8")
+
+
+def _group(group: Group, context: Context) -> Iterator[str]:
+    yield f"  - name: {group.name}"
+    yield "    rules:"
+    for rule in group.rules:
+        yield from _record(rule) if isinstance(rule, Record) else _alert(rule, context)
+
+
+def _record(record: Record) -> Iterator[str]:
+    yield f"      - record: {json.dumps(record.name)}"
+    yield from _expression(record.expression)
+
+
+def _alert(alert: Alert, context: Context) -> Iterator[str]:
+    thresholds = context.thresholds
+    annotations = {
+        "summary": alert.summary,
+        "description": alert.description,
+        "runbook_url": f"{thresholds.runbook_base}#{alert.name.lower()}",
+        "dashboard_url": f"{thresholds.dashboard_base.rstrip('/')}{alert.dashboard}",
+    }
+    yield f"      - alert: {alert.name}"
+    yield from _expression(alert.expression)
+    if alert.after:
+        yield f"        for: {context.window(alert.after)}"
+    yield from _mapping("labels", {"severity": alert.severity, **alert.labels})
+    yield from _mapping("annotations", annotations)
+
+
+def _expression(text: str) -> Iterator[str]:
+    yield "        expr: |"
+    yield from (f"          {line}" for line in text.strip().splitlines())
+
+
+def _mapping(name: str, values: Mapping[str, str]) -> Iterator[str]:
+    yield f"        {name}:"
+    for key, value in values.items():
+        yield f"          {key}: {json.dumps(value, ensure_ascii=False)}"  # a string of JSON is one of YAML

@@ -1,0 +1,177 @@
+"""All numbers that the rules compare with, in one place; `pellucid rules export --set name=value` changes them."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Final, cast
+
+from pellucid.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """When an alert fires.
+
+    A number of failures or calls that an alert needs keeps one unlucky call of a quiet night from paging anybody.
+    An objective is not here: each tool provider declares its own (`objective=`), which the rules read as a gauge.
+
+    Attributes:
+        slow_budget: Share of a hub's round trips that may take longer than its objective; 0.01 is one of a hundred.
+        slow_fast_burn: Multiple of the budget that pages if the last 5 min and the last hour spend it; at 14.4 a budget
+            of 30 days lasts 50 hours.
+        slow_slow_burn: Multiple that opens a ticket if the last 30 min and the last 6 h spend it; at 6 it lasts 5 days.
+        slow_min_round_trips: Round trips of the longer window without which nobody is told.
+        hanging_after: Age in seconds of a fetch under way from which on it hangs. Less than the timeout of the
+            fetches (30 s by default), or it is over before anybody is told.
+        hanging_objectives: The same in multiples of the hub's own objective, if that is longer.
+        hub_failing: Share of round trips that fail.
+        hub_failing_min: Failed round trips in 5 min.
+        hub_down_after: Seconds without a successful round trip, of which somebody asked in vain.
+        hub_down_min: Failed attempts in that time.
+        catalog_changes: Changes of one hub's catalogue in an hour, as one process sees it.
+        cache_misses: Share of the lookups in a provider's cache that miss.
+        cache_misses_min: Misses in 10 min.
+        tool_failing: Share of a tool's calls that fail.
+        tool_failing_min: Failed calls in 10 min.
+        tool_refusals: Values of `error.type` with which a call was not made: neither a failure nor a call.
+        model_slow: Seconds that the slowest twentieth of a model's calls takes at least (p95).
+        model_slow_min: Calls in 10 min.
+        model_failing: Share of a model's calls that fail.
+        model_failing_min: Failed calls in 10 min.
+        run_failing: Share of an agent's runs that fail.
+        run_failing_min: Failed runs in 10 min.
+        tokens_per_hour: Tokens of one model and service in an hour, input and output.
+        cost_per_hour: What they cost, in US dollars.
+        approvals_wait: Seconds for which calls wait and nobody decides.
+        approvals_many: Waiting calls of one tool that are too many, however many are decided.
+        telemetry_lost: Items of telemetry, dropped or failed, in 10 min.
+        target_missing_after: Seconds for which a target of Prometheus or all of a service is gone.
+        target_seen_within: Seconds for which a service that has measured something is expected to be there.
+        jobs: Regular expression of the jobs whose targets must be up, beside those that were seen to be Pellucid's.
+        runbook_base: Address of `docs/runbooks.md`, as your people reach it.
+        dashboard_base: Address of Grafana.
+    """
+
+    slow_budget: float = 0.01
+    slow_fast_burn: float = 14.4
+    slow_slow_burn: float = 6.0
+    slow_min_round_trips: float = 20.0
+    hanging_after: float = 15.0
+    hanging_objectives: float = 3.0
+    hub_failing: float = 0.1
+    hub_failing_min: float = 5.0
+    hub_down_after: float = 600.0
+    hub_down_min: float = 3.0
+    catalog_changes: float = 3.0
+    cache_misses: float = 0.5
+    cache_misses_min: float = 60.0
+    tool_failing: float = 0.2
+    tool_failing_min: float = 5.0
+    tool_refusals: tuple[str, ...] = (
+        "approval",
+        "approval_denied",
+        "approval_expired",
+        "max_discoveries",
+        "max_tool_calls",
+        "permission_denied",
+        "policy_halt",
+        "repeated_call_id",
+        "tool_not_active",
+        "tool_redefined",
+        "tool_removed",
+        "unknown_tool",
+    )
+    model_slow: float = 30.0
+    model_slow_min: float = 20.0
+    model_failing: float = 0.1
+    model_failing_min: float = 5.0
+    run_failing: float = 0.1
+    run_failing_min: float = 5.0
+    tokens_per_hour: float = 10_000_000.0
+    cost_per_hour: float = 50.0
+    approvals_wait: float = 900.0
+    approvals_many: float = 20.0
+    telemetry_lost: float = 1.0
+    target_missing_after: float = 300.0
+    target_seen_within: float = 3600.0
+    jobs: str = "pellucid"
+    runbook_base: str = "https://pellucid.example/docs/runbooks.md"
+    dashboard_base: str = "http://localhost:3000"
+
+    def __post_init__(self) -> None:
+        for name, value in self.numbers().items():
+            if not (math.isfinite(value) and value > 0):
+                raise ConfigError(f"{name}={value:g}: a threshold is a number greater than 0")
+        for word in self.tool_refusals:
+            if not re.fullmatch(r"[\w.:-]+", word):
+                raise ConfigError(f"tool_refusals: {word!r} is not a value of error.type; give words such as not_found")
+        for name in SHARES:
+            if self.numbers()[name] >= 1:
+                raise ConfigError(f"{name}={self.numbers()[name]:g}: a share is less than 1, 0.1 is a tenth")
+        for name in ("slow_fast_burn", "slow_slow_burn"):
+            burn = self.numbers()[name]
+            if burn * self.slow_budget >= 1:
+                raise ConfigError(
+                    f"{name}={burn:g} times slow_budget={self.slow_budget:g} is never reached; make one of them smaller"
+                )
+
+    def numbers(self) -> dict[str, float]:
+        """Return the thresholds that are numbers, by name."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, float | int)}
+
+    def lines(self) -> list[str]:
+        """Return all as `name=value`, as `set` takes them."""
+        return [f"{name}={_text(getattr(self, name))}" for name in _NAMES]
+
+    def set(self, assignments: Iterable[str]) -> Thresholds:
+        """Return these thresholds with some of them changed.
+
+        Args:
+            assignments: Each is `name=value`; several values are separated by commas.
+
+        Raises:
+            ConfigError: there is no such threshold, or this is no value for it.
+        """
+        changes: dict[str, object] = {}
+        for assignment in assignments:
+            name, given, text = assignment.partition("=")
+            if name not in _NAMES or not given:
+                raise ConfigError(_unknown(name, bool(given)))
+            changes[name] = _parse(name, text, getattr(self, name))
+        return replace(self, **changes)  # type: ignore[arg-type]  # each is parsed as what it replaces
+
+
+SHARES: Final = ("slow_budget", "hub_failing", "cache_misses", "tool_failing", "model_failing", "run_failing")
+_NAMES: Final = [field.name for field in fields(Thresholds)]
+
+
+def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return f"{value:.15g}" if isinstance(value, float) else str(value)
+
+
+def _unknown(name: str, given: bool) -> str:
+    if name in _NAMES and not given:
+        return f"--set {name}: which value? Write --set {name}=VALUE"
+    close = difflib.get_close_matches(name, _NAMES, n=3, cutoff=0.5)
+    advice = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(_NAMES)}"
+    return f"there is no threshold {name!r}; {advice}"
+
+
+def _parse(name: str, text: str, present: object) -> object:
+    if isinstance(present, str):
+        return text
+    if isinstance(present, tuple):
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    try:
+        return type(cast("float", present))(text)
+    except ValueError:
+        raise ConfigError(f"--set {name}={text}: this is not a number") from None

@@ -1,0 +1,92 @@
+"""Alerts on what observes: telemetry that is lost, and processes that are gone."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from pellucid import semconv
+from pellucid_dashboards.names import label
+from pellucid_dashboards.rules import words
+from pellucid_dashboards.rules.model import Alert, Context
+from pellucid_dashboards.rules.promql import INSTANCE, JOB, UP, by, increase, number, select
+from pellucid_dashboards.rules.words import seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PART: Final = by(semconv.TELEMETRY_PART)
+_OVERVIEW: Final = words.dashboard("pellucid-overview")
+_HEALTH: Final = words.dashboard("pellucid-telemetry-health")
+
+
+def upkeep_alerts(context: Context) -> Iterator[Alert]:
+    """Yield the alerts."""
+    yield _dropping(context)
+    yield _target_down(context)
+    yield _service_gone(context)
+
+
+def _dropping(context: Context) -> Alert:
+    limit = context.thresholds.telemetry_lost
+    window = context.window(600)
+    dropped = increase(semconv.TELEMETRY_DROPPED, window=window)
+    failed = increase(semconv.TELEMETRY_ERRORS, window=window)
+    return Alert(
+        name="TelemetryDropping",
+        expression=f"""
+sum by ({_PART}) (
+  label_replace({dropped}, "lost", "dropped", "", "")
+  or label_replace({failed}, "lost", "failed", "", "")
+) >= {number(limit)}
+""",
+        severity="ticket",
+        after=0.0,
+        summary=f"{words.value_of(JOB)} loses telemetry ({words.value_of(label(semconv.TELEMETRY_PART))}): "
+        f"{words.NUMBER} items dropped or failed in 10m; the limit is {limit:g}.",
+        description="No run noticed, but traces, metrics, logs or listeners lack something: what you see is not all.",
+        dashboard=_HEALTH,
+    )
+
+
+def _seen(context: Context) -> str:
+    """Return the series of what services measure in every run, as long ago as they are expected to be there still."""
+    within = context.window(context.thresholds.target_seen_within)
+    classic = f"last_over_time({select(semconv.COMPOSE_DURATION, suffix='_count')}[{within}])"
+    return f"{classic} or last_over_time({select(semconv.COMPOSE_DURATION)}[{within}])"
+
+
+def _target_down(context: Context) -> Alert:
+    thresholds = context.thresholds
+    return Alert(
+        name="TargetMissing",
+        expression=f"""
+{UP} == 0 and on ({JOB}) ({UP}{{{JOB}=~{json.dumps(thresholds.jobs)}}} or {_seen(context)})
+""",
+        severity="ticket",
+        after=thresholds.target_missing_after,
+        labels={"missing": "target"},
+        summary=f"{words.value_of(INSTANCE)} of {words.value_of(JOB)} does not answer Prometheus: up is "
+        f"{words.NUMBER} instead of 1, for {seconds(thresholds.target_missing_after)}.",
+        description="Nothing of that process is seen: it is gone, it hangs, or its port cannot be reached.",
+        dashboard=_OVERVIEW,
+    )
+
+
+def _service_gone(context: Context) -> Alert:
+    thresholds = context.thresholds
+    present = f"{select(semconv.COMPOSE_DURATION, suffix='_count')} or {select(semconv.COMPOSE_DURATION)}"
+    return Alert(
+        name="TargetMissing",
+        expression=f"""
+count by ({JOB}) ({_seen(context)}) unless on ({JOB}) ({present})
+""",
+        severity="page",
+        after=thresholds.target_missing_after,
+        labels={"missing": "service"},
+        summary=f"{words.value_of(JOB)} has gone: none of the {words.NUMBER} series that it had within "
+        f"{seconds(thresholds.target_seen_within)} is left, for {seconds(thresholds.target_missing_after)}.",
+        description="All of its processes stopped, or nothing scrapes or receives them any more. No other alert on "
+        "this service can fire now.",
+        dashboard=_OVERVIEW,
+    )

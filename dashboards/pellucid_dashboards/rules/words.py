@@ -1,0 +1,64 @@
+"""Templates of Prometheus that alerts share: numbers that the alert's own expression does not return."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pellucid import semconv
+from pellucid_dashboards.names import label
+from pellucid_dashboards.rules.promql import JOB
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def value_of(label_name: str) -> str:
+    """Return a template of a label's value."""
+    return f"{{{{ $labels.{label_name} }}}}"
+
+
+def asked(expression: str, labels: Sequence[str], shown: str, otherwise: str) -> str:
+    """Return a template of a number that is asked for when the alert fires.
+
+    Args:
+        expression: PromQL, in which `%s` stands for matchers of the alert's own labels.
+        labels: Names of these labels.
+        shown: How the number is shown, such as `humanizeDuration`.
+        otherwise: What is said when there is none.
+    """
+    matchers = ",".join(f"{name}=%q" for name in labels)
+    values = " ".join(f"$labels.{name}" for name in labels)
+    query = expression % matchers
+    return (
+        f"{{{{ with printf `{query}` {values} | query }}}}{{{{ . | first | value | {shown} }}}}"
+        f"{{{{ else }}}}{otherwise}{{{{ end }}}}"
+    )
+
+
+def dashboard(uid: str, **variables: str) -> str:
+    """Return the path of a dashboard that shows the service, and what variables say, by the name of a label each."""
+    chosen = {"service": JOB, **variables}
+    query = "&".join(f"var-{name}={{{{ $labels.{each} | urlquery }}}}" for name, each in chosen.items())
+    return f"/d/{uid}?{query}"
+
+
+HUB: Final = f"Tool hub {value_of(label(semconv.PROVIDER_ID))} ({value_of(JOB)})"
+MODEL: Final = f"Model {value_of(label(semconv.REQUEST_MODEL))} ({value_of(JOB)})"
+TOOL: Final = f"Tool {value_of(label(semconv.TOOL_NAME))} ({value_of(JOB)})"
+AGENT: Final = f"Agent {value_of(label(semconv.AGENT_NAME))} ({value_of(JOB)})"
+SHARE: Final = "{{ $value | humanizePercentage }}"
+DURATION: Final = "{{ $value | humanizeDuration }}"
+NUMBER: Final = '{{ $value | printf "%.0f" }}'
+
+
+def share(value: float) -> str:
+    """Return a share as a percentage."""
+    return f"{value * 100:g}%"
+
+
+def seconds(value: float) -> str:
+    """Return seconds as people say them."""
+    for unit, size in (("h", 3600.0), ("min", 60.0)):
+        if value >= size and (value / size).is_integer():
+            return f"{value / size:g} {unit}"
+    return f"{value:g} s"

@@ -1,0 +1,166 @@
+"""Alerts on what agents do: tools, models, runs, what they spend, and people they wait for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pellucid import semconv
+from pellucid_dashboards.names import label
+from pellucid_dashboards.rules import words
+from pellucid_dashboards.rules.model import Alert, Context, Record
+from pellucid_dashboards.rules.promql import added, by, mostly, number, quantile, select, summed, total, where
+from pellucid_dashboards.rules.words import seconds, share
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_TOOL: Final = by(semconv.TOOL_NAME)
+_MODEL: Final = by(semconv.PROVIDER_NAME, semconv.REQUEST_MODEL)
+_AGENT: Final = by(semconv.AGENT_NAME)
+
+TOOL_CALLS: Final = "pellucid:tool_calls:increase10m"
+MODEL_CALLS: Final = "pellucid:model_calls:increase10m"
+MODEL_P95: Final = "pellucid:model_call_duration_seconds:p95_10m"
+RUNS: Final = "pellucid:runs:increase10m"
+APPROVALS: Final = "pellucid:approvals_decided:increase"
+TOKENS: Final = "pellucid:tokens:increase1h"
+COST: Final = "pellucid:cost_usd:increase1h"
+
+_TOOLS_BOARD: Final = words.dashboard("pellucid-tools", tool=label(semconv.TOOL_NAME))
+_MODELS_BOARD: Final = words.dashboard("pellucid-runs-and-models", model=label(semconv.REQUEST_MODEL))
+_RUNS_BOARD: Final = words.dashboard("pellucid-runs-and-models", agent=label(semconv.AGENT_NAME))
+_FAILED: Final = where(semconv.ERROR_TYPE, "!=")
+
+
+def work_records(context: Context) -> Iterator[Record]:
+    """Yield what the alerts read: calls and runs of 10 min by `error.type`, tokens and costs of an hour."""
+    ten, hour = context.window(600), context.window(3600)
+    of_tools = by(semconv.TOOL_NAME, semconv.ERROR_TYPE)
+    of_models = by(semconv.PROVIDER_NAME, semconv.REQUEST_MODEL, semconv.ERROR_TYPE)
+    of_runs = by(semconv.AGENT_NAME, semconv.ERROR_TYPE)
+    yield Record(name=TOOL_CALLS, expression=total(semconv.TOOL_DURATION, window=ten, labels=of_tools))
+    yield Record(name=MODEL_CALLS, expression=total(semconv.OPERATION_DURATION, window=ten, labels=of_models))
+    p95 = quantile(0.95, semconv.OPERATION_DURATION, window=ten, labels=_MODEL)
+    yield Record(name=MODEL_P95, expression=p95)
+    yield Record(name=RUNS, expression=total(semconv.AGENT_DURATION, window=ten, labels=of_runs))
+    patience = context.window(context.thresholds.approvals_wait)
+    yield Record(name=APPROVALS, expression=total(semconv.APPROVAL_WAIT, window=patience, labels=_TOOL))
+    yield Record(name=TOKENS, expression=added(semconv.TOKEN_USAGE, window=hour, labels=_MODEL))
+    yield Record(name=COST, expression=total(semconv.COST, window=hour, labels=_MODEL))
+
+
+def work_alerts(context: Context) -> Iterator[Alert]:
+    """Yield the alerts."""
+    yield _tool_failing(context)
+    yield _model_slow(context)
+    yield _model_failing(context)
+    yield _run_failing(context)
+    yield _token_burn(context)
+    yield _cost_burn(context)
+    yield _approvals_waiting(context)
+
+
+def _tool_failing(context: Context) -> Alert:
+    thresholds = context.thresholds
+    limit, least = thresholds.tool_failing, thresholds.tool_failing_min
+    made = [where(semconv.ERROR_TYPE, "!~", *thresholds.tool_refusals)] if thresholds.tool_refusals else []
+    return Alert(
+        name="ToolFailing",
+        expression=mostly(TOOL_CALLS, _TOOL, [*made, _FAILED], made, above=limit, least=least),
+        severity="ticket",
+        after=120.0,
+        summary=f"{words.TOOL} fails: {words.SHARE} of its calls in 10m; the limit is {share(limit)}.",
+        description="The model is told of each failure and may try something else. Calls that were denied, refused by "
+        "a person or cancelled are not failures.",
+        dashboard=_TOOLS_BOARD,
+    )
+
+
+def _model_failing(context: Context) -> Alert:
+    limit, least = context.thresholds.model_failing, context.thresholds.model_failing_min
+    return Alert(
+        name="ModelFailing",
+        expression=mostly(MODEL_CALLS, _MODEL, [_FAILED], [], above=limit, least=least),
+        severity="page",
+        after=120.0,
+        summary=f"{words.MODEL} fails: {words.SHARE} of its calls in 10m; the limit is {share(limit)}.",
+        description="Unless a FallbackModel or a reliability rule stands in for it, each failure ends a run.",
+        dashboard=_MODELS_BOARD,
+    )
+
+
+def _run_failing(context: Context) -> Alert:
+    limit, least = context.thresholds.run_failing, context.thresholds.run_failing_min
+    judged = where(semconv.ERROR_TYPE, "!=", "policy_halt")
+    return Alert(
+        name="RunFailing",
+        expression=mostly(RUNS, _AGENT, [judged, _FAILED], [judged], above=limit, least=least),
+        severity="page",
+        after=120.0,
+        summary=f"{words.AGENT} fails: {words.SHARE} of its runs in 10m; the limit is {share(limit)}.",
+        description="Whoever asked got no answer. Runs that were cancelled, that wait for a person, or that the "
+        "permission policy halted are not failures.",
+        dashboard=_RUNS_BOARD,
+    )
+
+
+def _model_slow(context: Context) -> Alert:
+    thresholds = context.thresholds
+    return Alert(
+        name="ModelSlow",
+        expression=f"""
+{MODEL_P95} > {number(thresholds.model_slow)}
+and on ({_MODEL}) {summed(MODEL_CALLS, _MODEL)} >= {number(thresholds.model_slow_min)}
+""",
+        severity="ticket",
+        after=300.0,
+        summary=f"{words.MODEL} is slow: p95 of its calls in 10m is {words.DURATION}; the limit is "
+        f"{seconds(thresholds.model_slow)}.",
+        description="One of twenty calls takes that long or longer. Long answers take long too: compare with the "
+        "tokens and with the time to the first chunk.",
+        dashboard=_MODELS_BOARD,
+    )
+
+
+def _token_burn(context: Context) -> Alert:
+    limit = context.thresholds.tokens_per_hour
+    return Alert(
+        name="TokenBurn",
+        expression=f"{TOKENS} > {number(limit * context.scale)}",
+        severity="ticket",
+        after=0.0,
+        summary=f"{words.MODEL} used {{{{ $value | humanize }}}} tokens in 1h; the limit is {limit:,.0f}.",
+        description="Input and output together. A run in circles, longer contexts or more users look like this.",
+        dashboard=_MODELS_BOARD,
+    )
+
+
+def _cost_burn(context: Context) -> Alert:
+    limit = context.thresholds.cost_per_hour
+    return Alert(
+        name="CostBurn",
+        expression=f"{COST} > {number(limit * context.scale)}",
+        severity="page",
+        after=0.0,
+        summary=f'{words.MODEL} cost {{{{ $value | printf "%.2f" }}}} US dollars in 1h; the limit is {limit:,.2f}.',
+        description="As far as prices are known: calls of models without a price add nothing.",
+        dashboard=_MODELS_BOARD,
+    )
+
+
+def _approvals_waiting(context: Context) -> Alert:
+    thresholds = context.thresholds
+    pending = f"sum by ({_TOOL}) ({select(semconv.APPROVAL_PENDING)})"
+    return Alert(
+        name="ApprovalsWaiting",
+        expression=f"""
+{pending} >= 1 unless on ({_TOOL}) {APPROVALS} > 0
+or {pending} >= {number(thresholds.approvals_many)}
+""",
+        severity="ticket",
+        after=thresholds.approvals_wait,
+        summary=f"{words.TOOL}: {words.NUMBER} calls wait for somebody to approve of them, and nobody has decided for "
+        f"{seconds(thresholds.approvals_wait)}, or they are {thresholds.approvals_many:g} and more.",
+        description="Their runs have stopped and go on when somebody decides.",
+        dashboard=_TOOLS_BOARD,
+    )

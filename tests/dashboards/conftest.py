@@ -1,0 +1,24 @@
+"""What tests of dashboards and rules share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.promtool import HERE, Trial, level
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> Callable[[dict[str, Sequence[float | None]]], Trial]:
+    """Return what makes a trial of series of a process that is scraped all the time."""
+
+    def make(series: dict[str, Sequence[float | None]]) -> Trial:
+        longest = max(len(values) for values in series.values())
+        return Trial(tmp_path=tmp_path, series={f"up{{{HERE}}}": level((1, longest)), **series})
+
+    return make

@@ -1,0 +1,105 @@
+"""Rules tried on made-up series: promtool evaluates them minute by minute."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pellucid_dashboards.rules import RULES_FILE
+from support.prometheus_server import program
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+HERE = 'job="shop",instance="a:9464"'
+"""Labels of all series of one process."""
+
+
+def level(*phases: tuple[float, int]) -> list[float]:
+    """Return a value for each minute: phases of (value, minutes)."""
+    return [value for value, minutes in phases for _ in range(minutes)]
+
+
+def grow(*phases: tuple[float, int], start: float = 0.0) -> list[float]:
+    """Return a counter for each minute, from `start`: phases of (increase per minute, minutes)."""
+    found = [start]
+    for rate, minutes in phases:
+        for _ in range(minutes):
+            found.append(found[-1] + rate)
+    return found
+
+
+def late(minutes: int, values: Sequence[float | None]) -> list[float | None]:
+    """Return a series that is not there before a minute."""
+    return [*([None] * minutes), *values]
+
+
+def add(*counters: Sequence[float]) -> list[float]:
+    """Return the sum of counters."""
+    return [sum(values) for values in zip(*counters, strict=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Firing:
+    """An alert that fires. Attributes: labels: all of them but `alertname`; summary: of its annotations."""
+
+    labels: Mapping[str, str]
+    summary: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Trial:
+    """Series, and what rules make of them. Attributes: series: a value for each minute, `None` where there is none."""
+
+    tmp_path: Path
+    series: dict[str, Sequence[float | None]]
+    rules: Path = RULES_FILE
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    alerts: list[dict[str, Any]] = field(default_factory=list)
+
+    def firing(self, minute: int, alert: str, *expected: Mapping[str, str]) -> None:
+        """Expect an alert to fire then, with these labels, and for nobody else."""
+        samples = [
+            {"labels": _series("ALERTS", alertname=alert, alertstate="firing", **labels), "value": 1}
+            for labels in expected
+        ]
+        expression = f'ALERTS{{alertname="{alert}",alertstate="firing"}}'
+        self.asked.append({"expr": expression, "eval_time": f"{minute}m", "exp_samples": samples})
+
+    def value(self, minute: int, expression: str, *expected: tuple[Mapping[str, str], float]) -> None:
+        """Expect an expression to have these values then; labels without a name."""
+        samples = [{"labels": _series("", **labels), "value": value} for labels, value in expected]
+        self.asked.append({"expr": expression, "eval_time": f"{minute}m", "exp_samples": samples})
+
+    def told(self, minute: int, alert: str, labels: Mapping[str, str], annotations: Mapping[str, str]) -> None:
+        """Expect all annotations of the one alert that fires then."""
+        told = [{"exp_labels": dict(labels), "exp_annotations": dict(annotations)}]
+        self.alerts.append({"alertname": alert, "eval_time": f"{minute}m", "exp_alerts": told})
+
+    def run(self) -> None:
+        """Have promtool try it, and fail with what it says."""
+        series = [{"series": name, "values": " ".join(map(_text, values))} for name, values in self.series.items()]
+        one = {
+            "interval": "1m",
+            "input_series": series,
+            "promql_expr_test": self.asked,
+            "alert_rule_test": self.alerts,
+        }
+        trial = {"rule_files": [str(self.rules)], "evaluation_interval": "1m", "tests": [one]}
+        file = self.tmp_path / "trial.yml"
+        file.write_text(json.dumps(trial))  # JSON is YAML
+        ran = subprocess.run(
+            [program("promtool"), "test", "rules", str(file)], check=False, capture_output=True, text=True
+        )
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def _text(value: float | None) -> str:
+    return "_" if value is None else f"{value:.15g}"
+
+
+def _series(name: str, **labels: str) -> str:
+    return f"{name}{{{', '.join(f'{key}={json.dumps(value)}' for key, value in labels.items())}}}"
