@@ -36,18 +36,18 @@ SEVERITIES: Final[Mapping[str, SeverityNumber]] = {
 _RECORD_FIELDS: Final = frozenset({"event", "level", "timestamp", "trace_id", "span_id"})
 
 
-def span_exporter(options: Otlp) -> SpanExporter:
-    """Return an exporter of spans."""
+def span_exporter(options: Otlp, session: Any = None) -> SpanExporter:
+    """Return an exporter of spans; over HTTP it sends by `session`, if one is given."""
     if options.protocol_of("traces") == "grpc":
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcSpanExporter
 
         return GrpcSpanExporter(**_grpc_options(options))
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-    return OTLPSpanExporter(**_http_options(options, "traces"))
+    return OTLPSpanExporter(**_http_options(options, "traces", session))
 
 
-def metric_exporter(options: Otlp) -> MetricExporter:
+def metric_exporter(options: Otlp, session: Any = None) -> MetricExporter:
     """Return an exporter of metrics whose histograms are exponential, unless the environment asks for explicit ones."""
     aggregation: dict[type, Aggregation] | None = None
     if not os.environ.get("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"):
@@ -59,10 +59,10 @@ def metric_exporter(options: Otlp) -> MetricExporter:
         return GrpcMetricExporter(**_grpc_options(options), **common)
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 
-    return OTLPMetricExporter(**_http_options(options, "metrics"), **common)
+    return OTLPMetricExporter(**_http_options(options, "metrics", session), **common)
 
 
-def log_exporter(options: Otlp) -> LogRecordExporter:
+def log_exporter(options: Otlp, session: Any = None) -> LogRecordExporter:
     """Return an exporter of log records."""
     if options.protocol_of("logs") == "grpc":
         from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter as GrpcLogExporter
@@ -70,7 +70,7 @@ def log_exporter(options: Otlp) -> LogRecordExporter:
         return GrpcLogExporter(**_grpc_options(options))
     from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 
-    return OTLPLogExporter(**_http_options(options, "logs"))
+    return OTLPLogExporter(**_http_options(options, "logs", session))
 
 
 class OtlpLogSink:
@@ -118,7 +118,7 @@ def _attribute(value: Any) -> AnyValue:
     return str(value)
 
 
-def _http_options(options: Otlp, signal: Signal) -> dict[str, Any]:
+def _http_options(options: Otlp, signal: Signal, session: Any) -> dict[str, Any]:
     from opentelemetry.exporter.otlp.proto.http import Compression
 
     return {
@@ -129,11 +129,11 @@ def _http_options(options: Otlp, signal: Signal) -> dict[str, Any]:
         "certificate_file": _path(options.certificate),
         "client_certificate_file": _path(options.client_certificate),
         "client_key_file": _path(options.client_key),
-        "session": _session(),
+        "session": make_session() if session is None else session,
     }
 
 
-def _session() -> Any:
+def make_session() -> Any:
     """Return a session in which a certificate that was given wins over `REQUESTS_CA_BUNDLE` and `CURL_CA_BUNDLE`.
 
     None if the environment names a provider of sessions with credentials.

@@ -1,0 +1,102 @@
+"""What a check finds, in one line, and what of it may be printed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit, urlunsplit
+
+from opentelemetry.util.re import parse_env_headers
+
+from pellucid.telemetry.capture import MASK, mask_secret_shapes
+from pellucid.text import clean
+
+Level: TypeAlias = Literal["ok", "note", "wrong"]
+
+SHORTEST: Final = 4
+"""Shorter texts are not looked for: masking each `a` of a line hides nothing and makes it unreadable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was found. Attributes: about: what was looked at; remedy: how to mend it."""
+
+    level: Level
+    about: str
+    text: str
+    remedy: str = ""
+
+    @property
+    def line(self) -> str:
+        """All of it, in one line."""
+        return f"{self.level:<5}  {self.about}: {self.text}{f'; {self.remedy}' if self.remedy else ''}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What was asked for. Attributes: each as the option of its name; `None` where it was not given."""
+
+    otlp: str | None = None
+    protocol: str | None = None
+    metrics: str | None = None
+    token: str | None = field(default=None, repr=False)
+    ca: str | None = None
+    prometheus: str | None = None
+    timeout: float = 5.0
+
+
+Check: TypeAlias = Callable[[Setup], Iterable[Finding]]
+"""Looks at one thing and says what it finds, also if that is nothing."""
+
+
+def hide_secrets(text: str, setup: Setup) -> str:
+    """Return a line without what nobody may read, and harmless for a terminal: servers wrote parts of it."""
+    for secret in sorted(_secrets(setup), key=len, reverse=True):
+        text = text.replace(secret, MASK)
+    return clean(mask_secret_shapes((), text))
+
+
+def shown(url: str) -> str:
+    """Return a URL without credentials, query and fragment."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "(not a URL)"
+    if not parts.scheme or not parts.netloc:
+        return parts.path.rpartition("@")[2]
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def _secrets(setup: Setup) -> set[str]:
+    found = {setup.token or ""}
+    for name, value in os.environ.items():
+        if name.startswith("OTEL_") and name.endswith("HEADERS"):
+            found.update(_header_values(value))
+    for text in [*os.environ.values(), setup.otlp or "", setup.metrics or "", setup.prometheus or ""]:
+        if "://" in text:
+            found.update(_url_secrets(text))
+    return {secret for secret in found if len(secret) >= SHORTEST}
+
+
+def _header_values(text: str) -> Iterator[str]:
+    yield text
+    for value in parse_env_headers(text, liberal=True).values():
+        yield value
+        yield from value.split()[1:]  # the credentials behind `Bearer` or `Basic`
+    for pair in text.split(","):
+        yield pair.partition("=")[2].strip()
+
+
+def _url_secrets(text: str) -> Iterator[str]:
+    try:
+        parts: SplitResult = urlsplit(text)
+    except ValueError:
+        return
+    user, found, _ = parts.netloc.rpartition("@")
+    if found:
+        yield user
+        yield from (unquote(part) for part in (user, *user.split(":", 1)[1:]))
+        yield from user.split(":", 1)[1:]
+    yield from (value for _, value in parse_qsl(parts.query))

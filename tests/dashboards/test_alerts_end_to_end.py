@@ -1,0 +1,140 @@
+"""Real applications break in every way that an alert is for, and people are told: by our rules and configuration.
+
+All scenes break at the same time and are mended at the same time; windows and waiting times are a hundredth of those
+that are shipped.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from pellucid import semconv
+from pellucid_dashboards.names import label, series
+from pellucid_dashboards.rules import Thresholds
+from support.observatory import TRACES, Observatory, observatory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+pytestmark = [pytest.mark.integration, pytest.mark.prometheus]
+
+SCALE: Final = 0.01
+THRESHOLDS: Final = Thresholds(
+    hanging_after=2.0,
+    model_slow=0.4,
+    model_slow_min=3.0,
+    approvals_wait=300.0,
+    tool_failing_min=3.0,
+    cache_misses_min=30.0,
+    dashboard_base="https://grafana.example",
+    runbook_base="https://docs.example/runbooks.md",
+)
+"""What is shipped, but for what cannot be reached within seconds."""
+
+HUB, TOOL = label(semconv.PROVIDER_ID), label(semconv.TOOL_NAME)
+MODEL, AGENT = label(semconv.REQUEST_MODEL), label(semconv.AGENT_NAME)
+PART = label(semconv.TELEMETRY_PART)
+
+ALERTS: Final[Mapping[str, tuple[Mapping[str, str], tuple[str, ...]]]] = {
+    "ToolHubSlow": ({HUB: "slow", "burn": "fast", "severity": "page"}, ("Tool hub slow", "%", "objective of 200ms")),
+    "ToolHubHanging": ({HUB: "hanging", "severity": "page"}, ("Tool hub hanging", "s;", "objective is 200ms")),
+    "ToolHubFailing": ({HUB: "flaky", "severity": "page"}, ("Tool hub flaky", "%", "limit is 10%")),
+    "ToolHubDown": ({HUB: "down", "severity": "page"}, ("Tool hub down", "objective 200ms")),
+    "ToolHubCircuitOpen": ({HUB: "breaker"}, ("Tool hub breaker", "open", "objective is 200ms")),
+    "ToolCatalogChanging": ({HUB: "flapping"}, ("Tool hub flapping", "times", "limit is 3")),
+    "DiscoveryCacheMissStorm": ({HUB: "storm"}, ("Tool hub storm", "%", "limit is 50%")),
+    "ToolFailing": ({TOOL: "lookup"}, ("Tool lookup", "%", "limit is 20%")),
+    "ModelSlow": ({MODEL: "slow-model"}, ("Model slow-model", "ms", "limit is 0.4 s")),
+    "ModelFailing": ({MODEL: "bad-model", "severity": "page"}, ("Model bad-model", "%", "limit is 10%")),
+    "RunFailing": ({AGENT: "failing", "severity": "page"}, ("Agent failing", "%", "limit is 10%")),
+    "TokenBurn": ({MODEL: "dear-model"}, ("Model dear-model", "tokens")),
+    "CostBurn": ({MODEL: "dear-model", "severity": "page"}, ("Model dear-model", "US dollars")),
+    "ApprovalsWaiting": ({TOOL: "refund"}, ("Tool refund", "1 calls")),
+    "TelemetryDropping": ({"job": "loser", PART: "span"}, ("loser", "span")),
+    "TargetMissing": ({"job": "leaver", "missing": "service"}, ("leaver", "gone")),
+}
+"""Who is to be told of, and words of the summary."""
+
+WITH_TRACE: Final = [name for name in ALERTS if name not in ("ApprovalsWaiting", "TelemetryDropping", "TargetMissing")]
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observatory]:
+    """Run applications that do well for a while, and then break."""
+    with observatory(tmp_path_factory.mktemp("observatory"), THRESHOLDS, scale=SCALE) as running:
+        prometheus = running.prometheus
+        exemplars = f'{{__name__=~"{series(semconv.DISCOVERY_DURATION)}.*", {HUB}="hanging"}}'
+        prometheus.until(lambda: prometheus.exemplars(exemplars))
+        seen = f"count(count by (job) ({series(semconv.COMPOSE_DURATION, '_count')}))"
+        prometheus.until(lambda: prometheus.value(seen) == len(running.applications))
+        running.go_wrong()
+        yield running
+
+
+@pytest.fixture(scope="module")
+def mended(broken: Observatory) -> Observatory:
+    """Mend everything, once everybody was told."""
+    for name, (labels, _) in ALERTS.items():
+        broken.told("firing", {"alertname": name, **labels})
+    broken.go_well()
+    return broken
+
+
+def test_who_is_paged_first(broken: Observatory, record_property: Any) -> None:
+    """A hub that hangs is named while it hangs, with its objective, and with a trace that the collector has."""
+    alert = broken.told("firing", {"alertname": "ToolHubHanging", HUB: "hanging"})
+    seconds = time.monotonic() - broken.broken_at
+    record_property("seconds from hanging to the page", round(seconds, 1))
+    assert broken.has_trace(alert["annotations"]["trace_id"])
+    hanging = f'{series(semconv.DISCOVERY_INFLIGHT)}{{{HUB}="hanging"}}'
+    assert broken.prometheus.value(hanging) == 1
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_an_alert_reaches_people(broken: Observatory, name: str) -> None:
+    """With who it is about, the value, the objective or limit, and links."""
+    labels, words = ALERTS[name]
+    annotations = broken.told("firing", {"alertname": name, **labels})["annotations"]
+    for word in words:
+        assert word in annotations["summary"]
+    assert "error" not in annotations["summary"].lower()  # a template that failed
+    assert annotations["runbook_url"] == f"https://docs.example/runbooks.md#{name.lower()}"
+    assert annotations["dashboard_url"].startswith("https://grafana.example/d/pellucid-")
+
+
+@pytest.mark.parametrize("name", WITH_TRACE)
+def test_an_alert_has_a_trace(broken: Observatory, name: str) -> None:
+    """Its link leads to a trace that the collector has."""
+    labels, _ = ALERTS[name]
+    annotations = broken.told("firing", {"alertname": name, **labels})["annotations"]
+    assert annotations["trace_url"] == f"{TRACES}/trace/{annotations['trace_id']}"
+    assert broken.has_trace(annotations["trace_id"])
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_an_alert_is_over_when_things_are_well_again(mended: Observatory, name: str) -> None:
+    """People are told that, too."""
+    labels, _ = ALERTS[name]
+    mended.prometheus.until(lambda: mended.is_over({"alertname": name, **labels}), timeout=90.0)
+
+
+def test_nothing_is_left(mended: Observatory) -> None:
+    """No alert fires any more, also none that came along with others."""
+    mended.prometheus.until(lambda: not mended.prometheus.query('ALERTS{alertstate="firing"}'), timeout=90.0)
+    mended.prometheus.until(lambda: set(mended.last_told().values()) == {"resolved"})
+
+
+def test_nobody_is_told_of_what_is_normal(mended: Observatory) -> None:
+    """No alert has ever fired, or been told, of the application that did well all the time."""
+    assert mended.prometheus.value('count(pellucid_compose_duration_seconds_count{job="normal"})')
+    assert mended.prometheus.query('last_over_time(ALERTS{job="normal", alertstate="firing"}[10m])') == []
+    assert [labels for labels in mended.last_told() if ("job", "normal") in labels] == []
+
+
+def test_each_alert_that_there_is_has_a_scene(broken: Observatory) -> None:
+    """What the rules know is what is tried here."""
+    groups = broken.prometheus.api("rules", type="alert")["groups"]
+    assert {rule["name"] for group in groups for rule in group["rules"]} == set(ALERTS)

@@ -1,0 +1,221 @@
+"""`pellucid doctor` scrapes an application and asks a Prometheus about it."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trustme
+
+from pellucid import Agent, DiscoveryProvider
+from pellucid.testing import FakeHub, ScriptedModel
+from pellucid_exporters.options import Prometheus, Settings
+from pellucid_exporters.pipeline import build
+from support.doctor import Doctor, doctor
+from support.hubs import named
+from support.prometheus_server import PrometheusServer, prometheus_server, scrape_config
+from support.vendor_server import Answer, answer_json, vendor_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pellucid_exporters import Telemetry
+
+__all__ = ["doctor"]
+
+TOKEN = "t0ken-of-the-scraper"
+EXPOSED = "# TYPE up gauge\nup 1\n# EOF\n"
+RULES = {
+    "groups": [
+        {
+            "name": "pellucid",
+            "rules": [
+                {
+                    "alert": "ToolHubHanging",
+                    "expr": "pellucid_tool_discovery_inflight_age_seconds >= 0",
+                    "labels": {"severity": "page"},
+                },
+                {"record": "pellucid:discovery:count", "expr": "pellucid_tool_discovery_duration_seconds_count"},
+            ],
+        }
+    ]
+}
+
+
+@contextmanager
+def application(*, runs: int = 1, options: Prometheus | None = None) -> Iterator[Telemetry]:
+    """Run an agent on a hub, and serve its metrics."""
+    telemetry = build(Settings(service_name="shop", prometheus=options or Prometheus(port=0)))
+    try:
+        for _ in range(runs):
+            provider = DiscoveryProvider(FakeHub([*named("search")]), id="hub")
+            Agent("main", model=ScriptedModel("done"), providers=[provider], telemetry=telemetry).run_sync("go")
+        yield telemetry
+    finally:
+        telemetry.shutdown()
+
+
+def url(telemetry: Telemetry) -> str:
+    """Return the address of its metrics."""
+    assert telemetry.prometheus_url is not None
+    return telemetry.prometheus_url
+
+
+def test_an_application_that_has_run_an_agent_is_fine(doctor: Doctor) -> None:
+    """Families, exemplars, OpenMetrics and protobuf are there."""
+    with application() as telemetry:
+        report = doctor("--metrics", url(telemetry))
+    assert report.code == 0, report.text
+    said = "\n".join(report.about("/metrics", "ok"))
+    assert all(word in said for word in ("OpenMetrics", "families have samples", "exemplars", "protobuf")), report.text
+
+
+def test_an_application_without_runs_is_named(doctor: Doctor) -> None:
+    """None of the families is there."""
+    with application(runs=0) as telemetry:
+        report = doctor("--metrics", url(telemetry))
+    assert "none of Pellucid's families" in report.about("/metrics", "wrong")[0]
+
+
+def test_missing_exemplars_are_named(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sampler that records no spans leaves runs, but none of them can be found from its metrics."""
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
+    with application() as telemetry:
+        report = doctor("--metrics", url(telemetry))
+    assert "no exemplars" in report.about("/metrics", "wrong")[0]
+
+
+def test_a_token_is_asked_for_and_used(doctor: Doctor, tmp_path: Path) -> None:
+    """Without it the option is named; it is never printed."""
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    with application(options=Prometheus(port=0, bearer_token=TOKEN)) as telemetry:
+        without = doctor("--metrics", url(telemetry))
+        given = doctor("--metrics", url(telemetry), "--token-file", str(file))
+    assert "answered 401" in without.about("/metrics", "wrong")[0]
+    assert "--token-file" in without.text
+    assert given.code == 0, given.text
+    assert TOKEN not in given.text
+
+
+def test_https_is_asked_with_its_authority(doctor: Doctor, tmp_path: Path) -> None:
+    """Without `--ca` the option is named."""
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    ca, chain = tmp_path / "ca.pem", tmp_path / "chain.pem"
+    authority.cert_pem.write_to_path(str(ca))
+    certificate.private_key_and_cert_chain_pem.write_to_path(str(chain))
+    with application(options=Prometheus(port=0, certificate=chain)) as telemetry:
+        without = doctor("--metrics", url(telemetry))
+        given = doctor("--metrics", url(telemetry), "--ca", str(ca))
+    assert "--ca FILE" in without.about("/metrics", "wrong")[0]
+    assert given.code == 0, given.text
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (Answer(status=404), "answered 404"),
+        (Answer(status=302, headers={"Location": "http://elsewhere.example/"}), "answered 302"),
+        (Answer(headers={"content-type": "text/plain"}, body=[EXPOSED.encode()]), "when asked for OpenMetrics"),
+        (Answer(headers={"content-type": "application/openmetrics-text"}, body=[b"{"]), "not valid OpenMetrics"),
+        (
+            Answer(headers={"content-type": "application/openmetrics-text"}, body=[EXPOSED.encode()]),
+            "none of Pellucid's families",
+        ),
+    ],
+)
+def test_what_is_not_pellucids_is_named(doctor: Doctor, answer: Answer, words: str) -> None:
+    """Other servers answer too."""
+    with vendor_server() as server:
+        server.always(lambda asked: answer)
+        report = doctor("--metrics", f"{server.url}/metrics")
+    assert words in report.about("/metrics", "wrong")[0], report.text
+
+
+def test_what_is_no_address_is_refused(doctor: Doctor) -> None:
+    """With how to write it."""
+    report = doctor("--metrics", "localhost:9464", "--prometheus", "localhost:9090")
+    assert "http://host:port/metrics" in report.about("/metrics", "wrong")[0]
+    assert "http://host:port" in report.about("Prometheus", "wrong")[0]
+
+
+@contextmanager
+def observed(tmp_path: Path, telemetry: Telemetry, **more: Any) -> Iterator[PrometheusServer]:
+    """Run a Prometheus with our rules that has scraped the application."""
+    features = more.pop("features", ["exemplar-storage", "native-histograms"])
+    rules = tmp_path / "rules.yml"
+    rules.write_text(str(RULES).replace("'", '"'))
+    config = {
+        "global": {"evaluation_interval": "100ms"},
+        "scrape_configs": [scrape_config(url(telemetry))],
+        "rule_files": [str(rules)],
+        **more,
+    }
+    with prometheus_server(config, features=features) as server:
+        server.until(lambda: server.query("pellucid_tool_discovery_inflight_age_seconds"))
+        server.until(lambda: server.query("ALERTS") or not more.get("rule_files", True))
+        yield server
+
+
+@pytest.mark.prometheus
+def test_a_prometheus_that_has_everything_is_fine(doctor: Doctor, tmp_path: Path) -> None:
+    """Its target is up, it has series, exemplars, native histograms and rules; what fires is mentioned."""
+    with application() as telemetry, observed(tmp_path, telemetry) as server:
+        report = doctor("--metrics", url(telemetry), "--prometheus", server.url)
+    assert report.code == 0, report.text
+    said = "\n".join(report.about("Prometheus"))
+    for words in (
+        "is version",
+        "is up",
+        "series of pellucid",
+        "native histograms arrive",
+        "keeps exemplars",
+        "1 recording rules and 1 alerts",
+        "firing now: ToolHubHanging",
+        "no Alertmanager",
+    ):
+        assert words in said, report.text
+
+
+@pytest.mark.prometheus
+def test_what_a_prometheus_lacks_is_named(doctor: Doctor, tmp_path: Path) -> None:
+    """Exemplar storage and rules; classic buckets suffice."""
+    with (
+        application() as telemetry,
+        observed(tmp_path, telemetry, features=[], rule_files=[]) as server,
+    ):
+        report = doctor("--prometheus", server.url)
+    lines = report.about("Prometheus", "wrong")
+    assert len(lines) == 2, report.text
+    assert "--enable-feature=exemplar-storage" in lines[0]
+    assert "pellucid rules export" in lines[1]
+    assert any("classic buckets only" in line for line in report.about("Prometheus", "note"))
+
+
+@pytest.mark.prometheus
+def test_a_target_that_is_down_or_missing_is_named(doctor: Doctor, tmp_path: Path) -> None:
+    """With what Prometheus says of it; without series that is named too."""
+    with application() as telemetry:
+        gone = url(telemetry)
+    config = {"scrape_configs": [scrape_config(gone)]}
+    with prometheus_server(config) as server:
+        server.until(lambda: server.value('up{job="pellucid"}') == 0)
+        down = doctor("--prometheus", server.url)
+        other = doctor("--prometheus", server.url, "--metrics", "http://127.0.0.1:1/metrics")
+    assert "connection refused" in down.about("Prometheus", "wrong")[0]
+    assert "none of Pellucid's series" in down.about("Prometheus", "wrong")[1]
+    assert "none of its 1 targets is 127.0.0.1:1" in other.about("Prometheus", "wrong")[0]
+
+
+def test_what_is_no_prometheus_is_named(doctor: Doctor) -> None:
+    """Another server that answers JSON, or that wants credentials."""
+    with vendor_server() as server:
+        server.always(lambda asked: answer_json({"status": "success", "data": []}))
+        report = doctor("--prometheus", server.url)
+        server.always(lambda asked: Answer(status=401))
+        refused = doctor("--prometheus", server.url)
+    assert "otherwise than a Prometheus" in report.about("Prometheus", "wrong")[0]
+    assert "answered 401" in refused.about("Prometheus", "wrong")[0]

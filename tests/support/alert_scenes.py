@@ -1,0 +1,291 @@
+"""Applications that behave until they are told to `break` on standard input, and recover when they are told to `heal`.
+
+`python alert_scenes.py SCENE PORT OTLP_ENDPOINT` prints the address of its metrics, and each order once it is obeyed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import anyio
+import anyio.from_thread
+import anyio.to_thread
+
+from pellucid import (
+    Agent,
+    CircuitBreaker,
+    Decision,
+    DiscoveryContext,
+    DiscoveryProvider,
+    Identity,
+    Message,
+    ModelError,
+    ModelRequest,
+    ModelResponse,
+    PellucidError,
+    Price,
+    PriceTable,
+    Reliability,
+    Tool,
+    ToolCall,
+    ToolError,
+    Usage,
+    tool,
+)
+from pellucid.testing import FunctionModel
+from pellucid_exporters import Otlp, Prometheus, configure
+
+OBJECTIVE: Final = 0.2
+SLOW: Final = 0.4
+SLOW_MODEL: Final = 0.6
+PAUSE: Final = 0.2
+"""Seconds between two runs of an agent: what users do."""
+
+
+@dataclass
+class World:
+    """What is so for all. Attributes: broken: things go wrong; changed: replaced whenever that changes."""
+
+    broken: bool = False
+    changed: anyio.Event = field(default_factory=anyio.Event)
+
+    def turn(self, *, broken: bool) -> None:
+        """Let things go wrong, or well."""
+        self.broken = broken
+        self.changed.set()
+        self.changed = anyio.Event()
+
+    async def until(self, *, broken: bool) -> None:
+        """Wait until things go wrong, or well."""
+        while self.broken is not broken:
+            await self.changed.wait()
+
+
+Behaviour = Callable[[World, int], Any]
+
+
+class Hub:
+    """A hub, and with a cache a `DiscoveryProvider` in front of it; what it does is a function of the world."""
+
+    objective = OBJECTIVE
+    timeout = 60.0
+
+    def __init__(self, world: World, id: str, behave: Behaviour) -> None:  # noqa: A002  (as providers name it)
+        self.id = id
+        self._world = world
+        self._behave = behave
+        self._calls = 0
+
+    async def list_tools(self, ctx: DiscoveryContext) -> Sequence[Tool]:
+        """Be asked as a provider."""
+        return await self.fetch_catalog(ctx)
+
+    async def fetch_catalog(self, ctx: DiscoveryContext) -> Sequence[Tool]:
+        """Be asked as a hub."""
+        self._calls += 1
+        names: Sequence[str] = await self._behave(self._world, self._calls) or ["search"]
+        return [Tool(name=name, run=nothing) for name in names]
+
+
+async def nothing(arguments: dict[str, Any], ctx: object) -> str:
+    """Find nothing."""
+    return "nothing"
+
+
+async def behave(world: World, call: int) -> None:
+    """Do as promised."""
+
+
+async def be_slow(world: World, call: int) -> None:
+    """Take longer than promised."""
+    await anyio.sleep(SLOW if world.broken else 0)
+
+
+async def hang(world: World, call: int) -> None:
+    """Do not answer as long as things are broken."""
+    await world.until(broken=False)
+
+
+async def be_flaky(world: World, call: int) -> None:
+    """Fail four times of five."""
+    if world.broken and call % 5:
+        raise ConnectionError("the hub is not quite there")
+
+
+async def be_down(world: World, call: int) -> None:
+    """Fail always."""
+    if world.broken:
+        raise ConnectionError("the hub is not there")
+
+
+async def flap(world: World, call: int) -> list[str]:
+    """List other tools each time."""
+    return ["search", f"search_{call % 2}"] if world.broken else ["search"]
+
+
+def answer(request: ModelRequest) -> str:
+    """Answer."""
+    return "done"
+
+
+def agent(name: str, **options: Any) -> Agent:
+    """Return an agent that is content with one answer."""
+    return Agent(name, **{"model": FunctionModel(answer, name="good-model"), **options})
+
+
+async def run_again(world: World, agent: Agent, **options: Any) -> None:
+    """Be asked by one user after the other; what fails has failed."""
+    while True:
+        with suppress(PellucidError):  # telemetry has it
+            await agent.run("go", **options)
+        await anyio.sleep(PAUSE)
+
+
+async def serve_normal(world: World, tasks: Any) -> None:
+    """Use a hub with a cache, tools and a model, all of which do as promised."""
+    hub = DiscoveryProvider(Hub(world, "search", behave), id="search", objective=OBJECTIVE)
+    model = FunctionModel(lambda request: "done" if request.messages[-1].role == "tool" else ToolCall("search", {}))
+    tasks.start_soon(run_again, world, agent("normal", model=model, providers=[hub]))
+
+
+async def serve_hubs(world: World, tasks: Any) -> None:
+    """Use hubs of which each has its own way to break."""
+    behaviours = {"slow": be_slow, "flaky": be_flaky, "down": be_down, "flapping": flap}
+    for name, each in behaviours.items():
+        one = agent(name, providers=[Hub(world, name, each)])
+        for _ in range(3 if name == "slow" else 1):
+            tasks.start_soon(run_again, world, one)
+    cached = DiscoveryProvider(Hub(world, "hanging", hang), id="hanging", ttl=0.5, timeout=60.0, objective=OBJECTIVE)
+    tasks.start_soon(run_again, world, agent("hanging", providers=[cached]))
+    tasks.start_soon(run_breaker, world)
+    tasks.start_soon(run_storm, world)
+
+
+async def run_breaker(world: World) -> None:
+    """Ask a hub until its breaker is open, and again when it is well."""
+    reliability = Reliability(breaker=CircuitBreaker(failures=3, cooldown=1.0))
+    one = agent("breaker", providers=[Hub(world, "breaker", be_down)], reliability=reliability)
+    while True:
+        for _ in range(4):
+            with suppress(PellucidError):  # telemetry has it
+                await one.run("go")
+        if world.broken:
+            await world.until(broken=False)
+        await anyio.sleep(PAUSE)
+
+
+async def run_storm(world: World) -> None:
+    """Use a cache with more keys than it has room for."""
+    hub = DiscoveryProvider(Hub(world, "storm", behave), id="storm", objective=OBJECTIVE, max_entries=2)
+    one = agent("storm", providers=[hub])
+    count = 0
+    while True:
+        count += 1
+        who = f"tenant-{count % 10}" if world.broken else "tenant"
+        await one.run("go", identity=Identity(tenant=who))
+        await anyio.sleep(PAUSE / 4)
+
+
+async def serve_work(world: World, tasks: Any) -> None:
+    """Use tools and models of which each has its own way to break."""
+    tasks.start_soon(run_again, world, tool_agent(world))
+    tasks.start_soon(run_again, world, agent("failing", model=FunctionModel(partial(fail, world), name="bad-model")))
+    tasks.start_soon(run_again, world, agent("waiting", model=FunctionModel(partial(think, world), name="slow-model")))
+    prices = PriceTable({"dear-model": Price(input=10.0, output=10.0)})
+    spender = agent("spender", model=FunctionModel(partial(spend, world), name="dear-model"), prices=prices)
+    tasks.start_soon(run_again, world, spender)
+    tasks.start_soon(run_approvals, world)
+
+
+def tool_agent(world: World) -> Agent:
+    """Return an agent whose tool fails while things are broken."""
+
+    @tool
+    async def lookup() -> str:
+        """Look something up."""
+        if world.broken:
+            raise ToolError("there is no index")
+        return "found"
+
+    model = FunctionModel(lambda request: "done" if request.messages[-1].role == "tool" else ToolCall("lookup", {}))
+    return agent("tooled", model=model, tools=[lookup])
+
+
+def fail(world: World, request: ModelRequest) -> str:
+    """Refuse, while things are broken."""
+    if world.broken:
+        raise ModelError("bad-model", "overloaded", error_kind="unavailable")
+    return "done"
+
+
+async def think(world: World, request: ModelRequest) -> str:
+    """Think for long, while things are broken."""
+    await anyio.sleep(SLOW_MODEL if world.broken else 0)
+    return "done"
+
+
+def spend(world: World, request: ModelRequest) -> ModelResponse:
+    """Use many tokens, while things are broken."""
+    usage = Usage(input_tokens=200_000 if world.broken else 10, output_tokens=1)
+    return ModelResponse(message=Message("assistant", "done"), usage=usage)
+
+
+async def run_approvals(world: World) -> None:
+    """Have a call wait for a person who looks at it when things are well again."""
+
+    @tool(needs_approval=True)
+    async def refund() -> str:
+        """Refund an order."""
+        return "refunded"
+
+    model = FunctionModel(lambda request: "done" if request.messages[-1].role == "tool" else ToolCall("refund", {}))
+    one = agent("refunds", model=model, tools=[refund])
+    while True:
+        await world.until(broken=True)
+        waits = await one.run("go")
+        await world.until(broken=False)
+        decisions = [Decision(request.approval_id, True) for request in waits.approvals]
+        await one.resume(waits.checkpoint, decisions=decisions)
+
+
+SCENES: Final = {
+    "normal": serve_normal,
+    "hubs": serve_hubs,
+    "work": serve_work,
+    "loser": serve_normal,  # the test breaks its collector
+    "leaver": serve_normal,  # the test kills it
+}
+
+
+async def serve(scene: str) -> None:
+    """Play a scene until standard input ends."""
+    world = World()
+    async with anyio.create_task_group() as tasks:
+        await SCENES[scene](world, tasks)
+        await anyio.to_thread.run_sync(obey, world)
+        tasks.cancel_scope.cancel()
+
+
+def obey(world: World) -> None:
+    """Follow orders."""
+    for order in sys.stdin:
+        anyio.from_thread.run_sync(partial(world.turn, broken=order.strip() == "break"))
+        print(order.strip(), flush=True)
+
+
+def main(scene: str, port: str, endpoint: str) -> None:
+    """Be an application."""
+    otlp = Otlp(endpoint=endpoint, metrics=False, logs=False)
+    telemetry = configure(scene, prometheus=Prometheus(port=int(port)), otlp=otlp)
+    print(telemetry.prometheus_url, flush=True)
+    anyio.run(serve, scene)
+    telemetry.shutdown(1.0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
