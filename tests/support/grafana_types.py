@@ -49,7 +49,7 @@ def complaints(dashboards: Mapping[str, Mapping[str, Any]], folder: Path) -> lis
             _give_up(f"the program {program!r} is not installed (Debian: apt-get install nodejs npm)")
     (folder / "package.json").write_text('{"private": true}')
     install = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--no-save", *PACKAGES]
-    installed = subprocess.run(install, cwd=folder, capture_output=True, text=True, timeout=90, check=False)
+    installed = subprocess.run(install, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
     if installed.returncode:
         _give_up(f"npm cannot install {' and '.join(PACKAGES)}: {installed.stderr.strip()[-500:]}")
     options = {"strict": True, "noEmit": True, "module": "esnext", "moduleResolution": "bundler", "target": "es2022"}

@@ -41,10 +41,21 @@ from pellucid_dashboards.grafana.promql import (
 from pellucid_dashboards.names import label, series
 
 UID: Final = "pellucid-overview"
-ALERTS: Final = (
-    'alertname=~"ToolHub.*|ToolCatalogChanging|DiscoveryCacheMissStorm|ToolFailing|ModelSlow|ModelFailing|RunFailing|TokenBurn|CostBurn'
-    '|ApprovalsWaiting|TelemetryDropping|TargetMissing"'
+_NAMES: Final = (
+    "ToolHub.*",
+    "ToolCatalogChanging",
+    "DiscoveryCacheMissStorm",
+    "ToolFailing",
+    "ModelSlow",
+    "ModelFailing",
+    "RunFailing",
+    "TokenBurn",
+    "CostBurn",
+    "ApprovalsWaiting",
+    "TelemetryDropping",
+    "TargetMissing",
 )
+ALERTS: Final = f'alertname=~"{"|".join(_NAMES)}"'
 """The alerts of the shipped rules."""
 
 
