@@ -366,7 +366,8 @@ class Gate:
 
     def _note(self, span: Span, name: str, facts: Mapping[str, AttributeValue]) -> None:
         try:
-            span.add_event(name, facts)
+            if span.is_recording():  # that of an attempt that was left behind has ended
+                span.add_event(name, facts)
         except Exception as error:  # noqa: BLE001  (spans are the application's)
             self._scope.fault("span", error)
 

@@ -124,9 +124,10 @@ class Boundary:
         self._extra = {**self._extra, **attributes}
 
     def event(self, name: str, facts: Mapping[str, AttributeValue]) -> None:
-        """Add an event to the span."""
+        """Add an event to the span, unless it has ended because its run was left behind."""
         try:
-            self.span.add_event(name, facts)
+            if self.span.is_recording():
+                self.span.add_event(name, facts)
         except Exception as error:  # noqa: BLE001  (spans are the application's)
             self._scope.fault("span", error)
 
