@@ -25,7 +25,7 @@ MODEL = 'gen_ai_provider_name="acme",gen_ai_request_model="gpt"'
 MODEL_LABELS = {"job": "shop", "gen_ai_provider_name": "acme", "gen_ai_request_model": "gpt"}
 COST = "pellucid:cost_usd:increase1h"
 HUB = {"job": "shop", "pellucid_provider_id": "rube"}
-ALERTS = {
+ALERTS: dict[tuple[str, str], Alert] = {
     (rule.name, rule.severity): rule
     for group in all_groups(Context())
     for rule in group.rules
