@@ -58,7 +58,7 @@ def test_slow_fires_against_the_own_objective_and_resolves(trial: Make) -> None:
         }
     )
     found.firing(60, "ToolHubSlow")
-    found.firing(80, "ToolHubSlow", FAST, SLOW)
+    found.firing(85, "ToolHubSlow", FAST, SLOW)
     found.firing(100, "ToolHubSlow", SLOW)  # the last half hour and the last 6 h are still bad
     found.firing(150, "ToolHubSlow")
     found.run()

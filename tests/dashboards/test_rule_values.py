@@ -25,7 +25,7 @@ MODEL = 'gen_ai_provider_name="acme",gen_ai_request_model="gpt"'
 MODEL_LABELS = {"job": "shop", "gen_ai_provider_name": "acme", "gen_ai_request_model": "gpt"}
 COST = "pellucid:cost_usd:increase1h"
 HUB = {"job": "shop", "pellucid_provider_id": "rube"}
-ALERTS = {
+ALERTS: dict[tuple[str, str], Alert] = {
     (rule.name, rule.severity): rule
     for group in all_groups(Context())
     for rule in group.rules
@@ -185,8 +185,8 @@ SAID = [
      "Model gpt (shop) cost 60.00 US dollars in 1h; the limit is 50.00."),
     ("ApprovalsWaiting", "ticket", gauge("approval_pending", 2, f'{HERE},gen_ai_tool_name="pay"'),
      {"job": "shop", "gen_ai_tool_name": "pay"},
-     ("Tool pay (shop): 2 calls wait for somebody to approve of them, and nobody has decided for 15 min, or they are 20 "
-      "and more.")),
+     ("Tool pay (shop): 2 calls wait for somebody to approve of them, and nobody has decided for 15 min, or they are "
+      "20 and more.")),
     ("TelemetryDropping", "ticket",
      {f'pellucid_telemetry_dropped_total{{{HERE},pellucid_telemetry_part="span"}}': grow((2, 90))},
      {"job": "shop", "pellucid_telemetry_part": "span"},

@@ -7,6 +7,7 @@ import re
 import subprocess
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -150,7 +151,8 @@ def test_each_threshold_changes_the_rules(name: str) -> None:
     """None of them is left unused."""
     value = getattr(Thresholds(), name)
     other = ("not_found",) if isinstance(value, tuple) else value + "/x" if isinstance(value, str) else value * 0.9
-    assert render(replace(Thresholds(), **{name: other})) != render()
+    changes: dict[str, Any] = {name: other}
+    assert render(replace(Thresholds(), **changes)) != render()
 
 
 def test_thresholds_are_set_by_name() -> None:
