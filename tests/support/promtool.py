@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -70,8 +71,9 @@ class Trial:
         self.asked.append({"expr": expression, "eval_time": f"{minute}m", "exp_samples": samples})
 
     def value(self, minute: int, expression: str, *expected: tuple[Mapping[str, str], float]) -> None:
-        """Expect an expression to have these values then; labels without a name."""
-        samples = [{"labels": _series("", **labels), "value": value} for labels, value in expected]
+        """Expect an expression to have these values then; a series of a rule has its name too."""
+        name = expression if re.fullmatch(r"[\w:]+", expression) else ""
+        samples = [{"labels": _series(name, **labels), "value": value} for labels, value in expected]
         self.asked.append({"expr": expression, "eval_time": f"{minute}m", "exp_samples": samples})
 
     def told(self, minute: int, alert: str, labels: Mapping[str, str], annotations: Mapping[str, str]) -> None:

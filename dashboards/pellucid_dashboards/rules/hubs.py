@@ -160,7 +160,8 @@ max by ({labels}) (max_over_time({select(semconv.CIRCUIT_STATE)}[{context.window
 """,
         severity="ticket",
         after=60.0,
-        summary=f"{who} ({words.value_of(JOB)}) is not called: its circuit breaker is open (2; 0 is good)"
+        summary=f"{who} ({words.value_of(JOB)}) is not called: its circuit breaker is open "
+        f"(state {words.NUMBER}, 0 is closed)"
         f"{{{{ if $labels.{_PROVIDER} }}}}; the hub's latency objective is {_OBJECTIVE}{{{{ end }}}}.",
         description="It failed so often in a row that calls are refused without being made, but for a probe after each "
         "cooldown. It stays open until a probe succeeds, which needs somebody who asks.",

@@ -1,0 +1,361 @@
+"""Alerts on tool hubs, tried minute by minute: each fires, does not, resolves, and keeps to its boundary."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import pytest
+
+from support.promtool import HERE, Trial, add, grow, late, level
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+pytestmark = pytest.mark.prometheus
+
+Make: TypeAlias = "Callable[[dict[str, Sequence[float | None]]], Trial]"
+
+DURATION = "pellucid_tool_discovery_duration_seconds"
+RUBE = f'{HERE},pellucid_provider_id="rube"'
+MISS = f'{RUBE},pellucid_provider_kind="hub",pellucid_discovery_cache="miss"'
+OBJECTIVE = f"pellucid_tool_discovery_objective_seconds{{{RUBE}}}"
+HUB = {"job": "shop", "pellucid_provider_id": "rube"}
+PAGE = {**HUB, "severity": "page"}
+TICKET = {**HUB, "severity": "ticket"}
+FAST = {**PAGE, "burn": "fast"}
+SLOW = {**TICKET, "burn": "slow"}
+
+
+def round_trips(
+    quick: Sequence[float], slow: Sequence[float], *, labels: str = MISS, le: Sequence[str] = ("0.1", "0.2", "0.5")
+) -> dict[str, Sequence[float | None]]:
+    """Return a classic histogram: quick ones take up to 0.1 s, slow ones from 0.5 to 1 s."""
+    both = add(quick, slow)
+    return {
+        **{f'{DURATION}_bucket{{{labels},le="{bound}"}}': quick for bound in le},
+        f'{DURATION}_bucket{{{labels},le="1.0"}}': both,
+        f'{DURATION}_bucket{{{labels},le="+Inf"}}': both,
+        f"{DURATION}_count{{{labels}}}": both,
+    }
+
+
+def lookups(
+    values: Sequence[float | None], *, cache: str, error: str = "", labels: str = RUBE
+) -> dict[str, Sequence[float | None]]:
+    """Return the number of discoveries of one outcome."""
+    word = f',error_type="{error}"' if error else ""
+    return {
+        f'{DURATION}_count{{{labels},pellucid_provider_kind="hub",pellucid_discovery_cache="{cache}"{word}}}': values
+    }
+
+
+def test_slow_fires_against_the_own_objective_and_resolves(trial: Make) -> None:
+    """A hub that becomes slow pages within minutes, and no more 5 min after it is quick again."""
+    found = trial(
+        {
+            **round_trips(grow((60, 60), (0, 30), (60, 60)), grow((0, 60), (60, 30), (0, 60))),
+            OBJECTIVE: level((0.2, 151)),
+        }
+    )
+    found.firing(60, "ToolHubSlow")
+    found.firing(80, "ToolHubSlow", FAST, SLOW)
+    found.firing(100, "ToolHubSlow", SLOW)  # the last half hour and the last 6 h are still bad
+    found.firing(150, "ToolHubSlow")
+    found.run()
+
+
+@pytest.mark.parametrize(
+    ("objective", "fires"),
+    [(0.2, True), (0.3, True), (0.5, True), (0.6, False), (1.0, False), (61.0, False), (None, False)],
+)
+def test_each_hub_has_its_own_objective(trial: Make, objective: float | None, fires: bool) -> None:
+    """Round trips of 0.5 to 1 s are slow for a hub that promised less; without an objective nobody knows."""
+    series = round_trips(grow((0, 60)), grow((60, 60)))
+    found = trial(series if objective is None else {**series, OBJECTIVE: level((objective, 61))})
+    found.firing(59, "ToolHubSlow", *([FAST, SLOW] if fires else []))
+    found.run()
+
+
+@pytest.mark.parametrize(("slow", "expected"), [(8.63, ()), (8.65, (FAST,))], ids=["below", "above"])
+def test_slow_at_the_boundary_of_the_fast_burn(trial: Make, slow: float, expected: Sequence[dict[str, str]]) -> None:
+    """14.4 % of 60 round trips a minute are 8.64."""
+    series = round_trips(grow((60 - slow, 120)), grow((slow, 120)))
+    found = trial({**series, OBJECTIVE: level((0.2, 121))})
+    found.firing(110, "ToolHubSlow", SLOW, *expected)
+    found.run()
+
+
+@pytest.mark.parametrize(("slow", "expected"), [(3.59, ()), (3.61, (SLOW,))], ids=["below", "above"])
+def test_slow_at_the_boundary_of_the_slow_burn(trial: Make, slow: float, expected: Sequence[dict[str, str]]) -> None:
+    """6 % of 60 round trips a minute are 3.6; a burn so slow pages nobody."""
+    series = round_trips(grow((60 - slow, 400)), grow((slow, 400)))
+    found = trial({**series, OBJECTIVE: level((0.2, 401))})
+    found.firing(390, "ToolHubSlow", *expected)
+    found.run()
+
+
+@pytest.mark.parametrize(("count", "fires"), [(0.3, False), (0.4, True)], ids=["18 an hour", "24 an hour"])
+def test_slow_needs_traffic(trial: Make, count: float, fires: bool) -> None:
+    """All of a few round trips are slow: that pages nobody, however bad the share is."""
+    found = trial({**round_trips(grow((0, 120)), grow((count, 120))), OBJECTIVE: level((0.2, 121))})
+    found.firing(110, "ToolHubSlow", SLOW, *([FAST] if fires else []))
+    found.run()
+
+
+def test_slow_forgives_a_short_burst(trial: Make) -> None:
+    """Two slow minutes of an hour do not spend enough of the budget."""
+    series = round_trips(grow((60, 60), (0, 2), (60, 20)), grow((0, 60), (60, 2), (0, 20)))
+    found = trial({**series, OBJECTIVE: level((0.2, 83))})
+    for minute in (62, 63, 65, 70):
+        found.firing(minute, "ToolHubSlow")
+    found.run()
+
+
+def test_slow_looks_at_round_trips_only(trial: Make) -> None:
+    """Callers who waited for another's fetch, and combinations of providers, are not counted."""
+    joined = MISS.replace('"miss"', '"joined"')
+    combined = MISS.replace('"hub"', '"combined"')
+    found = trial(
+        {
+            **round_trips(grow((60, 60)), grow((0, 60))),
+            **round_trips(grow((0, 60)), grow((600, 60)), labels=joined),
+            **round_trips(grow((0, 60)), grow((600, 60)), labels=combined),
+            OBJECTIVE: level((0.2, 61)),
+        }
+    )
+    found.firing(59, "ToolHubSlow")
+    found.run()
+
+
+def test_slow_survives_a_restart(trial: Make) -> None:
+    """Counters that begin again at 0 are neither slow nor quick round trips."""
+    quick = [*grow((60, 60)), *grow((60, 60))]
+    slow = [*grow((1, 60), start=5000), *grow((0, 60))]
+    found = trial({**round_trips(quick, slow), OBJECTIVE: level((0.2, 122))})
+    for minute in (60, 61, 63, 65, 70):
+        found.firing(minute, "ToolHubSlow")
+    found.run()
+
+
+def age(values: Sequence[float | None], hub: str = "rube") -> dict[str, Sequence[float | None]]:
+    """Return the age of a hub's oldest fetch."""
+    return {f'pellucid_tool_discovery_inflight_age_seconds{{{HERE},pellucid_provider_id="{hub}"}}': values}
+
+
+def test_hanging_fires_before_any_call_has_ended(trial: Make) -> None:
+    """The very first fetch hangs: there is no histogram yet; it resolves with the fetch."""
+    found = trial({**age(late(2, [0, 15, 60, 120, 0, 0])), OBJECTIVE: level((0.2, 8))})
+    found.firing(3, "ToolHubHanging")  # 15 s are not more than 15 s
+    found.firing(4, "ToolHubHanging", PAGE)
+    found.firing(5, "ToolHubHanging", PAGE)
+    found.firing(6, "ToolHubHanging")
+    found.run()
+
+
+@pytest.mark.parametrize(("objective", "seconds", "fires"), [(None, 16, True), (10.0, 29, False), (10.0, 31, True)])
+def test_hanging_gives_a_slow_hub_more_time(trial: Make, objective: float | None, seconds: float, fires: bool) -> None:
+    """Three times its objective, if it has one and that is longer."""
+    found = trial({**age(level((seconds, 3))), **({OBJECTIVE: level((objective, 3))} if objective else {})})
+    found.firing(2, "ToolHubHanging", *([PAGE] if fires else []))
+    found.run()
+
+
+def test_hanging_tells_of_one_hub(trial: Make) -> None:
+    """Another hub that works does not hide it, nor is it accused; processes of one service are one hub."""
+    second = {series.replace("a:9464", "b:9464"): values for series, values in age(level((0, 3))).items()}
+    found = trial({**age(level((60, 3))), **second, **age(level((1, 3)), hub="git")})
+    found.firing(2, "ToolHubHanging", PAGE)
+    found.run()
+
+
+def test_failing_fires_and_resolves(trial: Make) -> None:
+    """Half of the round trips fail for a while."""
+    found = trial(
+        {
+            **lookups(grow((10, 20), (5, 10), (10, 20)), cache="miss"),
+            **lookups(late(20, grow((5, 10), (0, 20))), cache="miss", error="timeout"),
+        }
+    )
+    found.firing(19, "ToolHubFailing")
+    found.firing(26, "ToolHubFailing", PAGE)
+    found.firing(40, "ToolHubFailing")
+    found.run()
+
+
+@pytest.mark.parametrize(("failed", "fires"), [(9.9, False), (10.1, True)])
+def test_failing_at_the_boundary(trial: Make, failed: float, fires: bool) -> None:
+    """A tenth of 100 round trips a minute are 10."""
+    found = trial(
+        {
+            **lookups(grow((100 - failed, 30)), cache="miss"),
+            **lookups(grow((failed, 30)), cache="miss", error="ConnectionError"),
+        }
+    )
+    found.firing(25, "ToolHubFailing", *([PAGE] if fires else []))
+    found.run()
+
+
+@pytest.mark.parametrize(("failures", "fires"), [(4, False), (5, True)])
+def test_failing_needs_several(trial: Make, failures: int, fires: bool) -> None:
+    """Everything fails, but there were few; the first failure makes the series, and counts."""
+    found = trial(lookups(late(10, level((failures, 6))), cache="none", error="500"))
+    found.firing(10, "ToolHubFailing")
+    found.firing(13, "ToolHubFailing", *([PAGE] if fires else []))
+    found.firing(15, "ToolHubFailing")
+    found.run()
+
+
+@pytest.mark.parametrize("error", ["backoff", "circuit_open"])
+def test_a_hub_that_nobody_asked_does_not_fail(trial: Make, error: str) -> None:
+    """Callers who were told to come back later made no round trip."""
+    found = trial({**lookups(grow((10, 30)), cache="none", error=error), **lookups(grow((1, 30)), cache="miss")})
+    found.firing(25, "ToolHubFailing")
+    found.run()
+
+
+def last_success(values: Sequence[float | None]) -> dict[str, Sequence[float | None]]:
+    """Return when the hub succeeded last; minute 0 is the epoch in trials."""
+    return {f"pellucid_tool_discovery_last_success_seconds{{{RUBE}}}": values}
+
+
+def test_down_fires_and_resolves(trial: Make) -> None:
+    """Nothing succeeds from minute 5 to minute 30."""
+    found = trial(
+        {
+            **lookups(grow((1, 5), (0, 25), (1, 10)), cache="miss"),
+            **lookups(late(6, grow((1, 24), (0, 10), start=1)), cache="none", error="backoff"),
+            **last_success([*(60.0 * n for n in range(6)), *level((300, 25)), *(60.0 * n for n in range(31, 41))]),
+        }
+    )
+    found.firing(14, "ToolHubDown")
+    found.firing(18, "ToolHubDown", PAGE)
+    found.firing(30, "ToolHubDown", PAGE)
+    found.firing(32, "ToolHubDown")
+    found.run()
+
+
+def test_down_from_the_start(trial: Make) -> None:
+    """A hub that never answered since the process began has no time of a success."""
+    found = trial(lookups(late(3, grow((1, 20), start=1)), cache="none", error="ConnectionError"))
+    found.firing(10, "ToolHubDown", PAGE)
+    found.run()
+
+
+def test_down_behind_an_old_catalogue(trial: Make) -> None:
+    """With `stale_if_error` no caller sees an error, and the hub is down all the same."""
+    found = trial({**lookups(grow((2, 40)), cache="stale"), **last_success(level((0, 41)))})
+    found.firing(9, "ToolHubDown")
+    found.firing(30, "ToolHubDown", PAGE)
+    found.run()
+
+
+@pytest.mark.parametrize(("age", "fires"), [(599, False), (601, True)])
+def test_down_at_the_boundary(trial: Make, age: int, fires: bool) -> None:
+    """The last success is almost 10 min ago, or just over."""
+    found = trial(
+        {
+            **lookups(grow((1, 30)), cache="none", error="ConnectionError"),
+            **last_success([60.0 * n - age for n in range(31)]),
+        }
+    )
+    found.firing(25, "ToolHubDown", *([PAGE] if fires else []))
+    found.run()
+
+
+def test_a_hub_that_nobody_asks_is_not_down(trial: Make) -> None:
+    """No traffic, and lookups that the cache answers, say nothing of the hub; two failures are few."""
+    found = trial(
+        {
+            **lookups(grow((60, 60)), cache="hit"),
+            **lookups(grow((0, 40), (1, 2), (0, 18)), cache="miss", error="timeout"),
+            **last_success(level((0, 61))),
+        }
+    )
+    for minute in (30, 45, 59):
+        found.firing(minute, "ToolHubDown")
+    found.run()
+
+
+def circuit(values: Sequence[float | None], labels: str) -> dict[str, Sequence[float | None]]:
+    """Return the state of a breaker."""
+    return {f"pellucid_circuit_state_ratio{{{HERE},{labels}}}": values}
+
+
+@pytest.mark.parametrize("name", ["pellucid_provider_id", "gen_ai_tool_name", "gen_ai_request_model"])
+def test_circuit_open_fires_and_resolves(trial: Make, name: str) -> None:
+    """Of a hub, a tool or a model; probes between do not resolve it, and a closed breaker does."""
+    found = trial(circuit(late(2, [2, 2, 1, 2, 2, 0, 0, 0, 0, 0]), f'{name}="rube"'))
+    labels = {"job": "shop", name: "rube", "severity": "ticket"}
+    found.firing(2, "ToolHubCircuitOpen")
+    for minute in (3, 4, 5, 6):
+        found.firing(minute, "ToolHubCircuitOpen", labels)
+    found.firing(10, "ToolHubCircuitOpen")
+    found.run()
+
+
+def test_a_probe_alone_is_no_open_circuit(trial: Make) -> None:
+    """Half open is on its way to closed."""
+    found = trial(circuit(level((0, 3), (1, 10)), 'pellucid_provider_id="rube"'))
+    found.firing(12, "ToolHubCircuitOpen")
+    found.run()
+
+
+def changes(values: Sequence[float | None], instance: str = "a:9464") -> dict[str, Sequence[float | None]]:
+    """Return how often the catalogue changed, as one process saw it."""
+    return {
+        f'pellucid_tool_catalog_changes_total{{job="shop",instance="{instance}",pellucid_provider_id="rube"}}': values
+    }
+
+
+@pytest.mark.parametrize(("times", "fires"), [(3, False), (4, True)])
+def test_catalog_changing_at_the_boundary(trial: Make, times: int, fires: bool) -> None:
+    """Three changes in an hour are some, four are many; it resolves when the hour is over."""
+    found = trial(changes(late(70, [*range(1, times + 1), *level((times, 80))])))
+    found.firing(75, "ToolCatalogChanging", *([TICKET] if fires else []))
+    found.firing(140, "ToolCatalogChanging")
+    found.run()
+
+
+def test_one_change_seen_by_many_processes_is_one(trial: Make) -> None:
+    """Each process counts the same change."""
+    series: dict[str, Sequence[float | None]] = {}
+    for n in range(9):
+        series |= {
+            f'up{{job="shop",instance="{n}"}}': level((1, 90)),
+            **changes(late(70, level((1, 20))), instance=str(n)),
+        }
+    found = trial(series)
+    found.firing(80, "ToolCatalogChanging")
+    found.run()
+
+
+def test_cache_miss_storm_fires_and_resolves(trial: Make) -> None:
+    """Most lookups miss for a while; round trips of providers without a cache are none of it."""
+    found = trial(
+        {
+            **lookups(grow((20, 30), (1, 30), (20, 40)), cache="hit"),
+            **lookups(grow((1, 30), (19, 30), (1, 40)), cache="miss"),
+            **lookups(grow((500, 100)), cache="none", labels=RUBE.replace("rube", "git")),
+        }
+    )
+    found.firing(30, "DiscoveryCacheMissStorm")
+    found.firing(55, "DiscoveryCacheMissStorm", TICKET)
+    found.firing(85, "DiscoveryCacheMissStorm")
+    found.run()
+
+
+@pytest.mark.parametrize(
+    ("hits", "misses", "fires"), [(10.1, 10, False), (9.9, 10, True), (0, 5.9, False), (0, 6.1, True)]
+)
+def test_cache_miss_storm_at_the_boundary(trial: Make, hits: float, misses: float, fires: bool) -> None:
+    """Half of the lookups, and 60 misses in 10 min."""
+    found = trial({**lookups(grow((hits, 40)), cache="hit"), **lookups(grow((misses, 40)), cache="miss")})
+    found.firing(35, "DiscoveryCacheMissStorm", *([TICKET] if fires else []))
+    found.run()
+
+
+def test_failures_are_no_misses(trial: Make) -> None:
+    """A hub that is down is not asked too often."""
+    found = trial({**lookups(grow((60, 40)), cache="miss", error="timeout"), **lookups(grow((1, 40)), cache="hit")})
+    found.firing(35, "DiscoveryCacheMissStorm")
+    found.run()

@@ -1,0 +1,240 @@
+"""What recording rules compute, and what alerts say, down to the last word."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, TypeAlias
+
+import pytest
+
+from pellucid_dashboards.rules import Alert, all_groups
+from pellucid_dashboards.rules.model import Context
+from support.promtool import HERE, Trial, grow, late, level
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+pytestmark = pytest.mark.prometheus
+
+Make: TypeAlias = "Callable[[dict[str, Sequence[float | None]]], Trial]"
+
+DURATION = "pellucid_tool_discovery_duration_seconds"
+RUBE = f'{HERE},pellucid_provider_id="rube"'
+MISS = f'{RUBE},pellucid_provider_kind="hub",pellucid_discovery_cache="miss"'
+MODEL = 'gen_ai_provider_name="acme",gen_ai_request_model="gpt"'
+MODEL_LABELS = {"job": "shop", "gen_ai_provider_name": "acme", "gen_ai_request_model": "gpt"}
+COST = "pellucid:cost_usd:increase1h"
+HUB = {"job": "shop", "pellucid_provider_id": "rube"}
+ALERTS = {
+    (rule.name, rule.severity): rule
+    for group in all_groups(Context())
+    for rule in group.rules
+    if isinstance(rule, Alert)
+}
+
+
+def histogram(labels: str, **bounds: Sequence[float | None]) -> dict[str, Sequence[float | None]]:
+    """Return a classic histogram whose buckets are named by their bounds; the last is all."""
+    found = {f'{DURATION}_bucket{{{labels},le="{bound}"}}': values for bound, values in bounds.items()}
+    return {**found, f"{DURATION}_count{{{labels}}}": list(bounds.values())[-1]}
+
+
+def test_quantiles(trial: Make) -> None:
+    """Of round trips of 5 min, in seconds: 60 to 0.1 s, 30 to 0.2 s, 9 to 0.5 s, 1 to 1 s."""
+    counts = {"0.1": 60, "0.2": 90, "0.5": 99, "1.0": 100, "+Inf": 100}
+    found = trial(histogram(MISS, **{bound: grow((count, 20)) for bound, count in counts.items()}))
+    for percent, seconds in ((50, 0.1 * 50 / 60), (95, 0.2 + 0.3 * 5 / 9), (99, 0.5)):
+        expression = f"round(pellucid:discovery_duration_seconds:p{percent}_5m, 1e-6)"
+        found.value(15, expression, (HUB, round(seconds, 6)))
+    found.run()
+
+
+def test_quantiles_of_no_traffic(trial: Make) -> None:
+    """There are none, rather than NaN."""
+    found = trial(histogram(MISS, **{"0.1": level((7, 20)), "+Inf": level((9, 20))}))
+    found.value(15, "pellucid:discovery_duration_seconds:p95_5m")
+    found.value(15, "pellucid:discovery_errors:ratio_rate5m")
+    found.run()
+
+
+def test_error_ratio(trial: Make) -> None:
+    """Failures by round trips; 0 where nothing ever failed, and neither hits nor waiting count."""
+    name = f"{DURATION}_count{{{HERE},pellucid_provider_kind="
+    found = trial(
+        {
+            f'{name}"hub",pellucid_provider_id="rube",pellucid_discovery_cache="miss"}}': grow((3, 20)),
+            f'{name}"hub",pellucid_provider_id="rube",pellucid_discovery_cache="hit"}}': grow((100, 20)),
+            f'{name}"hub",pellucid_provider_id="rube",pellucid_discovery_cache="miss",error_type="500"}}': grow(
+                (1, 20)
+            ),
+            f'{name}"hub",pellucid_provider_id="rube",pellucid_discovery_cache="none",error_type="backoff"}}': grow(
+                (9, 20)
+            ),
+            f'{name}"static",pellucid_provider_id="static",pellucid_discovery_cache="none"}}': grow((1, 20)),
+        }
+    )
+    static = {"job": "shop", "pellucid_provider_id": "static"}
+    found.value(15, "pellucid:discovery_errors:ratio_rate5m", (HUB, 0.25), (static, 0.0))
+    found.run()
+
+
+@pytest.mark.parametrize(
+    ("objective", "bound"),
+    [(0.0001, 0.25), (0.1, 0.25), (0.11, 0.5), (0.2, 0.5), (1.0, 0.75), (30.5, 0.9), (60.0, 0.9), (90.0, 1.0)],
+)
+@pytest.mark.parametrize("le", ["1.0", "1"], ids=["le=1.0", "le=1"])
+def test_over_objective(trial: Make, objective: float, bound: float, le: str) -> None:
+    """What is above the first bound that is not below the objective, however `le` is written."""
+    sixty = le.replace("1", "60")
+    counts = {"0.001": 0.25, "0.1": 0.25, "0.2": 0.5, le: 0.75, sixty: 0.9, "+Inf": 1.0}
+    found = trial(
+        {
+            **histogram(MISS, **{bound: grow((40 * share, 90)) for bound, share in counts.items()}),
+            f"pellucid_tool_discovery_objective_seconds{{{RUBE}}}": level((objective, 91)),
+        }
+    )
+    for window in ("5m", "30m", "1h", "6h"):
+        expression = f"round(pellucid:discovery_over_objective:ratio_rate{window}, 1e-6)"
+        found.value(85, expression, (HUB, round(1 - bound, 6)))
+    found.value(85, "round(pellucid:discovery_round_trips:increase1h)", (HUB, 2400))
+    found.run()
+
+
+def test_increases_count_from_nothing(trial: Make) -> None:
+    """A series that appears with 3 grew by 3; after a restart what it grew by is what it shows."""
+    found = trial(
+        {f'pellucid_cost_total{{{HERE},gen_ai_request_model="gpt"}}': [*late(70, level((3, 70))), *level((1, 10))]}
+    )
+    labels = {"job": "shop", "gen_ai_request_model": "gpt"}
+    found.value(69, COST)
+    found.value(70, COST, (labels, 3))
+    found.value(120, COST, (labels, 3))
+    found.value(135, COST, (labels, 0))
+    found.value(145, f"round({COST})", (labels, 1))
+    found.run()
+
+
+def test_tokens_are_those_of_both_kinds(trial: Make) -> None:
+    """Input and output of all series of a model."""
+    name = f"gen_ai_client_token_usage_sum{{{HERE},{MODEL},gen_ai_token_type="
+    found = trial({f'{name}"input"}}': grow((90, 70)), f'{name}"output"}}': grow((10, 70))})
+    found.value(65, "round(pellucid:tokens:increase1h)", (MODEL_LABELS, 6000))
+    found.run()
+
+
+def gauge(name: str, value: float, labels: str = RUBE) -> dict[str, Sequence[float | None]]:
+    """Return a gauge that stays as it is."""
+    return {f"pellucid_{name}{{{labels}}}": level((value, 91))}
+
+
+def calls(metric: str, labels: str, each: float = 5, count: int = 90) -> dict[str, Sequence[float | None]]:
+    """Return calls of which half fail with a timeout."""
+    return {
+        f"{metric}_count{{{HERE},{labels}}}": grow((each, count)),
+        f'{metric}_count{{{HERE},{labels},error_type="timeout"}}': grow((each, count)),
+    }
+
+
+SLOW = histogram(MISS, **{"0.2": grow((15, 90)), "1.0": grow((60, 90)), "+Inf": grow((60, 90))})
+OBJECTIVE = gauge("tool_discovery_objective_seconds", 0.2)
+FAILED_HUB = 'pellucid_provider_id="rube",pellucid_provider_kind="hub",pellucid_discovery_cache="miss"'
+SLOW_MODEL = {
+    f'gen_ai_client_operation_duration_seconds_bucket{{{HERE},{MODEL},le="40.96"}}': grow((0, 90)),
+    f'gen_ai_client_operation_duration_seconds_bucket{{{HERE},{MODEL},le="81.92"}}': grow((6, 90)),
+    f'gen_ai_client_operation_duration_seconds_bucket{{{HERE},{MODEL},le="+Inf"}}': grow((6, 90)),
+    f"gen_ai_client_operation_duration_seconds_count{{{HERE},{MODEL}}}": grow((6, 90)),
+}
+TOKENS = {f"gen_ai_client_token_usage_sum{{{HERE},{MODEL}}}": grow((200_000, 90))}
+
+SAID = [
+    ("ToolHubSlow", "page", {**SLOW, **OBJECTIVE}, HUB,
+     ("Tool hub rube (shop) is slow: 75% of its round trips in 5m took longer than its objective of 200ms; "
+      "p95 is 946.7ms.")),
+    ("ToolHubSlow", "ticket", {**SLOW, **OBJECTIVE}, HUB,
+     ("Tool hub rube (shop) is slow: 75% of its round trips in 30m took longer than its objective of 200ms; "
+      "p95 is 946.7ms.")),
+    ("ToolHubHanging", "page", {**gauge("tool_discovery_inflight_age_seconds", 95), **OBJECTIVE}, HUB,
+     "Tool hub rube (shop) hangs: a fetch of its tools has been under way for 1m 35s; its objective is 200ms."),
+    ("ToolHubFailing", "page", calls(DURATION, FAILED_HUB), HUB,
+     "Tool hub rube (shop) fails: 50% of its round trips in 5m; the limit is 10%."),
+    ("ToolHubDown", "page",
+     {f'{DURATION}_count{{{HERE},{FAILED_HUB},error_type="timeout"}}': grow((2, 90)),
+      **gauge("tool_discovery_last_success_seconds", 0), **OBJECTIVE}, HUB,
+     ("Tool hub rube (shop) is down: 20 attempts in 10m got nothing new from it; its last success is 1h 25m 0s ago, "
+      "the limit 10 min, its latency objective 200ms.")),
+    ("ToolHubCircuitOpen", "ticket", {**gauge("circuit_state_ratio", 2), **OBJECTIVE}, HUB,
+     ("Tool hub rube (shop) is not called: its circuit breaker is open (state 2, 0 is closed); the hub's latency "
+      "objective is 200ms.")),
+    ("ToolCatalogChanging", "ticket", {f"pellucid_tool_catalog_changes_total{{{RUBE}}}": grow((0.5, 90))}, HUB,
+     "Tool hub rube (shop) changes what it lists: 30 times in 1h; the limit is 3."),
+    ("DiscoveryCacheMissStorm", "ticket", {f"{DURATION}_count{{{HERE},{FAILED_HUB}}}": grow((60, 90))}, HUB,
+     ("Tool hub rube (shop) is asked too often: 100% of the lookups in its cache missed in 10m; the limit is 50%, its "
+      "latency objective none declared.")),
+    ("ToolFailing", "ticket", calls("gen_ai_execute_tool_duration_seconds", 'gen_ai_tool_name="search"'),
+     {"job": "shop", "gen_ai_tool_name": "search"},
+     "Tool search (shop) fails: 50% of its calls in 10m; the limit is 20%."),
+    ("ModelSlow", "ticket", SLOW_MODEL, MODEL_LABELS,
+     "Model gpt (shop) is slow: p95 of its calls in 10m is 1m 19s; the limit is 30 s."),
+    ("ModelFailing", "page", calls("gen_ai_client_operation_duration_seconds", MODEL), MODEL_LABELS,
+     "Model gpt (shop) fails: 50% of its calls in 10m; the limit is 10%."),
+    ("RunFailing", "page", calls("gen_ai_invoke_agent_duration_seconds", 'gen_ai_agent_name="support"'),
+     {"job": "shop", "gen_ai_agent_name": "support"},
+     "Agent support (shop) fails: 50% of its runs in 10m; the limit is 10%."),
+    ("TokenBurn", "ticket", TOKENS, MODEL_LABELS, "Model gpt (shop) used 12M tokens in 1h; the limit is 10,000,000."),
+    ("CostBurn", "page", {f"pellucid_cost_total{{{HERE},{MODEL}}}": grow((1, 90))}, MODEL_LABELS,
+     "Model gpt (shop) cost 60.00 US dollars in 1h; the limit is 50.00."),
+    ("ApprovalsWaiting", "ticket", gauge("approval_pending", 2, f'{HERE},gen_ai_tool_name="pay"'),
+     {"job": "shop", "gen_ai_tool_name": "pay"},
+     ("Tool pay (shop): 2 calls wait for somebody to approve of them, and nobody has decided for 15 min, or they are "
+      "20 and more.")),
+    ("TelemetryDropping", "ticket",
+     {f'pellucid_telemetry_dropped_total{{{HERE},pellucid_telemetry_part="span"}}': grow((2, 90))},
+     {"job": "shop", "pellucid_telemetry_part": "span"},
+     "shop loses telemetry (span): 20 items dropped or failed in 10m; the limit is 1."),
+    ("TargetMissing", "ticket", {'up{job="pellucid",instance="c:1"}': level((0, 91))},
+     {"job": "pellucid", "instance": "c:1"},
+     "c:1 of pellucid does not answer Prometheus: up is 0 instead of 1, for 5 min."),
+    ("TargetMissing", "page",
+     {f'pellucid_compose_duration_seconds_count{{{HERE},gen_ai_agent_name="support"}}':
+      [*late(50, level((9, 5))), *late(40, [])]}, {"job": "shop"},
+     "shop has gone: none of the 1 series that it had within 1 h is left, for 5 min."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "severity", "made", "labels", "summary"), SAID, ids=[f"{n}-{s}" for n, s, *_ in SAID])
+def test_each_alert_names_who_and_how_much(
+    trial: Make,
+    name: str,
+    severity: str,
+    made: dict[str, Sequence[float | None]],
+    labels: Mapping[str, str],
+    summary: str,
+) -> None:
+    """With the number and the objective or limit as people say them, and links that are filled in."""
+    alert = ALERTS[name, severity]
+    link = re.sub(
+        r"{{ \$labels\.(\w+) \| urlquery }}",
+        lambda found: labels.get(found[1], "").replace(":", "%3A"),
+        alert.dashboard,
+    )
+    annotations = {
+        "summary": summary,
+        "description": alert.description,
+        "runbook_url": f"https://pellucid.example/docs/runbooks.md#{name.lower()}",
+        "dashboard_url": f"http://localhost:3000{link}",
+    }
+    found = trial(made)
+    found.told(85, name, {**labels, "severity": severity, **alert.labels}, annotations)
+    if name == "ToolHubSlow":  # the other one fires too
+        other = ALERTS[name, "ticket" if severity == "page" else "page"]
+        window = {"5m": "30m", "30m": "5m"}["5m" if severity == "page" else "30m"]
+        said = {**annotations, "description": other.description, "summary": re.sub(r"in \d+m", f"in {window}", summary)}
+        found.alerts[0]["exp_alerts"].append(
+            {"exp_labels": {**labels, "severity": other.severity, **other.labels}, "exp_annotations": said}
+        )
+    found.run()
+
+
+def test_each_alert_is_tried() -> None:
+    """None is left out above."""
+    assert {(name, severity) for name, severity, *_ in SAID} == set(ALERTS)

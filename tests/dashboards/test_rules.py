@@ -1,0 +1,204 @@
+"""The file of rules: it is what the code makes of it, all names in it exist, and each alert says what it should."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pellucid import ConfigError, semconv
+from pellucid_dashboards.names import label, series
+from pellucid_dashboards.rules import RULES_FILE, Alert, Record, Thresholds, all_groups, render
+from pellucid_dashboards.rules.model import Context
+from support.prometheus_server import program
+from support.promql import names_in
+
+ROOT = Path(__file__).parent.parent.parent
+RULES = [rule for group in all_groups(Context()) for rule in group.rules]
+ALERTS = [rule for rule in RULES if isinstance(rule, Alert)]
+RECORDS = {rule.name for rule in RULES if isinstance(rule, Record)}
+EACH_ALERT = pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: f"{alert.name}-{alert.severity}")
+
+WANTED = {
+    "ToolHubSlow", "ToolHubHanging", "ToolHubFailing", "ToolHubDown", "ToolHubCircuitOpen", "ToolCatalogChanging",
+    "DiscoveryCacheMissStorm", "ToolFailing", "ModelSlow", "ModelFailing", "RunFailing", "TokenBurn", "CostBurn",
+    "ApprovalsWaiting", "TelemetryDropping", "TargetMissing",
+}  # fmt: skip
+
+SUFFIXES = {"histogram": ("", "_bucket", "_count", "_sum")}
+OF_METRICS = {
+    series(metric, suffix): {label(attribute) for attribute in metric.attributes}
+    for metric in semconv.METRICS
+    for suffix in SUFFIXES.get(metric.kind, ("",))
+}
+OF_PROMETHEUS = {"job", "instance", "le"}
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+def test_the_file_is_what_the_code_makes() -> None:
+    """`make dashboards` was run after the last change."""
+    assert RULES_FILE.read_text(encoding="utf-8") == render()
+
+
+def test_the_file_is_yaml_with_the_same_rules() -> None:
+    """It is written without a library, and read by one."""
+    groups = yaml.safe_load(RULES_FILE.read_text(encoding="utf-8"))["groups"]
+    read = [rule for group in groups for rule in group["rules"]]
+    assert [rule.get("record") or rule["alert"] for rule in read] == [rule.name for rule in RULES]
+    assert [rule["expr"].strip() for rule in read] == [rule.expression.strip() for rule in RULES]
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("scale", [1.0, 0.01, 0.0001])
+def test_promtool_accepts_the_file(scale: float, tmp_path: Path) -> None:
+    """At each scale."""
+    file = tmp_path / "rules.yml"
+    file.write_text(render(scale=scale))
+    ran = subprocess.run(
+        [program("promtool"), "check", "rules", str(file)], check=False, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert f"{len(RULES)} rules found" in ran.stdout
+
+
+def test_all_alerts_are_there() -> None:
+    """Those that the runbooks describe, and no others."""
+    assert {alert.name for alert in ALERTS} == WANTED
+    sections = anchors(ROOT / "docs" / "runbooks.md")
+    assert {name.lower() for name in WANTED} == sections - {"runbooks", "thresholds"}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_all_names_exist(rule: Record | Alert) -> None:
+    """Series are instruments of `semconv` or recorded, and labels are those that the series of the expression have."""
+    found = names_in(rule.expression)
+    assert found.metrics
+    assert found.metrics <= {*OF_METRICS, *RECORDS, "up"}
+    of_these = [OF_METRICS[name] for name in found.metrics if name in OF_METRICS]
+    recorded = names_of_recorded(found.metrics & RECORDS)
+    assert found.labels <= OF_PROMETHEUS.union(recorded, *of_these)
+
+
+def names_of_recorded(names: set[str]) -> set[str]:
+    """Return the labels that recording rules group by."""
+    by_name = {rule.name: rule for rule in RULES if isinstance(rule, Record)}
+    found: set[str] = set()
+    for name in names:
+        inside = names_in(by_name[name].expression)
+        found |= inside.labels | names_of_recorded(inside.metrics & RECORDS - {name})
+    return found
+
+
+def test_the_tokenizer_finds_names() -> None:
+    """Also those that it is there to refuse."""
+    found = names_in(
+        'sum by (job, made) (rate(up{up_to="a{b}", x=~"y"}[5m] offset 1h)) > on (z) group_left a:b_total * 2e3'
+    )
+    assert found.metrics == {"up", "a:b_total"}
+    assert found.labels == {"job", "made", "up_to", "x", "z"}
+
+
+def test_recorded_series_are_made_before_they_are_read() -> None:
+    """Rules of a group are evaluated in order."""
+    made: set[str] = set()
+    for rule in RULES:
+        assert names_in(rule.expression).metrics & RECORDS <= made
+        if isinstance(rule, Record):
+            made.add(rule.name)
+
+
+@EACH_ALERT
+def test_each_alert_says_what_it_should(alert: Alert) -> None:
+    """Severity, who and how much, a runbook that exists, and a dashboard with what is concerned chosen."""
+    [read] = [
+        rule
+        for group in yaml.safe_load(RULES_FILE.read_text(encoding="utf-8"))["groups"]
+        for rule in group["rules"]
+        if rule.get("alert") == alert.name and alert.labels.items() <= rule["labels"].items()
+    ]
+    assert set(read["annotations"]) == {"summary", "description", "runbook_url", "dashboard_url"}
+    assert read["labels"]["severity"] in ("page", "ticket")
+    assert "$labels." in read["annotations"]["summary"]
+    assert "$value" in read["annotations"]["summary"]
+    page, _, anchor = read["annotations"]["runbook_url"].partition("#")
+    assert page.endswith("docs/runbooks.md")
+    assert anchor in anchors(ROOT / "docs" / "runbooks.md")
+    assert re.fullmatch(
+        r"http://localhost:3000/d/pellucid-(overview|tool-hubs|runs-and-models|tools|telemetry-health)\?var-service=\S.*",
+        read["annotations"]["dashboard_url"],
+    )
+
+
+def test_thresholds_are_documented() -> None:
+    """Each field, in the order of the fields, and each number in the file comes from there."""
+    described = re.findall(r"^        (\w+): ", Thresholds.__doc__ or "", re.MULTILINE)
+    assert described == [field.name for field in fields(Thresholds)]
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Thresholds)])
+def test_each_threshold_changes_the_rules(name: str) -> None:
+    """None of them is left unused."""
+    value = getattr(Thresholds(), name)
+    other = ("not_found",) if isinstance(value, tuple) else value + "/x" if isinstance(value, str) else value * 0.9
+    assert render(replace(Thresholds(), **{name: other})) != render()
+
+
+def test_thresholds_are_set_by_name() -> None:
+    """Numbers, words and lists; those that are not named stay."""
+    found = Thresholds().set(["hanging_after=30", "jobs=shop|desk", "tool_refusals=not_found, gone", "hub_failing=.5"])
+    assert found == replace(
+        Thresholds(), hanging_after=30.0, jobs="shop|desk", tool_refusals=("not_found", "gone"), hub_failing=0.5
+    )
+    assert Thresholds().set(Thresholds().lines()) == Thresholds()
+
+
+@pytest.mark.parametrize(
+    ("assignment", "said"),
+    [
+        ("hangin_after=30", "did you mean hanging_after"),
+        ("xyzzy=1", "there are slow_budget, "),
+        ("hanging_after", "Write --set hanging_after=VALUE"),
+        ("hanging_after=soon", "this is not a number"),
+        ("hanging_after=nan", "a number greater than 0"),
+        ("hanging_after=-1", "a number greater than 0"),
+        ("hub_failing=10", "a share is less than 1"),
+        ("slow_budget=0.5", "is never reached"),
+        ('tool_refusals=a"b', "not a value of error.type"),
+    ],
+)
+def test_wrong_thresholds_are_refused(assignment: str, said: str) -> None:
+    """With what to do."""
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        Thresholds().set([assignment])
+
+
+def test_scaling_leaves_thresholds_alone() -> None:
+    """Windows and `for` shrink; the age of a fetch that hangs does not, and limits per hour go with their window."""
+    rules = render(scale=0.01)
+    assert "[36s]" in rules
+    assert "for: 1200ms" in rules
+    assert "* 3, 15)" in rules
+    assert "pellucid:cost_usd:increase1h > 0.5\n" in rules
+
+
+@pytest.mark.prometheus
+def test_strange_words_stay_text(tmp_path: Path) -> None:
+    """Jobs and addresses with quotes, colons and hashes neither break the file nor get out of their strings."""
+    strange = 'a"b\\.c: #d'
+    file = tmp_path / "rules.yml"
+    file.write_text(render(Thresholds(jobs=strange, runbook_base=strange, dashboard_base=strange)))
+    ran = subprocess.run(
+        [program("promtool"), "check", "rules", str(file)], check=False, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert json.dumps(strange) in file.read_text()

@@ -1,0 +1,253 @@
+"""Alerts on tools, models, runs, spending, approvals, telemetry and targets, tried minute by minute."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import pytest
+
+from support.promtool import HERE, Trial, add, grow, late, level
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+pytestmark = pytest.mark.prometheus
+
+Make: TypeAlias = "Callable[[dict[str, Sequence[float | None]]], Trial]"
+
+RATIOS = {
+    "ToolFailing": ("gen_ai_execute_tool_duration_seconds", 'gen_ai_tool_name="search"', "ticket", 0.2),
+    "ModelFailing": (
+        "gen_ai_client_operation_duration_seconds",
+        'gen_ai_provider_name="acme",gen_ai_request_model="gpt"',
+        "page",
+        0.1,
+    ),
+    "RunFailing": ("gen_ai_invoke_agent_duration_seconds", 'gen_ai_agent_name="support"', "page", 0.1),
+}
+"""Metric, labels, severity and limit of the alerts on a share of failures."""
+
+MODEL = 'gen_ai_provider_name="acme",gen_ai_request_model="gpt"'
+MODEL_LABELS = {"job": "shop", "gen_ai_provider_name": "acme", "gen_ai_request_model": "gpt"}
+
+
+def ended(alert: str, values: Sequence[float | None], error: str = "") -> dict[str, Sequence[float | None]]:
+    """Return how many calls or runs ended, with an error or without."""
+    metric, labels, _, _ = RATIOS[alert]
+    word = f',error_type="{error}"' if error else ""
+    return {f"{metric}_count{{{HERE},{labels}{word}}}": values}
+
+
+def labels_of(alert: str) -> dict[str, str]:
+    """Return the labels with which it fires."""
+    _, labels, severity, _ = RATIOS[alert]
+    pairs = (pair.split("=") for pair in labels.split(","))
+    return {"job": "shop", "severity": severity, **{name: value.strip('"') for name, value in pairs}}
+
+
+@pytest.mark.parametrize("alert", RATIOS)
+def test_failures_fire_and_resolve(trial: Make, alert: str) -> None:
+    """Half of them fail for a while, first with an error that was never seen before."""
+    found = trial(
+        {
+            **ended(alert, grow((10, 20), (5, 10), (10, 30))),
+            **ended(alert, late(20, grow((5, 10), (0, 30))), "timeout"),
+        }
+    )
+    found.firing(20, alert)
+    found.firing(29, alert, labels_of(alert))
+    found.firing(45, alert)
+    found.run()
+
+
+@pytest.mark.parametrize("alert", RATIOS)
+@pytest.mark.parametrize(("off", "fires"), [(-0.1, False), (0.1, True)], ids=["below", "above"])
+def test_failures_at_the_boundary(trial: Make, alert: str, off: float, fires: bool) -> None:
+    """A share just below the limit is none to be told of."""
+    failed = RATIOS[alert][3] * 100 + off
+    found = trial({**ended(alert, grow((100 - failed, 30))), **ended(alert, grow((failed, 30)), "500")})
+    found.firing(25, alert, *([labels_of(alert)] if fires else []))
+    found.run()
+
+
+@pytest.mark.parametrize("alert", RATIOS)
+@pytest.mark.parametrize(("failures", "fires"), [(4, False), (5, True)])
+def test_few_failures_tell_nobody(trial: Make, alert: str, failures: int, fires: bool) -> None:
+    """All of them fail, and they are the first ever; four are few."""
+    found = trial(ended(alert, late(10, level((failures, 10))), "500"))
+    found.firing(13, alert, *([labels_of(alert)] if fires else []))
+    found.run()
+
+
+@pytest.mark.parametrize(
+    "error",
+    ["approval_denied", "approval_expired", "permission_denied", "policy_halt", "unknown_tool", "max_tool_calls"],
+)
+def test_refused_calls_are_no_failures(trial: Make, error: str) -> None:
+    """Nor are they calls that hide failures among them: half of those that were made failed."""
+    found = trial({**ended("ToolFailing", grow((100, 30)), error), **ended("ToolFailing", grow((2, 30)))})
+    found.firing(25, "ToolFailing")
+    found.run()
+    found = trial(
+        {
+            **ended("ToolFailing", grow((100, 30)), error),
+            **ended("ToolFailing", grow((2, 30))),
+            **ended("ToolFailing", grow((2, 30)), "tool_error"),
+        }
+    )
+    found.firing(25, "ToolFailing", labels_of("ToolFailing"))
+    found.run()
+
+
+def test_halted_runs_are_no_failures(trial: Make) -> None:
+    """The permission policy ended them, as it should."""
+    found = trial({**ended("RunFailing", grow((50, 30)), "policy_halt"), **ended("RunFailing", grow((1, 30)))})
+    found.firing(25, "RunFailing")
+    found.run()
+
+
+def calls(quick: Sequence[float], slow: Sequence[float]) -> dict[str, Sequence[float | None]]:
+    """Return calls of a model: quick ones to 20.48 s, slow ones to 40.96 s."""
+    name, labels = "gen_ai_client_operation_duration_seconds", f"{HERE},{MODEL}"
+    both = add(quick, slow)
+    return {
+        f'{name}_bucket{{{labels},le="20.48"}}': quick,
+        f'{name}_bucket{{{labels},le="40.96"}}': both,
+        f'{name}_bucket{{{labels},le="+Inf"}}': both,
+        f"{name}_count{{{labels}}}": both,
+    }
+
+
+def test_model_slow_fires_and_resolves(trial: Make) -> None:
+    """A tenth of the calls takes longer than 20.48 s for a while: p95 is in the middle of that bucket, at 30.7 s."""
+    found = trial(calls(grow((10, 20), (9, 30), (10, 30)), grow((0, 20), (1, 30), (0, 30))))
+    found.firing(20, "ModelSlow")
+    found.firing(45, "ModelSlow", {**MODEL_LABELS, "severity": "ticket"})
+    found.firing(75, "ModelSlow")
+    found.run()
+
+
+@pytest.mark.parametrize(("slow", "fires"), [(9.3, False), (9.4, True)])
+def test_model_slow_at_the_boundary(trial: Make, slow: float, fires: bool) -> None:
+    """With s of 100 slow, p95 is 20.48 + 20.48 * (s - 5) / s: 30 s at 9.343."""
+    found = trial(calls(grow((100 - slow, 40)), grow((slow, 40))))
+    found.firing(35, "ModelSlow", *([{**MODEL_LABELS, "severity": "ticket"}] if fires else []))
+    found.run()
+
+
+@pytest.mark.parametrize(("rate", "fires"), [(1.9, False), (2.1, True)])
+def test_model_slow_needs_traffic(trial: Make, rate: float, fires: bool) -> None:
+    """All calls are slow, but 19 in 10 min are few."""
+    found = trial(calls(grow((0, 40)), grow((rate, 40))))
+    found.firing(35, "ModelSlow", *([{**MODEL_LABELS, "severity": "ticket"}] if fires else []))
+    found.run()
+
+
+@pytest.mark.parametrize(("rate", "fires"), [(82_000, False), (84_000, True)])
+def test_token_burn(trial: Make, rate: float, fires: bool) -> None:
+    """Ten million in an hour, input and output together, are 166,667 a minute; it resolves when they are few again."""
+    token = f"gen_ai_client_token_usage_sum{{{HERE},{MODEL},gen_ai_token_type="
+    found = trial({f'{token}"{kind}"}}': grow((rate, 70), (10, 70)) for kind in ("input", "output")})
+    found.firing(65, "TokenBurn", *([{**MODEL_LABELS, "severity": "ticket"}] if fires else []))
+    found.firing(135, "TokenBurn")
+    found.run()
+
+
+@pytest.mark.parametrize(("dollars", "fires"), [(49.9, False), (50.1, True)])
+def test_cost_burn(trial: Make, dollars: float, fires: bool) -> None:
+    """Fifty dollars in an hour, also in the first call that ever cost anything; it resolves an hour later."""
+    found = trial({f"pellucid_cost_total{{{HERE},{MODEL}}}": late(70, level((dollars, 70)))})
+    found.firing(69, "CostBurn")
+    found.firing(72, "CostBurn", *([{**MODEL_LABELS, "severity": "page"}] if fires else []))
+    found.firing(135, "CostBurn")
+    found.run()
+
+
+PENDING = f'pellucid_approval_pending{{{HERE},gen_ai_tool_name="pay"}}'
+DECIDED = f'pellucid_approval_wait_seconds_count{{{HERE},gen_ai_tool_name="pay"}}'
+APPROVAL = {"job": "shop", "gen_ai_tool_name": "pay", "severity": "ticket"}
+
+
+def test_approvals_waiting_fires_and_resolves(trial: Make) -> None:
+    """One call waits for 20 min, then somebody decides."""
+    found = trial({PENDING: level((0, 10), (1, 20), (0, 10)), DECIDED: late(30, level((1, 10)))})
+    found.firing(24, "ApprovalsWaiting")  # it has waited for 14 min
+    found.firing(25, "ApprovalsWaiting", APPROVAL)
+    found.firing(31, "ApprovalsWaiting")
+    found.run()
+
+
+@pytest.mark.parametrize(("pending", "fires"), [(19, False), (20, True)])
+def test_approvals_that_are_decided_may_be_some(trial: Make, pending: float, fires: bool) -> None:
+    """A queue that moves is in order, unless it is long."""
+    found = trial({PENDING: level((pending, 60)), DECIDED: grow((1, 60))})
+    found.firing(50, "ApprovalsWaiting", *([APPROVAL] if fires else []))
+    found.run()
+
+
+def test_approvals_of_two_processes_are_added(trial: Make) -> None:
+    """A call that one process asked for and another took up waits no longer."""
+    other = PENDING.replace("a:9464", "b:9464")
+    found = trial({PENDING: level((1, 60)), other: level((-1, 60))})
+    found.firing(50, "ApprovalsWaiting")
+    found.run()
+
+
+@pytest.mark.parametrize("metric", ["dropped", "errors"])
+def test_telemetry_dropping(trial: Make, metric: str) -> None:
+    """The first item that is ever lost is told of, and it resolves 10 min later; old losses are not."""
+    name = f"pellucid_telemetry_{metric}_total{{{HERE},pellucid_telemetry_part="
+    found = trial({f'{name}"span"}}': late(20, level((1, 20))), f'{name}"log"}}': level((7, 40))})
+    found.firing(19, "TelemetryDropping")
+    found.firing(20, "TelemetryDropping", {"job": "shop", "pellucid_telemetry_part": "span", "severity": "ticket"})
+    found.firing(35, "TelemetryDropping")
+    found.run()
+
+
+def test_what_a_new_target_lost_before_is_no_news(trial: Make) -> None:
+    """Prometheus finds a process that has run for long."""
+    found = trial(
+        {
+            f"up{{{HERE}}}": late(20, level((1, 20))),
+            f'pellucid_telemetry_dropped_total{{{HERE},pellucid_telemetry_part="span"}}': late(20, level((900, 20))),
+        }
+    )
+    for minute in (20, 25, 31):
+        found.firing(minute, "TelemetryDropping")
+    found.run()
+
+
+UP = f"up{{{HERE}}}"
+SEEN = f'pellucid_compose_duration_seconds_count{{{HERE},gen_ai_agent_name="support"}}'
+TARGET = {"job": "shop", "instance": "a:9464", "severity": "ticket", "missing": "target"}
+SERVICE = {"job": "shop", "severity": "page", "missing": "service"}
+
+
+def test_target_missing_fires_and_resolves(trial: Make) -> None:
+    """One of two processes does not answer for a while; the service is there all the time."""
+    other = SEEN.replace("a:9464", "b:9464")
+    found = trial({UP: level((1, 10), (0, 10), (1, 10)), SEEN: grow((1, 9)), other: grow((1, 29))})
+    found.firing(14, "TargetMissing")
+    found.firing(15, "TargetMissing", TARGET)
+    found.firing(19, "TargetMissing", TARGET)
+    found.firing(20, "TargetMissing")
+    found.run()
+
+
+def test_service_missing_fires_and_resolves(trial: Make) -> None:
+    """No process is left, and no target either; an hour later it is taken for stopped on purpose."""
+    found = trial({UP: [*level((1, 11)), *late(139, [])], SEEN: [*grow((1, 10)), *late(139, [])]})
+    found.firing(10, "TargetMissing")
+    found.firing(22, "TargetMissing", SERVICE)
+    found.firing(60, "TargetMissing", SERVICE)
+    found.firing(75, "TargetMissing")
+    found.run()
+
+
+@pytest.mark.parametrize(("job", "fires"), [("pellucid", True), ("database", False)])
+def test_other_targets_are_not_ours(trial: Make, job: str, fires: bool) -> None:
+    """A target that never measured anything is expected to be up if its job is Pellucid's."""
+    found = trial({f'up{{job="{job}",instance="c:1"}}': level((0, 20))})
+    expected = {"job": job, "instance": "c:1", "severity": "ticket", "missing": "target"}
+    found.firing(15, "TargetMissing", *([expected] if fires else []))
+    found.run()
