@@ -131,6 +131,22 @@ def test_a_hub_that_is_down_is_one_page(tmp_path: Path) -> None:
         assert "Failing" not in json.dumps(hook.told)
 
 
+@pytest.mark.integration
+def test_an_application_that_has_gone_is_one_page(tmp_path: Path) -> None:
+    """It keeps back all else about the application, also that single targets are missing; other applications page."""
+    gone = {"alertname": "TargetMissing", "missing": "service", "severity": "page", "job": "team/shop"}
+    target = {**gone, "missing": "target", "severity": "ticket", "instance": "shop:9464"}
+    failing = {"alertname": "RunFailing", "severity": "page", "job": "team/shop", label(semconv.AGENT_NAME): "main"}
+    elsewhere = {**failing, "job": "team/other"}
+    with webhook() as hook, alertmanager_server(_with_slack(tmp_path, hook.url)) as url:
+        post(f"{url}/api/v2/alerts", [{"labels": labels} for labels in (gone, target, failing, elsewhere)])
+        hook.until(lambda told: "TargetMissing" in json.dumps(told))
+        told = hook.until(lambda told: "RunFailing" in json.dumps(told))
+        assert "team/other" in json.dumps(told)
+        assert "team/shop" not in json.dumps(told)
+        assert not [told for told in hook.told if "[ticket]" in json.dumps(told)]
+
+
 def _with_slack(folder: Path, url: str) -> Path:
     """Return our configuration with the receiver that is shown as an example in it, and without waiting."""
     shipped = CONFIG.read_text()

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
+import subprocess
+import sys
 import time
 from contextlib import contextmanager
 from dataclasses import replace
@@ -102,7 +106,8 @@ def relay(prometheus: FakePrometheus, hook: Webhook) -> Iterator[str]:
 def relayed(relay: str, hook: Webhook, labels: Mapping[str, str], **annotations: str) -> Any:
     """Send one alert and return what arrives."""
     assert post(f"{relay}/api/v2/alerts", [{"labels": labels, "annotations": annotations}]) == 200
-    [alert] = hook.until(bool)
+    arrived: Any = hook.until(bool)
+    [alert] = arrived
     assert alert["labels"] == labels
     return alert
 
@@ -123,7 +128,10 @@ def test_the_trace_shows_what_the_alert_says(relay: str, hook: Webhook, name: st
     [
         (
             {"job": "shop", "pellucid_provider_id": 'a"b\\c', "severity": "page"},
-            'pellucid_tool_discovery_duration_seconds job="shop",pellucid_provider_id="a\\"b\\\\c"',
+            (
+                'pellucid_tool_discovery_duration_seconds job="shop",pellucid_provider_id="a\\"b\\\\c",'
+                'pellucid_discovery_cache=~"miss|none",error_type!~"backoff|circuit_open"'
+            ),
         ),
         (
             {"gen_ai_tool_name": "search", "pellucid_provider_id": "hub"},
@@ -219,6 +227,22 @@ def test_says_what_is_wrong_with_its_options(option: tuple[str, str], capsys: py
     said = capsys.readouterr().err
     assert option[1] in said
     assert "--" in said
+
+
+def test_runs_until_it_is_interrupted() -> None:
+    """`pellucid alerts relay` says where it listens, answers there, and ends without a traceback."""
+    command = (sys.executable, "-c", "import sys; from pellucid.cli import main; sys.exit(main())")
+    with subprocess.Popen(
+        [*command, "alerts", "relay", "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        [base] = re.findall(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
+        with urlopen(f"{base}/-/healthy", timeout=5) as answer:
+            assert answer.status == 200
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 130
+        assert process.stderr.read() == ""
 
 
 @pytest.mark.anyio

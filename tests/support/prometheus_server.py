@@ -78,7 +78,7 @@ def program(name: str) -> str:
     found = shutil.which(name)
     if found is None:
         complain = pytest.fail if os.environ.get("PELLUCID_REQUIRE_SERVICES") else pytest.skip
-        complain(f"the program {name!r} is not installed (Debian: apt-get install prometheus)")
+        complain(f"the program {name!r} is not installed (Debian: apt-get install prometheus prometheus-alertmanager)")
     return found
 
 

@@ -29,6 +29,12 @@ SUBJECTS: Final = (
 )
 """What an alert is about, by its most telling label, and the histogram whose exemplars are traces of that."""
 
+ROUND_TRIPS: Final = (
+    f'{label(semconv.DISCOVERY_CACHE)}=~"miss|none"',
+    f'{label(semconv.ERROR_TYPE)}!~"backoff|circuit_open"',
+)
+"""Discoveries for which the hub was asked: a catalogue from the cache, or a refusal, shows nothing of it."""
+
 _FAILED: Final = ("Failing", "Down", "CircuitOpen")
 _SLOW: Final = ("Slow",)
 
@@ -54,6 +60,7 @@ def selector(labels: Mapping[str, str]) -> str | None:
             known = ("job", *map(label, metric.attributes))
             names = f"{series(metric)}|{series(metric, '_bucket')}"  # native and classic histograms
             matchers = [f"{each}={_quoted(labels[each])}" for each in known if labels.get(each)]
+            matchers += ROUND_TRIPS if metric is semconv.DISCOVERY_DURATION else ()
             return f"{{{','.join([f'__name__=~{_quoted(names)}', *matchers])}}}"
     return None
 
@@ -92,7 +99,7 @@ def read_exemplars(prometheus: str, query: str, timeout: float) -> list[Exemplar
             if _is_trace_id(each["labels"].get("trace_id"))
         ]
     except (URLError, OSError, ValueError, KeyError, TypeError) as error:
-        raise TraceLookupError(f"asking {url} for exemplars failed: {error or type(error).__name__}") from error
+        raise TraceLookupError(f"asking {url} for exemplars failed: {error!r}") from error
 
 
 def _is_trace_id(text: Any) -> bool:
