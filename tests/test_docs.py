@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PELLUCID = "import sys; from pellucid.cli import main; sys.exit(main())"
 BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 pytestmark = pytest.mark.docs
@@ -85,7 +86,7 @@ def test_console_blocks_name_what_there_is(code: str) -> None:
         if words[0] == "make":
             shown = ["make", "--dry-run", *words[1:]]
         elif words[0] == "pellucid":
-            shown = [sys.executable, "-m", "pellucid.cli", *words[1:], "--help"]
+            shown = [sys.executable, "-c", PELLUCID, *words[1:], "--help"]
         else:
             assert words[0] in ("pip", "curl", "python", "prometheus"), f"nothing here knows the command {command!r}"
             continue

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import socket
+import threading
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -133,6 +135,34 @@ def test_what_is_not_pellucids_is_named(doctor: Doctor, answer: Answer, words: s
         server.always(lambda asked: answer)
         report = doctor("--metrics", f"{server.url}/metrics")
     assert words in report.about("/metrics", "wrong")[0], report.text
+
+
+@contextmanager
+def dripping_server() -> Iterator[str]:
+    """Answer byte by byte, without an end: no single read ever takes too long."""
+    over = threading.Event()
+
+    def drip() -> None:
+        connection, _ = server.accept()
+        with connection, suppress(OSError):  # the client goes away
+            connection.recv(4096)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 100000\r\n\r\n")
+            while not over.wait(0.02):
+                connection.sendall(b"#")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=drip, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/metrics"
+        over.set()
+        thread.join(5)
+
+
+def test_an_answer_without_an_end_ends_the_check(doctor: Doctor) -> None:
+    """It is given up, and named, however the server keeps it alive."""
+    with dripping_server() as address:
+        report = doctor("--metrics", address, timeout=0.1)
+    assert "came to no end" in report.about("metrics", "wrong")[0]
 
 
 def test_what_is_no_address_is_refused(doctor: Doctor) -> None:

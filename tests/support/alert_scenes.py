@@ -250,7 +250,7 @@ async def run_approvals(world: World) -> None:
         waits = await one.run("go")
         await world.until(broken=False)
         decisions = [Decision(request.approval_id, True) for request in waits.approvals]
-        await one.resume(waits.checkpoint, decisions=decisions)
+        await one.resume(waits.checkpoint or {}, decisions=decisions)
 
 
 SCENES: Final = {
