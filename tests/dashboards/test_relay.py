@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -238,8 +240,13 @@ def test_runs_until_it_is_interrupted() -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         [base] = re.findall(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
+        for _ in range(50):  # who leaves before the answer is no reason for a traceback
+            with socket.create_connection(("127.0.0.1", urlsplit(base).port or 0)) as leaving:
+                leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                leaving.sendall(b"GET /-/healthy HTTP/1.0\r\n\r\n")
         with urlopen(f"{base}/-/healthy", timeout=5) as answer:
             assert answer.status == 200
+            answer.read()
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=30) == 130
         assert process.stderr.read() == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +24,11 @@ class RelayServer(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], relay: Relay) -> None:
         super().__init__(address, _Exchange)
         self.relay = relay
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say what went wrong with a request, unless it is that nobody waits for the answer any longer."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Exchange(BaseHTTPRequestHandler):
