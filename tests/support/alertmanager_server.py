@@ -43,7 +43,7 @@ class Webhook:
         with self._news:
             return list(self._told)
 
-    def until(self, wanted: Callable[[dict[str, Any]], bool], timeout: float = 30.0) -> dict[str, Any]:
+    def until(self, wanted: Callable[[dict[str, Any]], bool], timeout: float = 60.0) -> dict[str, Any]:
         """Return the first notification that is wanted, waiting for it."""
         with self._news:
             if not self._news.wait_for(lambda: any(map(wanted, self._told)), timeout):

@@ -39,7 +39,7 @@ class Doctor:
                 environment.delenv(name)
         environment.setenv("GRPC_VERBOSITY", "NONE")
 
-    def __call__(self, *arguments: str, timeout: float = 5.0, variables: Sequence[tuple[str, str]] = ()) -> Report:
+    def __call__(self, *arguments: str, timeout: float = 20.0, variables: Sequence[tuple[str, str]] = ()) -> Report:
         """Run it with arguments and variables."""
         for name, value in variables:
             self._environment.setenv(name, value)

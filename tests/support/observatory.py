@@ -121,10 +121,10 @@ class Observatory:
         for name in ("hubs", "work"):
             self.applications[name].order("heal")
 
-    def told(self, status: str, labels: Labels, timeout: float = 60.0) -> dict[str, Any]:
-        """Return the first alert with these labels and this status that people are told, waiting for it."""
-        notification = self.paged.until(lambda one: _find(one, status, labels) is not None, timeout)
-        found = _find(notification, status, labels)
+    def told(self, status: str, labels: Labels, timeout: float = 60.0, annotation: str = "summary") -> dict[str, Any]:
+        """Return the first alert with these labels, this status and an annotation that people are told; wait for it."""
+        notification = self.paged.until(lambda one: _find(one, status, labels, annotation) is not None, timeout)
+        found = _find(notification, status, labels, annotation)
         assert found is not None
         return found
 
@@ -169,11 +169,13 @@ def observatory(folder: Path, thresholds: Thresholds, *, scale: float) -> Iterat
         yield Observatory(collector, strict, paged, prometheus, applications)
 
 
-def _find(notification: dict[str, Any], status: str, labels: Labels) -> dict[str, Any] | None:
+def _find(notification: dict[str, Any], status: str, labels: Labels, annotation: str) -> dict[str, Any] | None:
     fitting = (
         alert
         for alert in notification["alerts"]
-        if alert["status"] == status and labels.items() <= alert["labels"].items()
+        if alert["status"] == status
+        and labels.items() <= alert["labels"].items()
+        and annotation in alert["annotations"]
     )
     return next(fitting, None)
 
@@ -198,7 +200,7 @@ def _alertmanager(folder: Path, url: str) -> Path:
     for receiver in config["receivers"]:
         receiver["webhook_configs"] = [{"url": url}]
     for route in (config["route"], *config["route"]["routes"]):
-        route |= {"group_wait": "1s", "group_interval": "1s"}
+        route |= {"group_wait": "1s", "group_interval": "1s", "repeat_interval": "2s"}
     (folder / "pellucid.tmpl").write_text((FILES / "alertmanager" / "pellucid.tmpl").read_text())
     file = folder / "alertmanager.yml"
     file.write_text(yaml.safe_dump(config))
