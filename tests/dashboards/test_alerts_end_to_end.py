@@ -13,7 +13,8 @@ import pytest
 
 from pellucid import semconv
 from pellucid_dashboards.names import label, series
-from pellucid_dashboards.rules import Thresholds
+from pellucid_dashboards.rules import Record, Thresholds, all_groups
+from pellucid_dashboards.rules.model import Context
 from support.observatory import TRACES, Observatory, observatory
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ ALERTS: Final[Mapping[str, tuple[Mapping[str, str], tuple[str, ...]]]] = {
 }
 """Who is to be told of, and words of the summary."""
 
+RECORDED: Final = [rule.name for group in all_groups(Context()) for rule in group.rules if isinstance(rule, Record)]
 WITH_TRACE: Final = [name for name in ALERTS if name not in ("ApprovalsWaiting", "TelemetryDropping", "TargetMissing")]
 
 
@@ -85,7 +87,7 @@ def mended(broken: Observatory) -> Observatory:
 
 def test_who_is_paged_first(broken: Observatory, record_property: Any) -> None:
     """A hub that hangs is named while it hangs, with its objective, and with a trace that the collector has."""
-    alert = broken.told("firing", {"alertname": "ToolHubHanging", HUB: "hanging"})
+    alert = broken.told("firing", {"alertname": "ToolHubHanging", HUB: "hanging"}, annotation="trace_id")
     seconds = time.monotonic() - broken.broken_at
     record_property("seconds from hanging to the page", round(seconds, 1))
     assert broken.has_trace(alert["annotations"]["trace_id"])
@@ -139,3 +141,9 @@ def test_each_alert_that_there_is_has_a_scene(broken: Observatory) -> None:
     """What the rules know is what is tried here."""
     groups = broken.prometheus.api("rules", type="alert")["groups"]
     assert {rule["name"] for group in groups for rule in group["rules"]} == set(ALERTS)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_each_recorded_series_has_data(mended: Observatory, name: str) -> None:
+    """A rule whose expression has a name misspelt would record nothing."""
+    mended.prometheus.until(lambda: mended.prometheus.query(f"last_over_time({name}[10m])"), timeout=60.0)
