@@ -22,3 +22,9 @@ def trial(tmp_path: Path) -> Callable[[dict[str, Sequence[float | None]]], Trial
         return Trial(tmp_path=tmp_path, series={f"up{{{HERE}}}": level((1, longest)), **series})
 
     return make
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Run on one event loop: what is looked at here are servers, and all other tests run on both."""
+    return "asyncio"

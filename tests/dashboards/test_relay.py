@@ -240,7 +240,7 @@ def test_runs_until_it_is_interrupted() -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         [base] = re.findall(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
-        for _ in range(50):  # who leaves before the answer is no reason for a traceback
+        for _ in range(10):  # who leaves before the answer is no reason for a traceback
             with socket.create_connection(("127.0.0.1", urlsplit(base).port or 0)) as leaving:
                 leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 leaving.sendall(b"GET /-/healthy HTTP/1.0\r\n\r\n")
