@@ -133,6 +133,7 @@ async def _execute(run: Run, catalog: Catalog, call: ToolCall, settled: Mapping[
         if isinstance(found_out, Waiting):
             return found_out
         known = found_out
+    note = known.settled.note if known.settled is not None else None
     with _observed(run, binding, call, known.began) as b:
         b.input(call.arguments)
         try:
@@ -144,7 +145,7 @@ async def _execute(run: Run, catalog: Catalog, call: ToolCall, settled: Mapping[
             else:
                 value = await _guarded(run, b, run.setup.reliability, found, call, known)
             if isinstance(value, Suspended):
-                return replace(_suspended(b, value), note=known.settled.note if known.settled is not None else None)
+                return replace(_suspended(b, value), note=note)
             response = to_response(value, run.limits.max_result_bytes)
         except ReliabilityFailFast:
             raise
@@ -154,8 +155,8 @@ async def _execute(run: Run, catalog: Catalog, call: ToolCall, settled: Mapping[
             result = ToolResult(id_of(call), said, is_error=True, name=call.name)
         else:
             result = ToolResult(id_of(call), response, name=call.name)
-        if known.settled is not None and known.settled.note is not None:
-            result = with_note(result, known.settled.note)
+        if note is not None:
+            result = with_note(result, note)
         b.output(result.to_dict()["response"])
         return result
 

@@ -62,12 +62,7 @@ def withdraw(run: Run, b: Boundary) -> None:
     """Tell of what people were asked and can no longer decide, because the run that had to heed it has ended."""
     for request in run.asked.values():
         waited = max(0.0, run.now() / 1e9 - request.requested_at)
-        facts: dict[str, AttributeValue] = {
-            semconv.APPROVAL_ID: request.approval_id,
-            semconv.TOOL_NAME: request.tool_name,
-            semconv.TOOL_CALL_ID: request.tool_call_id,
-        }
-        b.event(ApprovalDecided.name, {**facts, semconv.APPROVAL_OUTCOME: "withdrawn"})
+        b.event(ApprovalDecided.name, {**_facts(request), semconv.APPROVAL_OUTCOME: "withdrawn"})
         run.count(semconv.APPROVAL_PENDING, -1, {semconv.TOOL_NAME: request.tool_name}, b.context)
         _tell_decided(run, b, request, outcome="withdrawn", waited_ms=waited * 1e3)
     run.asked.clear()
@@ -76,12 +71,7 @@ def withdraw(run: Run, b: Boundary) -> None:
 def _tell_requested(run: Run, b: Boundary, waiting: Waiting) -> None:
     request = waiting.request
     error_type = error_type_of(waiting.fault) if waiting.fault is not None else None
-    facts: dict[str, AttributeValue] = {
-        semconv.APPROVAL_ID: request.approval_id,
-        semconv.TOOL_NAME: request.tool_name,
-        semconv.TOOL_CALL_ID: request.tool_call_id,
-    }
-    b.event(ApprovalRequested.name, facts)
+    b.event(ApprovalRequested.name, _facts(request))
     run.count(semconv.APPROVAL_PENDING, 1, {semconv.TOOL_NAME: request.tool_name}, b.context)
     if run.heard(ApprovalRequested.name):
         told = {
@@ -95,6 +85,14 @@ def _tell_requested(run: Run, b: Boundary, waiting: Waiting) -> None:
             "error_type": error_type,
         }
         run.emit(ApprovalRequested, b.span.get_span_context(), told)
+
+
+def _facts(request: ApprovalRequest) -> dict[str, AttributeValue]:
+    return {
+        semconv.APPROVAL_ID: request.approval_id,
+        semconv.TOOL_NAME: request.tool_name,
+        semconv.TOOL_CALL_ID: request.tool_call_id,
+    }
 
 
 def prepare(run: Run, state: Checkpoint, decisions: Sequence[Decision], claims: Claims | None) -> None:

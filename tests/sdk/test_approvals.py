@@ -30,7 +30,7 @@ from pellucid import (
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid.tools import DiscoveryProvider
 from pellucid_exporters.testing import capture
-from support.approvals import decide, events, passed_on, results
+from support.approvals import decide, events, passed_on, ran, refund, results
 from support.runs import attributes, ending, everything, iteration, span_id, within
 
 if TYPE_CHECKING:
@@ -42,19 +42,10 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 
-ran: list[Any] = []
-
 
 @pytest.fixture(autouse=True)
 def _nothing_ran() -> None:
     ran.clear()
-
-
-@tool(needs_approval=True)
-async def refund(order: str, amount: float = 10) -> str:
-    """Refund an order."""
-    ran.append((order, amount))
-    return f"refunded {amount}"
 
 
 @tool

@@ -26,24 +26,15 @@ from pellucid import (
 from pellucid.reliability import Reliability, Rule, fail_fast
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import Captured, capture
-from support.approvals import decide, events, passed_on, pending, results, unanswered
+from support.approvals import decide, events, passed_on, pending, ran, refund, results, unanswered
 from support.runs import TIMEOUT, cancel_itself, ending, everything, within
 
 pytestmark = pytest.mark.anyio
-
-ran: list[Any] = []
 
 
 @pytest.fixture(autouse=True)
 def _nothing_ran() -> None:
     ran.clear()
-
-
-@tool(needs_approval=True)
-async def refund(order: str, amount: float = 10) -> str:
-    """Refund an order."""
-    ran.append((order, amount))
-    return f"refunded {amount}"
 
 
 @tool(needs_approval=True)

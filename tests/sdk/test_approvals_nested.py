@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pellucid import Agent, AlreadyResumed, Decision, Limits, ToolCall, ToolContext, ToolError, semconv, tool
+from pellucid import Agent, AlreadyResumed, Decision, Limits, ToolCall, ToolContext, ToolError, semconv
 from pellucid.reliability import Reliability, Rule, fallback
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid.tools import DiscoveryProvider
-from support.approvals import decide, events, passed_on, pending, results, unanswered
+from support.approvals import decide, events, passed_on, pending, ran, refund, results, unanswered
 from support.runs import attributes, ending, within
 
 if TYPE_CHECKING:
@@ -19,19 +19,10 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 
-ran: list[Any] = []
-
 
 @pytest.fixture(autouse=True)
 def _nothing_ran() -> None:
     ran.clear()
-
-
-@tool(needs_approval=True)
-async def refund(order: str, amount: float = 10) -> str:
-    """Refund an order."""
-    ran.append((order, amount))
-    return f"refunded {amount}"
 
 
 REFUND = ToolCall("refund", {"order": "A", "amount": 50}, "r1")

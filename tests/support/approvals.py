@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from pellucid import Decision, ToolResult, semconv
+from pellucid import Decision, ToolResult, semconv, tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -13,6 +13,17 @@ if TYPE_CHECKING:
     from pellucid import Message, RunResult
     from pellucid.types import JSONObject
     from pellucid_exporters.testing import Captured
+
+
+ran: list[Any] = []
+"""What the tools have done; each module empties it before a test."""
+
+
+@tool(needs_approval=True)
+async def refund(order: str, amount: float = 10) -> str:
+    """Refund an order."""
+    ran.append((order, amount))
+    return f"refunded {amount}"
 
 
 def passed_on(checkpoint: JSONObject | None) -> Any:
