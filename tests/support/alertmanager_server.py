@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
-import subprocess
 import threading
-from collections import deque
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 from urllib.request import Request, urlopen
 
 import pytest
 
-from support.prometheus_server import program
+from support.prometheus_server import listening, program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-_LISTENING: Final = re.compile(r'msg="Listening on" address=(\S+)')
 
 
 class Webhook:
@@ -94,26 +89,8 @@ def alertmanager_server(config: Path) -> Iterator[str]:
         "--web.listen-address=127.0.0.1:0",
         "--cluster.listen-address=",
     ]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    log: deque[str] = deque(maxlen=200)
-    listening: list[str] = []
-    ready = threading.Event()
-    reader = threading.Thread(target=_follow, args=(process, log, listening, ready), daemon=True)
-    reader.start()
-    try:
-        if not ready.wait(30) or not listening:
-            pytest.fail("alertmanager did not start:\n" + "\n".join(log))
-        yield f"http://{listening[0]}"
-    finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        reader.join()
-        assert process.stderr is not None
-        process.stderr.close()
+    with listening(command) as (url, _):
+        yield url
 
 
 def post(url: str, body: Any) -> int:
@@ -129,13 +106,3 @@ def alerts_of(alertmanager: str) -> Sequence[dict[str, Any]]:
     with urlopen(f"{alertmanager}/api/v2/alerts", timeout=10) as answer:
         found: list[dict[str, Any]] = json.load(answer)
         return found
-
-
-def _follow(process: subprocess.Popen[str], log: deque[str], listening: list[str], ready: threading.Event) -> None:
-    assert process.stderr is not None
-    for line in process.stderr:
-        log.append(line.rstrip())
-        if found := _LISTENING.search(line):
-            listening.append(found[1])
-            ready.set()
-    ready.set()

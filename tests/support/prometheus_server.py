@@ -100,28 +100,35 @@ def prometheus_server(config: Mapping[str, Any], *, features: Sequence[str] = ()
             "--web.listen-address=127.0.0.1:0",
             *([f"--enable-feature={','.join(features)}"] if features else []),
         ]
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-        log: deque[str] = deque(maxlen=200)
-        listening: list[str] = []
-        ready = threading.Event()
-        reader = threading.Thread(target=_follow, args=(process, log, listening, ready), daemon=True)
-        reader.start()
-        try:
-            if not ready.wait(30) or not listening:
-                pytest.fail("prometheus did not start:\n" + "\n".join(log))
-            server = PrometheusServer(f"http://{listening[0]}", log)
+        with listening(command) as (url, log):
+            server = PrometheusServer(url, log)
             server.until(lambda: "Server is ready" in "\n".join(log))
             yield server
-        finally:
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            reader.join()
-            assert process.stderr is not None
-            process.stderr.close()
+
+
+@contextmanager
+def listening(command: Sequence[str]) -> Iterator[tuple[str, deque[str]]]:
+    """Run a server of Prometheus' family until the end of the block; the value is its base URL and its last lines."""
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    log: deque[str] = deque(maxlen=200)
+    addresses: list[str] = []
+    ready = threading.Event()
+    reader = threading.Thread(target=_follow, args=(process, log, addresses, ready), daemon=True)
+    reader.start()
+    try:
+        if not ready.wait(30) or not addresses:
+            pytest.fail(f"{command[0]} did not start:\n" + "\n".join(log))
+        yield f"http://{addresses[0]}", log
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        reader.join()
+        assert process.stderr is not None
+        process.stderr.close()
 
 
 def scrape_config(url: str, *, interval: str = "250ms", **more: Any) -> dict[str, Any]:
