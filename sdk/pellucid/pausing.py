@@ -132,8 +132,9 @@ async def take_up(run: Run, resumption: Resumption, catalog: Catalog, calls: Seq
     Raises:
         CheckpointError: changed arguments do not fit the tool's schema, or the checkpoint was resumed before.
     """
-    settled, nested = resumption.settled, resumption.nested
-    found = [_edited(catalog, call, settled.get(id_of(call))) for call in calls if id_of(call) in {*settled, *nested}]
+    settled = resumption.settled
+    going = settled.keys() | resumption.nested
+    found = [_edited(catalog, call, settled.get(id_of(call))) for call in calls if id_of(call) in going]
     await claim(resumption.claims, resumption.checkpoint.id)
     resumption.is_taken_up = True
     run.check_open()

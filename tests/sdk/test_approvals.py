@@ -30,8 +30,8 @@ from pellucid import (
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid.tools import DiscoveryProvider
 from pellucid_exporters.testing import capture
-from support.approvals import decide, events, passed_on, ran, refund, results
-from support.runs import attributes, ending, everything, iteration, span_id, within
+from support.approvals import decide, events, passed_on, ran, refund
+from support.runs import attributes, ending, everything, iteration, results, span_id, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,7 +96,7 @@ async def test_an_approved_call_is_made_when_the_run_is_resumed_elsewhere(teleme
     done = await within(later.resume(passed_on(waits.checkpoint), decisions=decide(waits, True, decided_by="ann")))
     assert (done.status, done.output, done.iterations) == ("completed", "Refunded.", 2)
     assert ran == ["A", ("A", 50)]
-    assert [(each.id, each.response) for each in results(done.messages)] == [("r1", "refunded 50.0"), ("l1", "paid")]
+    assert [(each.id, each.response) for each in results(done)] == [("r1", "refunded 50.0"), ("l1", "paid")]
     assert later._setup.model.requests[0].messages == done.messages[:-1]  # type: ignore[attr-defined]
     resumed = [("discover_tools static", []), ("execute_tool refund", []), *iteration()]
     assert telemetry.tree() == [("invoke_agent shop", [*iteration("look"), ("invoke_agent shop", resumed)])]
@@ -131,7 +131,7 @@ async def test_a_denial_is_told_to_the_model_with_its_reason(telemetry: Captured
     decisions = decide(waits, False, reason="too much", decided_by="bob")
     done = await within(shop("Sorry.").resume(passed_on(waits.checkpoint), decisions=decisions))
     assert (done.output, ran) == ("Sorry.", [])
-    [result] = results(done.messages)
+    [result] = results(done)
     assert result.is_error
     assert "a person denied this call: too much" in str(result.response)
     assert ending(telemetry.span("execute_tool refund")) == ("failed", "ERROR", "approval_denied")
@@ -145,7 +145,7 @@ async def test_arguments_may_be_changed_by_the_one_who_approves(telemetry: Captu
     decisions = decide(waits, True, arguments={"order": "A", "amount": 20})
     done = await within(shop("done").resume(passed_on(waits.checkpoint), decisions=decisions))
     assert ran == [("A", 20)]
-    [result] = results(done.messages)
+    [result] = results(done)
     assert str(result.response).startswith("refunded 20.0\n\nNote: a person changed the arguments")
     assert '{"order": "A", "amount": 20}' in str(result.response)
     assert json.loads(attributes(telemetry.span("execute_tool refund"))[semconv.TOOL_CALL_ARGUMENTS])["amount"] == 20
@@ -171,7 +171,7 @@ async def test_a_decision_that_comes_too_late_does_not_count(telemetry: Captured
     assert waits.approvals[0].expires_at == waits.approvals[0].requested_at
     done = await within(shop("done").resume(passed_on(waits.checkpoint), decisions=decide(waits, True)))
     assert ran == []
-    assert "nobody approved of this call in time" in str(results(done.messages)[0].response)
+    assert "nobody approved of this call in time" in str(results(done)[0].response)
     assert ending(telemetry.span("execute_tool refund")) == ("failed", "ERROR", "approval_expired")
     assert events(telemetry, "approval.decided")[0].outcome == "expired"
 
@@ -190,7 +190,7 @@ async def test_what_is_not_decided_goes_on_waiting(telemetry: Captured) -> None:
     assert still.approvals == waits.approvals[:1]
     done = await within(shop("done").resume(passed_on(still.checkpoint), decisions=decide(still, True)))
     assert (done.status, ran) == ("completed", [("B", 70), ("A", 50)])
-    assert [each.id for each in results(done.messages)] == ["r1", "r2"]
+    assert [each.id for each in results(done)] == ["r1", "r2"]
     assert len(events(telemetry, "approval.requested")) == len(events(telemetry, "approval.decided")) == 2
 
 
@@ -293,7 +293,7 @@ async def test_a_permission_that_was_withdrawn_while_it_waited_counts() -> None:
     frozen = shop("done", policy=lambda request: "deny" if request.stage == "dispatch" else "allow")
     done = await within(frozen.resume(passed_on(waits.checkpoint), decisions=decide(waits, True)))
     assert ran == []
-    assert "Permission denied" in str(results(done.messages)[0].response)
+    assert "Permission denied" in str(results(done)[0].response)
 
 
 @pytest.mark.parametrize("stage", ["offer", "dispatch"])
@@ -311,7 +311,7 @@ async def test_a_halt_leaves_no_call_without_a_result(stage: str) -> None:
         waits = await within(shop(calls).run("x"))
         with pytest.raises(PolicyHalt) as caught:
             await within(shop(policy=halts).resume(passed_on(waits.checkpoint), decisions=decide(waits, True)))
-    assert [each.id for each in results(caught.value.messages)] == ["r1", "l1"]
+    assert [each.id for each in results(caught.value)] == ["r1", "l1"]
     assert [each for each in ran if each != "A"] == []
 
 
@@ -367,7 +367,7 @@ async def test_a_tool_that_is_gone_when_it_is_approved_has_a_result_that_says_so
     waits = await within(shop(REFUND).run("x"))
     later = shop("done", tools=[look])
     done = await within(later.resume(passed_on(waits.checkpoint), decisions=decide(waits, True)))
-    assert "was removed since it was offered" in str(results(done.messages)[0].response)
+    assert "was removed since it was offered" in str(results(done)[0].response)
     assert ending(telemetry.span("execute_tool"))[2] == "tool_removed"
 
 
@@ -382,7 +382,7 @@ async def test_limits_hold_for_a_run_as_a_whole() -> None:
     few = Limits(max_tool_calls=1)
     waits = await within(shop([LOOK, REFUND], limits=few).run("x"))
     done = await within(shop("closing", limits=few).resume(passed_on(waits.checkpoint), decisions=decide(waits, True)))
-    assert "may make 1 tool calls" in str(results(done.messages)[1].response)
+    assert "may make 1 tool calls" in str(results(done)[1].response)
 
 
 async def test_a_resumed_run_is_on_behalf_of_the_same_identity_unless_another_is_given() -> None:
@@ -451,13 +451,13 @@ async def test_a_call_id_that_is_used_twice_is_asked_for_once() -> None:
     assert [request.arguments for request in waits.approvals] == [REFUND.arguments]
     done = await within(shop("done").resume(passed_on(waits.checkpoint), decisions=decide(waits, True)))
     assert (done.output, ran) == ("done", [("A", 50)])
-    assert "you used the call id 'r1' for several calls" in str(results(done.messages)[0].response)
+    assert "you used the call id 'r1' for several calls" in str(results(done)[0].response)
 
 
 async def test_invalid_arguments_are_refused_without_asking_anybody() -> None:
     """A person is not asked about a call that cannot be made."""
     done = await within(shop(ToolCall("refund", {"amount": "x"}), "done").run("x"))
-    assert (done.status, results(done.messages)[0].is_error) == ("completed", True)
+    assert (done.status, results(done)[0].is_error) == ("completed", True)
 
 
 async def test_an_agent_that_is_a_tool_waits_with_the_one_that_calls_it(telemetry: Captured) -> None:
@@ -477,6 +477,6 @@ async def test_an_agent_that_is_a_tool_waits_with_the_one_that_calls_it(telemetr
     decisions = decide(still, False)
     done = await within(team(["All done."], ["Half done."]).resume(passed_on(still.checkpoint), decisions=decisions))
     assert (done.output, sorted(map(str, ran))) == ("All done.", ["('A', 50.0)", "A", "B"])
-    assert [(each.id, each.response) for each in results(done.messages)] == [("c1", "Half done."), ("l2", "paid")]
+    assert [(each.id, each.response) for each in results(done)] == [("c1", "Half done."), ("l2", "paid")]
     assert len(events(telemetry, "approval.requested")) == len(events(telemetry, "approval.decided")) == 2
     assert {each.trace_id for each in (waits, still, done)} == {done.trace_id}

@@ -26,8 +26,8 @@ from pellucid import (
 from pellucid.reliability import Reliability, Rule, fail_fast
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import Captured, capture
-from support.approvals import decide, events, passed_on, pending, ran, refund, results, unanswered
-from support.runs import TIMEOUT, cancel_itself, ending, everything, within
+from support.approvals import decide, events, passed_on, pending, ran, refund, unanswered
+from support.runs import TIMEOUT, cancel_itself, ending, everything, results, within
 
 pytestmark = pytest.mark.anyio
 
@@ -83,7 +83,7 @@ async def test_a_halt_withdraws_what_still_waits(telemetry: Captured) -> None:
     halts = shop(policy=lambda request: "halt" if request.stage == "dispatch" else "allow")
     with pytest.raises(PolicyHalt) as caught:
         await within(halts.resume(passed_on(waits.checkpoint), decisions=decide(waits, True)))
-    assert unanswered(caught.value.messages) == ([], [])
+    assert unanswered(caught.value) == ([], [])
     with pytest.raises(AlreadyResumed):
         await within(shop().resume(passed_on(waits.checkpoint), decisions=decide(waits, True)))
     told = [(event.tool_call_id, event.outcome) for event in events(telemetry, "approval.decided")]
@@ -227,7 +227,7 @@ async def test_a_policy_that_cancels_itself_denies(anyio_backend: str) -> None:
 
     for calls in ([LOOK], [LOOK, ToolCall("look", {"order": "B"}, "l2")]):
         done = await within(shop(calls, "done", policy=policy).run("x"))
-        for result in results(done.messages):
+        for result in results(done):
             assert "Permission denied: tool 'look' was not run: the policy failed" in str(result.response)
         assert ran == []
 
@@ -262,7 +262,7 @@ async def test_the_model_is_not_told_that_a_refused_call_was_run() -> None:
     decisions = decide(waits, True, arguments={"order": "B", "amount": 1})
     denies = shop("done", policy=lambda request: "deny" if request.stage == "dispatch" else "allow")
     done = await within(denies.resume(passed_on(waits.checkpoint), decisions=decisions))
-    said = str(results(done.messages)[0].response)
+    said = str(results(done)[0].response)
     assert "Permission denied" in said
     assert 'changed the arguments before they approved, to {"order": "B", "amount": 1}' in said
 
@@ -272,7 +272,7 @@ async def test_arguments_that_no_checkpoint_can_hold_are_no_arguments(arguments:
     """What a model writes must not fail the run after the other calls were made."""
     done = await within(shop([LOOK, ToolCall("keep", arguments, "k1")], "done").run("x"))
     assert (done.output, ran) == ("done", ["A"])
-    assert "are not JSON" in str(results(done.messages)[1].response)
+    assert "are not JSON" in str(results(done)[1].response)
 
 
 async def test_deep_arguments_can_wait() -> None:

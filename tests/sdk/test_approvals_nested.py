@@ -10,8 +10,8 @@ from pellucid import Agent, AlreadyResumed, Decision, Limits, ToolCall, ToolCont
 from pellucid.reliability import Reliability, Rule, fallback
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid.tools import DiscoveryProvider
-from support.approvals import decide, events, passed_on, pending, ran, refund, results, unanswered
-from support.runs import attributes, ending, within
+from support.approvals import decide, events, passed_on, pending, ran, refund, unanswered
+from support.runs import attributes, ending, results, within
 
 if TYPE_CHECKING:
     from pellucid import ModelRequest, PermissionRequest
@@ -44,7 +44,7 @@ async def test_a_nested_agent_that_goes_on_is_one_call_as_before(telemetry: Capt
     still = await within(team([], [], limits=limits).resume(passed_on(waits.checkpoint), decisions=decide(waits, True)))
     again = team(["closing"], ["done"], limits=limits)
     done = await within(again.resume(passed_on(still.checkpoint), decisions=decide(still, True)))
-    assert [each.response for each in results(done.messages)] == ["done"]
+    assert [each.response for each in results(done)] == ["done"]
     assert (ran, pending(telemetry)) == ([("A", 50), ("B", 70)], 0)
 
 
@@ -81,7 +81,7 @@ async def test_a_nested_agent_that_is_gone_waits_for_nobody(telemetry: Captured)
     waits = await within(team([DELEGATE], [REFUND]).run("x"))
     decisions = decide(waits, True)
     done = await within(team(["fine"], [], tools=[refund]).resume(passed_on(waits.checkpoint), decisions=decisions))
-    assert "was removed since it was offered" in str(results(done.messages)[0].response)
+    assert "was removed since it was offered" in str(results(done)[0].response)
     assert [event.outcome for event in events(telemetry, "approval.decided")] == ["withdrawn"]
     assert (ran, pending(telemetry)) == ([], 0)
 
@@ -100,7 +100,7 @@ async def test_what_did_not_go_on_does_not_do_so_under_a_later_call_of_the_same_
     waits = await within(team([DELEGATE], [REFUND]).run("x"))
     later = team([again, "fine"], ["fresh"], policy=policy)
     done = await within(later.resume(passed_on(waits.checkpoint), decisions=decide(waits, True)))
-    assert ([each.response for each in results(done.messages)][1], ran) == ("fresh", [])
+    assert ([each.response for each in results(done)][1], ran) == ("fresh", [])
 
 
 async def test_a_nested_checkpoint_that_was_resumed_by_itself_is_resumed_once(telemetry: Captured) -> None:
@@ -110,7 +110,7 @@ async def test_a_nested_checkpoint_that_was_resumed_by_itself_is_resumed_once(te
     clerk = Agent("clerk", model=ScriptedModel("done"), tools=[refund])
     await within(clerk.resume(kept["nested"]["c1"], decisions=decide(waits, True)))
     done = await within(team(["fine"], []).resume(kept, decisions=decide(waits, True)))
-    assert (done.status, results(done.messages)[0].is_error) == ("completed", True)
+    assert (done.status, results(done)[0].is_error) == ("completed", True)
     assert (ran, pending(telemetry)) == ([("A", 50)], 0)
     waits = await within(team([DELEGATE], [REFUND]).run("x"))
     kept = passed_on(waits.checkpoint)
@@ -128,7 +128,7 @@ async def test_rules_do_not_judge_a_call_that_waits() -> None:
     assert waits.status == "awaiting_approval"
     later = team(["fine"], ["done"], **options)
     done = await within(later.resume(passed_on(waits.checkpoint), decisions=decide(waits, True)))
-    assert [each.response for each in results(done.messages)] == ["done"]
+    assert [each.response for each in results(done)] == ["done"]
 
 
 async def test_an_agent_tool_that_nobody_can_resume_asks_nobody(telemetry: Captured) -> None:
@@ -155,7 +155,7 @@ async def test_several_agents_wait_at_several_depths_and_go_on_one_by_one(teleme
         go_on = build(["all"], ["middle"], ["inner"])
         now = await within(go_on.resume(passed_on(now.checkpoint), decisions=decide(now, True)))
         assert (len(now.approvals), pending(telemetry)) == (left, left)
-    assert (now.output, len(ran), unanswered(now.messages)) == ("all", 5, ([], []))
+    assert (now.output, len(ran), unanswered(now)) == ("all", 5, ([], []))
 
 
 async def test_decisions_may_be_any_iterable() -> None:
@@ -176,7 +176,7 @@ async def test_the_model_is_told_that_what_an_agent_was_asked_was_changed() -> N
     last = team(["fine"], ["done"], **options)
     done = await within(last.resume(passed_on(left.checkpoint), decisions=decide(left, True)))
     note = 'Note: a person changed the arguments before they approved, to {"input": "refund B"}.'
-    assert results(done.messages)[0].response == f"done\n\n{note}"
+    assert results(done)[0].response == f"done\n\n{note}"
 
 
 def asks_about_clerk(request: PermissionRequest) -> str:

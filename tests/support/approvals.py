@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from pellucid import Decision, ToolResult, semconv, tool
+from pellucid import Decision, semconv, tool
+from support.runs import results
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from pellucid import Message, RunResult
+    from pellucid import PolicyHalt, RunResult
     from pellucid.types import JSONObject
     from pellucid_exporters.testing import Captured
 
@@ -38,15 +37,10 @@ def decide(waits: RunResult[Any], *answers: bool | None, **more: Any) -> list[De
     return [Decision(request.approval_id, answer, **more) for request, answer in given if answer is not None]
 
 
-def results(of: Iterable[Message]) -> list[ToolResult]:
-    """Return all tool results in messages."""
-    return [part for message in of for part in message.parts if isinstance(part, ToolResult)]
-
-
-def unanswered(of: Iterable[Message]) -> tuple[list[str | None], list[str]]:
+def unanswered(run: RunResult[Any] | PolicyHalt) -> tuple[list[str | None], list[str]]:
     """Return ids of calls without exactly one result, and of results without a call."""
-    calls = [call.id for message in of for call in message.tool_calls]
-    answers = [result.id for result in results(of)]
+    calls = [call.id for message in run.messages for call in message.tool_calls]
+    answers = [result.id for result in results(run)]
     return [each for each in calls if answers.count(str(each)) != 1], [each for each in answers if each not in calls]
 
 
