@@ -177,6 +177,13 @@ DISCOVERY_OBJECTIVE: Final = Metric(
     description="Latency objective that a tool provider declared.",
     attributes=(PROVIDER_ID,),
 )
+DISCOVERY_OVER_OBJECTIVE: Final = Metric(
+    name="pellucid.tool.discovery.over_objective",
+    kind="counter",
+    unit="{discovery}",
+    description="Discoveries that took longer than the objective which their tool provider declared.",
+    attributes=DISCOVERY_DURATION.attributes,
+)
 DISCOVERY_INFLIGHT: Final = Metric(
     name="pellucid.tool.discovery.inflight",
     kind="updown",

@@ -31,7 +31,7 @@ from pellucid.tools.discovery_cache import FIRST_BACKOFF, LONGEST_BACKOFF, backo
 from pellucid_exporters.testing import Captured
 from support.clock import Clock
 from support.hubs import named, names
-from support.runs import attributes, cancel_itself, ending
+from support.runs import attributes, cancel_itself, ending, span_id
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 
@@ -366,6 +366,48 @@ async def test_what_is_known_of_a_hub_is_exported(telemetry: Captured) -> None:
     assert telemetry.value(semconv.DISCOVERY_LAST_SUCCESS, pellucid_provider_id="hub") > 1.7e9
     found = attributes(telemetry.span("discover_tools hub"))
     assert (found[semconv.SERVER_ADDRESS], found[semconv.SERVER_PORT]) == ("hub.example.com", 8443)
+
+
+@pytest.mark.parametrize(("objective", "over"), [(0.0019, 1), (0.002, 0)])
+async def test_round_trips_over_the_objective_are_counted(telemetry: Captured, objective: float, over: int) -> None:
+    """Exactly, whatever the bounds of the histogram, and from the first one on: by this clock it takes 2 ms."""
+    provider = DiscoveryProvider(FakeHub(named("a")), id="hub", objective=objective)
+    await ask(telemetry, provider)
+    await ask(telemetry, provider)
+    counted = telemetry.value(semconv.DISCOVERY_OVER_OBJECTIVE, pellucid_discovery_cache="miss")
+    assert counted == over
+    for cache in ("miss", "hit"):
+        assert telemetry.histogram(semconv.DISCOVERY_DURATION, pellucid_discovery_cache=cache).count == 1
+
+
+async def test_nothing_is_over_an_objective_that_nobody_declared(telemetry: Captured) -> None:
+    """The counter has no series then: what nobody promised is neither kept nor broken."""
+    await ask(telemetry, DiscoveryProvider(FakeHub(named("a")), id="hub"))
+    with pytest.raises(LookupError, match="0 points"):
+        telemetry.value(semconv.DISCOVERY_OVER_OBJECTIVE)
+
+
+async def test_a_round_trip_that_fails_or_hangs_is_judged_too(telemetry: Captured) -> None:
+    """By how long it took, with its error; its exemplar leads to its span."""
+    hub = FakeHub(named("a"), latency=math.inf)
+    with pytest.raises(DiscoveryTimeout):
+        await ask(telemetry, DiscoveryProvider(hub, id="hub", objective=0.001, timeout=0.05))
+    assert telemetry.value(semconv.DISCOVERY_OVER_OBJECTIVE, error_type="timeout") == 1
+    (point,) = [point for point in telemetry.metrics if point.name == semconv.DISCOVERY_OVER_OBJECTIVE.name]
+    assert [exemplar.span_id for exemplar in point.exemplars] == [span_id(telemetry.span("discover_tools"))]
+
+
+async def test_a_refresh_in_the_background_is_judged_too(telemetry: Captured) -> None:
+    """Nobody waits for it, but it says how fast the hub is."""
+    clock = Clock()
+    provider = DiscoveryProvider(
+        FakeHub(named("a")), id="hub", ttl=10, stale_while_revalidate=10, objective=1e-9, clock=clock
+    )
+    await ask(telemetry, provider)
+    clock.now += 11
+    await ask(telemetry, provider)
+    await until(lambda: len(telemetry.find("discover_tools")) == 3)
+    assert telemetry.value(semconv.DISCOVERY_OVER_OBJECTIVE, pellucid_discovery_cache="miss") == 2
 
 
 @pytest.mark.parametrize(

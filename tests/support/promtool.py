@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pellucid_dashboards.rules import RULES_FILE
 from support.prometheus_server import program
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 HERE = 'job="shop",instance="a:9464"'
 """Labels of all series of one process."""
+STALE: Final = math.nan
+"""What Prometheus notes of each series of a target when a scrape fails: it has ended."""
 
 
 def level(*phases: tuple[float, int]) -> list[float]:
@@ -100,7 +103,9 @@ class Trial:
 
 
 def _text(value: float | None) -> str:
-    return "_" if value is None else f"{value:.15g}"
+    if value is None:
+        return "_"
+    return "stale" if math.isnan(value) else f"{value:.15g}"
 
 
 def _series(name: str, **labels: str) -> str:

@@ -37,6 +37,7 @@ from pellucid_dashboards.grafana.promql import (
     grouped,
     or_none,
     quantile,
+    rate,
     select,
     share,
 )
@@ -76,6 +77,7 @@ def _hubs() -> Panel:
     p95 = quantile(0.95, semconv.DISCOVERY_DURATION, *_HERE, *ROUND_TRIP, by=_BY, window=SHOWN)
     objective = _gauge(semconv.DISCOVERY_OBJECTIVE)
     asked = calls(semconv.DISCOVERY_DURATION, *_HERE, *ROUND_TRIP, by=_BY, window=SHOWN)
+    late = rate(semconv.DISCOVERY_OVER_OBJECTIVE, *_HERE, *ROUND_TRIP, by=_BY, window=SHOWN)
     failed = calls(semconv.DISCOVERY_DURATION, *_HERE, *ROUND_TRIP, FAILED, by=_BY, window=SHOWN)
     cached = f'{label(semconv.DISCOVERY_CACHE)}=~"hit|joined|stale"'
     spared = calls(semconv.DISCOVERY_DURATION, *_HERE, HUB, cached, by=_BY, window=SHOWN)
@@ -84,6 +86,7 @@ def _hubs() -> Panel:
         Column(name="p95", expr=p95, unit="s"),
         Column(name="Objective", expr=objective, unit="s"),
         Column(name="p95 of objective", expr=f"{p95} / {objective}", unit="percentunit", red=1),
+        Column(name="Over objective", expr=f"{late} / ({asked} > 0)", unit="percentunit", red=0.01),
         Column(name="Failed", expr=share(failed, asked), unit="percentunit", red=0.05),
         Column(name="Waiting now", expr=_gauge(semconv.DISCOVERY_INFLIGHT_AGE), unit="s", red=30),
         Column(name="Since last success", expr=f"time() - {_gauge(semconv.DISCOVERY_LAST_SUCCESS)}", unit="s"),

@@ -86,6 +86,7 @@ def _hanging(context: Context) -> Alert:
 """,
         severity="page",
         after=0.0,
+        keep=120.0,  # each attempt is ended by its timeout, and the next one is young for a while
         summary=f"{words.HUB} hangs: a fetch of its tools has been under way for {words.DURATION}; "
         f"its objective is {_OBJECTIVE}.",
         description=f"It has not answered for more than {seconds(thresholds.hanging_after)}, and for more than "

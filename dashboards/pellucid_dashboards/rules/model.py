@@ -31,6 +31,7 @@ class Alert:
         expression: PromQL; the alert is active for each series that it returns, and the value is in the summary.
         severity: Who is told.
         after: Seconds for which that must be so; 0 is at once.
+        keep: Seconds for which it goes on firing when that is no longer so.
         summary: One line with who, how much, and which objective or threshold; a template of Prometheus.
         description: What it means, in a sentence or two; a template.
         dashboard: Path below Grafana's address; a template.
@@ -44,6 +45,7 @@ class Alert:
     summary: str
     description: str
     dashboard: str
+    keep: float = 0.0
     labels: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -51,7 +51,7 @@ def increase(metric: Metric, *matchers: str, window: str) -> str:
     """
     branches = []
     grown = []
-    scraped = f"on ({JOB}, {INSTANCE}) {UP} offset {window}"
+    scraped = f"on ({JOB}, {INSTANCE}) {UP} offset {window} == 1"
     if metric.kind == "counter":
         counted = select(metric, *matchers)
     else:

@@ -65,6 +65,8 @@ def _alert(alert: Alert, context: Context) -> Iterator[str]:
     yield from _expression(alert.expression)
     if alert.after:
         yield f"        for: {context.window(alert.after)}"
+    if alert.keep:
+        yield f"        keep_firing_for: {context.window(alert.keep)}"
     yield from _mapping("labels", {"severity": alert.severity, **alert.labels})
     yield from _mapping("annotations", annotations)
 

@@ -27,12 +27,13 @@ PHASE_OF: Final[Mapping[str, str]] = {
     semconv.COST.name: semconv.INFERENCE,
     semconv.RUN_ITERATIONS.name: semconv.RUN,
     semconv.APPROVAL_WAIT.name: semconv.DISPATCH,
+    semconv.DISCOVERY_OVER_OBJECTIVE.name: semconv.DISCOVERY,
 }
 DERIVED: Final = (
     *(phase.duration for phase in PHASES.values()),
     semconv.TOKEN_USAGE, semconv.TIME_TO_FIRST_CHUNK, semconv.RUN_ITERATIONS, semconv.CATALOG_CHANGES,
     semconv.PROMPT_CACHE_SHARE, semconv.COST, semconv.RELIABILITY_DECISIONS, semconv.APPROVAL_PENDING,
-    semconv.APPROVAL_WAIT,
+    semconv.APPROVAL_WAIT, semconv.DISCOVERY_OVER_OBJECTIVE,
 )  # fmt: skip
 """Metrics that can be worked out from spans."""
 OPERATIONS: Final[Mapping[str, str]] = {
@@ -89,8 +90,13 @@ def _exemplar(where: str, exemplar: Any, name: str, observed: Observed) -> Itera
 
 def _expected(observed: Observed) -> Expected:
     expected: Expected = defaultdict(lambda: defaultdict(list))
+    objectives = {
+        point.attributes.get(semconv.PROVIDER_ID): point.value
+        for point in observed.points
+        if point.name == semconv.DISCOVERY_OBJECTIVE.name
+    }
     for seen in observed.phases:
-        for metric, extra, value in (*_measured(seen), *_decided(seen)):
+        for metric, extra, value in (*_measured(seen), *_decided(seen), *_judged(seen, objectives)):
             source = {**_labelled(seen), **extra}
             labels = {name: source[name] for name in metric.attributes if source.get(name) is not None}
             expected[metric.name][frozenset(labels.items())].append(value)
@@ -133,6 +139,14 @@ def _decided(seen: Seen) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], fl
     for event in seen.span.events:
         if event.name in DECISIONS:
             yield semconv.RELIABILITY_DECISIONS, {**operation, **(event.attributes or {})}, 1
+
+
+def _judged(
+    seen: Seen, objectives: Mapping[Any, float]
+) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], float]]:
+    objective = objectives.get(seen.attributes.get(semconv.PROVIDER_ID))
+    if seen.phase.name == semconv.DISCOVERY and objective is not None:
+        yield semconv.DISCOVERY_OVER_OBJECTIVE, {}, int(seen.seconds > objective)
 
 
 def _labelled(seen: Seen) -> Mapping[str, Any]:

@@ -252,8 +252,11 @@ class Boundary:
                 labels[name] = value
         if error_type and semconv.ERROR_TYPE in phase.duration.attributes:
             labels[semconv.ERROR_TYPE] = error_type
-        histogram = self._scope.instruments.by_name[phase.duration.name]
-        histogram.record((end - self._start) / 1e9, labels, context=self.context)
+        instruments, seconds = self._scope.instruments.by_name, (end - self._start) / 1e9
+        instruments[phase.duration.name].record(seconds, labels, context=self.context)
+        if phase.late is not None and (objective := notes.get("objective")) is not None:
+            late = int(seconds > objective)  # 0 makes the series, so that its first step can be seen
+            instruments[phase.late.name].add(late, labels, context=self.context)
 
     def _log(self, event: str, outcome: str, end: int) -> None:
         scope = self._scope

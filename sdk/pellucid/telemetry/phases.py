@@ -39,6 +39,7 @@ class Phase:
         attributes: Attributes of every such span.
         names: What a phase notes, and the attribute that says it.
         duration: The histogram that gets its duration.
+        late: The counter of those that took longer than the `objective` they noted; it has the histogram's labels.
         logged: Notes that the log line has, beside those that every line has.
         started, completed, failed: Its events; `failed` also tells of cancellation and timeout.
     """
@@ -55,6 +56,7 @@ class Phase:
     failed: type[Event] | None
     input: str = semconv.INPUT
     output: str = semconv.OUTPUT
+    late: semconv.Metric | None = None
 
 
 RUN: Final = Phase(
@@ -99,6 +101,7 @@ DISCOVERY: Final = Phase(
     },
     logged=("provider_id", "cache", "tool_count"),
     duration=semconv.DISCOVERY_DURATION,
+    late=semconv.DISCOVERY_OVER_OBJECTIVE,
     started=ToolsDiscoveryStarted,
     completed=ToolsDiscoveryCompleted,
     failed=ToolsDiscoveryFailed,

@@ -9,7 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import anyio
 from opentelemetry import context as otel_context
@@ -212,8 +212,8 @@ class DiscoveryProvider:
         async def refresh() -> Tools:
             token = otel_context.attach(otel_context.Context())
             try:
-                own = scope.detached()
-                with boundary(own, DISCOVERY, self.id, provider_id=self.id, provider_kind=self.kind, cache="miss") as b:
+                facts: dict[str, Any] = {"provider_kind": self.kind, "objective": self.objective, "cache": "miss"}
+                with boundary(scope.detached(), DISCOVERY, self.id, provider_id=self.id, **facts) as b:
                     b.link(span)
                     with anyio.move_on_after(self.timeout):
                         tools = await fetch()

@@ -61,6 +61,7 @@ class Lister:
             server_address=facts.server_address,
             server_port=facts.server_port,
             cache="none",
+            objective=facts.objective,
         ) as b:
             b.record_input(lambda recorder: _record_asked(recorder, ctx))
             ctx = ctx.reporting(_Report(b), b.attributes, within)
