@@ -141,9 +141,7 @@ def _decided(seen: Seen) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], fl
             yield semconv.RELIABILITY_DECISIONS, {**operation, **(event.attributes or {})}, 1
 
 
-def _judged(
-    seen: Seen, objectives: Mapping[Any, float]
-) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], float]]:
+def _judged(seen: Seen, objectives: Mapping[Any, float]) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], float]]:
     objective = objectives.get(seen.attributes.get(semconv.PROVIDER_ID))
     if seen.phase.name == semconv.DISCOVERY and objective is not None:
         yield semconv.DISCOVERY_OVER_OBJECTIVE, {}, int(seen.seconds > objective)
