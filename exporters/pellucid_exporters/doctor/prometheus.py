@@ -112,7 +112,7 @@ def _series(ask: Ask, setup: Setup) -> Iterator[Finding]:
     if ask("query", query=f"histogram_count({DURATION})")["result"]:
         yield Finding("ok", About, "native histograms arrive")
     elif ask("query", query=f"{DURATION}_bucket")["result"]:
-        remedy = "--enable-feature=native-histograms (from version 3.8: scrape_native_histograms: true) turns them on"
+        remedy = "docs/exporters/prometheus.md says how to have native ones too"
         yield Finding("note", About, "histograms arrive with classic buckets only, which suffices", remedy)
 
 
