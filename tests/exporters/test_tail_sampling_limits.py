@@ -261,6 +261,7 @@ def test_spans_that_end_while_garbage_is_collected_do_not_hang() -> None:
             gc.set_threshold(*before)
             gc.unfreeze()
         gc.collect()
+        gc.freeze()  # as it was: see tests/conftest.py
         assert len(out.names) + out.sampled_out == 900
         assert sum(out.decisions.values()) == 600
 

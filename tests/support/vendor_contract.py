@@ -46,6 +46,7 @@ class VendorContract(ModelContract):
     def _serve(self) -> Iterator[None]:
         with vendor_server() as self.server:
             yield
+        del self.server  # pytest keeps the instance of each test until the end
 
     def model_at(self, url: str) -> Model:
         """Return a model whose vendor is at this address."""
