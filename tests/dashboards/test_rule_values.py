@@ -202,7 +202,7 @@ SAID = [
      "c:1 of pellucid does not answer Prometheus: up is 0 instead of 1, for 5 min."),
     ("TargetMissing", "page",
      {f'pellucid_compose_duration_seconds_count{{{HERE},gen_ai_agent_name="support"}}':
-      [*late(50, level((9, 5))), *late(40, [])]}, {"job": "shop"},
+      [*late(50, level((9, 5))), *late(40, [])], f"up{{{HERE}}}": [*level((1, 55)), STALE]}, {"job": "shop"},
      "shop has gone: none of the 1 series that it had within 1 h is left, for 5 min."),
 ]  # fmt: skip
 

@@ -37,7 +37,7 @@ OF_METRICS = {
     for metric in semconv.METRICS
     for suffix in SUFFIXES.get(metric.kind, ("",))
 }
-OF_PROMETHEUS = {"job", "instance", "le"}
+OF_PROMETHEUS = {"job", "instance", "le", "alertname", "alertstate", "missing"}
 
 
 def anchors(page: Path) -> set[str]:
@@ -84,7 +84,7 @@ def test_all_names_exist(rule: Record | Alert) -> None:
     """Series are instruments of `semconv` or recorded, and labels are those that the series of the expression have."""
     found = names_in(rule.expression)
     assert found.metrics
-    assert found.metrics <= {*OF_METRICS, *RECORDS, "up"}
+    assert found.metrics <= {*OF_METRICS, *RECORDS, "up", "ALERTS"}
     of_these = [OF_METRICS[name] for name in found.metrics if name in OF_METRICS]
     recorded = names_of_recorded(found.metrics & RECORDS)
     assert found.labels <= OF_PROMETHEUS.union(recorded, *of_these)

@@ -15,6 +15,7 @@ JOB: Final = "job"
 INSTANCE: Final = "instance"
 LE: Final = "le"
 UP: Final = "up"
+ALERTS: Final = "ALERTS"
 
 
 def by(*attributes: str) -> str:
