@@ -132,6 +132,18 @@ def test_a_hub_that_is_down_is_one_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
+def test_no_ticket_keeps_back_a_page(tmp_path: Path) -> None:
+    """A hub that fails every now and then opens its circuit: somebody is paged for the failures all the same."""
+    opened = {**LABELS, "alertname": "ToolHubCircuitOpen", "severity": "ticket"}
+    failing = {**LABELS, "alertname": "ToolHubFailing"}
+    with webhook() as hook, alertmanager_server(_with_slack(tmp_path, hook.url)) as url:
+        post(f"{url}/api/v2/alerts", [{"labels": opened}])
+        hook.until(lambda told: "[ticket] ToolHubCircuitOpen" in json.dumps(told))
+        post(f"{url}/api/v2/alerts", [{"labels": failing}])
+        hook.until(lambda told: "[page] ToolHubFailing" in json.dumps(told), timeout=10)
+
+
+@pytest.mark.integration
 def test_an_application_that_has_gone_is_one_page(tmp_path: Path) -> None:
     """It keeps back all else about the application, also that single targets are missing; other applications page."""
     gone = {"alertname": "TargetMissing", "missing": "service", "severity": "page", "job": "team/shop"}
