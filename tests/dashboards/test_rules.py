@@ -140,6 +140,20 @@ def test_each_alert_says_what_it_should(alert: Alert) -> None:
     )
 
 
+def test_each_part_of_telemetry_has_advice() -> None:
+    """What the SDK says has failed, and what the page on telemetry lists, is in the runbook."""
+    code = "\n".join(file.read_text() for file in (ROOT / "sdk" / "pellucid").rglob("*.py"))
+    failing = set(re.findall(r'\bfault\("(\w+)"', code))
+    assert {"listener", "recording"} < failing
+    [listed] = re.findall(r"^\| `pellucid.telemetry.part` .*$", (ROOT / "docs" / "telemetry.md").read_text(), re.MULTILINE)
+    [advice] = re.findall(
+        r"^## TelemetryDropping$.*?^\*\*Silence", (ROOT / "docs" / "runbooks.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    parts = set(re.findall(r"`(\w+)`", listed))
+    assert failing <= parts
+    assert parts <= set(re.findall(r"`(\w+)`", advice))
+
+
 def test_thresholds_are_documented() -> None:
     """Each field, in the order of the fields, and each number in the file comes from there."""
     described = re.findall(r"^        (\w+): ", Thresholds.__doc__ or "", re.MULTILINE)

@@ -188,7 +188,7 @@ max by ({HUB}) (round(
         summary=f"{words.HUB} changes what it lists: {words.NUMBER} times in 1h; the limit is "
         f"{thresholds.catalog_changes:g}.",
         description="Each change makes the model's prompt cache worthless. Two servers of different versions behind "
-        "one address look like this, and so does a hub whose list depends on who asks.",
+        "one address look like this. Lists that differ by who asks do not: each caller's is compared with its own.",
         dashboard=_DASHBOARD,
     )
 
