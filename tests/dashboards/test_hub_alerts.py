@@ -241,7 +241,7 @@ def test_a_hub_that_is_back_pages_nobody(trial: Make) -> None:
         {
             **lookups(grow((1, 5), (0, 25), (1, 20)), cache="miss"),
             **lookups(late(6, grow((2, 24), (0, 20), start=1)), cache="miss", error="timeout"),
-            f"{OVER}{{{MISS},error_type=\"timeout\"}}": late(6, grow((2, 24), (0, 20), start=1)),
+            f'{OVER}{{{MISS},error_type="timeout"}}': late(6, grow((2, 24), (0, 20), start=1)),
             **age([*level((0, 6), (29, 25), (0, 20))]),
             **last_success([*(60.0 * n for n in range(6)), *level((300, 25)), *(60.0 * n for n in range(31, 51))]),
         }

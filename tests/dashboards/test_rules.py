@@ -145,10 +145,10 @@ def test_each_part_of_telemetry_has_advice() -> None:
     code = "\n".join(file.read_text() for file in (ROOT / "sdk" / "pellucid").rglob("*.py"))
     failing = set(re.findall(r'\bfault\("(\w+)"', code))
     assert {"listener", "recording"} < failing
-    [listed] = re.findall(r"^\| `pellucid.telemetry.part` .*$", (ROOT / "docs" / "telemetry.md").read_text(), re.MULTILINE)
-    [advice] = re.findall(
-        r"^## TelemetryDropping$.*?^\*\*Silence", (ROOT / "docs" / "runbooks.md").read_text(), re.MULTILINE | re.DOTALL
-    )
+    page = (ROOT / "docs" / "telemetry.md").read_text()
+    [listed] = re.findall(r"^\| `pellucid.telemetry.part` .*$", page, re.MULTILINE)
+    runbooks = (ROOT / "docs" / "runbooks.md").read_text()
+    [advice] = re.findall(r"^## TelemetryDropping$.*?^\*\*Silence", runbooks, re.MULTILINE | re.DOTALL)
     parts = set(re.findall(r"`(\w+)`", listed))
     assert failing <= parts
     assert parts <= set(re.findall(r"`(\w+)`", advice))

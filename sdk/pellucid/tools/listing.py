@@ -23,7 +23,6 @@ from pellucid.tools.catalog import ProviderCatalog, as_sequence, check_catalog
 from pellucid.tools.provider import ProviderFacts, ToolProvider
 from pellucid.tools.remembered import Remembered
 
-
 _ROUND_TRIPS: Final = ("none", "miss")
 
 
@@ -126,9 +125,7 @@ class Lister:
         except Exception as error:
             raise DiscoveryError(self.provider.id, describe(error)) from error
 
-    async def _answer(
-        self, scope: Scope, b: Boundary | None, answer: Awaitable[Any], within: float | None
-    ) -> object:
+    async def _answer(self, scope: Scope, b: Boundary | None, answer: Awaitable[Any], within: float | None) -> object:
         if self.facts.detached:
             with anyio.move_on_after(within):
                 return await answer
