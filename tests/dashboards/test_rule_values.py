@@ -259,8 +259,7 @@ def test_names_are_only_text(trial: Make, name: str) -> None:
         "its objective is 200ms.",
         "description": alert.description,
         "runbook_url": "https://pellucid.example/docs/runbooks.md#toolhubhanging",
-        "dashboard_url": "http://localhost:3000/d/pellucid-tool-hubs?var-service=shop"
-        f"&var-provider={quote_plus(name)}",
+        "dashboard_url": f"http://localhost:3000/d/pellucid-tool-hubs?var-service=shop&var-provider={quote_plus(name)}",
     }
     found.told(85, "ToolHubHanging", {"job": "shop", "pellucid_provider_id": name, "severity": "page"}, annotations)
     found.run()
