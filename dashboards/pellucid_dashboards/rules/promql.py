@@ -55,7 +55,8 @@ def increase(metric: Metric, *matchers: str, window: str) -> str:
         counted = select(metric, *matchers)
         return f"({counted} unless {counted} offset {window} and {scraped})\n  or increase({counted}[{window}])"
     classic, native = select(metric, *matchers, suffix="_count"), select(metric, *matchers)
-    new = f"unless {classic} offset {window} unless {native} offset {window}"  # they may have changed from one to the other
+    # Prometheus may change from one kind to the other.
+    new = f"unless {classic} offset {window} unless {native} offset {window}"
     branches = (
         f"({classic} {new} and {scraped})",
         f"(histogram_count({native} {new}) and {scraped})",
