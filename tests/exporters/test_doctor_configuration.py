@@ -197,6 +197,7 @@ def test_no_secret_is_printed(doctor: Doctor, tmp_path: Path) -> None:
     [
         (["--timeout", "0"], "more than 0"),
         (["--protocol", "grpc"], "--otlp"),
+        (["--signal", "logs"], "--otlp"),
         (["--ca", "/no/such/file"], "no such file"),
         (["--token-file", "/no/such/file"], "No such file"),
     ],

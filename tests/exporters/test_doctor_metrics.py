@@ -45,6 +45,9 @@ RULES = {
     ]
 }
 
+SENT = {"version": "3.8.0", "activeTargets": [], "result": [{"metric": {"job": "shop"}, "value": [0, "1"]}]}
+"""What a Prometheus without targets says that has the series of one job, whatever it is asked."""
+
 
 @contextmanager
 def application(*, runs: int = 1, options: Prometheus | None = None) -> Iterator[Telemetry]:
@@ -238,6 +241,30 @@ def test_a_target_that_is_down_or_missing_is_named(doctor: Doctor, tmp_path: Pat
     assert "connection refused" in down.about("Prometheus", "wrong")[0]
     assert "none of Pellucid's series" in down.about("Prometheus", "wrong")[1]
     assert "none of its 1 targets is 127.0.0.1:1" in other.about("Prometheus", "wrong")[0]
+
+
+@pytest.mark.prometheus
+def test_targets_are_found_by_any_name_of_their_job(doctor: Doctor, tmp_path: Path) -> None:
+    """A job that has Pellucid's series is asked for without `--metrics`, and still when it has gone since."""
+    with application() as telemetry:
+        job = {**scrape_config(url(telemetry)), "job_name": "shop"}
+        with observed(tmp_path, telemetry, scrape_configs=[job]) as server:
+            up = doctor("--prometheus", server.url)
+            telemetry.shutdown()
+            server.until(lambda: server.value('up{job="shop"}') == 0)
+            down = doctor("--prometheus", server.url)
+    assert up.code == 0, up.text
+    assert any("is up" in line for line in up.about("Prometheus", "ok")), up.text
+    assert "is down" in down.about("Prometheus", "wrong")[0]
+
+
+def test_metrics_that_are_sent_need_no_target(doctor: Doctor) -> None:
+    """Series of a job that is no target may have come by OTLP: that is noted, and not wrong."""
+    with vendor_server() as server:
+        server.always(lambda asked: answer_json({"status": "success", "data": SENT}))
+        report = doctor("--prometheus", server.url)
+    assert not any("targets" in line for line in report.about("Prometheus", "wrong")), report.text
+    assert "by OTLP" in report.about("Prometheus", "note")[0]
 
 
 def test_what_is_no_prometheus_is_named(doctor: Doctor) -> None:

@@ -67,10 +67,10 @@ def _version(ask: Ask, setup: Setup) -> Iterator[Finding]:
 
 def _targets(ask: Ask, setup: Setup) -> Iterator[Finding]:
     active = ask("targets", state="active")["activeTargets"]
-    ours = [target for target in active if _is_ours(target, setup)]
+    jobs = [] if setup.metrics else _jobs(ask, f"last_over_time({OURS}[1h])")
+    ours = [target for target in active if _is_ours(target, setup, jobs)]
     if not ours:
-        wanted = urlsplit(setup.metrics).netloc.rpartition("@")[2] if setup.metrics else f'job="{JOB}"'
-        yield Finding("wrong", About, f"none of its {len(active)} targets is {wanted}", "add it to scrape_configs")
+        yield _no_target(len(active), setup, jobs)
     for target in ours:
         where = shown(target["scrapeUrl"])
         if target["health"] == "up":
@@ -83,16 +83,28 @@ def _targets(ask: Ask, setup: Setup) -> Iterator[Finding]:
             )
 
 
-def _is_ours(target: Mapping[str, Any], setup: Setup) -> bool:
+def _jobs(ask: Ask, series: str) -> list[str]:
+    found = ask("query", query=f"count by (job) ({series})")["result"]
+    return sorted(one["metric"].get("job", "") for one in found)
+
+
+def _is_ours(target: Mapping[str, Any], setup: Setup, jobs: Sequence[str]) -> bool:
     if setup.metrics:
         return bool(urlsplit(target["scrapeUrl"]).netloc == urlsplit(setup.metrics).netloc.rpartition("@")[2])
     labels: Mapping[str, str] = target["labels"]
-    return labels.get("job") == JOB
+    return labels.get("job") in (JOB, *jobs)
+
+
+def _no_target(active: int, setup: Setup, jobs: Sequence[str]) -> Finding:
+    if jobs:
+        remedy = "right if applications send them by OTLP, else add these to scrape_configs"
+        return Finding("note", About, f"none of its {active} targets has Pellucid's series", remedy)
+    wanted = urlsplit(setup.metrics).netloc.rpartition("@")[2] if setup.metrics else f'job="{JOB}"'
+    return Finding("wrong", About, f"none of its {active} targets is {wanted}", "add it to scrape_configs")
 
 
 def _series(ask: Ask, setup: Setup) -> Iterator[Finding]:
-    found = ask("query", query=f"count by (job) ({OURS})")["result"]
-    jobs = sorted(series["metric"].get("job", "") for series in found)
+    jobs = _jobs(ask, OURS)
     if not jobs:
         yield Finding("wrong", About, "it has none of Pellucid's series", "run an agent; see the target above")
         return
@@ -100,7 +112,7 @@ def _series(ask: Ask, setup: Setup) -> Iterator[Finding]:
     if ask("query", query=f"histogram_count({DURATION})")["result"]:
         yield Finding("ok", About, "native histograms arrive")
     elif ask("query", query=f"{DURATION}_bucket")["result"]:
-        remedy = "--enable-feature=native-histograms (from version 3.8: scrape_native_histograms: true) turns them on"
+        remedy = "docs/exporters/prometheus.md says how to have native ones too"
         yield Finding("note", About, "histograms arrive with classic buckets only, which suffices", remedy)
 
 
