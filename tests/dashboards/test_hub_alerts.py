@@ -143,12 +143,20 @@ def age(values: Sequence[float | None], hub: str = "rube") -> dict[str, Sequence
 
 def test_hanging_fires_before_any_call_has_ended(trial: Make) -> None:
     """The very first fetch hangs: there is no histogram yet; it resolves with the fetch."""
-    found = trial({**age(late(2, [0, 15, 60, 120, *level((0, 8))])), OBJECTIVE: level((0.2, 14))})
+    found = trial({**age(late(2, [0, 15, 60, 120, *level((0, 10))])), OBJECTIVE: level((0.2, 16))})
     found.firing(3, "ToolHubHanging")  # 15 s are not more than 15 s
     found.firing(4, "ToolHubHanging", PAGE)
     found.firing(5, "ToolHubHanging", PAGE)
     found.firing(11, "ToolHubHanging", PAGE)  # it is kept for 6 min
-    found.firing(12, "ToolHubHanging")
+    found.firing(13, "ToolHubHanging")
+    found.run()
+
+
+def test_hanging_is_seen_between_two_evaluations(trial: Make) -> None:
+    """Rules are evaluated once a minute, and a fetch that hung was ended by its timeout before that."""
+    found = trial({**age([0, 4, 0, 0]), **age([0, 25, 0, 0], hub="git")})
+    found.interval = "20s"
+    found.firing(1, "ToolHubHanging", {**PAGE, "pellucid_provider_id": "git"})
     found.run()
 
 

@@ -207,6 +207,12 @@ def test_scaling_leaves_thresholds_alone() -> None:
     assert "pellucid:cost_usd:increase1h > 0.5\n" in rules
 
 
+def test_scaled_alerts_say_their_own_windows() -> None:
+    """A drill's page of the last 3 s does not speak of 5 min."""
+    for rule in (rule for group in all_groups(Context(scale=0.01)) for rule in group.rules if isinstance(rule, Alert)):
+        assert not re.search(r"\b(5m|10m|30m|1h|6h|\d+ min)\b", rule.summary + rule.description), rule.name
+
+
 @pytest.mark.prometheus
 def test_strange_words_stay_text(tmp_path: Path) -> None:
     """Jobs and addresses with quotes, colons and hashes neither break the file nor get out of their strings."""
