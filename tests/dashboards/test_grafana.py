@@ -29,7 +29,7 @@ UIDS = sorted(BOARDS)
 ASKED = [each for uid in UIDS for each in queries(BOARDS[uid])]
 INFRASTRUCTURE = {
     "ALERTS": {"alertname", "alertstate", "job", "severity", label(semconv.PROVIDER_ID)},
-    "target_info": {"job", "service_name"},
+    "target_info": {"instance", "job", "service_name"},
 }
 """Series that are Prometheus' own, or OpenTelemetry's of a process, and their labels."""
 SUFFIXES = {"histogram": ("", "_bucket", "_count", "_sum"), "counter": ("",), "gauge": ("",), "updown": ("",)}

@@ -124,10 +124,9 @@ def test_two_packages_with_the_same_command_are_named(
         main(["greet"])
     err = capsys.readouterr().err
     assert exit_.value.code == 2
-    assert (
-        f"pellucid: subcommand 'greet' is declared more than once, by one ({__name__}:GREET) and two ({__name__}:GREET); "
-        "uninstall the package that you do not need: pip uninstall NAME\n"
-    ) in err
+    both = f"one ({__name__}:GREET) and two ({__name__}:GREET)"
+    remedy = "uninstall the package that you do not need: pip uninstall NAME"
+    assert f"pellucid: subcommand 'greet' is declared more than once, by {both}; {remedy}\n" in err
     assert "invalid choice: 'greet'" in err
     assert main(["failing"]) == 1
 

@@ -25,8 +25,14 @@ TOOL: Final = f'{label(semconv.TOOL_NAME)}=~"$tool"'
 
 SUCCEEDED: Final = f'{label(semconv.ERROR_TYPE)}=""'
 FAILED: Final = f'{label(semconv.ERROR_TYPE)}!=""'
-HUB: Final = f'{label(semconv.PROVIDER_KIND)}!~"static|gated|skill|combined|registry"'
-"""Providers that ask somebody else for their tools."""
+_KIND: Final = label(semconv.PROVIDER_KIND)
+_ID: Final = label(semconv.PROVIDER_ID)
+SINGLE: Final = f'{_KIND}!="combined",{_ID}!~"(gated[(])+combined[(].*"'
+"""Providers that are not made of others, whose discoveries are counted one by one."""
+HUB: Final = (
+    f'{_KIND}!~"static|skill|combined|registry",{_ID}!~"(gated[(])+(static[)]|skill-scoped:|combined[(]|registry[)]).*"'
+)
+"""Providers that ask somebody else for their tools, also through a gate."""
 NOT_ASKED: Final = "backoff|circuit_open"
 """Values of `error.type` of discoveries that failed without a question to the hub."""
 ROUND_TRIP: Final = (
@@ -81,6 +87,12 @@ def quantile(share: float, metric: Metric, *where: str, by: tuple[str, ...] = ()
 def distribution(metric: Metric, *where: str) -> str:
     """Return what a heat map shows: native histograms, or one series for each bucket where there are none."""
     return f"{_native(metric, where, (), WINDOW)} or on () {_classic(metric, '_bucket', where, ('le',), WINDOW)}"
+
+
+def of_agents(series_of_processes: str, *on: str) -> str:
+    """Return those series whose labels `on` are also those of a process with agents."""
+    composed = (select(series(semconv.COMPOSE_DURATION, suffix)) for suffix in ("", "_count"))
+    return f"{series_of_processes} and on ({', '.join(on)}) ({' or '.join(composed)})"
 
 
 def share(part: str, whole: str) -> str:
