@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from contextlib import contextmanager, suppress
@@ -238,6 +239,34 @@ def test_a_target_that_is_down_or_missing_is_named(doctor: Doctor, tmp_path: Pat
     assert "connection refused" in down.about("Prometheus", "wrong")[0]
     assert "none of Pellucid's series" in down.about("Prometheus", "wrong")[1]
     assert "none of its 1 targets is 127.0.0.1:1" in other.about("Prometheus", "wrong")[0]
+
+
+@pytest.mark.prometheus
+def test_a_target_goes_by_any_job_and_by_any_name_of_this_machine(doctor: Doctor) -> None:
+    """The job may be the service's name; and a Prometheus in a container has another name for this machine."""
+    with application() as telemetry:
+        target = url(telemetry)
+        config = {"scrape_configs": [scrape_config(target, job_name="shop")]}
+        with prometheus_server(config) as server:
+            server.until(lambda: server.query("pellucid_tool_discovery_inflight_age_seconds"))
+            by_job = doctor("--prometheus", server.url)
+            by_name = doctor("--prometheus", server.url, "--metrics", target.replace("127.0.0.1", "localhost"))
+    for report in (by_job, by_name):
+        assert f"target {target} is up" in report.about("Prometheus", "ok")[1], report.text
+
+
+@pytest.mark.prometheus
+def test_metrics_that_are_sent_need_no_target(doctor: Doctor, tmp_path: Path) -> None:
+    """An application that sends its metrics to Prometheus is not said to be missing in what that scrapes."""
+    sent = {"record": "pellucid_tool_discovery_inflight_age_seconds", "expr": "vector(0)", "labels": {"job": "shop"}}
+    rules = tmp_path / "rules.yml"
+    rules.write_text(json.dumps({"groups": [{"name": "sent", "rules": [sent]}]}))
+    config = {"global": {"evaluation_interval": "100ms"}, "rule_files": [str(rules)]}
+    with prometheus_server(config) as server:
+        server.until(lambda: server.query("pellucid_tool_discovery_inflight_age_seconds"))
+        report = doctor("--prometheus", server.url)
+    assert [line for line in report.about("Prometheus", "wrong") if "target" in line] == []
+    assert "are sent to it" in report.about("Prometheus", "note")[0], report.text
 
 
 def test_what_is_no_prometheus_is_named(doctor: Doctor) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlencode, urlsplit
 
 from pellucid import semconv
 from pellucid.text import excerpt
+from pellucid_exporters.doctor.configuration import is_far
 from pellucid_exporters.doctor.findings import Finding, Setup, shown
 from pellucid_exporters.doctor.web import Trouble, Unreachable, fetch, is_url, unreachable
 from pellucid_exporters.naming import to_name
@@ -67,10 +68,10 @@ def _version(ask: Ask, setup: Setup) -> Iterator[Finding]:
 
 def _targets(ask: Ask, setup: Setup) -> Iterator[Finding]:
     active = ask("targets", state="active")["activeTargets"]
-    ours = [target for target in active if _is_ours(target, setup)]
+    jobs = _jobs(ask)
+    ours = [target for target in active if _is_ours(target, setup, {JOB, *jobs})]
     if not ours:
-        wanted = urlsplit(setup.metrics).netloc.rpartition("@")[2] if setup.metrics else f'job="{JOB}"'
-        yield Finding("wrong", About, f"none of its {len(active)} targets is {wanted}", "add it to scrape_configs")
+        yield _no_target(len(active), setup, jobs)
     for target in ours:
         where = shown(target["scrapeUrl"])
         if target["health"] == "up":
@@ -83,16 +84,33 @@ def _targets(ask: Ask, setup: Setup) -> Iterator[Finding]:
             )
 
 
-def _is_ours(target: Mapping[str, Any], setup: Setup) -> bool:
+def _no_target(number: int, setup: Setup, jobs: Sequence[str]) -> Finding:
     if setup.metrics:
-        return bool(urlsplit(target["scrapeUrl"]).netloc == urlsplit(setup.metrics).netloc.rpartition("@")[2])
-    labels: Mapping[str, str] = target["labels"]
-    return labels.get("job") == JOB
+        wanted = urlsplit(setup.metrics).netloc.rpartition("@")[2]
+        remedy = "add it to scrape_configs; if it sends its metrics instead, ask without --metrics"
+        return Finding("wrong", About, f"none of its {number} targets is {wanted}", remedy)
+    if jobs:
+        return Finding("note", About, f"none of its {number} targets has Pellucid's series: they are sent to it")
+    return Finding("wrong", About, f'none of its {number} targets is job="{JOB}"', "add it to scrape_configs")
+
+
+def _is_ours(target: Mapping[str, Any], setup: Setup, jobs: Collection[str]) -> bool:
+    if not setup.metrics:
+        labels: Mapping[str, str] = target["labels"]
+        return labels.get("job") in jobs
+    scraped, asked = urlsplit(str(target["scrapeUrl"])), urlsplit(setup.metrics)
+    if is_far(setup.metrics):
+        return scraped.netloc == asked.netloc.rpartition("@")[2]
+    return scraped.port == asked.port  # in a container this machine has another name
+
+
+def _jobs(ask: Ask) -> Sequence[str]:
+    found = ask("query", query=f"count by (job) ({OURS})")["result"]
+    return sorted(series["metric"].get("job", "") for series in found)
 
 
 def _series(ask: Ask, setup: Setup) -> Iterator[Finding]:
-    found = ask("query", query=f"count by (job) ({OURS})")["result"]
-    jobs = sorted(series["metric"].get("job", "") for series in found)
+    jobs = _jobs(ask)
     if not jobs:
         yield Finding("wrong", About, "it has none of Pellucid's series", "run an agent; see the target above")
         return
