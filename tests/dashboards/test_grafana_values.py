@@ -11,7 +11,7 @@ import yaml
 import pellucid_dashboards
 from pellucid_dashboards.grafana import dashboards
 from support.dashboard_queries import everything, panel_queries, queries, real_panels, variable_queries
-from support.promtool import grow, level
+from support.promtool import grow, late, level
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,6 +133,28 @@ def test_a_hub_behind_a_gate_is_a_hub(trial: Callable[..., Trial]) -> None:
     everyone = everything(board)["provider"]
     came = expression("pellucid-tool-hubs", "Where catalogues came from").replace(everyone, ".*")
     tried.value(8, came, ({"pellucid_discovery_cache": "miss"}, 60))
+    tried.run()
+
+
+def test_the_first_failure_of_a_process_is_seen(trial: Callable[..., Trial]) -> None:
+    """A series that begins with its first failure counts it; one of a process that was away begins anew with nothing."""
+    runs = f'gen_ai_invoke_agent_duration_seconds_count{{{SHOP},gen_ai_agent_name="support"'
+    tried = trial(
+        {
+            f"target_info{{{SHOP}}}": level((1, 61)),
+            f"{runs}}}": grow((1, 60)),
+            f'{runs},error_type="timeout"}}': late(20, level((6, 41))),
+            'target_info{job="back",instance="b"}': late(50, level((1, 11))),
+            'pellucid_telemetry_dropped_total{job="back",instance="b"}': late(50, level((1000, 11))),
+            f"pellucid_telemetry_dropped_total{{{SHOP}}}": late(52, level((3, 9))),
+        }
+    )
+    whole = panel_queries(BOARDS["pellucid-overview"])["Agents"][1].filled_in("30m")
+    tried.value(40, f"round({whole}, 0.001)", ({"gen_ai_agent_name": "support"}, 0.167))
+    lately = panel_queries(BOARDS["pellucid-overview"])["Runs by outcome"][1].filled_in("4m")
+    tried.value(22, lately, ({"error_type": "timeout"}, 1.5))
+    lost = panel_queries(BOARDS["pellucid-telemetry-health"])["Lost"][0].filled_in("4m")
+    tried.value(53, lost, ({}, 0.75))
     tried.run()
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 WINDOW: Final = "$__rate_interval"
 SHOWN: Final = "$__range"
 """The whole time that the dashboard shows."""
+_SECONDS: Final = {WINDOW: "($__rate_interval_ms / 1000)", SHOWN: "$__range_s"}
 SERVICE: Final = 'job=~"$service"'
 AGENT: Final = f'{label(semconv.AGENT_NAME)}=~"$agent"'
 PROVIDER: Final = f'{label(semconv.PROVIDER_ID)}=~"$provider"'
@@ -58,7 +59,8 @@ def grouped(function: str, expression: str, by: tuple[str, ...]) -> str:
 
 def rate(metric: Metric, *where: str, by: tuple[str, ...] = (), window: str = WINDOW) -> str:
     """Return how fast a counter grows, per second."""
-    return grouped("sum", f"rate({select(series(metric), *where)}[{window}])", by)
+    counter = select(series(metric), *where)
+    return grouped("sum", f"{_begun(counter, window)} or rate({counter}[{window}])", by)
 
 
 def calls(metric: Metric, *where: str, by: tuple[str, ...] = (), window: str = WINDOW) -> str:
@@ -128,7 +130,20 @@ def values(metric: Metric, attribute: str, *where: str) -> str:
 
 
 def _both(function: str, suffix: str, metric: Metric, where: tuple[str, ...], by: tuple[str, ...], window: str) -> str:
-    return f"({function}({_native(metric, where, by, window)}) or {_classic(metric, suffix, where, by, window)})"
+    native, classic = select(series(metric), *where), select(series(metric, suffix), *where)
+    begun = f"({function}({native} unless {native} offset {window}){_there_before(window)})"
+    from_native = f"{begun} / {_SECONDS[window]} or {function}(rate({native}[{window}]))"
+    from_classic = f"{_begun(classic, window)} or rate({classic}[{window}])"
+    return f"({grouped('sum', from_native, by)} or {grouped('sum', from_classic, by)})"
+
+
+def _begun(counter: str, window: str) -> str:
+    """Return what series that are new in a process counted: `rate` does not see what a series begins with."""
+    return f"({counter} unless {counter} offset {window}{_there_before(window)}) / {_SECONDS[window]}"
+
+
+def _there_before(window: str) -> str:
+    return f" and on (job, instance) target_info offset {window}"
 
 
 def _native(metric: Metric, where: tuple[str, ...], by: tuple[str, ...], window: str) -> str:
