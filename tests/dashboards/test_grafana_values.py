@@ -137,7 +137,7 @@ def test_a_hub_behind_a_gate_is_a_hub(trial: Callable[..., Trial]) -> None:
 
 
 def test_the_first_failure_of_a_process_is_seen(trial: Callable[..., Trial]) -> None:
-    """A series that begins with its first failure counts it; one of a process that was away begins anew with nothing."""
+    """What series begin with is counted, and not what those of a process bring that was not seen before."""
     runs = f'gen_ai_invoke_agent_duration_seconds_count{{{SHOP},gen_ai_agent_name="support"'
     tried = trial(
         {

@@ -31,7 +31,7 @@ _REMEDIES: Final[Mapping[Kind, str]] = {
     "not_http": "",  # see _protocol_remedy
     "closed": "if it speaks TLS, write https://",
     "timeout": "see whether the collector hangs or a firewall swallows packets; --timeout waits for longer",
-    "credentials": "set OTEL_EXPORTER_OTLP_HEADERS to the credentials, as in authorization=Bearer%20TOKEN",
+    "credentials": "set OTEL_EXPORTER_OTLP_HEADERS to the credentials: name=value, with %20 for a blank after Bearer",
     "not_allowed": "the credentials in OTEL_EXPORTER_OTLP_HEADERS are not allowed to send this",
     "path": "give the base URL of an OTLP receiver; if it takes no {signal}, set OTEL_{upper}_EXPORTER=none",
     "overloaded": "it is overloaded or a quota is used up: see its log",
