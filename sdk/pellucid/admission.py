@@ -6,7 +6,6 @@ import json
 import uuid
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from inspect import isawaitable
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ from pellucid.errors import PolicyHalt, ToolError
 from pellucid.messages import ToolCall, id_of
 from pellucid.run import Run, Waiting
 from pellucid.telemetry import Boundary
+from pellucid.text import close_to
 from pellucid.tools.catalog import Catalog
 from pellucid.tools.collisions import Binding
 from pellucid.tools.permission import Permissions
@@ -149,8 +149,8 @@ def resolve(run: Run, b: Boundary, catalog: Catalog, call: ToolCall) -> Binding:
 
 def _alternatives(catalog: Catalog, name: str) -> str:
     names = list(catalog.bindings)
-    if close := get_close_matches(name, names, n=3):
-        return f"Did you mean {' or '.join(map(repr, close))}?"
+    if question := close_to(name, names):
+        return question
     if not names:
         return "No tools are available; answer without them."
     return f"Available tools: {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}."  # noqa: PLR2004  (enough to choose from)

@@ -116,7 +116,7 @@ def test_one_failed_scrape_is_no_new_series(trial: Make) -> None:
     found = trial({f'pellucid_cost_total{{{HERE},gen_ai_request_model="gpt"}}': cost, f"up{{{HERE}}}": up})
     labels = {"job": "shop", "gen_ai_request_model": "gpt"}
     for minute in (129, 130, 131, 132):
-        found.value(minute, f"round({COST})", (labels, 60))
+        found.value(minute, f"round({COST}, 10)", (labels, 60))
     found.run()
 
 

@@ -199,6 +199,7 @@ def test_no_secret_is_printed(doctor: Doctor, tmp_path: Path) -> None:
         (["--timeout", "inf"], "at most 3600"),
         (["--timeout", "nan"], "more than 0"),
         (["--protocol", "grpc"], "--otlp"),
+        (["--signal", "logs"], "--otlp"),
         (["--ca", "/no/such/file"], "no such file"),
         (["--token-file", "/no/such/file"], "No such file"),
     ],

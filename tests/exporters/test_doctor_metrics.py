@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 from contextlib import contextmanager, suppress
@@ -45,6 +44,9 @@ RULES = {
         }
     ]
 }
+
+SENT = {"version": "3.8.0", "activeTargets": [], "result": [{"metric": {"job": "shop"}, "value": [0, "1"]}]}
+"""What a Prometheus without targets says that has the series of one job, whatever it is asked."""
 
 
 @contextmanager
@@ -242,31 +244,38 @@ def test_a_target_that_is_down_or_missing_is_named(doctor: Doctor, tmp_path: Pat
 
 
 @pytest.mark.prometheus
-def test_a_target_goes_by_any_job_and_by_any_name_of_this_machine(doctor: Doctor) -> None:
-    """The job may be the service's name; and a Prometheus in a container has another name for this machine."""
+def test_a_target_goes_by_any_name_of_this_machine(doctor: Doctor) -> None:
+    """A Prometheus in a container has another name for it, and is asked about the same port."""
     with application() as telemetry:
         target = url(telemetry)
-        config = {"scrape_configs": [scrape_config(target, job_name="shop")]}
-        with prometheus_server(config) as server:
+        with prometheus_server({"scrape_configs": [scrape_config(target)]}) as server:
             server.until(lambda: server.query("pellucid_tool_discovery_inflight_age_seconds"))
-            by_job = doctor("--prometheus", server.url)
-            by_name = doctor("--prometheus", server.url, "--metrics", target.replace("127.0.0.1", "localhost"))
-    for report in (by_job, by_name):
-        assert f"target {target} is up" in report.about("Prometheus", "ok")[1], report.text
+            report = doctor("--prometheus", server.url, "--metrics", target.replace("127.0.0.1", "localhost"))
+    assert f"target {target} is up" in report.about("Prometheus", "ok")[1], report.text
 
 
 @pytest.mark.prometheus
-def test_metrics_that_are_sent_need_no_target(doctor: Doctor, tmp_path: Path) -> None:
-    """An application that sends its metrics to Prometheus is not said to be missing in what that scrapes."""
-    sent = {"record": "pellucid_tool_discovery_inflight_age_seconds", "expr": "vector(0)", "labels": {"job": "shop"}}
-    rules = tmp_path / "rules.yml"
-    rules.write_text(json.dumps({"groups": [{"name": "sent", "rules": [sent]}]}))
-    config = {"global": {"evaluation_interval": "100ms"}, "rule_files": [str(rules)]}
-    with prometheus_server(config) as server:
-        server.until(lambda: server.query("pellucid_tool_discovery_inflight_age_seconds"))
+def test_targets_are_found_by_any_name_of_their_job(doctor: Doctor, tmp_path: Path) -> None:
+    """A job that has Pellucid's series is asked for without `--metrics`, and still when it has gone since."""
+    with application() as telemetry:
+        job = {**scrape_config(url(telemetry)), "job_name": "shop"}
+        with observed(tmp_path, telemetry, scrape_configs=[job]) as server:
+            up = doctor("--prometheus", server.url)
+            telemetry.shutdown()
+            server.until(lambda: server.value('up{job="shop"}') == 0)
+            down = doctor("--prometheus", server.url)
+    assert up.code == 0, up.text
+    assert any("is up" in line for line in up.about("Prometheus", "ok")), up.text
+    assert "is down" in down.about("Prometheus", "wrong")[0]
+
+
+def test_metrics_that_are_sent_need_no_target(doctor: Doctor) -> None:
+    """Series of a job that is no target may have come by OTLP: that is noted, and not wrong."""
+    with vendor_server() as server:
+        server.always(lambda asked: answer_json({"status": "success", "data": SENT}))
         report = doctor("--prometheus", server.url)
-    assert [line for line in report.about("Prometheus", "wrong") if "target" in line] == []
-    assert "are sent to it" in report.about("Prometheus", "note")[0], report.text
+    assert not any("targets" in line for line in report.about("Prometheus", "wrong")), report.text
+    assert "by OTLP" in report.about("Prometheus", "note")[0]
 
 
 def test_what_is_no_prometheus_is_named(doctor: Doctor) -> None:

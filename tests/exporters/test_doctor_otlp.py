@@ -217,8 +217,18 @@ def test_one_signal_that_is_refused_keeps_no_other_from_being_asked(doctor: Doct
     with otlp_receiver(HTTP) as receiver:
         receiver.answers.append((404, {}))
         report = doctor("--otlp", receiver.endpoint)
-    assert "OTEL_TRACES_EXPORTER=none" in report.about("OTLP traces", "wrong")[0]
+    line = report.about("OTLP traces", "wrong")[0]
+    assert "OTEL_TRACES_EXPORTER=none" in line
+    assert "Otlp(traces=False)" in line
     assert len(report.about("OTLP", "ok")) == 2
+
+
+def test_only_the_signals_that_are_named_are_sent(doctor: Doctor) -> None:
+    """A collector is asked for what the application's code sends, which is not seen from outside."""
+    with otlp_receiver(HTTP) as receiver:
+        report = doctor("--otlp", receiver.endpoint, "--signal", "traces", "--signal", "logs")
+    assert report.code == 0, report.text
+    assert [signal for signal, _ in receiver.requests] == ["traces", "logs"]
 
 
 def test_a_refusal_by_grpc_is_shown(doctor: Doctor) -> None:

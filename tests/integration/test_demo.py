@@ -127,7 +127,7 @@ def test_says_that_no_collector_listens(repository: Path) -> None:
     """A collector that is down costs the demo a line, and no noise."""
     ran = run_demo("--no-color", "--port", "0", "--otlp", "http://127.0.0.1:9", cwd=repository)
     assert ran.returncode == 0
-    assert "could not be sent to http://127.0.0.1:9" in ran.stdout
+    assert "pellucid doctor --otlp http://127.0.0.1:9 says why" in ran.stdout
     assert ran.stderr == ""
 
 

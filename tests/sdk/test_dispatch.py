@@ -21,6 +21,7 @@ from pellucid import (
 )
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import check_telemetry
+from support.hubs import nothing
 from support.runs import COMPLETED, TIMEOUT, attributes, ending, results, within
 from support.tools import call, echo, measure, named
 
@@ -45,6 +46,14 @@ async def test_an_unknown_tool_is_a_result_that_suggests_others(telemetry: Captu
     point = telemetry.histogram(semconv.TOOL_DURATION)
     assert (point.attributes[semconv.TOOL_NAME], point.attributes[semconv.ERROR_TYPE]) == ("_OTHER", "unknown_tool")
     check_telemetry(telemetry)
+
+
+async def test_an_unknown_tool_among_thousands_is_compared_with_none_of_them() -> None:
+    """That would hold up the event loop; the model reads the first names."""
+    tools = [Tool(name=f"tool_number_{number}", run=nothing) for number in range(2000)]
+    [result] = await call(ToolCall("tool_nmber_7", {}), tools=tools)
+    assert "Did you mean" not in str(result.response)
+    assert str(result.response).endswith("tool_number_18, tool_number_19, ....")
 
 
 async def test_an_unknown_tool_without_alternatives_says_so() -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_LISTENING: Final = re.compile(r'msg="Listening on" address=(\S+)')
+_LISTENING: Final = re.compile(r'msg="Listening on"(?: component=\S+)? address=(\S+)')
 
 
 @dataclass(frozen=True, slots=True)

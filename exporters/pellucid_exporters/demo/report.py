@@ -105,7 +105,8 @@ class Report:
         elif delivered:
             _row("", f"was sent to {otlp}; paste the id into the search of Jaeger or Grafana")
         else:
-            _row("", f"could not be sent to {otlp}; is a collector listening there?")
+            _row("", f"not all could be sent to {otlp}")
+            _row("", f"pellucid doctor --otlp {otlp} says why")
         _row("content", "pellucid demo --content shows what each span was given and what it gave")
         _row("metrics", "pellucid demo --serve keeps /metrics up for your Prometheus")
         _row("your agent", "README.md shows how to get the same from an agent of your own")

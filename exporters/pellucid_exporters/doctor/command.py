@@ -7,7 +7,7 @@ import time
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, get_args
 
 from pellucid.cli import Command
 from pellucid.errors import ConfigError
@@ -17,6 +17,7 @@ from pellucid_exporters.doctor.metrics import check_metrics
 from pellucid_exporters.doctor.otlp import check_otlp
 from pellucid_exporters.doctor.prometheus import check_prometheus
 from pellucid_exporters.errands import Errands
+from pellucid_exporters.options import Signal
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -45,6 +46,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `pellucid doctor`."""
     parser.add_argument("--otlp", metavar="URL", help="collector to ask (default: what the environment says)")
     parser.add_argument("--protocol", choices=("http/protobuf", "grpc"), help="how to speak to the collector of --otlp")
+    parser.add_argument(
+        "--signal",
+        action="append",
+        choices=get_args(Signal),
+        dest="signals",
+        help="what the collector of --otlp is sent; may be given several times (default: all three)",
+    )
     parser.add_argument("--metrics", metavar="URL", help="/metrics of the application, http://127.0.0.1:9464/metrics")
     parser.add_argument("--token-file", type=Path, metavar="FILE", help="file with the bearer token of /metrics")
     parser.add_argument(
@@ -113,11 +121,14 @@ def _setup(options: Namespace) -> Setup:
         raise ConfigError(f"--timeout {options.timeout:g}: must be more than 0 and at most {LONGEST} seconds")
     if options.protocol and not options.otlp:
         raise ConfigError("--protocol says how to speak to --otlp URL; give that too")
+    if options.signals and not options.otlp:
+        raise ConfigError("--signal says what to send to --otlp URL; give that too")
     if options.ca is not None and not options.ca.is_file():
         raise ConfigError(f"--ca {options.ca}: there is no such file")
     return Setup(
         otlp=options.otlp,
         protocol=options.protocol,
+        signals=options.signals or (),
         metrics=options.metrics,
         token=_token(options.token_file),
         ca=str(options.ca) if options.ca is not None else None,

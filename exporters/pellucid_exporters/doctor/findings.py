@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit, urlunsplit
@@ -36,10 +36,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What was asked for. Attributes: each as the option of its name; `None` where it was not given."""
+    """What was asked for. Attributes: each as the option of its name; `None`, or nothing, where it was not given."""
 
     otlp: str | None = None
     protocol: str | None = None
+    signals: Sequence[str] = ()
     metrics: str | None = None
     token: str | None = field(default=None, repr=False)
     ca: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, get_args
 from urllib.parse import urlsplit
 
 from pellucid.errors import ConfigError
@@ -33,7 +33,10 @@ _REMEDIES: Final[Mapping[Kind, str]] = {
     "timeout": "see whether the collector hangs or a firewall swallows packets; --timeout waits for longer",
     "credentials": "set OTEL_EXPORTER_OTLP_HEADERS to the credentials: name=value, with %20 for a blank after Bearer",
     "not_allowed": "the credentials in OTEL_EXPORTER_OTLP_HEADERS are not allowed to send this",
-    "path": "give the base URL of an OTLP receiver; if it takes no {signal}, set OTEL_{upper}_EXPORTER=none",
+    "path": (
+        "give the base URL of an OTLP receiver; if it takes no {signal}, send it none: Otlp({signal}=False) in code, "
+        "or OTEL_{upper}_EXPORTER=none where code does not say where to send"
+    ),
     "overloaded": "it is overloaded or a quota is used up: see its log",
     "redirect": "give the URL that it redirects to",
     "page": "give the port of the collector's OTLP receiver",
@@ -60,7 +63,8 @@ def check_otlp(setup: Setup) -> Iterator[Finding]:
 def _options(setup: Setup) -> Otlp | None:
     if setup.otlp is None:
         return resolve_otlp(None)
-    return Otlp(endpoint=setup.otlp, protocol=setup.protocol)  # type: ignore[arg-type]  # checked there
+    wanted = {signal: signal in setup.signals for signal in get_args(Signal)} if setup.signals else {}
+    return Otlp(endpoint=setup.otlp, protocol=setup.protocol, **wanted)  # type: ignore[arg-type]  # checked there
 
 
 def _check(options: Otlp, signal: Signal) -> Finding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlencode, urlsplit
 
@@ -68,8 +68,8 @@ def _version(ask: Ask, setup: Setup) -> Iterator[Finding]:
 
 def _targets(ask: Ask, setup: Setup) -> Iterator[Finding]:
     active = ask("targets", state="active")["activeTargets"]
-    jobs = _jobs(ask)
-    ours = [target for target in active if _is_ours(target, setup, {JOB, *jobs})]
+    jobs = [] if setup.metrics else _jobs(ask, f"last_over_time({OURS}[1h])")
+    ours = [target for target in active if _is_ours(target, setup, jobs)]
     if not ours:
         yield _no_target(len(active), setup, jobs)
     for target in ours:
@@ -84,33 +84,32 @@ def _targets(ask: Ask, setup: Setup) -> Iterator[Finding]:
             )
 
 
-def _no_target(number: int, setup: Setup, jobs: Sequence[str]) -> Finding:
+def _jobs(ask: Ask, series: str) -> list[str]:
+    found = ask("query", query=f"count by (job) ({series})")["result"]
+    return sorted(one["metric"].get("job", "") for one in found)
+
+
+def _is_ours(target: Mapping[str, Any], setup: Setup, jobs: Sequence[str]) -> bool:
     if setup.metrics:
-        wanted = urlsplit(setup.metrics).netloc.rpartition("@")[2]
-        remedy = "add it to scrape_configs; if it sends its metrics instead, ask without --metrics"
-        return Finding("wrong", About, f"none of its {number} targets is {wanted}", remedy)
+        scraped, asked = urlsplit(str(target["scrapeUrl"])), urlsplit(setup.metrics)
+        if is_far(setup.metrics):
+            return scraped.netloc == asked.netloc.rpartition("@")[2]
+        return scraped.port == asked.port  # in a container this machine has another name
+    labels: Mapping[str, str] = target["labels"]
+    return labels.get("job") in (JOB, *jobs)
+
+
+def _no_target(active: int, setup: Setup, jobs: Sequence[str]) -> Finding:
     if jobs:
-        return Finding("note", About, f"none of its {number} targets has Pellucid's series: they are sent to it")
-    return Finding("wrong", About, f'none of its {number} targets is job="{JOB}"', "add it to scrape_configs")
-
-
-def _is_ours(target: Mapping[str, Any], setup: Setup, jobs: Collection[str]) -> bool:
-    if not setup.metrics:
-        labels: Mapping[str, str] = target["labels"]
-        return labels.get("job") in jobs
-    scraped, asked = urlsplit(str(target["scrapeUrl"])), urlsplit(setup.metrics)
-    if is_far(setup.metrics):
-        return scraped.netloc == asked.netloc.rpartition("@")[2]
-    return scraped.port == asked.port  # in a container this machine has another name
-
-
-def _jobs(ask: Ask) -> Sequence[str]:
-    found = ask("query", query=f"count by (job) ({OURS})")["result"]
-    return sorted(series["metric"].get("job", "") for series in found)
+        remedy = "right if applications send them by OTLP, else add these to scrape_configs"
+        return Finding("note", About, f"none of its {active} targets has Pellucid's series", remedy)
+    wanted = urlsplit(setup.metrics).netloc.rpartition("@")[2] if setup.metrics else f'job="{JOB}"'
+    remedy = "add it to scrape_configs" + ("; if it sends its metrics, ask without --metrics" if setup.metrics else "")
+    return Finding("wrong", About, f"none of its {active} targets is {wanted}", remedy)
 
 
 def _series(ask: Ask, setup: Setup) -> Iterator[Finding]:
-    jobs = _jobs(ask)
+    jobs = _jobs(ask, OURS)
     if not jobs:
         yield Finding("wrong", About, "it has none of Pellucid's series", "run an agent; see the target above")
         return
@@ -118,7 +117,7 @@ def _series(ask: Ask, setup: Setup) -> Iterator[Finding]:
     if ask("query", query=f"histogram_count({DURATION})")["result"]:
         yield Finding("ok", About, "native histograms arrive")
     elif ask("query", query=f"{DURATION}_bucket")["result"]:
-        remedy = "--enable-feature=native-histograms (from version 3.8: scrape_native_histograms: true) turns them on"
+        remedy = "docs/exporters/prometheus.md says how to have native ones too"
         yield Finding("note", About, "histograms arrive with classic buckets only, which suffices", remedy)
 
 

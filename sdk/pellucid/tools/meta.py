@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import cached_property
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ from pellucid.errors import ToolError
 from pellucid.events import ToolsSearched
 from pellucid.schema import Validator
 from pellucid.telemetry import current_scope
+from pellucid.text import close_to
 from pellucid.tools.activation import Activation
 from pellucid.tools.catalog import Catalog, Denied
 from pellucid.tools.names import LAZY_DISCOVERY, TOOL_SEARCH
@@ -264,9 +264,7 @@ def discovery_tool(activation: Activation, catalog: Catalog) -> Tool:
 
 
 def _unknown(name: str, left: list[str], known: list[str]) -> str:
-    close = get_close_matches(name, known, 3) if len(known) <= BIG else []
-    hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
-    return f"Unknown tool: '{name}'. Available tools: [{', '.join(left)}].{hint}"
+    return f"Unknown tool: '{name}'. Available tools: [{', '.join(left)}]. {close_to(name, known)}".rstrip()
 
 
 def _unknown_too(name: str) -> str:

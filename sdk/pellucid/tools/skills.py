@@ -10,12 +10,12 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, Final
 
 from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError, ToolError
 from pellucid.messages import Message, ToolCall, ToolResult
+from pellucid.text import close_to
 from pellucid.tools.names import LOAD_SKILL
 from pellucid.tools.provider import Listing
 from pellucid.tools.tool import MetaTool, Tool, tool
@@ -107,8 +107,7 @@ def _loader(skills: Mapping[str, Skill]) -> Tool:
         skill_id = str(arguments[_ARGUMENT])
         if (skill := skills.get(skill_id)) is not None:
             return skill.body
-        close = get_close_matches(skill_id, skills, n=3)
-        advice = f"Did you mean {' or '.join(map(repr, close))}?" if close else f"There are: {', '.join(skills)}."
+        advice = close_to(skill_id, skills) or f"There are: {', '.join(skills)}."
         raise ToolError(f"There is no skill {skill_id[:_LONGEST]!r}. {advice}", error_type="unknown_skill")
 
     listed = "\n".join(f"- {skill.id}: {skill.description}" for skill in skills.values())
