@@ -37,7 +37,7 @@ OF_METRICS = {
     for metric in semconv.METRICS
     for suffix in SUFFIXES.get(metric.kind, ("",))
 }
-OF_PROMETHEUS = {"job", "instance", "le"}
+OF_PROMETHEUS = {"job", "instance", "le", "alertname", "alertstate", "missing"}
 
 
 def anchors(page: Path) -> set[str]:
@@ -84,7 +84,7 @@ def test_all_names_exist(rule: Record | Alert) -> None:
     """Series are instruments of `semconv` or recorded, and labels are those that the series of the expression have."""
     found = names_in(rule.expression)
     assert found.metrics
-    assert found.metrics <= {*OF_METRICS, *RECORDS, "up"}
+    assert found.metrics <= {*OF_METRICS, *RECORDS, "up", "ALERTS"}
     of_these = [OF_METRICS[name] for name in found.metrics if name in OF_METRICS]
     recorded = names_of_recorded(found.metrics & RECORDS)
     assert found.labels <= OF_PROMETHEUS.union(recorded, *of_these)
@@ -138,6 +138,20 @@ def test_each_alert_says_what_it_should(alert: Alert) -> None:
         r"http://localhost:3000/d/pellucid-(overview|tool-hubs|runs-and-models|tools|telemetry-health)\?var-service=\S.*",
         read["annotations"]["dashboard_url"],
     )
+
+
+def test_each_part_of_telemetry_has_advice() -> None:
+    """What the SDK says has failed, and what the page on telemetry lists, is in the runbook."""
+    code = "\n".join(file.read_text() for file in (ROOT / "sdk" / "pellucid").rglob("*.py"))
+    failing = set(re.findall(r'\bfault\("(\w+)"', code))
+    assert {"listener", "recording"} < failing
+    page = (ROOT / "docs" / "telemetry.md").read_text()
+    [listed] = re.findall(r"^\| `pellucid.telemetry.part` .*$", page, re.MULTILINE)
+    runbooks = (ROOT / "docs" / "runbooks.md").read_text()
+    [advice] = re.findall(r"^## TelemetryDropping$.*?^\*\*Silence", runbooks, re.MULTILINE | re.DOTALL)
+    parts = set(re.findall(r"`(\w+)`", listed))
+    assert failing <= parts
+    assert parts <= set(re.findall(r"`(\w+)`", advice))
 
 
 def test_thresholds_are_documented() -> None:

@@ -31,6 +31,8 @@ _DASHBOARD: Final = words.dashboard("pellucid-tool-hubs", provider=_PROVIDER)
 _OBJECTIVE: Final = asked(
     f"max({select(semconv.DISCOVERY_OBJECTIVE)}{{%s}})", _OWN, "humanizeDuration", "none declared"
 )
+_AFTERMATH: Final = 360.0
+"""Seconds for which what kept other pages back goes on: windows of 5 min still see what is over."""
 _P95: Final = asked(f"{duration_of(95)}{{%s}}", _OWN, "humanizeDuration", "unknown")
 
 
@@ -86,7 +88,7 @@ def _hanging(context: Context) -> Alert:
 """,
         severity="page",
         after=0.0,
-        keep=120.0,  # each attempt is ended by its timeout, and the next one is young for a while
+        keep=_AFTERMATH,  # also: each attempt is ended by its timeout, and the next one is young for a while
         summary=f"{words.HUB} hangs: a fetch of its tools has been under way for {words.DURATION}; "
         f"its objective is {_OBJECTIVE}.",
         description=f"It has not answered for more than {seconds(thresholds.hanging_after)}, and for more than "
@@ -134,11 +136,12 @@ def _down(context: Context) -> Alert:
   or on ({HUB}) {failed}
   or on ({HUB}) {stale}
 ) >= {number(thresholds.hub_down_min)}
-unless on ({HUB}) {succeeded} > 0
+unless on ({HUB}) ({succeeded} > 0 unless on ({HUB}) {last})
 unless on ({HUB}) time() - {last} < {number(thresholds.hub_down_after * context.scale)}
 """,
         severity="page",
         after=60.0,
+        keep=_AFTERMATH,
         summary=f"{words.HUB} is down: {words.NUMBER} attempts in 10m got nothing new from it; its last success is "
         f"{since} ago, the limit {seconds(thresholds.hub_down_after)}, its latency objective {_OBJECTIVE}.",
         description="No round trip succeeded, although runs asked. What they have is an old catalogue, or they fail.",
@@ -176,16 +179,16 @@ def _catalog_changing(context: Context) -> Alert:
     return Alert(
         name="ToolCatalogChanging",
         expression=f"""
-max by ({HUB}) (
+max by ({HUB}) (round(
   {changes}
-) > {number(thresholds.catalog_changes)}
+)) > {number(thresholds.catalog_changes)}
 """,
         severity="ticket",
         after=0.0,
         summary=f"{words.HUB} changes what it lists: {words.NUMBER} times in 1h; the limit is "
         f"{thresholds.catalog_changes:g}.",
         description="Each change makes the model's prompt cache worthless. Two servers of different versions behind "
-        "one address look like this, and so does a hub whose list depends on who asks.",
+        "one address look like this. Lists that differ by who asks do not: each caller's is compared with its own.",
         dashboard=_DASHBOARD,
     )
 

@@ -33,14 +33,15 @@ class Thresholds:
         hub_failing: Share of round trips that fail.
         hub_failing_min: Failed round trips in 5 min.
         hub_down_after: Seconds without a successful round trip, of which somebody asked in vain.
-        hub_down_min: Failed attempts in that time.
+        hub_down_min: Failed attempts in 10 min, whatever `hub_down_after` is.
         catalog_changes: Changes of one hub's catalogue in an hour, as one process sees it.
         cache_misses: Share of the lookups in a provider's cache that miss.
         cache_misses_min: Misses in 10 min.
         tool_failing: Share of a tool's calls that fail.
         tool_failing_min: Failed calls in 10 min.
         tool_refusals: Values of `error.type` with which a call was not made: neither a failure nor a call.
-        model_slow: Seconds that the slowest twentieth of a model's calls takes at least (p95).
+        model_slow: Seconds that the slowest twentieth of a model's calls takes at least (p95). From 81.92 on, where the
+            last bucket of classic histograms ends, only native ones reach it.
         model_slow_min: Calls in 10 min.
         model_failing: Share of a model's calls that fail.
         model_failing_min: Failed calls in 10 min.

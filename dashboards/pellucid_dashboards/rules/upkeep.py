@@ -9,7 +9,7 @@ from pellucid import semconv
 from pellucid_dashboards.names import label
 from pellucid_dashboards.rules import words
 from pellucid_dashboards.rules.model import Alert, Context
-from pellucid_dashboards.rules.promql import INSTANCE, JOB, UP, by, increase, number, select
+from pellucid_dashboards.rules.promql import ALERTS, INSTANCE, JOB, UP, by, increase, number, select
 from pellucid_dashboards.rules.words import seconds
 
 if TYPE_CHECKING:
@@ -58,10 +58,11 @@ def _seen(context: Context) -> str:
 
 def _target_down(context: Context) -> Alert:
     thresholds = context.thresholds
+    told = f'{ALERTS}{{alertname="TargetMissing", missing="target", alertstate="firing"}}'
     return Alert(
         name="TargetMissing",
         expression=f"""
-{UP} == 0 and on ({JOB}) ({UP}{{{JOB}=~{json.dumps(thresholds.jobs)}}} or {_seen(context)})
+{UP} == 0 and on ({JOB}) ({UP}{{{JOB}=~{json.dumps(thresholds.jobs)}}} or {_seen(context)} or {told})
 """,
         severity="ticket",
         after=thresholds.target_missing_after,
@@ -76,10 +77,12 @@ def _target_down(context: Context) -> Alert:
 def _service_gone(context: Context) -> Alert:
     thresholds = context.thresholds
     present = f"{select(semconv.COMPOSE_DURATION, suffix='_count')} or {select(semconv.COMPOSE_DURATION)}"
+    # A process without work has no series yet. One that ends again and again does not answer for long.
+    answers = f"{UP} == 1 and {UP} offset {context.window(thresholds.target_missing_after / 2)} == 1"
     return Alert(
         name="TargetMissing",
         expression=f"""
-count by ({JOB}) ({_seen(context)}) unless on ({JOB}) ({present})
+count by ({JOB}) ({_seen(context)}) unless on ({JOB}) ({present} or {answers})
 """,
         severity="page",
         after=thresholds.target_missing_after,

@@ -150,15 +150,18 @@ def _cost_burn(context: Context) -> Alert:
 
 def _approvals_waiting(context: Context) -> Alert:
     thresholds = context.thresholds
+    many = number(thresholds.approvals_many)
+    ago = context.window(thresholds.approvals_wait)
     pending = f"sum by ({_TOOL}) ({select(semconv.APPROVAL_PENDING)})"
+    before = f"and on ({_TOOL}) sum by ({_TOOL}) ({select(semconv.APPROVAL_PENDING)} offset {ago})"
     return Alert(
         name="ApprovalsWaiting",
         expression=f"""
-{pending} >= 1 unless on ({_TOOL}) {APPROVALS} > 0
-or {pending} >= {number(thresholds.approvals_many)}
+{pending} >= 1 {before} >= 1 unless on ({_TOOL}) {APPROVALS} > 0
+or {pending} >= {many} {before} >= {many}
 """,
         severity="ticket",
-        after=thresholds.approvals_wait,
+        after=0.0,
         summary=f"{words.TOOL}: {words.NUMBER} calls wait for somebody to approve of them, and nobody has decided for "
         f"{seconds(thresholds.approvals_wait)}, or they are {thresholds.approvals_many:g} and more.",
         description="Their runs have stopped and go on when somebody decides.",
