@@ -11,7 +11,7 @@ import yaml
 import pellucid_dashboards
 from pellucid_dashboards.grafana import dashboards
 from support.dashboard_queries import everything, panel_queries, queries, real_panels, variable_queries
-from support.promtool import grow, late, level
+from support.promtool import STALE, grow, late, level
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -156,6 +156,26 @@ def test_the_first_failure_of_a_process_is_seen(trial: Callable[..., Trial]) -> 
     lost = panel_queries(BOARDS["pellucid-telemetry-health"])["Lost"][0].filled_in("4m")
     tried.value(53, lost, ({}, 0.75))
     tried.run()
+
+
+def test_histograms_that_change_their_kind_are_not_new(trial: Callable[..., Trial]) -> None:
+    """What a process measured before Prometheus was told to keep the other kind is not counted as of late.
+
+    To promtool a native histogram is a number here: what matters is that it was there.
+    """
+    runs = f'{{{SHOP},gen_ai_agent_name="support",error_type="timeout"}}'
+    tried = trial(
+        {
+            f"target_info{{{SHOP}}}": level((1, 31)),
+            f"gen_ai_invoke_agent_duration_seconds{runs}": [*level((1, 20)), STALE],
+            f"gen_ai_invoke_agent_duration_seconds_count{runs}": late(20, level((1000, 11))),
+        }
+    )
+    asked = expression("pellucid-overview", "Runs by outcome", 1)
+    tried.value(22, asked, ({"error_type": "timeout"}, 0))
+    tried.run()
+    for kind in ("", "_count"):  # either of them, of either
+        assert len(re.findall(rf"unless gen_ai_invoke_agent_duration_seconds{kind}{{[^}}]*}} offset 5m", asked)) == 2
 
 
 def test_a_run_that_a_policy_halts_is_not_failed(trial: Callable[..., Trial]) -> None:

@@ -60,7 +60,8 @@ def grouped(function: str, expression: str, by: tuple[str, ...]) -> str:
 def rate(metric: Metric, *where: str, by: tuple[str, ...] = (), window: str = WINDOW) -> str:
     """Return how fast a counter grows, per second."""
     counter = select(series(metric), *where)
-    return grouped("sum", f"{_begun(counter, window)} or rate({counter}[{window}])", by)
+    begun = f"({_new(counter, window, counter)}) / {_SECONDS[window]}"
+    return grouped("sum", f"{begun} or rate({counter}[{window}])", by)
 
 
 def calls(metric: Metric, *where: str, by: tuple[str, ...] = (), window: str = WINDOW) -> str:
@@ -131,19 +132,19 @@ def values(metric: Metric, attribute: str, *where: str) -> str:
 
 def _both(function: str, suffix: str, metric: Metric, where: tuple[str, ...], by: tuple[str, ...], window: str) -> str:
     native, classic = select(series(metric), *where), select(series(metric, suffix), *where)
-    begun = f"({function}({native} unless {native} offset {window}){_there_before(window)})"
-    from_native = f"{begun} / {_SECONDS[window]} or {function}(rate({native}[{window}]))"
-    from_classic = f"{_begun(classic, window)} or rate({classic}[{window}])"
+    new_native, new_classic = (_new(each, window, native, classic) for each in (native, classic))
+    from_native = f"{function}({new_native}) / {_SECONDS[window]} or {function}(rate({native}[{window}]))"
+    from_classic = f"({new_classic}) / {_SECONDS[window]} or rate({classic}[{window}])"
     return f"({grouped('sum', from_native, by)} or {grouped('sum', from_classic, by)})"
 
 
-def _begun(counter: str, window: str) -> str:
-    """Return what series that are new in a process counted: `rate` does not see what a series begins with."""
-    return f"({counter} unless {counter} offset {window}{_there_before(window)}) / {_SECONDS[window]}"
+def _new(name: str, window: str, *before: str) -> str:
+    """Return series of processes that are not new, if these are: `rate` does not see what a series begins with.
 
-
-def _there_before(window: str) -> str:
-    return f" and on (job, instance) target_info offset {window}"
+    A histogram that changes from classic to native, or back, is not new.
+    """
+    unless = "".join(f" unless {each} offset {window}" for each in before)
+    return f"{name}{unless} and on (job, instance) target_info offset {window}"
 
 
 def _native(metric: Metric, where: tuple[str, ...], by: tuple[str, ...], window: str) -> str:
