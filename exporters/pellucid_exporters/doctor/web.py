@@ -18,7 +18,8 @@ from pellucid_exporters.doctor.findings import Finding, Setup, shown
 
 Kind: TypeAlias = Literal[
     # no answer
-    "refused", "name", "untrusted", "other_host", "certificate_wanted", "no_tls", "not_http", "closed", "timeout",
+    "address", "refused", "name", "untrusted", "other_host", "certificate_wanted", "no_tls", "not_http", "closed",
+    "timeout",
     # another answer than was hoped for
     "credentials", "not_allowed", "path", "overloaded", "redirect", "page",
     "other",
