@@ -250,7 +250,17 @@ def test_prints_what_alertmanager_tells_it(relay: str, capsys: pytest.CaptureFix
     assert shown[1:] == ["    trace: http://j/trace/1", "    runbook: http://r/#x"]
 
 
-@pytest.mark.parametrize("option", [("--prometheus", "ftp://x"), ("--alertmanager", "9093"), ("--port", "1")])
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--prometheus", "ftp://x"),
+        ("--prometheus", "http://["),
+        ("--alertmanager", "9093"),
+        ("--traces", "http://jaeger:166860"),
+        ("--port", "1"),
+        ("--port", "99999"),
+    ],
+)
 def test_says_what_is_wrong_with_its_options(option: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     """What is no URL, or a port that cannot be had, is named."""
     host = ("--host", "192.0.2.1") if option[0] == "--port" else ()

@@ -12,8 +12,9 @@ from pellucid import semconv
 from pellucid.text import excerpt
 from pellucid_exporters.doctor.configuration import is_far
 from pellucid_exporters.doctor.findings import Finding, Setup, shown
-from pellucid_exporters.doctor.web import Trouble, Unreachable, fetch, is_url, unreachable
+from pellucid_exporters.doctor.web import Trouble, Unreachable, fetch, unreachable
 from pellucid_exporters.naming import to_name
+from pellucid_exporters.urls import is_url
 
 About: Final = "Prometheus"
 JOB: Final = "pellucid"

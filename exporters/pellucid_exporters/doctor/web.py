@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
-from urllib.parse import urlsplit
 
 import requests
 import urllib3.exceptions
@@ -87,15 +86,6 @@ def fetch(url: str, setup: Setup, *, accept: str = "*/*", token: str | None = No
             )
     except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
         raise Unreachable(why(error, setup.timeout)) from error
-
-
-def is_url(url: str) -> bool:
-    """Return whether this can be asked at all."""
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        return False
 
 
 def unreachable(about: str, url: str, trouble: Trouble) -> Finding:
