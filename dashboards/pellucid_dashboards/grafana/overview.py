@@ -22,7 +22,7 @@ from pellucid_dashboards.grafana.panels import (
 from pellucid_dashboards.grafana.promql import (
     AGENT,
     FAILED,
-    REFUSED,
+    MADE,
     ROUND_TRIP,
     SERVICE,
     SHOWN,
@@ -57,7 +57,7 @@ _NAMES: Final = (
 )
 ALERTS: Final = f'alertname=~"{"|".join(_NAMES)}"'
 """The alerts of the shipped rules."""
-_NOT_REFUSED: Final = f'{label(semconv.ERROR_TYPE)}!~"{REFUSED}"'
+_NOT_HALTED: Final = f'{label(semconv.ERROR_TYPE)}!="policy_halt"'
 
 
 def dashboard() -> dict[str, Any]:
@@ -89,7 +89,7 @@ def _wrong() -> Panel:
         Column(
             name="Runs failed",
             expr=share(
-                calls(semconv.AGENT_DURATION, SERVICE, AGENT, FAILED, _NOT_REFUSED),
+                calls(semconv.AGENT_DURATION, SERVICE, AGENT, FAILED, _NOT_HALTED),
                 calls(semconv.AGENT_DURATION, SERVICE, AGENT),
             ),
             unit="percentunit",
@@ -99,8 +99,8 @@ def _wrong() -> Panel:
         Column(
             name="Tool calls failed",
             expr=share(
-                calls(semconv.TOOL_DURATION, SERVICE, AGENT, FAILED, _NOT_REFUSED),
-                calls(semconv.TOOL_DURATION, SERVICE, AGENT),
+                calls(semconv.TOOL_DURATION, SERVICE, AGENT, FAILED, MADE),
+                calls(semconv.TOOL_DURATION, SERVICE, AGENT, MADE),
             ),
             unit="percentunit",
             red=0.05,
@@ -189,7 +189,7 @@ def _agents() -> Panel:
     agent = (semconv.AGENT_NAME,)
     here = (SERVICE, AGENT)
     runs = calls(semconv.AGENT_DURATION, *here, by=agent, window=SHOWN)
-    failed = calls(semconv.AGENT_DURATION, *here, FAILED, _NOT_REFUSED, by=agent, window=SHOWN)
+    failed = calls(semconv.AGENT_DURATION, *here, FAILED, _NOT_HALTED, by=agent, window=SHOWN)
     p50, p95 = (quantile(each, semconv.AGENT_DURATION, *here, by=agent, window=SHOWN) for each in (0.5, 0.95))
     iterations = mean(semconv.RUN_ITERATIONS, *here, by=agent, window=SHOWN)
     columns = [

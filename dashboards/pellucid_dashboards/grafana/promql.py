@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pellucid import semconv
-from pellucid_dashboards.names import label, series
+from pellucid_dashboards.names import REFUSALS, label, series
 
 if TYPE_CHECKING:
     from pellucid.semconv import Metric
@@ -42,8 +42,10 @@ ROUND_TRIP: Final = (
     f'{label(semconv.ERROR_TYPE)}!~"{NOT_ASKED}"',
 )
 """Discoveries for which the hub was really asked."""
-REFUSED: Final = "permission_denied|policy_halt|approval.*"
-"""Values of `error.type` of tool calls that a person or a policy did not let through; they are not failures."""
+REFUSED: Final = f'{label(semconv.ERROR_TYPE)}=~"{"|".join(REFUSALS)}"'
+"""Tool calls that were never made."""
+MADE: Final = f'{label(semconv.ERROR_TYPE)}!~"{"|".join(REFUSALS)}"'
+"""Tool calls that were made, as the alert `ToolFailing` counts them."""
 
 
 def select(name: str, *where: str) -> str:

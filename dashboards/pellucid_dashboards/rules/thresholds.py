@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final, cast
 
 from pellucid.errors import ConfigError
+from pellucid_dashboards.names import REFUSALS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -74,20 +75,7 @@ class Thresholds:
     cache_misses_min: float = 60.0
     tool_failing: float = 0.2
     tool_failing_min: float = 5.0
-    tool_refusals: tuple[str, ...] = (
-        "approval",
-        "approval_denied",
-        "approval_expired",
-        "max_discoveries",
-        "max_tool_calls",
-        "permission_denied",
-        "policy_halt",
-        "repeated_call_id",
-        "tool_not_active",
-        "tool_redefined",
-        "tool_removed",
-        "unknown_tool",
-    )
+    tool_refusals: tuple[str, ...] = REFUSALS
     model_slow: float = 30.0
     model_slow_min: float = 20.0
     model_failing: float = 0.1
