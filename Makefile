@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 
 .PHONY: help demo up down test check format dashboards bench bench-search coverage clean
 .DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16

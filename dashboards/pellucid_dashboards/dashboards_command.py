@@ -39,7 +39,8 @@ def run(options: Namespace) -> int:
             file.write_text(f"{text}\n", encoding="utf-8")
             print(file)  # noqa: T201  (a command line tool)
     except OSError as error:
-        raise ConfigError(f"{folder}: {error.strerror}; name a folder that may be written to") from error
+        culprit = error.filename or folder
+        raise ConfigError(f"{culprit}: {error.strerror}; name a folder that may be written to") from error
     return 0
 
 

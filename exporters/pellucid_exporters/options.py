@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 from pellucid.errors import ConfigError
+from pellucid_exporters.urls import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -224,10 +225,9 @@ def _check_files(what: str, options: object, names: Sequence[str]) -> None:
 
 
 def _check_endpoint(endpoint: str) -> None:
-    parts = urlsplit(endpoint)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if not is_url(endpoint):
         raise ConfigError(f"OTLP endpoint {endpoint!r} is not a URL; write it as http://host:port or https://host:port")
-    if parts.path.rstrip("/").endswith(("/v1/traces", "/v1/metrics", "/v1/logs")):
+    if urlsplit(endpoint).path.rstrip("/").endswith(("/v1/traces", "/v1/metrics", "/v1/logs")):
         raise ConfigError(f"OTLP endpoint {endpoint!r} names one signal; give the base URL, without /v1/…")
 
 

@@ -23,6 +23,7 @@ from pellucid.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from importlib.metadata import EntryPoint
 
 __all__ = ["GROUP", "Command", "main"]
 
@@ -68,8 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _installed_commands() -> list[Command]:
-    """Load all subcommands; one that cannot be loaded is reported and does not keep the others from working."""
-    found = []
+    """Load all subcommands; what is wrong with one is reported and does not keep the others from working."""
+    found: dict[str, list[tuple[EntryPoint, Command]]] = {}
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         try:
             command = point.load()
@@ -77,10 +78,20 @@ def _installed_commands() -> list[Command]:
             _complain(f"subcommand {point.name!r} cannot be loaded from {point.value}: {error}")
             continue
         if isinstance(command, Command):
-            found.append(command)
+            found.setdefault(command.name, []).append((point, command))
         else:
             _complain(f"subcommand {point.name!r}: {point.value} is not a pellucid.cli.Command")
-    return found
+    for name, declared in found.items():
+        if len(declared) > 1:
+            _complain_of_several(name, [point for point, _ in declared])
+    return [declared[0][1] for declared in found.values() if len(declared) == 1]
+
+
+def _complain_of_several(name: str, points: Sequence[EntryPoint]) -> None:
+    packages = sorted((point.dist.name if point.dist else "unknown", point.value) for point in points)
+    named = " and ".join(f"{package} ({value})" for package, value in packages)
+    remedy = "uninstall the package that you do not need: pip uninstall NAME"
+    _complain(f"subcommand {name!r} is declared more than once, by {named}; {remedy}")
 
 
 def _parser(commands: Sequence[Command]) -> ArgumentParser:

@@ -13,7 +13,7 @@ import yaml
 import pellucid_dashboards
 from pellucid import semconv
 from pellucid_dashboards.names import label
-from support.alertmanager_server import alertmanager_server, post, webhook
+from support.alertmanager_server import alertmanager_server, alerts_of, post, webhook
 from support.prometheus_server import program
 
 if TYPE_CHECKING:
@@ -129,6 +129,31 @@ def test_a_hub_that_is_down_is_one_page(tmp_path: Path) -> None:
         assert "team/shop" not in json.dumps(told)
         assert "Hanging" not in json.dumps(hook.told)
         assert "Failing" not in json.dumps(hook.told)
+
+
+@pytest.mark.integration
+def test_a_hub_that_fails_by_timeouts_is_one_page(tmp_path: Path) -> None:
+    """They are late, too, and where the timeout is short nothing hangs for long: that is no second page."""
+    failing = {**LABELS, "alertname": "ToolHubFailing"}
+    elsewhere = {**LABELS, PROVIDER: "other"}
+    with webhook() as hook, alertmanager_server(_with_slack(tmp_path, hook.url)) as url:
+        post(f"{url}/api/v2/alerts", [{"labels": labels} for labels in (failing, LABELS, elsewhere)])
+        hook.until(lambda told: "[page] ToolHubFailing search" in json.dumps(told))
+        hook.until(lambda told: "[page] ToolHubSlow other" in json.dumps(told))
+        [slow] = [each for each in alerts_of(url) if each["labels"] == LABELS]
+        assert slow["status"]["state"] == "suppressed"
+
+
+@pytest.mark.integration
+def test_no_ticket_keeps_back_a_page(tmp_path: Path) -> None:
+    """A hub that fails every now and then opens its circuit: somebody is paged for the failures all the same."""
+    opened = {**LABELS, "alertname": "ToolHubCircuitOpen", "severity": "ticket"}
+    failing = {**LABELS, "alertname": "ToolHubFailing"}
+    with webhook() as hook, alertmanager_server(_with_slack(tmp_path, hook.url)) as url:
+        post(f"{url}/api/v2/alerts", [{"labels": opened}])
+        hook.until(lambda told: "[ticket] ToolHubCircuitOpen" in json.dumps(told))
+        post(f"{url}/api/v2/alerts", [{"labels": failing}])
+        hook.until(lambda told: "[page] ToolHubFailing" in json.dumps(told), timeout=10)
 
 
 @pytest.mark.integration

@@ -48,7 +48,7 @@ ALERTS: Final[Mapping[str, tuple[Mapping[str, str], tuple[str, ...]]]] = {
     "ToolCatalogChanging": ({HUB: "flapping"}, ("Tool hub flapping", "times", "limit is 3")),
     "DiscoveryCacheMissStorm": ({HUB: "storm"}, ("Tool hub storm", "%", "limit is 50%")),
     "ToolFailing": ({TOOL: "lookup"}, ("Tool lookup", "%", "limit is 20%")),
-    "ModelSlow": ({MODEL: "slow-model"}, ("Model slow-model", "ms", "limit is 0.4 s")),
+    "ModelSlow": ({MODEL: "slow-model"}, ("Model slow-model", "p95 of its calls", "limit is 0.4 s")),
     "ModelFailing": ({MODEL: "bad-model", "severity": "page"}, ("Model bad-model", "%", "limit is 10%")),
     "RunFailing": ({AGENT: "failing", "severity": "page"}, ("Agent failing", "%", "limit is 10%")),
     "TokenBurn": ({MODEL: "dear-model"}, ("Model dear-model", "tokens")),

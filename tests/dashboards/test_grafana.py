@@ -29,7 +29,7 @@ UIDS = sorted(BOARDS)
 ASKED = [each for uid in UIDS for each in queries(BOARDS[uid])]
 INFRASTRUCTURE = {
     "ALERTS": {"alertname", "alertstate", "job", "severity", label(semconv.PROVIDER_ID)},
-    "target_info": {"job", "service_name"},
+    "target_info": {"instance", "job", "service_name"},
 }
 """Series that are Prometheus' own, or OpenTelemetry's of a process, and their labels."""
 SUFFIXES = {"histogram": ("", "_bucket", "_count", "_sum"), "counter": ("",), "gauge": ("",), "updown": ("",)}
@@ -69,7 +69,7 @@ def test_the_files_are_what_the_code_makes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("asked", ASKED, ids=str)
 def test_names_are_those_of_the_conventions(asked: Asked) -> None:
     """Each series of a query is one that is emitted, with labels that it has; legends use labels that are left."""
-    assert unknown(asked.expr) == []
+    assert unknown(asked.filled_in()) == []
     in_legend = set(re.findall(r"{{(\w+)}}", asked.legend))
     assert in_legend <= parse(asked.expr)[1]
 
@@ -221,5 +221,9 @@ def test_export_knows_other_data_sources(tmp_path: Path) -> None:
 def test_export_says_what_is_in_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A folder that cannot be is a message and the exit code of misuse."""
     (tmp_path / "file").write_text("")
-    assert main(["dashboards", "export", str(tmp_path / "file")]) == 2
-    assert "name a folder that may be written to" in capsys.readouterr().err
+    (tmp_path / "folder" / "pellucid-tools.json").mkdir(parents=True)
+    for folder, culprit in (("file", "file"), ("folder", "folder/pellucid-tools.json")):
+        assert main(["dashboards", "export", str(tmp_path / folder)]) == 2
+        told = capsys.readouterr().err
+        assert f"pellucid: dashboards: {tmp_path / culprit}: " in told
+        assert "name a folder that may be written to" in told

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
+from pellucid_dashboards.rules import Thresholds, render
 from support.promtool import HERE, Trial, add, grow, late, level
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
 pytestmark = pytest.mark.prometheus
 
@@ -141,12 +143,20 @@ def age(values: Sequence[float | None], hub: str = "rube") -> dict[str, Sequence
 
 def test_hanging_fires_before_any_call_has_ended(trial: Make) -> None:
     """The very first fetch hangs: there is no histogram yet; it resolves with the fetch."""
-    found = trial({**age(late(2, [0, 15, 60, 120, 0, 0, 0, 0])), OBJECTIVE: level((0.2, 10))})
+    found = trial({**age(late(2, [0, 15, 60, 120, *level((0, 10))])), OBJECTIVE: level((0.2, 16))})
     found.firing(3, "ToolHubHanging")  # 15 s are not more than 15 s
     found.firing(4, "ToolHubHanging", PAGE)
     found.firing(5, "ToolHubHanging", PAGE)
-    found.firing(7, "ToolHubHanging", PAGE)  # it is kept for 2 min
-    found.firing(8, "ToolHubHanging")
+    found.firing(11, "ToolHubHanging", PAGE)  # it is kept for 6 min
+    found.firing(13, "ToolHubHanging")
+    found.run()
+
+
+def test_hanging_is_seen_between_two_evaluations(trial: Make) -> None:
+    """Rules are evaluated once a minute, and a fetch that hung was ended by its timeout before that."""
+    found = trial({**age([0, 4, 0, 0]), **age([0, 25, 0, 0], hub="git")})
+    found.interval = "20s"
+    found.firing(1, "ToolHubHanging", {**PAGE, "pellucid_provider_id": "git"})
     found.run()
 
 
@@ -228,7 +238,61 @@ def test_down_fires_and_resolves(trial: Make) -> None:
     found.firing(14, "ToolHubDown")
     found.firing(18, "ToolHubDown", PAGE)
     found.firing(30, "ToolHubDown", PAGE)
-    found.firing(32, "ToolHubDown")
+    found.firing(36, "ToolHubDown", PAGE)  # it is kept for 6 min
+    found.firing(38, "ToolHubDown")
+    found.run()
+
+
+def test_a_hub_that_is_back_pages_nobody(trial: Make) -> None:
+    """What happened before is in windows of 5 min still: until it is not, what kept such pages back goes on."""
+    found = trial(
+        {
+            **lookups(grow((1, 5), (0, 25), (1, 20)), cache="miss"),
+            **lookups(late(6, grow((2, 24), (0, 20), start=1)), cache="miss", error="timeout"),
+            f'{OVER}{{{MISS},error_type="timeout"}}': late(6, grow((2, 24), (0, 20), start=1)),
+            **age([*level((0, 6), (29, 25), (0, 20))]),
+            **last_success([*(60.0 * n for n in range(6)), *level((300, 25)), *(60.0 * n for n in range(31, 51))]),
+        }
+    )
+    found.firing(30, "ToolHubDown", PAGE)
+    found.firing(30, "ToolHubHanging", PAGE)
+    pages = 'ALERTS{alertname=~"ToolHubFailing|ToolHubSlow",alertstate="firing",severity="page"}'
+    for minute in range(31, 50):
+        for source in ("ToolHubDown", "ToolHubHanging"):
+            explained = f'ALERTS{{alertname="{source}",alertstate="firing"}}'
+            found.value(minute, f"{pages} unless on (job, pellucid_provider_id) {explained}")
+    found.firing(40, "ToolHubDown")
+    found.firing(40, "ToolHubHanging")
+    found.run()
+
+
+def test_down_although_callers_gave_up(trial: Make) -> None:
+    """Discoveries that were cancelled have no error, and are no success of the hub."""
+    found = trial(
+        {
+            **lookups(grow((2, 60)), cache="miss"),
+            **lookups(late(6, grow((1, 54))), cache="miss", error="timeout"),
+            **last_success(level((300, 61))),
+        }
+    )
+    found.firing(14, "ToolHubDown")
+    found.firing(18, "ToolHubDown", PAGE)
+    found.run()
+
+
+@pytest.mark.parametrize(("after", "fires"), [(120.0, True), (600.0, False)])
+def test_down_after_less_than_is_shipped(trial: Make, tmp_path: Path, after: float, fires: bool) -> None:
+    """A threshold below 10 min holds, although the hub succeeded within the last 10 min."""
+    found = trial(
+        {
+            **lookups(grow((1, 20), (0, 10)), cache="miss"),
+            **lookups(late(20, grow((2, 10))), cache="miss", error="timeout"),
+            **last_success([*(60.0 * n for n in range(21)), *level((1200, 10))]),
+        }
+    )
+    found.rules = tmp_path / "rules.yml"
+    found.rules.write_text(render(Thresholds(hub_down_after=after)))
+    found.firing(25, "ToolHubDown", *([PAGE] if fires else []))
     found.run()
 
 
@@ -311,6 +375,16 @@ def test_catalog_changing_at_the_boundary(trial: Make, times: int, fires: bool) 
     found = trial(changes(late(70, [*range(1, times + 1), *level((times, 80))])))
     found.firing(75, "ToolCatalogChanging", *([TICKET] if fires else []))
     found.firing(140, "ToolCatalogChanging")
+    found.run()
+
+
+@pytest.mark.parametrize(("times", "fires"), [(3, False), (4, True)])
+def test_catalog_changing_is_counted_in_whole_changes(trial: Make, times: int, fires: bool) -> None:
+    """What `increase` estimates for the edges of its window, between scrapes of 40 s, makes no fourth of three."""
+    found = trial(changes([*level((5, 120)), *range(5, 6 + times), *level((5 + times, 40))]))
+    found.interval = "40s"
+    for minute in (90, 91, 92, 93):
+        found.firing(minute, "ToolCatalogChanging", *([TICKET] if fires else []))
     found.run()
 
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socketserver import StreamRequestHandler, ThreadingTCPServer
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 from urllib.parse import parse_qs, urlsplit
@@ -53,10 +54,17 @@ def exemplar(trace_id: str, value: float, at: float) -> dict[str, Any]:
 
 
 class FakePrometheus(ThreadingHTTPServer):
-    """Has four exemplars of any series. Attributes: asked: the selectors; broken: answers with an error."""
+    """Has four exemplars of any series.
+
+    Attributes:
+        asked: The selectors.
+        broken: Answers with an error.
+        cut: Bytes that its answers lack at the end.
+    """
 
     asked: list[str]
     broken = False
+    cut = 0
 
 
 class _Answers(BaseHTTPRequestHandler):
@@ -74,7 +82,7 @@ class _Answers(BaseHTTPRequestHandler):
         self.send_response(503 if self.server.broken else 200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(body[: len(body) - self.server.cut])
 
     def log_message(self, *line: Any) -> None:
         pass
@@ -164,9 +172,12 @@ def test_an_alert_about_none_of_these_stays_as_it_is(relay: str, hook: Webhook, 
     assert prometheus.asked == []
 
 
-def test_alerts_arrive_without_prometheus(relay: str, hook: Webhook, prometheus: FakePrometheus) -> None:
+@pytest.mark.parametrize(("broken", "cut"), [(True, 0), (False, 10)], ids=["answers 503", "ends in an answer"])
+def test_alerts_arrive_without_prometheus(
+    relay: str, hook: Webhook, prometheus: FakePrometheus, broken: bool, cut: int
+) -> None:
     """A lookup that fails costs the link, not the alert."""
-    prometheus.broken = True
+    prometheus.broken, prometheus.cut = broken, cut
     alert = relayed(relay, hook, {"alertname": "ToolHubSlow", "pellucid_provider_id": "hub"}, summary="slow")
     assert alert["annotations"] == {"summary": "slow"}
 
@@ -189,6 +200,24 @@ def test_one_alertmanager_of_two_is_enough(prometheus: FakePrometheus, hook: Web
     )
     with serving(RelayServer(("127.0.0.1", 0), made)) as base:
         relayed(base, hook, {"alertname": "ToolHubSlow", "pellucid_provider_id": "hub"})
+
+
+def test_what_is_no_alertmanager_does_not_keep_them_from_one(prometheus: FakePrometheus, hook: Webhook) -> None:
+    """Another service has its port, and answers with something else than HTTP."""
+
+    class Exchange(StreamRequestHandler):
+        def handle(self) -> None:
+            self.wfile.write(b"SSH-2.0-other\r\n")
+            self.rfile.read()  # until the other side has had enough
+
+    with ThreadingTCPServer(("127.0.0.1", 0), Exchange) as other, serving(other):
+        made = Relay(
+            prometheus=f"http://127.0.0.1:{prometheus.server_port}",
+            alertmanagers=[f"http://127.0.0.1:{other.server_address[1]}", hook.url],
+            traces=TRACES,
+        )
+        with serving(RelayServer(("127.0.0.1", 0), made)) as base:
+            relayed(base, hook, {"alertname": "ToolHubSlow", "pellucid_provider_id": "hub"})
 
 
 @pytest.mark.parametrize("body", [{"alerts": "none"}, [1], "text"])
@@ -221,7 +250,17 @@ def test_prints_what_alertmanager_tells_it(relay: str, capsys: pytest.CaptureFix
     assert shown[1:] == ["    trace: http://j/trace/1", "    runbook: http://r/#x"]
 
 
-@pytest.mark.parametrize("option", [("--prometheus", "ftp://x"), ("--alertmanager", "9093"), ("--port", "1")])
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--prometheus", "ftp://x"),
+        ("--prometheus", "http://["),
+        ("--alertmanager", "9093"),
+        ("--traces", "http://jaeger:166860"),
+        ("--port", "1"),
+        ("--port", "99999"),
+    ],
+)
 def test_says_what_is_wrong_with_its_options(option: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     """What is no URL, or a port that cannot be had, is named."""
     host = ("--host", "192.0.2.1") if option[0] == "--port" else ()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import quote_plus
 
 import pytest
 
@@ -202,7 +204,7 @@ SAID = [
      "c:1 of pellucid does not answer Prometheus: up is 0 instead of 1, for 5 min."),
     ("TargetMissing", "page",
      {f'pellucid_compose_duration_seconds_count{{{HERE},gen_ai_agent_name="support"}}':
-      [*late(50, level((9, 5))), *late(40, [])]}, {"job": "shop"},
+      [*late(50, level((9, 5))), *late(40, [])], f"up{{{HERE}}}": [*level((1, 55)), STALE]}, {"job": "shop"},
      "shop has gone: none of the 1 series that it had within 1 h is left, for 5 min."),
 ]  # fmt: skip
 
@@ -238,6 +240,28 @@ def test_each_alert_names_who_and_how_much(
         found.alerts[0]["exp_alerts"].append(
             {"exp_labels": {**labels, "severity": other.severity, **other.labels}, "exp_annotations": said}
         )
+    found.run()
+
+
+@pytest.mark.parametrize("name", ['say "hi"', "back\\slash", "two\nlines", "Bücher & mehr", "{{ $x }}", "100% %q"])
+def test_names_are_only_text(trial: Make, name: str) -> None:
+    """Whatever a hub is called: its objective is found, and the link leads to its dashboard."""
+    labels = f"{HERE},pellucid_provider_id={json.dumps(name, ensure_ascii=False)}"
+    found = trial(
+        {
+            **gauge("tool_discovery_inflight_age_seconds", 95, labels),
+            **gauge("tool_discovery_objective_seconds", 0.2, labels),
+        }
+    )
+    alert = ALERTS["ToolHubHanging", "page"]
+    annotations = {
+        "summary": f"Tool hub {name} (shop) hangs: a fetch of its tools has been under way for 1m 35s; "
+        "its objective is 200ms.",
+        "description": alert.description,
+        "runbook_url": "https://pellucid.example/docs/runbooks.md#toolhubhanging",
+        "dashboard_url": f"http://localhost:3000/d/pellucid-tool-hubs?var-service=shop&var-provider={quote_plus(name)}",
+    }
+    found.told(85, "ToolHubHanging", {"job": "shop", "pellucid_provider_id": name, "severity": "page"}, annotations)
     found.run()
 
 

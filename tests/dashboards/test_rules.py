@@ -37,7 +37,7 @@ OF_METRICS = {
     for metric in semconv.METRICS
     for suffix in SUFFIXES.get(metric.kind, ("",))
 }
-OF_PROMETHEUS = {"job", "instance", "le"}
+OF_PROMETHEUS = {"job", "instance", "le", "alertname", "alertstate", "missing"}
 
 
 def anchors(page: Path) -> set[str]:
@@ -84,7 +84,7 @@ def test_all_names_exist(rule: Record | Alert) -> None:
     """Series are instruments of `semconv` or recorded, and labels are those that the series of the expression have."""
     found = names_in(rule.expression)
     assert found.metrics
-    assert found.metrics <= {*OF_METRICS, *RECORDS, "up"}
+    assert found.metrics <= {*OF_METRICS, *RECORDS, "up", "ALERTS"}
     of_these = [OF_METRICS[name] for name in found.metrics if name in OF_METRICS]
     recorded = names_of_recorded(found.metrics & RECORDS)
     assert found.labels <= OF_PROMETHEUS.union(recorded, *of_these)
@@ -140,6 +140,20 @@ def test_each_alert_says_what_it_should(alert: Alert) -> None:
     )
 
 
+def test_each_part_of_telemetry_has_advice() -> None:
+    """What the SDK says has failed, and what the page on telemetry lists, is in the runbook."""
+    code = "\n".join(file.read_text() for file in (ROOT / "sdk" / "pellucid").rglob("*.py"))
+    failing = set(re.findall(r'\bfault\("(\w+)"', code))
+    assert {"listener", "recording"} < failing
+    page = (ROOT / "docs" / "telemetry.md").read_text()
+    [listed] = re.findall(r"^\| `pellucid.telemetry.part` .*$", page, re.MULTILINE)
+    runbooks = (ROOT / "docs" / "runbooks.md").read_text()
+    [advice] = re.findall(r"^## TelemetryDropping$.*?^\*\*Silence", runbooks, re.MULTILINE | re.DOTALL)
+    parts = set(re.findall(r"`(\w+)`", listed))
+    assert failing <= parts
+    assert parts <= set(re.findall(r"`(\w+)`", advice))
+
+
 def test_thresholds_are_documented() -> None:
     """Each field, in the order of the fields, and each number in the file comes from there."""
     described = re.findall(r"^        (\w+): ", Thresholds.__doc__ or "", re.MULTILINE)
@@ -191,6 +205,12 @@ def test_scaling_leaves_thresholds_alone() -> None:
     assert "for: 1200ms" in rules
     assert "* 3, 15)" in rules
     assert "pellucid:cost_usd:increase1h > 0.5\n" in rules
+
+
+def test_scaled_alerts_say_their_own_windows() -> None:
+    """A drill's page of the last 3 s does not speak of 5 min."""
+    for rule in (rule for group in all_groups(Context(scale=0.01)) for rule in group.rules if isinstance(rule, Alert)):
+        assert not re.search(r"\b(5m|10m|30m|1h|6h|\d+ min)\b", rule.summary + rule.description), rule.name
 
 
 @pytest.mark.prometheus

@@ -43,6 +43,32 @@ async def work(telemetry: Telemetry, provider: DiscoveryProvider) -> None:
         await agent.run("go")
 
 
+async def test_histograms_of_another_kind_are_not_new(tmp_path: Path) -> None:
+    """Prometheus is told to keep native histograms: what was measured long before has not happened just now."""
+    rules = tmp_path / "rules.yml"
+    rules.write_text(render(scale=0.01))
+    count = "pellucid_tool_discovery_duration_seconds"
+    telemetry = build(Settings(service_name="shop", prometheus=Prometheus(port=0)))
+    try:
+        assert telemetry.prometheus_url is not None
+        config = {
+            "global": {"evaluation_interval": "250ms"},
+            "rule_files": [str(rules)],
+            "scrape_configs": [scrape_config(telemetry.prometheus_url)],
+        }
+        provider = DiscoveryProvider(FakeHub(), id="hub", ttl=0)
+        for _ in range(50):
+            await Agent("main", model=ScriptedModel("done"), providers=[provider], telemetry=telemetry).run("go")
+        ask = partial(anyio.to_thread.run_sync, abandon_on_cancel=True)
+        for name, features in ((f"{count}_count", []), (count, ["native-histograms"])):
+            with prometheus_server(config, features=features, storage=tmp_path / "data") as server:
+                await ask(server.until, partial(server.query, f"{name} offset 4s"))  # longer than the window
+                seen = await ask(server.query, "max_over_time(pellucid:discoveries:increase5m[2m])")
+                assert [float(each["value"][1]) for each in seen] == [0.0]
+    finally:
+        telemetry.shutdown()
+
+
 @pytest.mark.parametrize("features", [[], ["native-histograms"]], ids=["classic", "native"])
 async def test_hubs_that_misbehave_are_told_of(features: list[str], tmp_path: Path) -> None:
     """A slow hub fires as slow, one that hangs before any of its fetches has ended, and nothing else does.

@@ -129,6 +129,20 @@ def test_nobody_has_a_default_password() -> None:
     assert ".env" in (ROOT / ".gitignore").read_text().split()
 
 
+def test_whoever_may_look_may_follow_links_to_traces() -> None:
+    """Links and exemplars lead to Explore, which Grafana opens to viewers only if they may edit for themselves."""
+    texts = [file.read_text() for file in (FILES / "grafana/dashboards").iterdir()]
+    assert any("/explore?" in text for text in texts)
+    assert SERVICES["grafana"]["environment"]["GF_USERS_VIEWERS_CAN_EDIT"] == "true"
+
+
+def test_no_empty_password_is_left_where_it_cannot_be_made(tmp_path: Path) -> None:
+    """Without Python there is no `.env` afterwards, so that the next call makes one."""
+    command = ["make", "-f", str(ROOT / "Makefile"), ".env", "PYTHON=/no/such/python"]
+    assert subprocess.run(command, cwd=tmp_path, check=False, capture_output=True).returncode != 0
+    assert not (tmp_path / ".env").exists()
+
+
 def test_make_writes_a_password_of_its_own(tmp_path: Path) -> None:
     """Two checkouts get two passwords, readable by their owner only; a second call leaves it."""
     found = []

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
-from support.promtool import HERE, Trial, add, grow, late, level
+from support.promtool import HERE, STALE, Trial, add, grow, late, level
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -177,6 +177,14 @@ def test_approvals_waiting_fires_and_resolves(trial: Make) -> None:
     found.run()
 
 
+def test_approvals_waiting_counts_from_the_last_decision(trial: Make) -> None:
+    """Two calls wait all the time, and somebody decided about a third in minute 10."""
+    found = trial({PENDING: level((2, 60)), DECIDED: level((1, 10), (2, 50))})
+    found.firing(24, "ApprovalsWaiting")
+    found.firing(26, "ApprovalsWaiting", APPROVAL)
+    found.run()
+
+
 @pytest.mark.parametrize(("pending", "fires"), [(19, False), (20, True)])
 def test_approvals_that_are_decided_may_be_some(trial: Make, pending: float, fires: bool) -> None:
     """A queue that moves is in order, unless it is long."""
@@ -241,6 +249,39 @@ def test_service_missing_fires_and_resolves(trial: Make) -> None:
     found.firing(22, "TargetMissing", SERVICE)
     found.firing(60, "TargetMissing", SERVICE)
     found.firing(75, "TargetMissing")
+    found.run()
+
+
+@pytest.mark.parametrize("instance", ["a:9464", "b:9464"], ids=["same address", "another"])
+def test_a_service_that_waits_for_work_has_not_gone(trial: Make, instance: str) -> None:
+    """It was restarted at night: it answers Prometheus, and has measured nothing since."""
+    after = UP.replace("a:9464", instance)
+    found = trial(
+        {
+            UP: [*level((1, 10)), 0, STALE],
+            SEEN: [*grow((1, 9)), STALE],
+            after: [*(level((1, 10), (0, 1)) if after == UP else late(11, [])), *level((1, 60))],
+        }
+    )
+    for minute in range(10, 70):
+        found.firing(minute, "TargetMissing")
+    found.run()
+
+
+def test_a_service_that_begins_again_and_again_has_gone(trial: Make) -> None:
+    """Each process lives for a minute, at an address of its own, and none of them gets any work done."""
+    crashes = {UP.replace("a:", f"{n}:"): late(11 + 3 * n, [1, STALE]) for n in range(10)}
+    found = trial({UP: [*level((1, 10)), STALE], SEEN: [*grow((1, 9)), STALE], **crashes})
+    found.firing(20, "TargetMissing", SERVICE)
+    found.run()
+
+
+def test_a_target_that_is_still_to_be_scraped_stays_missing(trial: Make) -> None:
+    """After an hour it is not expected to have measured anything, but somebody has listed it, and nobody mended it."""
+    found = trial({UP: level((1, 10), (0, 110), (1, 10)), SEEN: [*grow((1, 9)), STALE]})
+    found.firing(60, "TargetMissing", TARGET, SERVICE)
+    found.firing(119, "TargetMissing", TARGET)
+    found.firing(121, "TargetMissing")
     found.run()
 
 

@@ -196,6 +196,8 @@ def test_no_secret_is_printed(doctor: Doctor, tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["--timeout", "0"], "more than 0"),
+        (["--timeout", "inf"], "at most 3600"),
+        (["--timeout", "nan"], "more than 0"),
         (["--protocol", "grpc"], "--otlp"),
         (["--signal", "logs"], "--otlp"),
         (["--ca", "/no/such/file"], "no such file"),

@@ -244,6 +244,17 @@ def test_a_target_that_is_down_or_missing_is_named(doctor: Doctor, tmp_path: Pat
 
 
 @pytest.mark.prometheus
+def test_a_target_goes_by_any_name_of_this_machine(doctor: Doctor) -> None:
+    """A Prometheus in a container has another name for it, and is asked about the same port."""
+    with application() as telemetry:
+        target = url(telemetry)
+        with prometheus_server({"scrape_configs": [scrape_config(target)]}) as server:
+            server.until(lambda: server.query("pellucid_tool_discovery_inflight_age_seconds"))
+            report = doctor("--prometheus", server.url, "--metrics", target.replace("127.0.0.1", "localhost"))
+    assert f"target {target} is up" in report.about("Prometheus", "ok")[1], report.text
+
+
+@pytest.mark.prometheus
 def test_targets_are_found_by_any_name_of_their_job(doctor: Doctor, tmp_path: Path) -> None:
     """A job that has Pellucid's series is asked for without `--metrics`, and still when it has gone since."""
     with application() as telemetry:

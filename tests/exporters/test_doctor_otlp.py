@@ -209,6 +209,7 @@ def test_each_answer_of_http_has_its_remedy(doctor: Doctor, status: int, words: 
         report = doctor("--otlp", receiver.endpoint)
     assert receiver.asked == 3
     assert_all_wrong(report.about("OTLP"), f"answered {status}", words)
+    assert "[redacted]" not in report.text
 
 
 def test_one_signal_that_is_refused_keeps_no_other_from_being_asked(doctor: Doctor) -> None:
@@ -244,6 +245,19 @@ def test_a_web_server_is_no_collector(doctor: Doctor) -> None:
         server.always(lambda asked: answer_json({"hello": "world"}))
         report = doctor("--otlp", server.url)
     assert_all_wrong(report.about("OTLP"), "no OTLP receiver")
+
+
+@pytest.mark.parametrize("address", ["http://[::1", "http://collector:43180000", "collector"])
+def test_what_is_no_address_is_refused(doctor: Doctor, address: str, protocol: str) -> None:
+    """In an option and in the environment, with how to write it, and never as a bug of the command."""
+    by_option = doctor("--otlp", address, "--protocol", protocol)
+    there = [("OTEL_EXPORTER_OTLP_ENDPOINT", address), ("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)]
+    by_variable = doctor(variables=there, timeout=1.0)
+    for report in (by_option, by_variable):
+        assert report.code == 1
+        assert "write it as http://host:port" in report.text
+        assert "report it as a bug" not in report.text
+        assert "see the collector's log" not in report.text
 
 
 def test_without_a_collector_it_says_how_to_ask(doctor: Doctor) -> None:

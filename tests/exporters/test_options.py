@@ -70,6 +70,8 @@ def test_protocols_of_signals(monkeypatch: pytest.MonkeyPatch) -> None:
     ("options", "message"),
     [
         (lambda: Otlp(endpoint="collector:4318"), "is not a URL"),
+        (lambda: Otlp(endpoint="http://[::1"), "is not a URL"),
+        (lambda: Otlp(endpoint="http://collector:43180000"), "is not a URL"),
         (lambda: Otlp(endpoint="http://collector:4318/v1/traces"), "give the base URL"),
         (lambda: Otlp(protocol="http/json"), "use one of http/protobuf, grpc"),  # type: ignore[arg-type]  # on purpose
         (lambda: Otlp(timeout=0), "more than 0 seconds"),

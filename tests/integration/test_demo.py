@@ -13,6 +13,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from pellucid.cli import main
 from pellucid_exporters.demo.script import read_log
 from support.otlp_receiver import attributes_of, otlp_receiver
 
@@ -261,6 +262,25 @@ def is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--repeat", "nan"), "'nan' is not a number of seconds from 0 to 86400"),
+        (("--repeat=-1",), "'-1' is not a number of seconds"),
+        (("--repeat", "1e300"), "'1e300' is not a number of seconds"),
+        (("--repeat", "5", "--serve"), "not allowed with argument --repeat"),
+    ],
+)
+def test_refuses_what_cannot_be_repeated(
+    capsys: pytest.CaptureFixture[str], options: tuple[str, ...], problem: str
+) -> None:
+    """A pause that is none, and `--serve` beside it, which would wait after the first round."""
+    with pytest.raises(SystemExit) as exit_:
+        main(["demo", *options])
+    assert exit_.value.code == 2
+    assert problem in capsys.readouterr().err
 
 
 def test_reads_messages_that_look_like_the_log_itself() -> None:

@@ -16,6 +16,7 @@ from pellucid.cli import GROUP, Command, main
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Callable
+    from pathlib import Path
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -107,6 +108,27 @@ def test_failures_are_messages_and_exit_codes(
     install(name)
     assert main([name.lower()]) == code
     assert capsys.readouterr().err == message
+
+
+def test_two_packages_with_the_same_command_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A command that two installed packages declare is not run: both are named, with the remedy; the others work."""
+    for package, lines in (("one", ["greet = {}:GREET", "failing = {}:FAILING"]), ("two", ["hello = {}:GREET"])):
+        info = tmp_path / f"{package}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text("\n".join([f"[{GROUP}]", *lines]).replace("{}", __name__))
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SystemExit) as exit_:
+        main(["greet"])
+    err = capsys.readouterr().err
+    assert exit_.value.code == 2
+    both = f"one ({__name__}:GREET) and two ({__name__}:GREET)"
+    remedy = "uninstall the package that you do not need: pip uninstall NAME"
+    assert f"pellucid: subcommand 'greet' is declared more than once, by {both}; {remedy}\n" in err
+    assert "invalid choice: 'greet'" in err
+    assert main(["failing"]) == 1
 
 
 def test_a_broken_command_does_not_break_the_others(

@@ -21,6 +21,8 @@ from pellucid import (
     DiscoveryTimeout,
     Identity,
     Tool,
+    ToolProvider,
+    gated_tools,
     semconv,
 )
 from pellucid.events import ToolsCatalogStale
@@ -38,7 +40,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 CTX = DiscoveryContext()
 
 
-async def ask(telemetry: Captured, provider: DiscoveryProvider, within: float | None = 30) -> list[str]:
+async def ask(telemetry: Captured, provider: ToolProvider, within: float | None = 30) -> list[str]:
     """Ask within a boundary, as a run does, and return names."""
     scope = Scope(run_id="r1", pipeline=telemetry)
     token = enter_scope(scope)
@@ -366,6 +368,21 @@ async def test_what_is_known_of_a_hub_is_exported(telemetry: Captured) -> None:
     assert telemetry.value(semconv.DISCOVERY_LAST_SUCCESS, pellucid_provider_id="hub") > 1.7e9
     found = attributes(telemetry.span("discover_tools hub"))
     assert (found[semconv.SERVER_ADDRESS], found[semconv.SERVER_PORT]) == ("hub.example.com", 8443)
+
+
+async def test_a_gate_before_a_cache_succeeds_when_the_hub_does(telemetry: Captured) -> None:
+    """What it lets through of an old catalogue is no round trip: that the hub is down must not be hidden by it."""
+    clock = Clock()
+    hub = FakeHub(named("a"), faults=[None, OSError("down")])
+    cached = DiscoveryProvider(hub, id="hub", ttl=10, stale_if_error=3600, clock=clock)
+    gate = gated_tools(cached, lambda tool, ctx: True)
+    await ask(telemetry, gate)
+    before = telemetry.value(semconv.DISCOVERY_LAST_SUCCESS, pellucid_provider_id=gate.id)
+    for advance, cache in ((0, "hit"), (60, "stale")):
+        clock.now += advance
+        assert await ask(telemetry, gate) == ["a"]
+        assert attributes(telemetry.find("discover_tools")[-1])[semconv.DISCOVERY_CACHE] == cache
+    assert telemetry.value(semconv.DISCOVERY_LAST_SUCCESS, pellucid_provider_id=gate.id) == before
 
 
 @pytest.mark.parametrize(("objective", "over"), [(0.0019, 1), (0.002, 0)])

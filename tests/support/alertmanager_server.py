@@ -16,6 +16,7 @@ from support.prometheus_server import listening, program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from socketserver import TCPServer
 
 
 class Webhook:
@@ -67,12 +68,12 @@ def webhook() -> Iterator[Webhook]:
 
 
 @contextmanager
-def serving(server: ThreadingHTTPServer) -> Iterator[str]:
+def serving(server: TCPServer) -> Iterator[str]:
     """Serve from a thread until the end of the block; the value is the base URL."""
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield f"http://127.0.0.1:{server.server_address[1]}"
     finally:
         server.shutdown()
         thread.join()

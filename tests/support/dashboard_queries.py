@@ -42,7 +42,9 @@ class Asked:
 
     def filled_in(self, window: str = "1m") -> str:
         """Return the query with values for the variables."""
-        expr = self.expr.replace("$__rate_interval", window).replace("$__range", window)
+        seconds = int(window[:-1]) * {"s": 1, "m": 60, "h": 3600}[window[-1]]
+        expr = self.expr.replace("$__rate_interval_ms", str(1000 * seconds)).replace("$__range_s", str(seconds))
+        expr = expr.replace("$__rate_interval", window).replace("$__range", window)
         for name, value in self.values.items():
             expr = expr.replace(f"${name}", value)
         return expr

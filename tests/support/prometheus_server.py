@@ -83,12 +83,15 @@ def program(name: str) -> str:
 
 
 @contextmanager
-def prometheus_server(config: Mapping[str, Any], *, features: Sequence[str] = ()) -> Iterator[PrometheusServer]:
+def prometheus_server(
+    config: Mapping[str, Any], *, features: Sequence[str] = (), storage: Path | None = None
+) -> Iterator[PrometheusServer]:
     """Run Prometheus until the end of the block.
 
     Args:
         config: Its configuration; paths in it must be absolute.
         features: What to enable by `--enable-feature`.
+        storage: Where it keeps its data for the next one; nowhere unless given.
     """
     with tempfile.TemporaryDirectory(prefix="prometheus-") as directory:
         file = Path(directory, "prometheus.yml")
@@ -96,7 +99,7 @@ def prometheus_server(config: Mapping[str, Any], *, features: Sequence[str] = ()
         command = [
             program("prometheus"),
             f"--config.file={file}",
-            f"--storage.tsdb.path={directory}/data",
+            f"--storage.tsdb.path={storage or Path(directory, 'data')}",
             "--web.listen-address=127.0.0.1:0",
             "--rules.alert.resend-delay=5s",  # instead of a minute, in which nobody hears of a trace that came second
             *([f"--enable-feature={','.join(features)}"] if features else []),

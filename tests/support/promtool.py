@@ -56,11 +56,17 @@ class Firing:
 
 @dataclass(slots=True, kw_only=True)
 class Trial:
-    """Series, and what rules make of them. Attributes: series: a value for each minute, `None` where there is none."""
+    """Series, and what rules make of them.
+
+    Attributes:
+        series: A value for each minute, `None` where there is none.
+        interval: Between two values, if it is not a minute.
+    """
 
     tmp_path: Path
     series: dict[str, Sequence[float | None]]
     rules: Path = RULES_FILE
+    interval: str = "1m"
     asked: list[dict[str, Any]] = field(default_factory=list)
     alerts: list[dict[str, Any]] = field(default_factory=list)
 
@@ -88,7 +94,7 @@ class Trial:
         """Have promtool try it, and fail with what it says."""
         series = [{"series": name, "values": " ".join(map(_text, values))} for name, values in self.series.items()]
         one = {
-            "interval": "1m",
+            "interval": self.interval,
             "input_series": series,
             "promql_expr_test": self.asked,
             "alert_rule_test": self.alerts,

@@ -22,7 +22,7 @@ from pellucid_dashboards.grafana.panels import (
 from pellucid_dashboards.grafana.promql import (
     AGENT,
     FAILED,
-    REFUSED,
+    MADE,
     ROUND_TRIP,
     SERVICE,
     SHOWN,
@@ -57,6 +57,7 @@ _NAMES: Final = (
 )
 ALERTS: Final = f'alertname=~"{"|".join(_NAMES)}"'
 """The alerts of the shipped rules."""
+_NOT_HALTED: Final = f'{label(semconv.ERROR_TYPE)}!="policy_halt"'
 
 
 def dashboard() -> dict[str, Any]:
@@ -73,7 +74,7 @@ def dashboard() -> dict[str, Any]:
             Shelf(panels=[_agents()]),
         ],
         chosen_by=["agent", TRACED],
-        annotations=[alert_annotation(ALERTS)],
+        annotations=[alert_annotation(ALERTS, SERVICE)],
     )
 
 
@@ -81,18 +82,25 @@ def _wrong() -> Panel:
     provider = (semconv.PROVIDER_ID,)
     p95 = quantile(0.95, semconv.DISCOVERY_DURATION, SERVICE, *ROUND_TRIP, by=provider)
     objective = grouped("max", select(series(semconv.DISCOVERY_OBJECTIVE), SERVICE), provider)
-    firing = select("ALERTS", ALERTS, 'alertstate="firing"')
-    refused = f'{label(semconv.ERROR_TYPE)}!~"{REFUSED}"'
+    firing = select("ALERTS", ALERTS, SERVICE, 'alertstate="firing"')
     waiting = grouped("sum", select(series(semconv.APPROVAL_PENDING), SERVICE), ())
     columns = [
         Column(name="Alerts firing", expr=or_none(f"count({firing})"), unit="none", red=1),
-        Column(name="Runs failed", expr=_failed(semconv.AGENT_DURATION, AGENT), unit="percentunit", red=0.05),
+        Column(
+            name="Runs failed",
+            expr=share(
+                calls(semconv.AGENT_DURATION, SERVICE, AGENT, FAILED, _NOT_HALTED),
+                calls(semconv.AGENT_DURATION, SERVICE, AGENT),
+            ),
+            unit="percentunit",
+            red=0.05,
+        ),
         Column(name="Model calls failed", expr=_failed(semconv.OPERATION_DURATION), unit="percentunit", red=0.05),
         Column(
             name="Tool calls failed",
             expr=share(
-                calls(semconv.TOOL_DURATION, SERVICE, AGENT, FAILED, refused),
-                calls(semconv.TOOL_DURATION, SERVICE, AGENT),
+                calls(semconv.TOOL_DURATION, SERVICE, AGENT, FAILED, MADE),
+                calls(semconv.TOOL_DURATION, SERVICE, AGENT, MADE),
             ),
             unit="percentunit",
             red=0.05,
@@ -128,7 +136,7 @@ def _alerts() -> Panel:
         "Alerts",
         "Which alert is pending or firing, and since when?",
         ALERT_STATES,
-        Query(expr=or_none(alerts(ALERTS, by=("alertname",)), "alertname"), legend="{{alertname}}"),
+        Query(expr=or_none(alerts(ALERTS, SERVICE, by=("alertname",)), "alertname"), legend="{{alertname}}"),
     )
 
 
@@ -181,7 +189,7 @@ def _agents() -> Panel:
     agent = (semconv.AGENT_NAME,)
     here = (SERVICE, AGENT)
     runs = calls(semconv.AGENT_DURATION, *here, by=agent, window=SHOWN)
-    failed = calls(semconv.AGENT_DURATION, *here, FAILED, by=agent, window=SHOWN)
+    failed = calls(semconv.AGENT_DURATION, *here, FAILED, _NOT_HALTED, by=agent, window=SHOWN)
     p50, p95 = (quantile(each, semconv.AGENT_DURATION, *here, by=agent, window=SHOWN) for each in (0.5, 0.95))
     iterations = mean(semconv.RUN_ITERATIONS, *here, by=agent, window=SHOWN)
     columns = [

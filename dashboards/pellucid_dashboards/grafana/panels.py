@@ -21,7 +21,7 @@ from grafana_foundation_sdk.models.dashboard import (
 from grafana_foundation_sdk.models.heatmap import HeatmapColorMode, HeatmapColorScale
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from pellucid_dashboards.grafana.promql import quantile
+from pellucid_dashboards.grafana.promql import WINDOW, quantile
 from pellucid_dashboards.grafana.variables import PROMETHEUS
 from pellucid_dashboards.names import label
 
@@ -43,6 +43,8 @@ WITH_EXEMPLARS: Final = 0.95
 GREEN: Final = "green"
 ORANGE: Final = "orange"
 RED: Final = "red"
+STEP: Final = "1m"
+"""The shortest interval of rates: SDKs export metrics once a minute, and `$__rate_interval` is four intervals."""
 ALERT_STATES: Final = {0: ("quiet", GREEN), 1: ("pending", ORANGE), 2: ("firing", RED)}
 
 
@@ -165,7 +167,7 @@ def heat(title: str, question: str, unit: str, expr: str) -> heatmap.Panel:
     panel.y_axis(heatmap.YAxisConfig().unit(unit).axis_placement(common.AxisPlacement.LEFT))
     panel.exemplars_color("rgba(255,0,255,0.7)").show_legend()
     query = _query(Query(expr=expr, legend="{{le}}", exemplar=True), 0).range().format(PromQueryFormat.HEATMAP)
-    return _asked(panel.with_target(query), title, question, unit, ())
+    return _asked(panel.with_target(query.interval(STEP)), title, question, unit, ())
 
 
 def states(title: str, question: str, texts: Mapping[int, tuple[str, str]], *queries: Query) -> statetimeline.Panel:
@@ -179,8 +181,10 @@ def states(title: str, question: str, texts: Mapping[int, tuple[str, str]], *que
 
 
 def _asked(panel: AnyPanel, title: str, question: str, unit: str, queries: Sequence[Query]) -> AnyPanel:
+    has_rates = any(WINDOW in query.expr for query in queries)
     for number, query in enumerate(queries):
-        panel.with_target(_query(query, number).range())
+        asked = _query(query, number).range()
+        panel.with_target(asked.interval(STEP) if has_rates else asked)
     return panel.title(title).description(question).unit(unit).datasource(PROMETHEUS)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pellucid import semconv
-from pellucid_dashboards.names import label, series
+from pellucid_dashboards.names import REFUSALS, label, series
 
 if TYPE_CHECKING:
     from pellucid.semconv import Metric
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 WINDOW: Final = "$__rate_interval"
 SHOWN: Final = "$__range"
 """The whole time that the dashboard shows."""
+_SECONDS: Final = {WINDOW: "($__rate_interval_ms / 1000)", SHOWN: "$__range_s"}
 SERVICE: Final = 'job=~"$service"'
 AGENT: Final = f'{label(semconv.AGENT_NAME)}=~"$agent"'
 PROVIDER: Final = f'{label(semconv.PROVIDER_ID)}=~"$provider"'
@@ -25,8 +26,14 @@ TOOL: Final = f'{label(semconv.TOOL_NAME)}=~"$tool"'
 
 SUCCEEDED: Final = f'{label(semconv.ERROR_TYPE)}=""'
 FAILED: Final = f'{label(semconv.ERROR_TYPE)}!=""'
-HUB: Final = f'{label(semconv.PROVIDER_KIND)}!~"static|gated|skill|combined|registry"'
-"""Providers that ask somebody else for their tools."""
+_KIND: Final = label(semconv.PROVIDER_KIND)
+_ID: Final = label(semconv.PROVIDER_ID)
+SINGLE: Final = f'{_KIND}!="combined",{_ID}!~"(gated[(])+combined[(].*"'
+"""Providers that are not made of others, whose discoveries are counted one by one."""
+HUB: Final = (
+    f'{_KIND}!~"static|skill|combined|registry",{_ID}!~"(gated[(])+(static[)]|skill-scoped:|combined[(]|registry[)]).*"'
+)
+"""Providers that ask somebody else for their tools, also through a gate."""
 NOT_ASKED: Final = "backoff|circuit_open"
 """Values of `error.type` of discoveries that failed without a question to the hub."""
 ROUND_TRIP: Final = (
@@ -35,8 +42,10 @@ ROUND_TRIP: Final = (
     f'{label(semconv.ERROR_TYPE)}!~"{NOT_ASKED}"',
 )
 """Discoveries for which the hub was really asked."""
-REFUSED: Final = "permission_denied|policy_halt|approval.*"
-"""Values of `error.type` of tool calls that a person or a policy did not let through; they are not failures."""
+REFUSED: Final = f'{label(semconv.ERROR_TYPE)}=~"{"|".join(REFUSALS)}"'
+"""Tool calls that were never made."""
+MADE: Final = f'{label(semconv.ERROR_TYPE)}!~"{"|".join(REFUSALS)}"'
+"""Tool calls that were made, as the alert `ToolFailing` counts them."""
 
 
 def select(name: str, *where: str) -> str:
@@ -52,7 +61,9 @@ def grouped(function: str, expression: str, by: tuple[str, ...]) -> str:
 
 def rate(metric: Metric, *where: str, by: tuple[str, ...] = (), window: str = WINDOW) -> str:
     """Return how fast a counter grows, per second."""
-    return grouped("sum", f"rate({select(series(metric), *where)}[{window}])", by)
+    counter = select(series(metric), *where)
+    begun = f"({_new(counter, window, counter)}) / {_SECONDS[window]}"
+    return grouped("sum", f"{begun} or rate({counter}[{window}])", by)
 
 
 def calls(metric: Metric, *where: str, by: tuple[str, ...] = (), window: str = WINDOW) -> str:
@@ -81,6 +92,12 @@ def quantile(share: float, metric: Metric, *where: str, by: tuple[str, ...] = ()
 def distribution(metric: Metric, *where: str) -> str:
     """Return what a heat map shows: native histograms, or one series for each bucket where there are none."""
     return f"{_native(metric, where, (), WINDOW)} or on () {_classic(metric, '_bucket', where, ('le',), WINDOW)}"
+
+
+def of_agents(series_of_processes: str, *on: str) -> str:
+    """Return those series whose labels `on` are also those of a process with agents."""
+    composed = (select(series(semconv.COMPOSE_DURATION, suffix)) for suffix in ("", "_count"))
+    return f"{series_of_processes} and on ({', '.join(on)}) ({' or '.join(composed)})"
 
 
 def share(part: str, whole: str) -> str:
@@ -116,7 +133,20 @@ def values(metric: Metric, attribute: str, *where: str) -> str:
 
 
 def _both(function: str, suffix: str, metric: Metric, where: tuple[str, ...], by: tuple[str, ...], window: str) -> str:
-    return f"({function}({_native(metric, where, by, window)}) or {_classic(metric, suffix, where, by, window)})"
+    native, classic = select(series(metric), *where), select(series(metric, suffix), *where)
+    new_native, new_classic = (_new(each, window, native, classic) for each in (native, classic))
+    from_native = f"{function}({new_native}) / {_SECONDS[window]} or {function}(rate({native}[{window}]))"
+    from_classic = f"({new_classic}) / {_SECONDS[window]} or rate({classic}[{window}])"
+    return f"({grouped('sum', from_native, by)} or {grouped('sum', from_classic, by)})"
+
+
+def _new(name: str, window: str, *before: str) -> str:
+    """Return series of processes that are not new, if these are: `rate` does not see what a series begins with.
+
+    A histogram that changes from classic to native, or back, is not new.
+    """
+    unless = "".join(f" unless {each} offset {window}" for each in before)
+    return f"{name}{unless} and on (job, instance) target_info offset {window}"
 
 
 def _native(metric: Metric, where: tuple[str, ...], by: tuple[str, ...], window: str) -> str:

@@ -14,6 +14,7 @@ from pellucid_dashboards.grafana.promql import (
     MODEL,
     SERVICE,
     SHOWN,
+    SINGLE,
     calls,
     mean,
     or_none,
@@ -49,7 +50,7 @@ def dashboard() -> dict[str, Any]:
 
 def _phases() -> Panel:
     phases = {
-        semconv.DISCOVERY: total(semconv.DISCOVERY_DURATION, SERVICE),
+        semconv.DISCOVERY: total(semconv.DISCOVERY_DURATION, SERVICE, SINGLE),
         semconv.COMPOSE: total(semconv.COMPOSE_DURATION, SERVICE, AGENT),
         semconv.INFERENCE: total(semconv.OPERATION_DURATION, SERVICE, MODEL),
         semconv.DISPATCH: total(semconv.TOOL_DURATION, SERVICE, AGENT),

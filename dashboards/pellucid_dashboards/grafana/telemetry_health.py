@@ -7,7 +7,7 @@ from typing import Any, Final
 from pellucid import semconv
 from pellucid_dashboards.grafana.assembly import Shelf, assemble
 from pellucid_dashboards.grafana.panels import Panel, Query, as_legend, lines
-from pellucid_dashboards.grafana.promql import SERVICE, or_none, rate
+from pellucid_dashboards.grafana.promql import SERVICE, grouped, of_agents, or_none, rate
 
 UID: Final = "pellucid-telemetry-health"
 
@@ -28,7 +28,7 @@ def _processes() -> Panel:
         "Processes that report",
         "Does every process of every service still send its metrics, or answer scrapes?",
         "none",
-        Query(expr=f"count by (job) (target_info{{{SERVICE}}})", legend="{{job}}"),
+        Query(expr=grouped("count", of_agents(f"target_info{{{SERVICE}}}", "job"), ("job",)), legend="{{job}}"),
         stacked=True,
     )
 

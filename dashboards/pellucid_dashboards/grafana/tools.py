@@ -12,6 +12,7 @@ from pellucid_dashboards.grafana.panels import Column, Panel, Query, as_legend, 
 from pellucid_dashboards.grafana.promql import (
     AGENT,
     FAILED,
+    MADE,
     PROVIDER,
     REFUSED,
     SERVICE,
@@ -31,7 +32,6 @@ UID: Final = "pellucid-tools"
 _BY: Final = (semconv.TOOL_NAME,)
 _LEGEND: Final = as_legend(semconv.TOOL_NAME)
 _HERE: Final = (SERVICE, AGENT, PROVIDER, TOOL)
-_ERROR: Final = label(semconv.ERROR_TYPE)
 
 
 def dashboard() -> dict[str, Any]:
@@ -51,8 +51,8 @@ def dashboard() -> dict[str, Any]:
 
 
 def _tools() -> Panel:
-    made = calls(semconv.TOOL_DURATION, *_HERE, by=_BY, window=SHOWN)
-    failed = calls(semconv.TOOL_DURATION, *_HERE, FAILED, f'{_ERROR}!~"{REFUSED}"', by=_BY, window=SHOWN)
+    made = calls(semconv.TOOL_DURATION, *_HERE, MADE, by=_BY, window=SHOWN)
+    failed = calls(semconv.TOOL_DURATION, *_HERE, FAILED, MADE, by=_BY, window=SHOWN)
     columns = [
         Column(name="Calls per minute", expr=f"60 * {made}", unit="cpm", decimals=1),
         Column(name="Failed", expr=share(failed, made), unit="percentunit", red=0.05),
@@ -88,17 +88,17 @@ def _durations() -> Panel:
 def _failures() -> Panel:
     return _by_error(
         "Failures",
-        "How many calls fail in a minute, and how? What a person or a policy refused is not counted here.",
+        "How many calls fail in a minute, and how? What was refused is not counted here.",
         FAILED,
-        f'{_ERROR}!~"{REFUSED}"',
+        MADE,
     )
 
 
 def _refusals() -> Panel:
     return _by_error(
         "Refused calls",
-        "How many calls does a person or a policy refuse in a minute?",
-        f'{_ERROR}=~"{REFUSED}"',
+        "How many calls in a minute are not made: a person, a policy or a limit refuses, or there is no such tool?",
+        REFUSED,
     )
 
 

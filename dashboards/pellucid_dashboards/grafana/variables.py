@@ -10,7 +10,7 @@ from grafana_foundation_sdk.models.dashboard import VariableHide, VariableOption
 
 from pellucid import semconv
 from pellucid_dashboards.grafana.links import TRACED
-from pellucid_dashboards.grafana.promql import HUB, SERVICE, values
+from pellucid_dashboards.grafana.promql import HUB, SERVICE, of_agents, values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ def variables(names: Sequence[str]) -> list[QueryVariable]:
     The name `hub` is a `provider` too, but one that asks somebody else; there `All` means these alone. `traced` is
     hidden: links to traces need it.
     """
-    service = _choice("service", "Service", "label_values(target_info, job)").all_value(".*")
+    service = _choice("service", "Service", values(semconv.COMPOSE_DURATION, "job")).all_value(".*")
     return [service, *map(_variable, names)]
 
 
@@ -64,11 +64,13 @@ def _traced() -> QueryVariable:
     """Return `service.name`, which Jaeger goes by, of the first service that is chosen.
 
     A scraped service says it in `target_info`; of one that pushes, Prometheus makes it the job, after a namespace.
+    Whatever else is scraped may have a `target_info`, as collectors do.
     """
-    pushed = 'label_replace({}, "service_name", "$1", "job", "(?:.*/)?(.*)")'
-    selector = f"target_info{{{SERVICE}}}"
-    scraped = f'target_info{{{SERVICE},service_name!=""}}'
-    query = f"group by (service_name) ({scraped}) or on () group by (service_name) ({pushed.format(selector)})"
+    scraped, every = (
+        of_agents(f"target_info{{{where}}}", "job", "instance") for where in (f'{SERVICE},service_name!=""', SERVICE)
+    )
+    pushed = f'label_replace({every}, "service_name", "$1", "job", "(?:.*/)?(.*)")'
+    query = f"group by (service_name) ({scraped}) or on () group by (service_name) ({pushed})"
     return (
         _query(TRACED, f"query_result({query})")
         .regex('/service_name="([^"]+)"/')

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from pellucid.cli import Command
 from pellucid.errors import ConfigError
 from pellucid_dashboards.relay.enriching import Relay
 from pellucid_dashboards.relay.server import RelayServer
+from pellucid_exporters.urls import is_url
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -52,19 +52,19 @@ def run(options: Namespace) -> int:
     )
     try:
         server = RelayServer((options.host, options.port), relay)
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         raise ConfigError(
-            f"listening on {options.host}:{options.port} failed: {error.strerror}; give another --port"
+            f"listening on {options.host} --port {options.port} failed: {error}; give another --port or --host"
         ) from error
     with server:
-        print(f"Relaying alerts from http://{options.host}:{server.server_port}/api/v2/alerts", flush=True)  # noqa: T201  (a command line tool)
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        print(f"Relaying alerts from http://{host}:{server.server_port}/api/v2/alerts", flush=True)  # noqa: T201  (a command line tool)
         server.serve_forever()
     return 0
 
 
 def _checked(option: str, url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if not is_url(url):
         raise ConfigError(f"{option} {url!r} is not a URL like http://localhost:9090")
     return url
 

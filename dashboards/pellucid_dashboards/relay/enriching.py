@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any, Final, TypeAlias
 from urllib.error import URLError
 from urllib.request import Request, urlopen
@@ -98,5 +99,5 @@ def _deliver(alertmanager: str, alerts: Sequence[Alert]) -> str | None:
     try:
         with urlopen(request, timeout=DELIVERY):  # noqa: S310  (checked to be HTTP by the command)
             return None
-    except (URLError, OSError) as error:
+    except (URLError, OSError, HTTPException) as error:
         return f"posting alerts to {url} failed: {error}"

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Final
 from urllib.error import URLError
 from urllib.parse import urlencode
@@ -98,7 +99,7 @@ def read_exemplars(prometheus: str, query: str, timeout: float) -> list[Exemplar
             for each in of["exemplars"]
             if _is_trace_id(each["labels"].get("trace_id"))
         ]
-    except (URLError, OSError, ValueError, KeyError, TypeError) as error:
+    except (URLError, OSError, HTTPException, ValueError, KeyError, TypeError) as error:
         raise TraceLookupError(f"asking {url} for exemplars failed: {error!r}") from error
 
 

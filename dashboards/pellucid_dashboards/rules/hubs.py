@@ -13,6 +13,7 @@ from pellucid_dashboards.rules.discovery import (
     HUB,
     ROUND_TRIPS,
     SUCCEEDED,
+    WINDOWS,
     discoveries,
     duration_of,
     over_objective,
@@ -31,6 +32,8 @@ _DASHBOARD: Final = words.dashboard("pellucid-tool-hubs", provider=_PROVIDER)
 _OBJECTIVE: Final = asked(
     f"max({select(semconv.DISCOVERY_OBJECTIVE)}{{%s}})", _OWN, "humanizeDuration", "none declared"
 )
+_AFTERMATH: Final = 360.0
+"""Seconds for which what kept other pages back goes on: windows of 5 min still see what is over."""
 _P95: Final = asked(f"{duration_of(95)}{{%s}}", _OWN, "humanizeDuration", "unknown")
 
 
@@ -51,6 +54,7 @@ def _slow(
     context: Context, burn: str, factor: float, windows: tuple[str, str], severity: Severity, after: float
 ) -> Alert:
     short, long = windows
+    recent = context.window(WINDOWS[short])
     thresholds = context.thresholds
     limit = factor * thresholds.slow_budget
     return Alert(
@@ -63,10 +67,10 @@ and on ({HUB}) {round_trips(long)} >= {number(thresholds.slow_min_round_trips)}
         severity=severity,
         after=after,
         labels={"burn": burn},
-        summary=f"{words.HUB} is slow: {words.SHARE} of its round trips in {short} took longer than its objective of "
+        summary=f"{words.HUB} is slow: {words.SHARE} of its round trips in {recent} took longer than its objective of "
         f"{_OBJECTIVE}; p95 is {_P95}.",
         description=f"At most {share(thresholds.slow_budget)} of round trips should take longer than what the hub "
-        f"declared. More than {share(limit)} did in the last {short} and in the last {long}, "
+        f"declared. More than {share(limit)} did in the last {recent} and in the last {context.window(WINDOWS[long])}, "
         f"{factor:g} times as many. Runs wait for them.",
         dashboard=_DASHBOARD,
     )
@@ -74,7 +78,8 @@ and on ({HUB}) {round_trips(long)} >= {number(thresholds.slow_min_round_trips)}
 
 def _hanging(context: Context) -> Alert:
     thresholds = context.thresholds
-    age = f"max by ({HUB}) ({select(semconv.DISCOVERY_INFLIGHT_AGE)})"
+    seen = select(semconv.DISCOVERY_INFLIGHT_AGE)
+    age = f"max by ({HUB}) (max_over_time({seen}[{context.window(60)}]))"
     objective = f"max by ({HUB}) ({select(semconv.DISCOVERY_OBJECTIVE)})"
     return Alert(
         name="ToolHubHanging",
@@ -86,7 +91,7 @@ def _hanging(context: Context) -> Alert:
 """,
         severity="page",
         after=0.0,
-        keep=120.0,  # each attempt is ended by its timeout, and the next one is young for a while
+        keep=_AFTERMATH,  # also: each attempt is ended by its timeout, and the next one is young for a while
         summary=f"{words.HUB} hangs: a fetch of its tools has been under way for {words.DURATION}; "
         f"its objective is {_OBJECTIVE}.",
         description=f"It has not answered for more than {seconds(thresholds.hanging_after)}, and for more than "
@@ -98,6 +103,7 @@ def _hanging(context: Context) -> Alert:
 
 def _failing(context: Context) -> Alert:
     thresholds = context.thresholds
+    five = context.window(300)
     failed = summed(discoveries("5m"), HUB, *ROUND_TRIPS, FAILED)
     return Alert(
         name="ToolHubFailing",
@@ -107,7 +113,7 @@ and on ({HUB}) {failed} >= {number(thresholds.hub_failing_min)}
 """,
         severity="page",
         after=120.0,
-        summary=f"{words.HUB} fails: {words.SHARE} of its round trips in 5m; the limit is "
+        summary=f"{words.HUB} fails: {words.SHARE} of its round trips in {five}; the limit is "
         f"{share(thresholds.hub_failing)}.",
         description="Unless a reliability rule or stale_if_error stands in for it, each failure ends a run.",
         dashboard=_DASHBOARD,
@@ -116,6 +122,7 @@ and on ({HUB}) {failed} >= {number(thresholds.hub_failing_min)}
 
 def _down(context: Context) -> Alert:
     thresholds = context.thresholds
+    ten = context.window(600)
     failed = summed(discoveries("10m"), HUB, FAILED)
     stale = summed(discoveries("10m"), HUB, where(semconv.DISCOVERY_CACHE, "=", "stale"), SUCCEEDED)
     succeeded = summed(discoveries("10m"), HUB, *ROUND_TRIPS, SUCCEEDED)
@@ -134,13 +141,15 @@ def _down(context: Context) -> Alert:
   or on ({HUB}) {failed}
   or on ({HUB}) {stale}
 ) >= {number(thresholds.hub_down_min)}
-unless on ({HUB}) {succeeded} > 0
+unless on ({HUB}) ({succeeded} > 0 unless on ({HUB}) {last})
 unless on ({HUB}) time() - {last} < {number(thresholds.hub_down_after * context.scale)}
 """,
         severity="page",
         after=60.0,
-        summary=f"{words.HUB} is down: {words.NUMBER} attempts in 10m got nothing new from it; its last success is "
-        f"{since} ago, the limit {seconds(thresholds.hub_down_after)}, its latency objective {_OBJECTIVE}.",
+        keep=_AFTERMATH,
+        summary=f"{words.HUB} is down: {words.NUMBER} attempts in {ten} got nothing new from it; its last success is "
+        f"{since} ago, the limit {seconds(thresholds.hub_down_after * context.scale)}, its latency objective "
+        f"{_OBJECTIVE}.",
         description="No round trip succeeded, although runs asked. What they have is an old catalogue, or they fail.",
         dashboard=_DASHBOARD,
     )
@@ -172,26 +181,28 @@ max by ({labels}) (max_over_time({select(semconv.CIRCUIT_STATE)}[{context.window
 
 def _catalog_changing(context: Context) -> Alert:
     thresholds = context.thresholds
+    hour = context.window(3600)
     changes = increase(semconv.CATALOG_CHANGES, window=context.window(3600))
     return Alert(
         name="ToolCatalogChanging",
         expression=f"""
-max by ({HUB}) (
+max by ({HUB}) (round(
   {changes}
-) > {number(thresholds.catalog_changes)}
+)) > {number(thresholds.catalog_changes)}
 """,
         severity="ticket",
         after=0.0,
-        summary=f"{words.HUB} changes what it lists: {words.NUMBER} times in 1h; the limit is "
+        summary=f"{words.HUB} changes what it lists: {words.NUMBER} times in {hour}; the limit is "
         f"{thresholds.catalog_changes:g}.",
         description="Each change makes the model's prompt cache worthless. Two servers of different versions behind "
-        "one address look like this, and so does a hub whose list depends on who asks.",
+        "one address look like this. Lists that differ by who asks do not: each caller's is compared with its own.",
         dashboard=_DASHBOARD,
     )
 
 
 def _cache_misses(context: Context) -> Alert:
     thresholds = context.thresholds
+    ten = context.window(600)
     limit, least = thresholds.cache_misses, thresholds.cache_misses_min
     lookups = (where(semconv.DISCOVERY_CACHE, "!=", "none"), SUCCEEDED)
     misses = (where(semconv.DISCOVERY_CACHE, "=", "miss"), SUCCEEDED)
@@ -200,7 +211,7 @@ def _cache_misses(context: Context) -> Alert:
         expression=mostly(discoveries("10m"), HUB, misses, lookups, above=limit, least=least),
         severity="ticket",
         after=300.0,
-        summary=f"{words.HUB} is asked too often: {words.SHARE} of the lookups in its cache missed in 10m; the limit "
+        summary=f"{words.HUB} is asked too often: {words.SHARE} of the lookups in its cache missed in {ten}; the limit "
         f"is {share(limit)}, its latency objective {_OBJECTIVE}.",
         description="A cache that misses this often costs each run a round trip. The time to live is too short, the "
         "key has too many values, or each run makes a provider of its own.",

@@ -15,6 +15,7 @@ JOB: Final = "job"
 INSTANCE: Final = "instance"
 LE: Final = "le"
 UP: Final = "up"
+ALERTS: Final = "ALERTS"
 
 
 def by(*attributes: str) -> str:
@@ -49,18 +50,20 @@ def increase(metric: Metric, *matchers: str, window: str) -> str:
     value. Where the target was scraped already, that value is what it grew by; targets that push have no `up`, and lack
     that step. A restart is a reset, which `increase` knows.
     """
-    branches = []
-    grown = []
     scraped = f"on ({JOB}, {INSTANCE}) {UP} offset {window} == 1"
     if metric.kind == "counter":
         counted = select(metric, *matchers)
-    else:
-        counted, native = select(metric, *matchers, suffix="_count"), select(metric, *matchers)
-        branches.append(f"(histogram_count({native} unless {native} offset {window}) and {scraped})")
-        grown.append(f"histogram_count(increase({native}[{window}]))")
-    branches.insert(0, f"({counted} unless {counted} offset {window} and {scraped})")
-    grown.insert(0, f"increase({counted}[{window}])")
-    return "\n  or ".join((*branches, *grown))
+        return f"({counted} unless {counted} offset {window} and {scraped})\n  or increase({counted}[{window}])"
+    classic, native = select(metric, *matchers, suffix="_count"), select(metric, *matchers)
+    # Prometheus may change from one kind to the other.
+    new = f"unless {classic} offset {window} unless {native} offset {window}"
+    branches = (
+        f"({classic} {new} and {scraped})",
+        f"(histogram_count({native} {new}) and {scraped})",
+        f"increase({classic}[{window}])",
+        f"histogram_count(increase({native}[{window}]))",
+    )
+    return "\n  or ".join(branches)
 
 
 def total(metric: Metric, *matchers: str, window: str, labels: str) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final, cast
 
 from pellucid.errors import ConfigError
+from pellucid_dashboards.names import REFUSALS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,14 +34,15 @@ class Thresholds:
         hub_failing: Share of round trips that fail.
         hub_failing_min: Failed round trips in 5 min.
         hub_down_after: Seconds without a successful round trip, of which somebody asked in vain.
-        hub_down_min: Failed attempts in that time.
+        hub_down_min: Failed attempts in 10 min, whatever `hub_down_after` is.
         catalog_changes: Changes of one hub's catalogue in an hour, as one process sees it.
         cache_misses: Share of the lookups in a provider's cache that miss.
         cache_misses_min: Misses in 10 min.
         tool_failing: Share of a tool's calls that fail.
         tool_failing_min: Failed calls in 10 min.
         tool_refusals: Values of `error.type` with which a call was not made: neither a failure nor a call.
-        model_slow: Seconds that the slowest twentieth of a model's calls takes at least (p95).
+        model_slow: Seconds that the slowest twentieth of a model's calls takes at least (p95). From 81.92 on, where the
+            last bucket of classic histograms ends, only native ones reach it.
         model_slow_min: Calls in 10 min.
         model_failing: Share of a model's calls that fail.
         model_failing_min: Failed calls in 10 min.
@@ -73,20 +75,7 @@ class Thresholds:
     cache_misses_min: float = 60.0
     tool_failing: float = 0.2
     tool_failing_min: float = 5.0
-    tool_refusals: tuple[str, ...] = (
-        "approval",
-        "approval_denied",
-        "approval_expired",
-        "max_discoveries",
-        "max_tool_calls",
-        "permission_denied",
-        "policy_halt",
-        "repeated_call_id",
-        "tool_not_active",
-        "tool_redefined",
-        "tool_removed",
-        "unknown_tool",
-    )
+    tool_refusals: tuple[str, ...] = REFUSALS
     model_slow: float = 30.0
     model_slow_min: float = 20.0
     model_failing: float = 0.1

@@ -9,7 +9,7 @@ from pellucid import semconv
 from pellucid_dashboards.names import label
 from pellucid_dashboards.rules import words
 from pellucid_dashboards.rules.model import Alert, Context
-from pellucid_dashboards.rules.promql import INSTANCE, JOB, UP, by, increase, number, select
+from pellucid_dashboards.rules.promql import ALERTS, INSTANCE, JOB, UP, by, increase, number, select
 from pellucid_dashboards.rules.words import seconds
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def _dropping(context: Context) -> Alert:
     window = context.window(600)
     dropped = increase(semconv.TELEMETRY_DROPPED, window=window)
     failed = increase(semconv.TELEMETRY_ERRORS, window=window)
+    ten = context.window(600)
     return Alert(
         name="TelemetryDropping",
         expression=f"""
@@ -43,7 +44,7 @@ sum by ({_PART}) (
         severity="ticket",
         after=0.0,
         summary=f"{words.value_of(JOB)} loses telemetry ({words.value_of(label(semconv.TELEMETRY_PART))}): "
-        f"{words.NUMBER} items dropped or failed in 10m; the limit is {limit:g}.",
+        f"{words.NUMBER} items dropped or failed in {ten}; the limit is {limit:g}.",
         description="No run noticed, but traces, metrics, logs or listeners lack something: what you see is not all.",
         dashboard=_HEALTH,
     )
@@ -58,16 +59,17 @@ def _seen(context: Context) -> str:
 
 def _target_down(context: Context) -> Alert:
     thresholds = context.thresholds
+    told = f'{ALERTS}{{alertname="TargetMissing", missing="target", alertstate="firing"}}'
     return Alert(
         name="TargetMissing",
         expression=f"""
-{UP} == 0 and on ({JOB}) ({UP}{{{JOB}=~{json.dumps(thresholds.jobs)}}} or {_seen(context)})
+{UP} == 0 and on ({JOB}) ({UP}{{{JOB}=~{json.dumps(thresholds.jobs)}}} or {_seen(context)} or {told})
 """,
         severity="ticket",
         after=thresholds.target_missing_after,
         labels={"missing": "target"},
         summary=f"{words.value_of(INSTANCE)} of {words.value_of(JOB)} does not answer Prometheus: up is "
-        f"{words.NUMBER} instead of 1, for {seconds(thresholds.target_missing_after)}.",
+        f"{words.NUMBER} instead of 1, for {seconds(thresholds.target_missing_after * context.scale)}.",
         description="Nothing of that process is seen: it is gone, it hangs, or its port cannot be reached.",
         dashboard=_OVERVIEW,
     )
@@ -76,16 +78,19 @@ def _target_down(context: Context) -> Alert:
 def _service_gone(context: Context) -> Alert:
     thresholds = context.thresholds
     present = f"{select(semconv.COMPOSE_DURATION, suffix='_count')} or {select(semconv.COMPOSE_DURATION)}"
+    # A process without work has no series yet. One that ends again and again does not answer for long.
+    answers = f"{UP} == 1 and {UP} offset {context.window(thresholds.target_missing_after / 2)} == 1"
     return Alert(
         name="TargetMissing",
         expression=f"""
-count by ({JOB}) ({_seen(context)}) unless on ({JOB}) ({present})
+count by ({JOB}) ({_seen(context)}) unless on ({JOB}) ({present} or {answers})
 """,
         severity="page",
         after=thresholds.target_missing_after,
         labels={"missing": "service"},
         summary=f"{words.value_of(JOB)} has gone: none of the {words.NUMBER} series that it had within "
-        f"{seconds(thresholds.target_seen_within)} is left, for {seconds(thresholds.target_missing_after)}.",
+        f"{seconds(thresholds.target_seen_within * context.scale)} is left, for "
+        f"{seconds(thresholds.target_missing_after * context.scale)}.",
         description="All of its processes stopped, or nothing scrapes or receives them any more. No other alert on "
         "this service can fire now.",
         dashboard=_OVERVIEW,

@@ -62,6 +62,7 @@ def work_alerts(context: Context) -> Iterator[Alert]:
 
 def _tool_failing(context: Context) -> Alert:
     thresholds = context.thresholds
+    ten = context.window(600)
     limit, least = thresholds.tool_failing, thresholds.tool_failing_min
     made = [where(semconv.ERROR_TYPE, "!~", *thresholds.tool_refusals)] if thresholds.tool_refusals else []
     return Alert(
@@ -69,7 +70,7 @@ def _tool_failing(context: Context) -> Alert:
         expression=mostly(TOOL_CALLS, _TOOL, [*made, _FAILED], made, above=limit, least=least),
         severity="ticket",
         after=120.0,
-        summary=f"{words.TOOL} fails: {words.SHARE} of its calls in 10m; the limit is {share(limit)}.",
+        summary=f"{words.TOOL} fails: {words.SHARE} of its calls in {ten}; the limit is {share(limit)}.",
         description="The model is told of each failure and may try something else. Calls that were denied, refused by "
         "a person or cancelled are not failures.",
         dashboard=_TOOLS_BOARD,
@@ -78,12 +79,13 @@ def _tool_failing(context: Context) -> Alert:
 
 def _model_failing(context: Context) -> Alert:
     limit, least = context.thresholds.model_failing, context.thresholds.model_failing_min
+    ten = context.window(600)
     return Alert(
         name="ModelFailing",
         expression=mostly(MODEL_CALLS, _MODEL, [_FAILED], [], above=limit, least=least),
         severity="page",
         after=120.0,
-        summary=f"{words.MODEL} fails: {words.SHARE} of its calls in 10m; the limit is {share(limit)}.",
+        summary=f"{words.MODEL} fails: {words.SHARE} of its calls in {ten}; the limit is {share(limit)}.",
         description="Unless a FallbackModel or a reliability rule stands in for it, each failure ends a run.",
         dashboard=_MODELS_BOARD,
     )
@@ -92,12 +94,13 @@ def _model_failing(context: Context) -> Alert:
 def _run_failing(context: Context) -> Alert:
     limit, least = context.thresholds.run_failing, context.thresholds.run_failing_min
     judged = where(semconv.ERROR_TYPE, "!=", "policy_halt")
+    ten = context.window(600)
     return Alert(
         name="RunFailing",
         expression=mostly(RUNS, _AGENT, [judged, _FAILED], [judged], above=limit, least=least),
         severity="page",
         after=120.0,
-        summary=f"{words.AGENT} fails: {words.SHARE} of its runs in 10m; the limit is {share(limit)}.",
+        summary=f"{words.AGENT} fails: {words.SHARE} of its runs in {ten}; the limit is {share(limit)}.",
         description="Whoever asked got no answer. Runs that were cancelled, that wait for a person, or that the "
         "permission policy halted are not failures.",
         dashboard=_RUNS_BOARD,
@@ -106,6 +109,7 @@ def _run_failing(context: Context) -> Alert:
 
 def _model_slow(context: Context) -> Alert:
     thresholds = context.thresholds
+    ten = context.window(600)
     return Alert(
         name="ModelSlow",
         expression=f"""
@@ -114,7 +118,7 @@ and on ({_MODEL}) {summed(MODEL_CALLS, _MODEL)} >= {number(thresholds.model_slow
 """,
         severity="ticket",
         after=300.0,
-        summary=f"{words.MODEL} is slow: p95 of its calls in 10m is {words.DURATION}; the limit is "
+        summary=f"{words.MODEL} is slow: p95 of its calls in {ten} is {words.DURATION}; the limit is "
         f"{seconds(thresholds.model_slow)}.",
         description="One of twenty calls takes that long or longer. Long answers take long too: compare with the "
         "tokens and with the time to the first chunk.",
@@ -124,12 +128,13 @@ and on ({_MODEL}) {summed(MODEL_CALLS, _MODEL)} >= {number(thresholds.model_slow
 
 def _token_burn(context: Context) -> Alert:
     limit = context.thresholds.tokens_per_hour
+    hour = context.window(3600)
     return Alert(
         name="TokenBurn",
         expression=f"{TOKENS} > {number(limit * context.scale)}",
         severity="ticket",
         after=0.0,
-        summary=f"{words.MODEL} used {{{{ $value | humanize }}}} tokens in 1h; the limit is {limit:,.0f}.",
+        summary=f"{words.MODEL} used {{{{ $value | humanize }}}} tokens in {hour}; the limit is {limit:,.0f}.",
         description="Input and output together. A run in circles, longer contexts or more users look like this.",
         dashboard=_MODELS_BOARD,
     )
@@ -137,12 +142,13 @@ def _token_burn(context: Context) -> Alert:
 
 def _cost_burn(context: Context) -> Alert:
     limit = context.thresholds.cost_per_hour
+    hour = context.window(3600)
     return Alert(
         name="CostBurn",
         expression=f"{COST} > {number(limit * context.scale)}",
         severity="page",
         after=0.0,
-        summary=f'{words.MODEL} cost {{{{ $value | printf "%.2f" }}}} US dollars in 1h; the limit is {limit:,.2f}.',
+        summary=f'{words.MODEL} cost {{{{ $value | printf "%.2f" }}}} US dollars in {hour}; the limit is {limit:,.2f}.',
         description="As far as prices are known: calls of models without a price add nothing.",
         dashboard=_MODELS_BOARD,
     )
@@ -150,17 +156,20 @@ def _cost_burn(context: Context) -> Alert:
 
 def _approvals_waiting(context: Context) -> Alert:
     thresholds = context.thresholds
+    many = number(thresholds.approvals_many)
+    ago = context.window(thresholds.approvals_wait)
     pending = f"sum by ({_TOOL}) ({select(semconv.APPROVAL_PENDING)})"
+    before = f"and on ({_TOOL}) sum by ({_TOOL}) ({select(semconv.APPROVAL_PENDING)} offset {ago})"
     return Alert(
         name="ApprovalsWaiting",
         expression=f"""
-{pending} >= 1 unless on ({_TOOL}) {APPROVALS} > 0
-or {pending} >= {number(thresholds.approvals_many)}
+{pending} >= 1 {before} >= 1 unless on ({_TOOL}) {APPROVALS} > 0
+or {pending} >= {many} {before} >= {many}
 """,
         severity="ticket",
-        after=thresholds.approvals_wait,
+        after=0.0,
         summary=f"{words.TOOL}: {words.NUMBER} calls wait for somebody to approve of them, and nobody has decided for "
-        f"{seconds(thresholds.approvals_wait)}, or they are {thresholds.approvals_many:g} and more.",
+        f"{seconds(thresholds.approvals_wait * context.scale)}, or they are {thresholds.approvals_many:g} and more.",
         description="Their runs have stopped and go on when somebody decides.",
         dashboard=_TOOLS_BOARD,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from argparse import ArgumentTypeError
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
 NEEDED: Final = ("mcp", "mcp_server_git", "mcp_server_time")
+LONGEST_PAUSE: Final = 24 * 3600
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -35,14 +37,25 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--otlp", metavar="URL", help="also send traces, metrics and logs there (http://localhost:4318)"
     )
     parser.add_argument("--port", type=int, metavar="N", help="port of /metrics (default: 9464, or any that is free)")
-    parser.add_argument(
+    afterwards = parser.add_mutually_exclusive_group()
+    afterwards.add_argument(
         "--repeat",
-        type=float,
+        type=_pause,
         metavar="SECONDS",
         help="ask again after so many seconds, until Ctrl-C: for dashboards and alerts",
     )
-    parser.add_argument("--serve", action="store_true", help="keep /metrics up afterwards, until Ctrl-C")
+    afterwards.add_argument("--serve", action="store_true", help="keep /metrics up afterwards, until Ctrl-C")
     parser.add_argument("--no-color", action="store_true", help="plain text, without live display")
+
+
+def _pause(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1
+    if not 0 <= seconds <= LONGEST_PAUSE:
+        raise ArgumentTypeError(f"{text!r} is not a number of seconds from 0 to {LONGEST_PAUSE}")
+    return seconds
 
 
 def run(options: Namespace) -> int:

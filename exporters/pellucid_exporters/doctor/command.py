@@ -38,6 +38,8 @@ CHECKS: Final[Sequence[Check]] = (
 
 REQUESTS: Final = 8
 """Requests that one check makes at most, one after the other."""
+LONGEST: Final = 3600
+"""Seconds that one request may be given."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -115,8 +117,8 @@ def _end(one: _Started, deadline: float) -> list[Finding]:
 
 
 def _setup(options: Namespace) -> Setup:
-    if not options.timeout > 0:
-        raise ConfigError(f"--timeout {options.timeout:g}: must be more than 0 seconds")
+    if not 0 < options.timeout <= LONGEST:
+        raise ConfigError(f"--timeout {options.timeout:g}: must be more than 0 and at most {LONGEST} seconds")
     if options.protocol and not options.otlp:
         raise ConfigError("--protocol says how to speak to --otlp URL; give that too")
     if options.signals and not options.otlp:

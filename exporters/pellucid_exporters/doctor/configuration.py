@@ -97,7 +97,7 @@ def check_capture(setup: Setup) -> Iterator[Finding]:
 def _in_the_clear(setup: Setup, policy: CapturePolicy) -> Iterator[Finding]:
     names = [f"{_OTLP}ENDPOINT", *(f"{_OTLP}{signal.upper()}_ENDPOINT" for signal in SIGNALS)]
     for url in {url for url in (setup.otlp, *(os.environ.get(name) for name in names)) if url}:
-        if _is_far(url) and urlsplit(url).scheme == "http":
+        if url.lower().startswith("http://") and is_far(url):
             what = "telemetry and its headers go" if _has_headers() else "telemetry goes"
             level: Level = "wrong" if _has_headers() else "note"
             yield Finding(
@@ -158,7 +158,8 @@ def _port(url: str) -> int | None:
         return None
 
 
-def _is_far(url: str) -> bool:
+def is_far(url: str) -> bool:
+    """Return whether an address is not certainly one of this machine."""
     try:
         host = urlsplit(url).hostname or ""
         return host != "localhost" and not ip_address(host).is_loopback

@@ -12,9 +12,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from pellucid import semconv
 from pellucid.errors import ConfigError
 from pellucid_exporters.doctor.findings import Finding, Setup, shown
-from pellucid_exporters.doctor.web import Page, Unreachable, fetch, is_url, unreachable
+from pellucid_exporters.doctor.web import Page, Unreachable, fetch, unreachable
 from pellucid_exporters.naming import to_name
 from pellucid_exporters.options import resolve_prometheus
+from pellucid_exporters.urls import is_url
 
 About: Final = "/metrics"
 OPENMETRICS: Final = "application/openmetrics-text"

@@ -19,6 +19,7 @@ _USUAL: Final = {"http/protobuf": 4318, "grpc": 4317}
 _OTHER: Final = {"http/protobuf": "grpc", "grpc": "http/protobuf"}
 
 _REMEDIES: Final[Mapping[Kind, str]] = {
+    "address": "write it as http://host:port or https://host:port",
     "refused": "start the collector, or set OTEL_EXPORTER_OTLP_ENDPOINT to where it listens",
     "name": "check the host in OTEL_EXPORTER_OTLP_ENDPOINT",
     "untrusted": "name the authority of its certificate in OTEL_EXPORTER_OTLP_CERTIFICATE",
@@ -30,7 +31,7 @@ _REMEDIES: Final[Mapping[Kind, str]] = {
     "not_http": "",  # see _protocol_remedy
     "closed": "if it speaks TLS, write https://",
     "timeout": "see whether the collector hangs or a firewall swallows packets; --timeout waits for longer",
-    "credentials": "set OTEL_EXPORTER_OTLP_HEADERS to the credentials, as in authorization=Bearer%20TOKEN",
+    "credentials": "set OTEL_EXPORTER_OTLP_HEADERS to the credentials: name=value, with %20 for a blank after Bearer",
     "not_allowed": "the credentials in OTEL_EXPORTER_OTLP_HEADERS are not allowed to send this",
     "path": (
         "give the base URL of an OTLP receiver; if it takes no {signal}, send it none: Otlp({signal}=False) in code, "
@@ -74,7 +75,7 @@ def _check(options: Otlp, signal: Signal) -> Finding:
         return Finding("wrong", about, str(error))
     where = shown(sent.to)
     if isinstance(sent.got, Trouble):
-        return Finding("wrong", about, f"{where} {sent.got.text}", _remedy(sent, sent.got.kind))
+        return Finding("wrong", about, f"{where} {sent.got.text}".lstrip(), _remedy(sent, sent.got.kind))
     partial = sent.got.partial_success
     if any(value for field, value in partial.ListFields() if field.name.startswith("rejected")):
         text = f"{where} took the request and rejected what is in it: {excerpt(partial.error_message)}"

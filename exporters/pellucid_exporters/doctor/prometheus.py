@@ -10,9 +10,11 @@ from urllib.parse import urlencode, urlsplit
 
 from pellucid import semconv
 from pellucid.text import excerpt
+from pellucid_exporters.doctor.configuration import is_far
 from pellucid_exporters.doctor.findings import Finding, Setup, shown
-from pellucid_exporters.doctor.web import Trouble, Unreachable, fetch, is_url, unreachable
+from pellucid_exporters.doctor.web import Trouble, Unreachable, fetch, unreachable
 from pellucid_exporters.naming import to_name
+from pellucid_exporters.urls import is_url
 
 About: Final = "Prometheus"
 JOB: Final = "pellucid"
@@ -90,7 +92,10 @@ def _jobs(ask: Ask, series: str) -> list[str]:
 
 def _is_ours(target: Mapping[str, Any], setup: Setup, jobs: Sequence[str]) -> bool:
     if setup.metrics:
-        return bool(urlsplit(target["scrapeUrl"]).netloc == urlsplit(setup.metrics).netloc.rpartition("@")[2])
+        scraped, asked = urlsplit(str(target["scrapeUrl"])), urlsplit(setup.metrics)
+        if is_far(setup.metrics):
+            return scraped.netloc == asked.netloc.rpartition("@")[2]
+        return scraped.port == asked.port  # in a container this machine has another name
     labels: Mapping[str, str] = target["labels"]
     return labels.get("job") in (JOB, *jobs)
 
@@ -100,7 +105,8 @@ def _no_target(active: int, setup: Setup, jobs: Sequence[str]) -> Finding:
         remedy = "right if applications send them by OTLP, else add these to scrape_configs"
         return Finding("note", About, f"none of its {active} targets has Pellucid's series", remedy)
     wanted = urlsplit(setup.metrics).netloc.rpartition("@")[2] if setup.metrics else f'job="{JOB}"'
-    return Finding("wrong", About, f"none of its {active} targets is {wanted}", "add it to scrape_configs")
+    remedy = "add it to scrape_configs" + ("; if it sends its metrics, ask without --metrics" if setup.metrics else "")
+    return Finding("wrong", About, f"none of its {active} targets is {wanted}", remedy)
 
 
 def _series(ask: Ask, setup: Setup) -> Iterator[Finding]:

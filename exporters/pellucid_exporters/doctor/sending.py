@@ -48,6 +48,7 @@ _DETAILS: Final[tuple[tuple[str, Trouble], ...]] = (
     ("(?i)socket closed|connection reset|broken pipe|closed", Trouble("closed", "closed the connection")),
 )
 """What gRPC says in words only, in the order in which one is looked for."""
+_NO_ADDRESS: Final = Trouble("address", "the endpoint is not a URL")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def _by_http(options: Otlp, signal: Signal) -> Sent:
     if isinstance(ear.got, requests.Response):
         return Sent(signal, "http/protobuf", ear.url, _read(ear.got, signal))
     # Without any request the URL was refused by the library.
-    trouble = why(ear.got, options.timeout or 0) if ear.got else Trouble("other", "could not be asked at all")
+    trouble = why(ear.got, options.timeout or 0) if ear.got else _NO_ADDRESS
     return Sent(signal, "http/protobuf", ear.url, trouble)
 
 
@@ -134,7 +135,10 @@ def _by_grpc(options: Otlp, signal: Signal) -> Sent:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its library would print what is said here in one line
     import grpc  # type: ignore[import-untyped]  # comes without types
 
-    exporter = _EXPORTERS[signal](options)
+    try:
+        exporter = _EXPORTERS[signal](options)
+    except ValueError:
+        return Sent(signal, "grpc", "", _NO_ADDRESS)
     # Private, because the exporter's own `export` tries again, logs what it was told and returns only that it failed.
     address = f"{'http' if exporter._insecure else 'https'}://{exporter._endpoint}"  # noqa: SLF001
     try:

@@ -14,7 +14,7 @@ from opentelemetry import environment_variables as api_variables
 from opentelemetry.sdk import environment_variables as sdk_variables
 
 from pellucid_exporters.doctor.findings import Finding, Setup
-from pellucid_exporters.doctor.web import is_url
+from pellucid_exporters.urls import is_url
 
 About: Final = "environment"
 Rule: TypeAlias = Callable[[str], str | None]

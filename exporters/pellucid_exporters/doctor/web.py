@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
-from urllib.parse import urlsplit
 
 import requests
 import urllib3.exceptions
@@ -18,7 +17,8 @@ from pellucid_exporters.doctor.findings import Finding, Setup, shown
 
 Kind: TypeAlias = Literal[
     # no answer
-    "refused", "name", "untrusted", "other_host", "certificate_wanted", "no_tls", "not_http", "closed", "timeout",
+    "address", "refused", "name", "untrusted", "other_host", "certificate_wanted", "no_tls", "not_http", "closed",
+    "timeout",
     # another answer than was hoped for
     "credentials", "not_allowed", "path", "overloaded", "redirect", "page",
     "other",
@@ -86,15 +86,6 @@ def fetch(url: str, setup: Setup, *, accept: str = "*/*", token: str | None = No
             )
     except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
         raise Unreachable(why(error, setup.timeout)) from error
-
-
-def is_url(url: str) -> bool:
-    """Return whether this can be asked at all."""
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        return False
 
 
 def unreachable(about: str, url: str, trouble: Trouble) -> Finding:

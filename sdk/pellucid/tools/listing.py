@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import anyio
 from opentelemetry.trace import SpanContext
@@ -22,6 +22,8 @@ from pellucid.telemetry.recording import Recorder
 from pellucid.tools.catalog import ProviderCatalog, as_sequence, check_catalog
 from pellucid.tools.provider import ProviderFacts, ToolProvider
 from pellucid.tools.remembered import Remembered
+
+_ROUND_TRIPS: Final = ("none", "miss")
 
 
 class Lister:
@@ -78,7 +80,7 @@ class Lister:
         self, scope: Scope, b: Boundary, ctx: DiscoveryContext, within: float | None
     ) -> ProviderCatalog:
         try:
-            return self.check(await self._ask(scope, ctx, within))
+            return self.check(await self._ask(scope, b, ctx, within))
         except DiscoveryError as error:
             error.joined = error.joined or b.noted("cache") == "joined"
             raise
@@ -101,19 +103,19 @@ class Lister:
         Raises:
             DiscoveryError: as for `list`.
         """
-        return self.check(await self._ask(current_scope(), replace(ctx, timeout=within), within))
+        return self.check(await self._ask(current_scope(), None, replace(ctx, timeout=within), within))
 
     def last_known(self, ctx: DiscoveryContext) -> tuple[ProviderCatalog, float] | None:
         """Return what the provider listed last for this identity and these skills, and when by the monotonic clock."""
         return self._known.get(_audience(ctx))
 
-    async def _ask(self, scope: Scope, ctx: DiscoveryContext, within: float | None) -> object:
+    async def _ask(self, scope: Scope, b: Boundary | None, ctx: DiscoveryContext, within: float | None) -> object:
         timeout = within if self.facts.timeout is None else self.facts.timeout
         if self.facts.detached and self.facts.timeout is not None:
             timeout = None  # it keeps its own time, and may have an old list to serve when that is over
         try:
             answer = self.provider.list_tools(ctx)
-            return await self._answer(scope, answer, timeout) if inspect.isawaitable(answer) else answer
+            return await self._answer(scope, b, answer, timeout) if inspect.isawaitable(answer) else answer
         except OutOfTime:
             raise DiscoveryTimeout(
                 self.provider.id, f"no answer within {timeout:g} s; raise Limits.discovery_timeout if that is normal"
@@ -123,7 +125,7 @@ class Lister:
         except Exception as error:
             raise DiscoveryError(self.provider.id, describe(error)) from error
 
-    async def _answer(self, scope: Scope, answer: Awaitable[Any], within: float | None) -> object:
+    async def _answer(self, scope: Scope, b: Boundary | None, answer: Awaitable[Any], within: float | None) -> object:
         if self.facts.detached:
             with anyio.move_on_after(within):
                 return await answer
@@ -135,7 +137,8 @@ class Lister:
         finally:
             if inspect.iscoroutine(answer) and inspect.getcoroutinestate(answer) == inspect.CORO_CREATED:
                 answer.close()  # cancelled before its first step
-        hubs.succeeded(self.provider.id)
+        if b is None or b.noted("cache") in _ROUND_TRIPS:  # what it had in a cache says nothing of the hub
+            hubs.succeeded(self.provider.id)
         return answered
 
     def check(self, answer: object) -> ProviderCatalog:
