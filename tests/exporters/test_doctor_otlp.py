@@ -149,7 +149,9 @@ def test_tls_where_there_is_none_is_named(doctor: Doctor, protocol: str) -> None
 def test_no_tls_where_there_should_be_is_named(doctor: Doctor, protocol: str, papers: Papers) -> None:
     """A port with TLS was given as http://."""
     with otlp_receiver(protocol, tls=papers.open) as receiver:
-        report = doctor("--otlp", receiver.endpoint.replace("https:", "http:"), "--protocol", protocol)
+        # By gRPC, localhost is ::1 too, where nothing listens.
+        address = receiver.endpoint.replace("https://localhost:", "http://127.0.0.1:")
+        report = doctor("--otlp", address, "--protocol", protocol)
     assert_all_wrong(report.about("OTLP"), "closed the connection", "write https://")
 
 
