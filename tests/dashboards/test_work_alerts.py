@@ -171,7 +171,7 @@ APPROVAL = {"job": "shop", "gen_ai_tool_name": "pay", "severity": "ticket"}
 def test_approvals_waiting_fires_and_resolves(trial: Make) -> None:
     """One call waits for 20 min, then somebody decides."""
     found = trial({PENDING: level((0, 10), (1, 20), (0, 10)), DECIDED: late(30, level((1, 10)))})
-    found.firing(24, "ApprovalsWaiting")  # it has waited for 14 min
+    found.firing(23, "ApprovalsWaiting")  # it has waited for 14 min
     found.firing(25, "ApprovalsWaiting", APPROVAL)
     found.firing(31, "ApprovalsWaiting")
     found.run()
@@ -180,7 +180,7 @@ def test_approvals_waiting_fires_and_resolves(trial: Make) -> None:
 def test_approvals_waiting_counts_from_the_last_decision(trial: Make) -> None:
     """Two calls wait all the time, and somebody decided about a third in minute 10."""
     found = trial({PENDING: level((2, 60)), DECIDED: level((1, 10), (2, 50))})
-    found.firing(24, "ApprovalsWaiting")
+    found.firing(23, "ApprovalsWaiting")
     found.firing(26, "ApprovalsWaiting", APPROVAL)
     found.run()
 
