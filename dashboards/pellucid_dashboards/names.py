@@ -2,27 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from pellucid.semconv import Metric
 from pellucid_exporters.naming import to_labels, to_name
-
-REFUSALS: Final = (
-    "approval",
-    "approval_denied",
-    "approval_expired",
-    "max_discoveries",
-    "max_tool_calls",
-    "permission_denied",
-    "policy_halt",
-    "repeated_call_id",
-    "tool_not_active",
-    "tool_redefined",
-    "tool_removed",
-    "unknown_tool",
-)
-"""Values of `error.type` of tool calls that were not made, because a person, a policy or a limit did not let them, or
-because there is no such tool: they are neither failures nor calls."""
 
 
 def series(metric: Metric, suffix: str = "") -> str:

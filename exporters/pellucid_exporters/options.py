@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 OtlpProtocol: TypeAlias = Literal["http/protobuf", "grpc"]
 OtlpCompression: TypeAlias = Literal["none", "gzip", "deflate"]
 Signal: TypeAlias = Literal["traces", "metrics", "logs"]
+SIGNALS: Final[tuple[Signal, ...]] = get_args(Signal)
 
 MAX_PORT: Final = 65535
 

@@ -21,12 +21,10 @@ from pellucid_dashboards.grafana.panels import (
 )
 from pellucid_dashboards.grafana.promql import (
     AGENT,
-    FAILED,
     MADE,
     ROUND_TRIP,
     SERVICE,
     SHOWN,
-    SUCCEEDED,
     alerts,
     calls,
     grouped,
@@ -38,7 +36,8 @@ from pellucid_dashboards.grafana.promql import (
     share,
     total,
 )
-from pellucid_dashboards.names import label, series
+from pellucid_dashboards.matchers import FAILED, NOT_HALTED, SUCCEEDED
+from pellucid_dashboards.names import series
 
 UID: Final = "pellucid-overview"
 _NAMES: Final = (
@@ -57,7 +56,6 @@ _NAMES: Final = (
 )
 ALERTS: Final = f'alertname=~"{"|".join(_NAMES)}"'
 """The alerts of the shipped rules."""
-_NOT_HALTED: Final = f'{label(semconv.ERROR_TYPE)}!="policy_halt"'
 
 
 def dashboard() -> dict[str, Any]:
@@ -89,7 +87,7 @@ def _wrong() -> Panel:
         Column(
             name="Runs failed",
             expr=share(
-                calls(semconv.AGENT_DURATION, SERVICE, AGENT, FAILED, _NOT_HALTED),
+                calls(semconv.AGENT_DURATION, SERVICE, AGENT, FAILED, NOT_HALTED),
                 calls(semconv.AGENT_DURATION, SERVICE, AGENT),
             ),
             unit="percentunit",
@@ -189,7 +187,7 @@ def _agents() -> Panel:
     agent = (semconv.AGENT_NAME,)
     here = (SERVICE, AGENT)
     runs = calls(semconv.AGENT_DURATION, *here, by=agent, window=SHOWN)
-    failed = calls(semconv.AGENT_DURATION, *here, FAILED, _NOT_HALTED, by=agent, window=SHOWN)
+    failed = calls(semconv.AGENT_DURATION, *here, FAILED, NOT_HALTED, by=agent, window=SHOWN)
     p50, p95 = (quantile(each, semconv.AGENT_DURATION, *here, by=agent, window=SHOWN) for each in (0.5, 0.95))
     iterations = mean(semconv.RUN_ITERATIONS, *here, by=agent, window=SHOWN)
     columns = [

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pellucid import semconv
-from pellucid_dashboards.names import REFUSALS, label, series
+from pellucid_dashboards.matchers import REFUSALS, ROUND_TRIPS, where
+from pellucid_dashboards.names import label, series
 
 if TYPE_CHECKING:
     from pellucid.semconv import Metric
@@ -24,8 +25,6 @@ PROVIDER: Final = f'{label(semconv.PROVIDER_ID)}=~"$provider"'
 MODEL: Final = f'{label(semconv.REQUEST_MODEL)}=~"$model"'
 TOOL: Final = f'{label(semconv.TOOL_NAME)}=~"$tool"'
 
-SUCCEEDED: Final = f'{label(semconv.ERROR_TYPE)}=""'
-FAILED: Final = f'{label(semconv.ERROR_TYPE)}!=""'
 _KIND: Final = label(semconv.PROVIDER_KIND)
 _ID: Final = label(semconv.PROVIDER_ID)
 SINGLE: Final = f'{_KIND}!="combined",{_ID}!~"(gated[(])+combined[(].*"'
@@ -34,17 +33,11 @@ HUB: Final = (
     f'{_KIND}!~"static|skill|combined|registry",{_ID}!~"(gated[(])+(static[)]|skill-scoped:|combined[(]|registry[)]).*"'
 )
 """Providers that ask somebody else for their tools, also through a gate."""
-NOT_ASKED: Final = "backoff|circuit_open"
-"""Values of `error.type` of discoveries that failed without a question to the hub."""
-ROUND_TRIP: Final = (
-    HUB,
-    f'{label(semconv.DISCOVERY_CACHE)}=~"miss|none"',
-    f'{label(semconv.ERROR_TYPE)}!~"{NOT_ASKED}"',
-)
+ROUND_TRIP: Final = (HUB, *ROUND_TRIPS)
 """Discoveries for which the hub was really asked."""
-REFUSED: Final = f'{label(semconv.ERROR_TYPE)}=~"{"|".join(REFUSALS)}"'
+REFUSED: Final = where(semconv.ERROR_TYPE, "=~", *REFUSALS)
 """Tool calls that were never made."""
-MADE: Final = f'{label(semconv.ERROR_TYPE)}!~"{"|".join(REFUSALS)}"'
+MADE: Final = where(semconv.ERROR_TYPE, "!~", *REFUSALS)
 """Tool calls that were made, as the alert `ToolFailing` counts them."""
 
 

@@ -10,7 +10,6 @@ from pellucid_dashboards.grafana.links import TRACED, traces_link
 from pellucid_dashboards.grafana.panels import Column, Panel, Query, as_legend, lines, percentiles, rows
 from pellucid_dashboards.grafana.promql import (
     AGENT,
-    FAILED,
     MODEL,
     SERVICE,
     SHOWN,
@@ -23,6 +22,7 @@ from pellucid_dashboards.grafana.promql import (
     share,
     total,
 )
+from pellucid_dashboards.matchers import FAILED
 
 UID: Final = "pellucid-runs-and-models"
 

@@ -24,7 +24,6 @@ from pellucid_dashboards.grafana.panels import (
     states,
 )
 from pellucid_dashboards.grafana.promql import (
-    FAILED,
     HUB,
     PROVIDER,
     ROUND_TRIP,
@@ -41,6 +40,7 @@ from pellucid_dashboards.grafana.promql import (
     select,
     share,
 )
+from pellucid_dashboards.matchers import FAILED
 from pellucid_dashboards.names import label, series
 
 UID: Final = "pellucid-tool-hubs"

@@ -11,7 +11,6 @@ from pellucid_dashboards.grafana.links import TRACED, traces_link
 from pellucid_dashboards.grafana.panels import Column, Panel, Query, as_legend, lines, percentiles, rows
 from pellucid_dashboards.grafana.promql import (
     AGENT,
-    FAILED,
     MADE,
     PROVIDER,
     REFUSED,
@@ -25,6 +24,7 @@ from pellucid_dashboards.grafana.promql import (
     select,
     share,
 )
+from pellucid_dashboards.matchers import FAILED
 from pellucid_dashboards.names import label, series
 
 UID: Final = "pellucid-tools"

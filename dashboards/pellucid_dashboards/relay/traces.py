@@ -14,6 +14,7 @@ from urllib.request import urlopen
 
 from pellucid import semconv
 from pellucid.errors import PellucidError
+from pellucid_dashboards.matchers import ROUND_TRIPS
 from pellucid_dashboards.names import label, series
 
 if TYPE_CHECKING:
@@ -29,12 +30,6 @@ SUBJECTS: Final = (
     (label(semconv.REQUEST_MODEL), semconv.OPERATION_DURATION),
 )
 """What an alert is about, by its most telling label, and the histogram whose exemplars are traces of that."""
-
-ROUND_TRIPS: Final = (
-    f'{label(semconv.DISCOVERY_CACHE)}=~"miss|none"',
-    f'{label(semconv.ERROR_TYPE)}!~"backoff|circuit_open"',
-)
-"""Discoveries for which the hub was asked: a catalogue from the cache, or a refusal, shows nothing of it."""
 
 _FAILED: Final = ("Failing", "Down", "CircuitOpen")
 _SLOW: Final = ("Slow",)

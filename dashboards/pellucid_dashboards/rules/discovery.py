@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pellucid import semconv
+from pellucid_dashboards.matchers import FAILED, ROUND_TRIPS, where
 from pellucid_dashboards.rules.model import Context, Record
-from pellucid_dashboards.rules.promql import by, quantile, ratio, summed, total, where
+from pellucid_dashboards.rules.promql import by, quantile, ratio, summed, total
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,14 +17,6 @@ HUB: Final = by(semconv.PROVIDER_ID)
 
 SINGLE: Final = where(semconv.PROVIDER_KIND, "!=", "combined")
 """A combination's parts have series of their own: it would be counted, and paged, a second time."""
-
-FAILED: Final = where(semconv.ERROR_TYPE, "!=")
-SUCCEEDED: Final = where(semconv.ERROR_TYPE, "=")
-
-ROUND_TRIPS: Final = (
-    where(semconv.DISCOVERY_CACHE, "=~", "miss", "none"),
-    where(semconv.ERROR_TYPE, "!~", "backoff", "circuit_open"),  # nobody was asked
-)
 
 WINDOWS: Final = {"5m": 300.0, "30m": 1800.0, "1h": 3600.0, "6h": 21600.0}
 """Those of burn rates, in seconds."""
@@ -62,12 +55,11 @@ def discovery_records(context: Context) -> Iterator[Record]:
     kinds = by(semconv.PROVIDER_ID, semconv.DISCOVERY_CACHE, semconv.ERROR_TYPE)
     for name, window in (("5m", five), ("10m", ten)):
         yield Record(name=discoveries(name), expression=total(measured, SINGLE, window=window, labels=kinds))
-    failed = summed(discoveries("5m"), HUB, *ROUND_TRIPS, FAILED)
-    asked = summed(discoveries("5m"), HUB, *ROUND_TRIPS)
-    yield Record(name=ERROR_RATIO, expression=ratio(failed, asked, HUB))
     for name, seconds in WINDOWS.items():
         window = context.window(seconds)
         every = total(measured, *ROUND_TRIPS, SINGLE, window=window, labels=HUB)
         late = total(semconv.DISCOVERY_OVER_OBJECTIVE, *ROUND_TRIPS, SINGLE, window=window, labels=HUB)
         yield Record(name=round_trips(name), expression=every)
         yield Record(name=over_objective(name), expression=f"{late}\n/ ({round_trips(name)} > 0)")
+    failed = summed(discoveries("5m"), HUB, *ROUND_TRIPS, FAILED)
+    yield Record(name=ERROR_RATIO, expression=ratio(failed, round_trips("5m"), HUB))

@@ -23,11 +23,6 @@ def by(*attributes: str) -> str:
     return ", ".join((JOB, *(label(attribute) for attribute in attributes)))
 
 
-def where(attribute: str, operator: str, *values: str) -> str:
-    """Return a matcher, such as `error_type!~"backoff|circuit_open"`."""
-    return f'{label(attribute)}{operator}"{"|".join(values)}"'
-
-
 def select(metric: Metric, *matchers: str, suffix: str = "") -> str:
     """Return a selector of a metric's series."""
     return selector(series(metric, suffix), *matchers)

@@ -29,10 +29,9 @@ def upkeep_alerts(context: Context) -> Iterator[Alert]:
 
 def _dropping(context: Context) -> Alert:
     limit = context.thresholds.telemetry_lost
-    window = context.window(600)
-    dropped = increase(semconv.TELEMETRY_DROPPED, window=window)
-    failed = increase(semconv.TELEMETRY_ERRORS, window=window)
     ten = context.window(600)
+    dropped = increase(semconv.TELEMETRY_DROPPED, window=ten)
+    failed = increase(semconv.TELEMETRY_ERRORS, window=ten)
     return Alert(
         name="TelemetryDropping",
         expression=f"""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pellucid import semconv
+from pellucid_dashboards.matchers import FAILED, NOT_HALTED, where
 from pellucid_dashboards.names import label
 from pellucid_dashboards.rules import words
 from pellucid_dashboards.rules.model import Alert, Context, Record
-from pellucid_dashboards.rules.promql import added, by, mostly, number, quantile, select, summed, total, where
+from pellucid_dashboards.rules.promql import added, by, mostly, number, quantile, select, summed, total
 from pellucid_dashboards.rules.words import seconds, share
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ COST: Final = "pellucid:cost_usd:increase1h"
 _TOOLS_BOARD: Final = words.dashboard("pellucid-tools", tool=label(semconv.TOOL_NAME))
 _MODELS_BOARD: Final = words.dashboard("pellucid-runs-and-models", model=label(semconv.REQUEST_MODEL))
 _RUNS_BOARD: Final = words.dashboard("pellucid-runs-and-models", agent=label(semconv.AGENT_NAME))
-_FAILED: Final = where(semconv.ERROR_TYPE, "!=")
 
 
 def work_records(context: Context) -> Iterator[Record]:
@@ -67,7 +67,7 @@ def _tool_failing(context: Context) -> Alert:
     made = [where(semconv.ERROR_TYPE, "!~", *thresholds.tool_refusals)] if thresholds.tool_refusals else []
     return Alert(
         name="ToolFailing",
-        expression=mostly(TOOL_CALLS, _TOOL, [*made, _FAILED], made, above=limit, least=least),
+        expression=mostly(TOOL_CALLS, _TOOL, [*made, FAILED], made, above=limit, least=least),
         severity="ticket",
         after=120.0,
         summary=f"{words.TOOL} fails: {words.SHARE} of its calls in {ten}; the limit is {share(limit)}.",
@@ -82,7 +82,7 @@ def _model_failing(context: Context) -> Alert:
     ten = context.window(600)
     return Alert(
         name="ModelFailing",
-        expression=mostly(MODEL_CALLS, _MODEL, [_FAILED], [], above=limit, least=least),
+        expression=mostly(MODEL_CALLS, _MODEL, [FAILED], [], above=limit, least=least),
         severity="page",
         after=120.0,
         summary=f"{words.MODEL} fails: {words.SHARE} of its calls in {ten}; the limit is {share(limit)}.",
@@ -93,11 +93,10 @@ def _model_failing(context: Context) -> Alert:
 
 def _run_failing(context: Context) -> Alert:
     limit, least = context.thresholds.run_failing, context.thresholds.run_failing_min
-    judged = where(semconv.ERROR_TYPE, "!=", "policy_halt")
     ten = context.window(600)
     return Alert(
         name="RunFailing",
-        expression=mostly(RUNS, _AGENT, [judged, _FAILED], [judged], above=limit, least=least),
+        expression=mostly(RUNS, _AGENT, [NOT_HALTED, FAILED], [NOT_HALTED], above=limit, least=least),
         severity="page",
         after=120.0,
         summary=f"{words.AGENT} fails: {words.SHARE} of its runs in {ten}; the limit is {share(limit)}.",

@@ -7,7 +7,7 @@ import time
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, get_args
+from typing import TYPE_CHECKING, Final
 
 from pellucid.cli import Command
 from pellucid.errors import ConfigError
@@ -17,7 +17,7 @@ from pellucid_exporters.doctor.metrics import check_metrics
 from pellucid_exporters.doctor.otlp import check_otlp
 from pellucid_exporters.doctor.prometheus import check_prometheus
 from pellucid_exporters.errands import Errands
-from pellucid_exporters.options import Signal
+from pellucid_exporters.options import SIGNALS
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -49,7 +49,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--signal",
         action="append",
-        choices=get_args(Signal),
+        choices=SIGNALS,
         dest="signals",
         help="what the collector of --otlp is sent; may be given several times (default: all three)",
     )

@@ -11,10 +11,9 @@ from urllib.parse import urlsplit
 from pellucid.errors import ConfigError
 from pellucid.telemetry.capture import CapturePolicy
 from pellucid_exporters.doctor.findings import Finding, Level, Setup, shown
-from pellucid_exporters.options import Otlp, Signal, exporters_of, resolve_otlp, resolve_prometheus
+from pellucid_exporters.options import SIGNALS, Otlp, Signal, exporters_of, resolve_otlp, resolve_prometheus
 
 About: Final = "configuration"
-SIGNALS: Final[tuple[Signal, ...]] = ("traces", "metrics", "logs")
 _OTLP: Final = "OTEL_EXPORTER_OTLP_"
 _LEAVES: Final = {
     "full": "messages, arguments and results leave as they are",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Final, get_args
+from typing import Final
 from urllib.parse import urlsplit
 
 from pellucid.errors import ConfigError
@@ -13,7 +13,7 @@ from pellucid_exporters.doctor.findings import Finding, Setup, shown
 from pellucid_exporters.doctor.samples import NAME, WORDS
 from pellucid_exporters.doctor.sending import Sent, send
 from pellucid_exporters.doctor.web import Kind, Trouble
-from pellucid_exporters.options import Otlp, Signal, resolve_otlp
+from pellucid_exporters.options import SIGNALS, Otlp, Signal, resolve_otlp
 
 _USUAL: Final = {"http/protobuf": 4318, "grpc": 4317}
 _OTHER: Final = {"http/protobuf": "grpc", "grpc": "http/protobuf"}
@@ -63,7 +63,7 @@ def check_otlp(setup: Setup) -> Iterator[Finding]:
 def _options(setup: Setup) -> Otlp | None:
     if setup.otlp is None:
         return resolve_otlp(None)
-    wanted = {signal: signal in setup.signals for signal in get_args(Signal)} if setup.signals else {}
+    wanted = {signal: signal in setup.signals for signal in SIGNALS} if setup.signals else {}
     return Otlp(endpoint=setup.otlp, protocol=setup.protocol, **wanted)  # type: ignore[arg-type]  # checked there
 
 

@@ -9,7 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import anyio
 from opentelemetry import context as otel_context
@@ -212,8 +212,15 @@ class DiscoveryProvider:
         async def refresh() -> Tools:
             token = otel_context.attach(otel_context.Context())
             try:
-                facts: dict[str, Any] = {"provider_kind": self.kind, "objective": self.objective, "cache": "miss"}
-                with boundary(scope.detached(), DISCOVERY, self.id, provider_id=self.id, **facts) as b:
+                with boundary(
+                    scope.detached(),
+                    DISCOVERY,
+                    self.id,
+                    provider_id=self.id,
+                    provider_kind=self.kind,
+                    cache="miss",
+                    objective=self.objective,
+                ) as b:
                     b.link(span)
                     with anyio.move_on_after(self.timeout):
                         tools = await fetch()

@@ -36,8 +36,7 @@ MOST_EXPLAINED: Final = 5
 
 LONGEST_QUERY: Final = 1000
 BIG: Final = 500
-"""Tools from which on searching is done in a worker thread, because it takes long enough to be noticed; no close names
-are looked for among so many."""
+"""Tools from which on searching is done in a worker thread, because it takes long enough to be noticed."""
 
 _DENIED: Final = "Do not ask for it again; go on without it."
 _NAMES: Final[JSONObject] = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 64}
