@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.promtool import HERE, Trial, level
+from support.promtool import HERE, Make, Trial, level
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
 
 @pytest.fixture
-def trial(tmp_path: Path) -> Callable[[dict[str, Sequence[float | None]]], Trial]:
+def trial(tmp_path: Path) -> Make:
     """Return what makes a trial of series of a process that is scraped all the time."""
 
     def make(series: dict[str, Sequence[float | None]]) -> Trial:

@@ -11,12 +11,10 @@ import yaml
 import pellucid_dashboards
 from pellucid_dashboards.grafana import dashboards
 from support.dashboard_queries import everything, panel_queries, queries, real_panels, variable_queries
-from support.promtool import STALE, grow, late, level
+from support.promtool import STALE, Make, grow, late, level
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from support.promtool import Trial
+    pass
 
 BOARDS = dashboards()
 PUSHED_EVERY = 60
@@ -63,7 +61,7 @@ def test_rates_reach_over_several_exports(uid: str) -> None:
         assert len({target.get("interval") for target in panel["targets"]}) == 1, panel["title"]
 
 
-def test_services_are_those_that_have_agents(trial: Callable[..., Trial]) -> None:
+def test_services_are_those_that_have_agents(trial: Make) -> None:
     """Other processes with a `target_info`, as collectors have, are not offered, counted, or looked for in Jaeger."""
     tried = trial(
         {
@@ -80,7 +78,7 @@ def test_services_are_those_that_have_agents(trial: Callable[..., Trial]) -> Non
     tried.run()
 
 
-def test_a_service_that_pushes_is_traced_beside_others_that_are_scraped(trial: Callable[..., Trial]) -> None:
+def test_a_service_that_pushes_is_traced_beside_others_that_are_scraped(trial: Make) -> None:
     """A pushing service has its name in `job` only; it is found although another process says `service_name`."""
     tried = trial(
         {
@@ -102,7 +100,7 @@ def test_alerts_are_those_of_the_services_that_are_chosen() -> None:
         assert each.expr.count("ALERTS{") == len(re.findall(r'ALERTS{[^}]*job=~"\$service"', each.expr)), each
 
 
-def test_time_of_discovery_is_counted_once(trial: Callable[..., Trial]) -> None:
+def test_time_of_discovery_is_counted_once(trial: Make) -> None:
     """The time of a combined provider is that of its parts, also behind a gate, and is not added to theirs."""
     tried = trial(
         {
@@ -116,7 +114,7 @@ def test_time_of_discovery_is_counted_once(trial: Callable[..., Trial]) -> None:
     tried.run()
 
 
-def test_a_hub_behind_a_gate_is_a_hub(trial: Callable[..., Trial]) -> None:
+def test_a_hub_behind_a_gate_is_a_hub(trial: Make) -> None:
     """Its round trips are those that alerts are about; a gate before tools of the process's own asks nobody."""
     local = ["gated(static)", "gated(skill-scoped:billing)", "gated(gated(static))", "gated(combined(docs,other))"]
     tried = trial(
@@ -136,7 +134,7 @@ def test_a_hub_behind_a_gate_is_a_hub(trial: Callable[..., Trial]) -> None:
     tried.run()
 
 
-def test_the_first_failure_of_a_process_is_seen(trial: Callable[..., Trial]) -> None:
+def test_the_first_failure_of_a_process_is_seen(trial: Make) -> None:
     """What series begin with is counted, and not what those of a process bring that was not seen before."""
     runs = f'gen_ai_invoke_agent_duration_seconds_count{{{SHOP},gen_ai_agent_name="support"'
     tried = trial(
@@ -158,7 +156,7 @@ def test_the_first_failure_of_a_process_is_seen(trial: Callable[..., Trial]) -> 
     tried.run()
 
 
-def test_histograms_that_change_their_kind_are_not_new(trial: Callable[..., Trial]) -> None:
+def test_histograms_that_change_their_kind_are_not_new(trial: Make) -> None:
     """What a process measured before Prometheus was told to keep the other kind is not counted as of late.
 
     To promtool a native histogram is a number here: what matters is that it was there.
@@ -178,7 +176,7 @@ def test_histograms_that_change_their_kind_are_not_new(trial: Callable[..., Tria
         assert len(re.findall(rf"unless gen_ai_invoke_agent_duration_seconds{kind}{{[^}}]*}} offset 5m", asked)) == 2
 
 
-def test_a_run_that_a_policy_halts_is_not_failed(trial: Callable[..., Trial]) -> None:
+def test_a_run_that_a_policy_halts_is_not_failed(trial: Make) -> None:
     """What the alert on runs does not count as failed is not shown as failed either."""
     runs = f'gen_ai_invoke_agent_duration_seconds_count{{{SHOP},gen_ai_agent_name="support"'
     tried = trial(

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pellucid_dashboards.rules import Thresholds, render
-from support.promtool import HERE, Trial, add, grow, late, level
+from support.promtool import DURATION, HERE, HUB, MISS, RUBE, Make, add, grow, late, level
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
 pytestmark = pytest.mark.prometheus
 
-Make: TypeAlias = "Callable[[dict[str, Sequence[float | None]]], Trial]"
 
-DURATION = "pellucid_tool_discovery_duration_seconds"
-RUBE = f'{HERE},pellucid_provider_id="rube"'
-MISS = f'{RUBE},pellucid_provider_kind="hub",pellucid_discovery_cache="miss"'
 OVER = "pellucid_tool_discovery_over_objective_total"
 OBJECTIVE = f"pellucid_tool_discovery_objective_seconds{{{RUBE}}}"
-HUB = {"job": "shop", "pellucid_provider_id": "rube"}
 PAGE = {**HUB, "severity": "page"}
 TICKET = {**HUB, "severity": "ticket"}
 FAST = {**PAGE, "burn": "fast"}

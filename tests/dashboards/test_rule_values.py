@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 from urllib.parse import quote_plus
 
 import pytest
 
 from pellucid_dashboards.rules import Alert, all_groups
 from pellucid_dashboards.rules.model import Context
-from support.promtool import HERE, STALE, Trial, grow, late, level
+from support.promtool import DURATION, HERE, HUB, MISS, RUBE, STALE, Make, grow, late, level
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 pytestmark = pytest.mark.prometheus
 
-Make: TypeAlias = "Callable[[dict[str, Sequence[float | None]]], Trial]"
 
-DURATION = "pellucid_tool_discovery_duration_seconds"
-RUBE = f'{HERE},pellucid_provider_id="rube"'
-MISS = f'{RUBE},pellucid_provider_kind="hub",pellucid_discovery_cache="miss"'
 MODEL = 'gen_ai_provider_name="acme",gen_ai_request_model="gpt"'
 MODEL_LABELS = {"job": "shop", "gen_ai_provider_name": "acme", "gen_ai_request_model": "gpt"}
 COST = "pellucid:cost_usd:increase1h"
-HUB = {"job": "shop", "pellucid_provider_id": "rube"}
 ALERTS: dict[tuple[str, str], Alert] = {
     (rule.name, rule.severity): rule
     for group in all_groups(Context())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
@@ -36,6 +36,16 @@ def firing(server: PrometheusServer) -> dict[tuple[str, str], float]:
     }
 
 
+def watching(telemetry: Telemetry, rules: Path) -> dict[str, Any]:
+    """Return the configuration of a server that scrapes the telemetry and evaluates the rules."""
+    assert telemetry.prometheus_url is not None
+    return {
+        "global": {"evaluation_interval": "250ms"},
+        "rule_files": [str(rules)],
+        "scrape_configs": [scrape_config(telemetry.prometheus_url)],
+    }
+
+
 async def work(telemetry: Telemetry, provider: DiscoveryProvider) -> None:
     """Run an agent again and again, until that is cancelled."""
     while True:
@@ -50,18 +60,12 @@ async def test_histograms_of_another_kind_are_not_new(tmp_path: Path) -> None:
     count = "pellucid_tool_discovery_duration_seconds"
     telemetry = build(Settings(service_name="shop", prometheus=Prometheus(port=0)))
     try:
-        assert telemetry.prometheus_url is not None
-        config = {
-            "global": {"evaluation_interval": "250ms"},
-            "rule_files": [str(rules)],
-            "scrape_configs": [scrape_config(telemetry.prometheus_url)],
-        }
         provider = DiscoveryProvider(FakeHub(), id="hub", ttl=0)
         for _ in range(50):
             await Agent("main", model=ScriptedModel("done"), providers=[provider], telemetry=telemetry).run("go")
         ask = partial(anyio.to_thread.run_sync, abandon_on_cancel=True)
         for name, features in ((f"{count}_count", []), (count, ["native-histograms"])):
-            with prometheus_server(config, features=features, storage=tmp_path / "data") as server:
+            with prometheus_server(watching(telemetry, rules), features=features, storage=tmp_path / "data") as server:
                 await ask(server.until, partial(server.query, f"{name} offset 4s"))  # longer than the window
                 seen = await ask(server.query, "max_over_time(pellucid:discoveries:increase5m[2m])")
                 assert [float(each["value"][1]) for each in seen] == [0.0]
@@ -85,12 +89,7 @@ async def test_hubs_that_misbehave_are_told_of(features: list[str], tmp_path: Pa
     }
     telemetry = build(Settings(service_name="shop", prometheus=Prometheus(port=0)))
     try:
-        assert telemetry.prometheus_url is not None
-        config = {
-            "global": {"evaluation_interval": "250ms"},
-            "rule_files": [str(rules)],
-            "scrape_configs": [scrape_config(telemetry.prometheus_url)],
-        }
+        config = watching(telemetry, rules)
         with prometheus_server(config, features=["exemplar-storage", *features]) as server, anyio.fail_after(100):
             ask = partial(anyio.to_thread.run_sync, abandon_on_cancel=True)
             async with anyio.create_task_group() as tasks:

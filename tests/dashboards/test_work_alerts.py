@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import pytest
 
-from support.promtool import HERE, STALE, Trial, add, grow, late, level
+from support.promtool import HERE, STALE, Make, add, grow, late, level
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 pytestmark = pytest.mark.prometheus
 
-Make: TypeAlias = "Callable[[dict[str, Sequence[float | None]]], Trial]"
 
 RATIOS = {
     "ToolFailing": ("gen_ai_execute_tool_duration_seconds", 'gen_ai_tool_name="search"', "ticket", 0.2),

@@ -30,7 +30,7 @@ from pellucid import (
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid.tools import DiscoveryProvider
 from pellucid_exporters.testing import capture
-from support.approvals import decide, events, passed_on, ran, refund
+from support.approvals import LOOK, OTHER, REFUND, decide, events, look, passed_on, ran, refund
 from support.runs import attributes, ending, everything, iteration, results, span_id, within
 
 if TYPE_CHECKING:
@@ -46,18 +46,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 @pytest.fixture(autouse=True)
 def _nothing_ran() -> None:
     ran.clear()
-
-
-@tool
-async def look(order: str) -> str:
-    """Look up an order."""
-    ran.append(order)
-    return "paid"
-
-
-REFUND = ToolCall("refund", {"order": "A", "amount": 50}, "r1")
-OTHER = ToolCall("refund", {"order": "B", "amount": 70}, "r2")
-LOOK = ToolCall("look", {"order": "A"}, "l1")
 
 
 def shop(*steps: Any, **options: Any) -> Agent:

@@ -26,7 +26,7 @@ from pellucid import (
 from pellucid.reliability import Reliability, Rule, fail_fast
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import Captured, capture
-from support.approvals import decide, events, passed_on, pending, ran, refund, unanswered
+from support.approvals import LOOK, OTHER, REFUND, decide, events, look, passed_on, pending, ran, refund, unanswered
 from support.runs import TIMEOUT, cancel_itself, ending, everything, results, within
 
 pytestmark = pytest.mark.anyio
@@ -42,18 +42,6 @@ async def keep(data: Any = None) -> str:
     """Keep anything."""
     ran.append(data)
     return "kept"
-
-
-@tool
-async def look(order: str) -> str:
-    """Look up an order."""
-    ran.append(order)
-    return "paid"
-
-
-REFUND = ToolCall("refund", {"order": "A", "amount": 50}, "r1")
-OTHER = ToolCall("refund", {"order": "B", "amount": 70}, "r2")
-LOOK = ToolCall("look", {"order": "A"}, "l1")
 
 
 def shop(*steps: Any, **options: Any) -> Agent:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from pellucid import Decision, semconv, tool
+from pellucid import Decision, ToolCall, semconv, tool
 from support.runs import results
 
 if TYPE_CHECKING:
@@ -23,6 +23,18 @@ async def refund(order: str, amount: float = 10) -> str:
     """Refund an order."""
     ran.append((order, amount))
     return f"refunded {amount}"
+
+
+@tool
+async def look(order: str) -> str:
+    """Look up an order."""
+    ran.append(order)
+    return "paid"
+
+
+REFUND = ToolCall("refund", {"order": "A", "amount": 50}, "r1")
+OTHER = ToolCall("refund", {"order": "B", "amount": 70}, "r2")
+LOOK = ToolCall("look", {"order": "A"}, "l1")
 
 
 def passed_on(checkpoint: JSONObject | None) -> Any:

@@ -6,18 +6,26 @@ import json
 import math
 import re
 import subprocess
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pellucid_dashboards.rules import RULES_FILE
 from support.prometheus_server import program
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
 HERE = 'job="shop",instance="a:9464"'
 """Labels of all series of one process."""
+RUBE = f'{HERE},pellucid_provider_id="rube"'
+"""Of the hub that trials are about."""
+HUB = {"job": "shop", "pellucid_provider_id": "rube"}
+"""Labels of an alert about it."""
+DURATION = "pellucid_tool_discovery_duration_seconds"
+MISS = f'{RUBE},pellucid_provider_kind="hub",pellucid_discovery_cache="miss"'
+"""Labels of round trips to it."""
 STALE: Final = math.nan
 """What Prometheus notes of each series of a target when a scrape fails: it has ended."""
 
@@ -116,3 +124,7 @@ def _text(value: float | None) -> str:
 
 def _series(name: str, **labels: str) -> str:
     return f"{name}{{{', '.join(f'{key}={json.dumps(value)}' for key, value in labels.items())}}}"
+
+
+Make: TypeAlias = Callable[[dict[str, Sequence[float | None]]], Trial]
+"""Makes a trial of series, as the fixture `trial` does."""
