@@ -54,7 +54,8 @@ class Agent(Generic[OutputT]):
         skills: Instructions and tools that the model loads when it needs them.
         limits: Bounds of each run.
         policy: Decides which tools the model is offered, and which calls it may make.
-        telemetry: Where telemetry goes; OpenTelemetry's global providers if not given.
+        telemetry: Where telemetry goes. What it leaves open comes from `configure()`, else from OpenTelemetry's global
+            providers.
         description: Value of `gen_ai.agent.description`.
         reliability: What to do when discovery, a model or a tool fails; without it nothing is tried again.
         prices: Says what model calls cost; the vendors' published prices if not given.

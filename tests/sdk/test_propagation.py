@@ -272,3 +272,23 @@ def test_scopes_have_a_version_and_a_schema() -> None:
     assert {(each.name, each.version, each.schema_url) for each in scopes} == {
         ("pellucid", pellucid.__version__, semconv.SCHEMA_URL)
     }
+
+
+async def test_what_a_telemetry_by_hand_leaves_open_is_inherited(telemetry: Captured) -> None:
+    """With only a capture policy given, spans, metrics, log lines and events go where they went."""
+    policy = CapturePolicy("metadata")
+    agent = Agent("a", model=ScriptedModel("hello"), telemetry=Telemetry(capture=policy))
+    await within(agent.run("go"))
+    spans = telemetry.find("")
+    assert len(telemetry.logs) == len(spans) == 4
+    assert "run.completed" in {event.name for event in telemetry.events}
+    assert telemetry.histogram(semconv.AGENT_DURATION).count == 1
+    assert semconv.INPUT_MESSAGES not in attributes(telemetry.span("chat"))
+
+
+async def test_empty_sinks_and_listeners_are_not_inherited(telemetry: Captured) -> None:
+    """An empty tuple says that nobody gets log lines and events."""
+    telemetry.is_checked = False  # spans without log lines and events
+    silent = Telemetry(log_sinks=(), listeners=())
+    await within(Agent("a", model=ScriptedModel("hello"), telemetry=silent).run("go"))
+    assert (len(telemetry.find("")), telemetry.logs, telemetry.events) == (4, [], [])

@@ -132,6 +132,7 @@ async def test_events_of_both_are_heard_at_their_telemetry(telemetry: Captured) 
 
 async def test_a_nested_agent_with_telemetry_of_its_own_is_heard_there(telemetry: Captured) -> None:
     """And not at the caller's."""
+    telemetry.is_checked = False  # the spans are here, the events are not
     here: list[Any] = []
     there: list[Any] = []
     inner = helper("sure", telemetry=Telemetry(listeners=[("*", there.append)]))

@@ -1,10 +1,10 @@
-"""Where telemetry goes: what an agent accepts as `telemetry`, and the default for those that name none."""
+"""Where telemetry goes: what an agent accepts as `telemetry`, and the default for what it leaves open."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, Protocol, TypeAlias
 
 from opentelemetry import metrics, trace
 
@@ -42,7 +42,7 @@ class Pipeline(Protocol):
         ...
 
     @property
-    def log_sinks(self) -> Sequence[LogSink]:
+    def log_sinks(self) -> Sequence[LogSink] | None:
         """Where log lines go."""
         ...
 
@@ -52,32 +52,46 @@ class Pipeline(Protocol):
         ...
 
     @property
-    def listeners(self) -> Sequence[tuple[str, Listener]]:
+    def listeners(self) -> Sequence[tuple[str, Listener]] | None:
         """Who hears events."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Telemetry:
-    """A pipeline put together by hand.
+    """A pipeline put together by hand. What is None comes from `configure()`, else from OpenTelemetry's global providers.
 
     ```python
     Agent("support", model=model, telemetry=Telemetry(capture=CapturePolicy("metadata")))
     ```
+
+    Attributes:
+        tracer_provider: Where spans go.
+        meter_provider: Where metrics go.
+        log_sinks: Where log lines go; `()` is nowhere.
+        capture: What is recorded.
+        listeners: Patterns and the listeners of events that match them; `()` is none.
+        clock: Source of all times of a run, in nanoseconds since the epoch; for tests.
     """
 
     tracer_provider: trace.TracerProvider | None = None
     meter_provider: metrics.MeterProvider | None = None
-    log_sinks: Sequence[LogSink] = ()
+    log_sinks: Sequence[LogSink] | None = None
     capture: CapturePolicy | None = None
-    listeners: Sequence[tuple[str, Listener]] = ()
+    listeners: Sequence[tuple[str, Listener]] | None = None
+    clock: Callable[[], int] | None = None
 
+
+_FIELDS: Final = tuple(field.name for field in fields(Telemetry))
+
+_GLOBAL: Final = Telemetry(log_sinks=(), listeners=())
+"""OpenTelemetry's global providers, looked up when a run starts."""
 
 _default: Pipeline | None = None
 
 
 def set_default(pipeline: Pipeline | None) -> Pipeline | None:
-    """Use `pipeline` in agents that are given none and return the one before; `None` is the global providers."""
+    """Use `pipeline` in agents that are given none and return the previous one; `None` is the global providers."""
     global _default
     previous, _default = _default, pipeline
     return previous
@@ -85,4 +99,13 @@ def set_default(pipeline: Pipeline | None) -> Pipeline | None:
 
 def current_default() -> Pipeline:
     """Return the default pipeline, or the global providers of this moment."""
-    return _default or Telemetry()
+    return _default or _GLOBAL
+
+
+def complete(pipeline: Pipeline | None) -> Pipeline:
+    """Return a pipeline whose open fields are those of the default."""
+    default = current_default()
+    if not isinstance(pipeline, Telemetry):
+        return pipeline or default
+    missing = {name: getattr(default, name, None) for name in _FIELDS if getattr(pipeline, name) is None}
+    return replace(pipeline, **missing)

@@ -22,7 +22,7 @@ from pellucid.telemetry.capture import CapturePolicy
 from pellucid.telemetry.listeners import Listeners
 from pellucid.telemetry.logging import LogLines
 from pellucid.telemetry.metrics import instruments_of
-from pellucid.telemetry.pipeline import Pipeline, current_default
+from pellucid.telemetry.pipeline import Pipeline, complete
 from pellucid.telemetry.recording import Recorder
 from pellucid.text import clean
 from pellucid.types import JSONValue
@@ -77,7 +77,7 @@ class Scope:
         pipeline: Pipeline | None = None,
         listeners: Sequence[Listeners] = (),
     ) -> None:
-        pipeline = pipeline or current_default()
+        pipeline = complete(pipeline)
         self.pipeline = pipeline
         self.agent = agent
         self.run_id = run_id
@@ -92,7 +92,7 @@ class Scope:
         self.listeners = (*self._given, own) if own else self._given
         policy = pipeline.capture or CapturePolicy.from_environment()
         self.recorder = Recorder(policy.within_attribute_limit())
-        self.lines = LogLines(pipeline.log_sinks)
+        self.lines = LogLines(pipeline.log_sinks or ())
         self.instruments = instruments_of(pipeline.meter_provider or metrics.get_meter_provider())
         tracers = pipeline.tracer_provider or trace.get_tracer_provider()
         self.tracer = tracers.get_tracer(semconv.SCOPE, __version__, schema_url=semconv.SCHEMA_URL)
