@@ -59,7 +59,7 @@ class Pipeline(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Telemetry:
-    """A pipeline put together by hand. What is None comes from `configure()`, else from OpenTelemetry's global providers.
+    """A pipeline put together by hand. What is None comes from `configure()`, else from OpenTelemetry's globals.
 
     ```python
     Agent("support", model=model, telemetry=Telemetry(capture=CapturePolicy("metadata")))
