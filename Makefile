@@ -25,6 +25,9 @@ down: .env ## Stop them; what they stored stays: make down ARGS="--volumes" remo
 .env:
 	@umask 077 && $(PYTHON) -c 'import secrets; print(f"GRAFANA_PASSWORD={secrets.token_urlsafe(18)}")' > $@
 
+# Tests start hundreds of processes, which need not compile the package each time.
+test: export PYTHONDONTWRITEBYTECODE :=
+
 # A whole run is shared by several processes, because most tests wait for a server; a selection needs no more than one.
 test: $(VENV)/dev ## Run the test suite; arguments: make test ARGS="-k stream".
 	@$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=auto --maxprocesses=4 --dist=worksteal)
