@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,12 @@ from pellucid_exporters.testing import Captured, check_telemetry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+def pytest_configure() -> None:
+    """Let the processes that tests start be interrupted: a shell's background job ignores that, and so would they."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)

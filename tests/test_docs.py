@@ -6,13 +6,13 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from support import anthropic_wire, gemini_wire, openai_wire
+from support.processes import PATIENCE, python
 from support.vendor_server import answer_json, vendor_server
 
 if TYPE_CHECKING:
@@ -65,13 +65,13 @@ def vendors() -> Iterator[dict[str, str]]:
 def test_python_blocks_run(code: str, tmp_path: Path, vendors: dict[str, str]) -> None:
     """Each block of Python runs by itself, as a reader would paste it; it takes a port that is free here."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code.replace("prometheus=9464", "prometheus=0")],
+        python("-c", code.replace("prometheus=9464", "prometheus=0")),
         check=False,
         capture_output=True,
         text=True,
         cwd=tmp_path,
         env=vendors,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
 
@@ -86,12 +86,12 @@ def test_console_blocks_name_what_there_is(code: str) -> None:
         if words[0] == "make":
             shown = ["make", "--dry-run", *words[1:]]
         elif words[0] == "pellucid":
-            shown = [sys.executable, "-c", PELLUCID, *words[1:], "--help"]
+            shown = python("-c", PELLUCID, *words[1:], "--help")
         else:
             known = ("pip", "curl", "python", "prometheus", "amtool")
             assert words[0] in known, f"nothing here knows the command {command!r}"
             continue
-        done = subprocess.run(shown, check=False, capture_output=True, text=True, cwd=ROOT, timeout=60)
+        done = subprocess.run(shown, check=False, capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE)
         assert done.returncode == 0, done.stderr
 
 
@@ -110,12 +110,12 @@ def test_links_between_pages_lead_somewhere() -> None:
 def test_examples_run(script: Path, tmp_path: Path) -> None:
     """Each example runs to its end and prints something."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(script)],
+        python(str(script)),
         check=False,
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout

@@ -12,6 +12,7 @@ import pytest
 from pellucid import ConfigError
 from pellucid.testing import ModelContract, ScriptedVendor
 from support import broken_models as broken
+from support.processes import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -175,7 +176,7 @@ def run_pytest(where: Path, *arguments: str) -> str:
     """Return what pytest says of the tests of a directory, as a user of Pellucid would run it."""
     options = ["-p", "no:cacheprovider", "--rootdir", str(where), *arguments]
     command = [sys.executable, "-m", "pytest", *options, str(where)]
-    return subprocess.run(command, check=False, capture_output=True, text=True, cwd=where, timeout=60).stdout
+    return subprocess.run(command, check=False, capture_output=True, text=True, cwd=where, timeout=PATIENCE).stdout
 
 
 def test_users_inherit_the_contract(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from pellucid_exporters.options import Otlp, Prometheus, Settings
 from pellucid_exporters.pipeline import build
 from support.alertmanager_server import alertmanager_server, alerts_of, post, serving, webhook
 from support.otlp_receiver import otlp_receiver
+from support.processes import PATIENCE
 from support.prometheus_server import prometheus_server, scrape_config
 
 if TYPE_CHECKING:
@@ -287,7 +288,7 @@ def test_runs_until_it_is_interrupted() -> None:
             assert answer.status == 200
             answer.read()
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == 130
+        assert process.wait(timeout=PATIENCE) == 130
         assert process.stderr.read() == ""
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from pellucid_exporters import File
 from support.files import counted, emit, lines, names, put_aside, writing_to
-from support.processes import command, run_python
+from support.processes import PATIENCE, command, run_python
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,7 +116,7 @@ def test_several_processes_write_one_file(path: Path) -> None:
         writer.stdin.write("go\n")
         writer.stdin.flush()
     for writer in writers:
-        _, problem = writer.communicate(timeout=60)
+        _, problem = writer.communicate(timeout=PATIENCE)
         assert writer.returncode == 0, problem
     written = names(*put_aside(path), path)
     assert sorted(written) == sorted(f"{name} {each}" for name in "abcd" for each in range(600))

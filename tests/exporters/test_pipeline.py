@@ -6,6 +6,8 @@ import io
 import logging
 import os
 import socket
+import subprocess
+import sys
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -22,7 +24,7 @@ from pellucid_exporters.options import (
 from pellucid_exporters.pipeline import build
 from support.openmetrics import scrape
 from support.otlp_receiver import otlp_receiver
-from support.processes import run_python
+from support.processes import PATIENCE, run_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -295,15 +297,14 @@ def test_disabled_by_the_environment() -> None:
 
 def test_grpc_is_loaded_only_when_asked_for() -> None:
     """OTLP over HTTP does not load the gRPC library."""
-    run_python(
-        """
+    code = """if True:
         import sys
         from pellucid_exporters import configure
 
         configure("shop", otlp="http://127.0.0.1:1", prometheus=0).shutdown(0.1)
         assert "grpc" not in sys.modules
-        """
-    )
+    """
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")

@@ -26,6 +26,7 @@ from pellucid_exporters.options import Otlp, Prometheus, Settings
 from pellucid_exporters.pipeline import build
 from support.openmetrics import scrape
 from support.otlp_receiver import otlp_receiver
+from support.processes import PATIENCE
 from support.sampling import emit_run, in_trace, sampled, start_run
 
 TRACES = st.integers(min_value=1, max_value=2**128 - 1)
@@ -303,7 +304,7 @@ def test_a_forked_child_starts_empty() -> None:
             [sys.executable, "-c", dedent(script), receiver.endpoint],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
             check=False,
         )
         assert finished.returncode == 0, finished.stderr

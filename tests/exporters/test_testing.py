@@ -11,6 +11,7 @@ from pellucid import Agent, CapturePolicy, ToolCall, semconv, tool
 from pellucid.telemetry import current_default
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import FIRST_READING, TICK, Captured, capture
+from support.processes import PATIENCE
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -160,7 +161,7 @@ def test_the_page_on_testing_shows_a_test_that_passes(tmp_path: Path) -> None:
 def run_pytest(where: Path) -> subprocess.CompletedProcess[str]:
     """Run the tests of a directory as a user of Pellucid would."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(where), str(where)]
-    return subprocess.run(command, check=False, capture_output=True, text=True, cwd=where, timeout=60)
+    return subprocess.run(command, check=False, capture_output=True, text=True, cwd=where, timeout=PATIENCE)
 
 
 def test_testing_does_not_import_pytest() -> None:

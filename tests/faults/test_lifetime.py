@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from textwrap import dedent
 
 import pytest
 
 from support.otlp_receiver import attributes_of, otlp_receiver
+from support.processes import PATIENCE, python
 
 COMMON = """
     import os, sys, threading
@@ -29,11 +29,11 @@ COMMON = """
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
     """Run a program to its end."""
     return subprocess.run(
-        [sys.executable, "-W", "error", "-c", dedent(COMMON) + dedent(code)],
+        python("-c", dedent(COMMON) + dedent(code)),
         check=False,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         env={name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "PELLUCID_"))},
     )
 

@@ -16,20 +16,26 @@ import pytest
 from pellucid.cli import main
 from pellucid_exporters.demo.script import read_log
 from support.otlp_receiver import attributes_of, otlp_receiver
+from support.processes import PATIENCE, python
 
 pytestmark = pytest.mark.integration
 
 SUBJECTS = ("Plant the orchard", "Water the orchard twice", "Harvest apples")
-WAIT = 60
 
-COMMAND = (sys.executable, "-c", "import sys; from pellucid.cli import main; sys.exit(main())", "demo")
+MAIN = "import sys; from pellucid.cli import main; sys.exit(main())"
 
 
-def run_demo(*options: str, cwd: Path, timeout: float = WAIT) -> subprocess.CompletedProcess[str]:
+def run_demo(*options: str, cwd: Path, timeout: float = PATIENCE) -> subprocess.CompletedProcess[str]:
     """Run the demo to its end."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "PELLUCID_"))}
     return subprocess.run(
-        [*COMMAND, *options], cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+        python("-c", MAIN, "demo", *options),
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
     )
 
 
@@ -171,7 +177,7 @@ def test_names_the_missing_extra(repository: Path) -> None:
         "from pellucid.cli import main; sys.exit(main(['demo']))"
     )
     command = [sys.executable, "-c", script]
-    ran = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=WAIT, check=False)
+    ran = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert ran.returncode == 2
     assert "pip install 'pellucid[demo]'" in ran.stderr
     assert "Traceback" not in ran.stderr
@@ -181,7 +187,7 @@ def test_names_the_missing_extra(repository: Path) -> None:
 def test_an_interrupt_ends_it_with_its_servers(repository: Path) -> None:
     """Ctrl-C during a run ends the process with 130, no traceback, and no server left."""
     with subprocess.Popen(
-        [*COMMAND, "--no-color", "--port", "0"],
+        [sys.executable, "-c", MAIN, "demo", "--no-color", "--port", "0"],
         cwd=repository,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -193,7 +199,7 @@ def test_an_interrupt_ends_it_with_its_servers(repository: Path) -> None:
             pass  # until the first run was shown: the servers are up
         servers = children_of(process.pid)
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=WAIT) == 130
+        assert process.wait(timeout=PATIENCE) == 130
         assert process.stderr.read() == ""
     assert len(servers) == 2
     assert not [pid for pid in servers if is_alive(pid)]
@@ -202,7 +208,7 @@ def test_an_interrupt_ends_it_with_its_servers(repository: Path) -> None:
 def test_serve_keeps_the_metrics_up(repository: Path) -> None:
     """`--serve` answers scrapes after the demo is over, until Ctrl-C, which is then no failure."""
     with subprocess.Popen(
-        [*COMMAND, "--no-color", "--port", "0", "--serve"],
+        python("-c", MAIN, "demo", "--no-color", "--port", "0", "--serve"),
         cwd=repository,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -219,14 +225,14 @@ def test_serve_keeps_the_metrics_up(repository: Path) -> None:
         with urlopen(url, timeout=5) as answer:
             assert b"pellucid_tool_discovery_duration_seconds_bucket" in answer.read()
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=WAIT) == 0
+        assert process.wait(timeout=PATIENCE) == 0
         assert process.stderr.read() == ""
 
 
 def test_repeats_in_one_process_until_it_is_interrupted(repository: Path) -> None:
     """With `--repeat` the counters of one process go on, as dashboards and alerts need them."""
     with subprocess.Popen(
-        [*COMMAND, "--no-color", "--port", "0", "--repeat", "0"],
+        python("-c", MAIN, "demo", "--no-color", "--port", "0", "--repeat", "0"),
         cwd=repository,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -239,13 +245,13 @@ def test_repeats_in_one_process_until_it_is_interrupted(repository: Path) -> Non
             urls += re.findall(r"http://127\.0\.0\.1:\d+/metrics", line)
             if line.startswith("Next") and len(urls) >= 2:
                 break
-        with urlopen(urls[0], timeout=WAIT) as answer:
+        with urlopen(urls[0], timeout=PATIENCE) as answer:
             metrics = answer.read().decode()
         runs = re.findall(r"^gen_ai_invoke_agent_duration_seconds_count\{.*\} (\S+)", metrics, re.MULTILINE)
         assert sum(map(float, runs)) >= 6
         process.send_signal(signal.SIGINT)
         process.stdout.read()
-        assert process.wait(timeout=WAIT) == 130
+        assert process.wait(timeout=PATIENCE) == 130
         assert process.stderr.read() == ""
 
 

@@ -6,13 +6,13 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from support import anthropic_wire, openai_wire
+from support.processes import PATIENCE, python
 from support.vendor_server import answer_json, vendor_server
 
 if TYPE_CHECKING:
@@ -61,14 +61,14 @@ def as_openai(asked: Received) -> Answer:
 def run_demo(*options: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run the demo to its end, with these variables and no others of vendors."""
     environment: Mapping[str, str] = {name: value for name, value in os.environ.items() if not name.startswith(VENDORS)}
-    command = [sys.executable, "-c", "import sys; from pellucid.cli import main; sys.exit(main())", "demo"]
+    script = "import sys; from pellucid.cli import main; sys.exit(main())"
     return subprocess.run(
-        [*command, "--no-color", "--port", "0", *options],
+        python("-c", script, "demo", "--no-color", "--port", "0", *options),
         cwd=ROOT,
         env={**environment, **variables},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
 

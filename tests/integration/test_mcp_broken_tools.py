@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from pellucid import Agent, DiscoveryContext, InvalidCatalog, ToolCall, ToolResu
 from pellucid.mcp import MCPProvider
 from pellucid.testing import ScriptedModel
 from support.mcp_servers import OBJECT, LegacyHttp, serving
+from support.processes import python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,7 @@ def listed_by(way: str, listing: dict[str, Any], **options: Any) -> Iterator[MCP
     """Give a provider of a server that lists this, reached in one way or another."""
     if way == "stdio":
         env = {"PELLUCID_TEST_LOG": os.devnull, "PELLUCID_TEST_LISTING": json.dumps(listing)}
-        yield MCPProvider.stdio(sys.executable, SCRIPT, "legacy", id="hub", env=env, **options)
+        yield MCPProvider.stdio(*python(SCRIPT, "legacy"), id="hub", env=env, **options)
         return
     with serving(lambda: LegacyHttp(listing).app) as port:
         yield MCPProvider.http(f"http://127.0.0.1:{port}/mcp", id="hub", **options)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import sys
 from base64 import b64encode
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +45,7 @@ from pellucid.mcp import MCPProvider
 from pellucid.mcp.content import to_value
 from pellucid.testing import ScriptedModel
 from support.mcp_servers import PIXEL, Desk, LegacyHttp, listing_server, modern_server, serving, tool_of
+from support.processes import python
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -82,7 +82,7 @@ async def tools(request: pytest.FixtureRequest) -> AsyncIterator[dict[str, Tool]
         case "streams":
             provider = MCPProvider.connect(InMemoryTransport(modern_server()), id="demo")
         case "stdio":
-            provider = MCPProvider.stdio(sys.executable, SCRIPT, "modern", id="demo")
+            provider = MCPProvider.stdio(*python(SCRIPT, "modern"), id="demo")
         case _:
             with serving(modern_server().streamable_http_app) as port:
                 provider = MCPProvider.http(f"http://127.0.0.1:{port}/mcp", id="demo")
@@ -178,7 +178,7 @@ async def test_cancelling_a_call_notifies_a_legacy_process(tmp_path: Path) -> No
     log = tmp_path / "log"
     env = {"PELLUCID_TEST_LOG": str(log)}
     with anyio.fail_after(20):
-        async with MCPProvider.stdio(sys.executable, SCRIPT, "legacy", id="old", env=env) as provider:
+        async with MCPProvider.stdio(*python(SCRIPT, "legacy"), id="old", env=env) as provider:
             tools = await tools_of(provider)
             with anyio.move_on_after(0.2):
                 await tools["hang"].run({}, CTX)
@@ -194,7 +194,7 @@ async def test_cancelling_a_call_notifies_a_legacy_process(tmp_path: Path) -> No
 async def test_a_call_whose_server_dies_says_so_and_the_next_one_works() -> None:
     """The call fails as `connection_lost` with the server's last words; the next starts a new process."""
     with anyio.fail_after(20):
-        async with MCPProvider.stdio(sys.executable, SCRIPT, "modern", id="demo") as provider:
+        async with MCPProvider.stdio(*python(SCRIPT, "modern"), id="demo") as provider:
             tools = await tools_of(provider)
             first = await tools["pid"].run({}, CTX)
             with pytest.raises(ToolError, match="not known whether the tool ran") as lost:
@@ -207,7 +207,7 @@ async def test_last_words_of_a_process_are_in_the_error(tmp_path: Path) -> None:
     """What the server wrote to its standard error is told, and not written to the terminal."""
     env = {"PELLUCID_TEST_LOG": str(tmp_path / "log")}
     with anyio.fail_after(20):
-        async with MCPProvider.stdio(sys.executable, SCRIPT, "legacy", id="old", env=env) as provider:
+        async with MCPProvider.stdio(*python(SCRIPT, "legacy"), id="old", env=env) as provider:
             tools = await tools_of(provider)
             with pytest.raises(ToolError, match="out of memory"):
                 await tools["die"].run({}, CTX)
@@ -229,10 +229,10 @@ async def test_the_environment_of_a_process_is_added_to_a_safe_one(monkeypatch: 
     """Variables of this process are not passed on; given ones are, and `PATH` stays."""
     monkeypatch.setenv("PELLUCID_TEST_SECRET", "mine")
     with anyio.fail_after(20):
-        async with MCPProvider.stdio(sys.executable, SCRIPT, "modern", id="a") as provider:
+        async with MCPProvider.stdio(*python(SCRIPT, "modern"), id="a") as provider:
             assert await (await tools_of(provider))["secret"].run({}, CTX) == {"result": "unset"}
         env = {"PELLUCID_TEST_SECRET": "given"}
-        async with MCPProvider.stdio(sys.executable, SCRIPT, "modern", id="b", env=env) as provider:
+        async with MCPProvider.stdio(*python(SCRIPT, "modern"), id="b", env=env) as provider:
             assert await (await tools_of(provider))["secret"].run({}, CTX) == {"result": "given"}
 
 

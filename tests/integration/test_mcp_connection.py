@@ -20,6 +20,7 @@ from starlette.applications import Starlette
 from pellucid import ConfigError, DiscoveryBackoff, DiscoveryContext, DiscoveryError, Tool, ToolContext, ToolError
 from pellucid.mcp import MCPProvider
 from support.mcp_servers import modern_server, serving
+from support.processes import python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +50,7 @@ async def tools_of(provider: MCPProvider) -> dict[str, Tool]:
 
 def process() -> MCPProvider:
     """Return a provider of a server process."""
-    return MCPProvider.stdio(sys.executable, SCRIPT, "modern", id="demo")
+    return MCPProvider.stdio(*python(SCRIPT, "modern"), id="demo")
 
 
 async def pid_of(provider: MCPProvider) -> int:
@@ -266,7 +267,7 @@ async def test_closing_reaches_the_connections_of_other_loops() -> None:
 async def test_what_a_provider_can_be_made_of() -> None:
     """Parameters of a process, a transport and a function that makes one are taken; a transport serves only once."""
     with anyio.fail_after(20):
-        parameters = StdioServerParameters(command=sys.executable, args=[SCRIPT, "modern"])
+        parameters = StdioServerParameters(command=python()[0], args=python(SCRIPT, "modern")[1:])
         async with MCPProvider.connect(parameters, id="a") as provider:
             assert provider.kind == "mcp.stdio"
             assert "add" in await tools_of(provider)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +28,7 @@ from pellucid.mcp import MCPProvider
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import check_telemetry
 from support.mcp_servers import modern_server, serving
+from support.processes import python
 from support.runs import COMPLETED, attributes, ending
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
             return
         script = tmp_path / "server.py"
         script.write_text(SERVERS.read_text())
-        provider = MCPProvider.stdio(sys.executable, str(script), "modern", id="mcp")
+        provider = MCPProvider.stdio(*python(str(script), "modern"), id="mcp")
 
         async def kill() -> None:
             [tool] = [tool for tool in await provider.list_tools(DiscoveryContext()) if tool.name == "pid"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +29,7 @@ from pellucid.events import ToolsRedefined
 from pellucid.mcp import MCPProvider
 from pellucid.testing import ScriptedModel
 from support.mcp_servers import Desk, listing_server, modern_server, tool_of
+from support.processes import python
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -157,7 +157,7 @@ async def test_a_legacy_server_is_asked_again_when_it_announces_a_change(tmp_pat
     """`notifications/tools/list_changed` is trusted: until then its list is kept."""
     env = {"PELLUCID_TEST_LOG": str(tmp_path / "log")}
     with anyio.fail_after(20):
-        async with MCPProvider.stdio(sys.executable, SCRIPT, "legacy", id="old", env=env) as provider:
+        async with MCPProvider.stdio(*python(SCRIPT, "legacy"), id="old", env=env) as provider:
             listener = Listener(provider)
             tools = {tool.name: tool for tool in await provider.list_tools(listener.ctx)}
             await listener.names()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import sys
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from pellucid import Agent, DiscoveryError, Telemetry, ToolCall, semconv
 from pellucid.mcp import MCPProvider
 from pellucid.testing import ScriptedModel
 from support.mcp_servers import LegacyHttp, listing_server, modern_server, serving
+from support.processes import python
 from support.runs import attributes, span_id, within
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ async def reaching(way: str, **options: Any) -> AsyncIterator[MCPProvider]:
             async with MCPProvider.connect(modern_server(), id="hub", **options) as provider:
                 yield provider
         elif way == "stdio":
-            async with MCPProvider.stdio(sys.executable, SCRIPT, "modern", id="hub", **options) as provider:
+            async with MCPProvider.stdio(*python(SCRIPT, "modern"), id="hub", **options) as provider:
                 yield provider
         else:
             with serving(modern_server().streamable_http_app) as port:
@@ -266,9 +266,7 @@ async def test_a_process_of_the_protocol_before_is_told_the_same(telemetry: Capt
     """Listing and calling, read from what the server really got."""
     log = tmp_path / "log"
     with calling(CALLER), anyio.fail_after(20):
-        provider = MCPProvider.stdio(
-            sys.executable, SCRIPT, "legacy", id="old", env={"PELLUCID_TEST_LOG": str(log)}, ttl=600
-        )
+        provider = MCPProvider.stdio(*python(SCRIPT, "legacy"), id="old", env={"PELLUCID_TEST_LOG": str(log)}, ttl=600)
         async with provider:
             await call(provider, "echo")
     messages = [json.loads(line) for line in log.read_text().splitlines()]

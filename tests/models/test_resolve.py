@@ -13,6 +13,7 @@ from pellucid.models import Model, resolve
 from pellucid.models.resolve import HOSTS
 from support.models import HELLO
 from support.openai_wire import completion
+from support.processes import PATIENCE
 from support.runs import within
 from support.vendor_server import answer_json, vendor_server
 
@@ -112,7 +113,7 @@ def test_a_missing_key_is_named(monkeypatch: pytest.MonkeyPatch, name: str, vari
 def test_a_missing_package_is_named(package: str, adapter: str, extra: str) -> None:
     """With the extra that brings it."""
     code = f"import sys\nsys.modules[{package!r}] = None\nfrom pellucid.models import {adapter}\n"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode != 0
     assert f"pip install 'pellucid[{extra}]'" in done.stderr
 
@@ -120,7 +121,7 @@ def test_a_missing_package_is_named(package: str, adapter: str, extra: str) -> N
 def test_a_missing_package_whose_namespace_is_there_is_named() -> None:
     """Protobuf brings a package `google`, too; that it has no `genai` is said in the same way."""
     code = "import google\ngoogle.__path__ = []\nfrom pellucid.models import GeminiModel\n"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert "pip install 'pellucid[gemini]'" in done.stderr
 
 
@@ -137,5 +138,5 @@ def test_importing_the_models_loads_no_vendor() -> None:
         "except AttributeError as error:\n"
         "    assert 'NoSuchModel' in str(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr

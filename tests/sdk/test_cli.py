@@ -12,6 +12,7 @@ import pytest
 import pellucid
 from pellucid import ConfigError, PellucidError
 from pellucid.cli import GROUP, Command, main
+from support.processes import PATIENCE
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -156,7 +157,7 @@ def test_version_of_the_installed_command() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert ran.stdout == f"pellucid {pellucid.__version__}\n"
 
@@ -174,5 +175,5 @@ def test_a_reader_that_leaves_is_not_a_traceback() -> None:
         assert process.stderr is not None
         process.stdout.read(2)
         process.stdout.close()
-        assert process.wait(timeout=60) == 141
+        assert process.wait(timeout=PATIENCE) == 141
         assert process.stderr.read() == b""

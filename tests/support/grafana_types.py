@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from support.processes import PATIENCE
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -49,7 +51,7 @@ def complaints(dashboards: Mapping[str, Mapping[str, Any]], folder: Path) -> lis
             _give_up(f"the program {program!r} is not installed (Debian: apt-get install nodejs npm)")
     (folder / "package.json").write_text('{"private": true}')
     install = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--no-save", *PACKAGES]
-    installed = subprocess.run(install, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    installed = subprocess.run(install, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False)
     if installed.returncode:
         _give_up(f"npm cannot install {' and '.join(PACKAGES)}: {installed.stderr.strip()[-500:]}")
     options = {"strict": True, "noEmit": True, "module": "esnext", "moduleResolution": "bundler", "target": "es2022"}
@@ -62,7 +64,7 @@ def complaints(dashboards: Mapping[str, Mapping[str, Any]], folder: Path) -> lis
             f"import type {{ Board }} from './board';\nexport const board: Board = {text};\n"
         )
     checked = subprocess.run(
-        ["node_modules/.bin/tsc", "-p", "."], cwd=folder, capture_output=True, text=True, timeout=90, check=False
+        ["node_modules/.bin/tsc", "-p", "."], cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     return [line for line in checked.stdout.splitlines() if not line.startswith(" ")] + checked.stderr.splitlines()
 

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
+from functools import cache
+from pathlib import Path
 from textwrap import dedent
+from typing import Final
+
+PATIENCE: Final = 110
+"""Seconds to wait for a process that does its work and ends, on a machine that is busy; pytest waits for 120."""
+
+_HERE: Final = Path(__file__).parent
+_START: Final = "import sys; sys.path[0] = sys.argv[1]; import fork_server; fork_server.main(sys.argv[2])"
 
 
 def run_python(script: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -15,7 +27,7 @@ def run_python(script: str, *arguments: object, **environment: str) -> subproces
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert finished.returncode == 0, finished.stderr
@@ -24,4 +36,39 @@ def run_python(script: str, *arguments: object, **environment: str) -> subproces
 
 def command(script: str, *arguments: object) -> list[str]:
     """Return the command for a script, which finds `arguments` in `sys.argv`."""
-    return [sys.executable, "-W", "error", "-c", dedent(script), *map(str, arguments)]
+    return python("-c", dedent(script), *map(str, arguments))
+
+
+def python(*arguments: str) -> list[str]:
+    """Return the command `python -W error` with arguments: `-c` and a script, or a file.
+
+    On Linux its process has most packages imported already (see `fork_server`); `sys.executable` starts with none.
+    """
+    if sys.platform != "linux":
+        return [sys.executable, "-W", "error", *arguments]
+    return [sys.executable, "-S", "-E", str(_HERE / "fork_client.py"), _fork_server(os.getpid()), *arguments]
+
+
+@cache
+def _fork_server(_pid: int) -> str:
+    """Start the server of this process at the first call, and return the path of its socket."""
+    folder = tempfile.mkdtemp()
+    path = f"{folder}/socket"
+    server = subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", _START, str(_HERE), path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,  # an interrupt from the keyboard is for the scripts
+    )
+    assert server.stdin is not None
+    assert server.stdout is not None
+    assert server.stdout.readline() == b"ready\n"
+
+    def stop() -> None:
+        assert server.stdin is not None
+        server.stdin.close()
+        server.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(stop)
+    return path
