@@ -94,6 +94,7 @@ BIG: dict[str, list[Any]] = {
 }
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("limit", [1024, 4096, 32 * 1024])
 @pytest.mark.parametrize("what", sorted(BIG))
 async def test_what_was_cut_still_has_its_shape(what: str, limit: int) -> None:

@@ -104,7 +104,7 @@ async def test_no_panel_is_empty_in_a_normal_run() -> None:
     hub = Hub()
     try:
         with servers(telemetry) as found:
-            deadline = anyio.current_time() + 60
+            deadline = anyio.current_time() + 100
             while panels:
                 assert anyio.current_time() < deadline, list(panels)
                 await normal(telemetry, hub)
@@ -128,7 +128,7 @@ async def test_every_query_finds_data(tmp_path: Path) -> None:
     assert len(misspelt) > 0.8 * len(left)  # the others ask for series that are not Pellucid's
     try:
         with servers(telemetry, alert_rules(tmp_path)) as found:
-            deadline = anyio.current_time() + 60
+            deadline = anyio.current_time() + 100
             while left:
                 assert anyio.current_time() < deadline, [(str(each), found.unfilled(each)) for each in left]
                 await normal(telemetry, hub)

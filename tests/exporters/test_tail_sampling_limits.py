@@ -148,19 +148,19 @@ def _grown(tracer: trace.Tracer, runs: int) -> int:
     return tracemalloc.get_traced_memory()[0] - before
 
 
-def test_memory_stays_bounded_over_ten_thousand_runs() -> None:
+def test_memory_stays_bounded_over_thousands_of_runs() -> None:
     """Runs that are dropped leave nothing but their trace ids, and those are bounded."""
     with sampled(TailSampling(share=0.0)) as out:
         tracer = out.telemetry.tracer_provider.get_tracer(semconv.SCOPE)
         _grown(tracer, 500)
         tracemalloc.start()
         try:
-            grown = _grown(tracer, 10_000)
+            grown = _grown(tracer, 3_000)
         finally:
             tracemalloc.stop()
         assert out.names == []
-        assert out.decisions == {("dropped", False): 10_500}
-        assert grown < 10_000 * 200, f"{grown / 10_000:.0f} bytes stay for each run"
+        assert out.decisions == {("dropped", False): 3_500}
+        assert grown < 3_000 * 200, f"{grown / 3_000:.0f} bytes stay for each run"
 
 
 def test_the_memory_of_decisions_is_bounded() -> None:

@@ -1,4 +1,4 @@
-"""Ten thousand short runs, half of them on each event loop, leave nothing behind."""
+"""Thousands of short runs on each event loop leave nothing behind."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import sys
 import threading
 from collections import Counter
 from contextlib import suppress
-from itertools import count
+from itertools import combinations, count
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import anyio
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.anyio, pytest.mark.integration]
 
-RUNS = 5_000
+RUNS = 2_500
 """On each of the two event loops."""
 
 BLOCKS = 10
@@ -323,13 +324,13 @@ def read_metrics(telemetry: Telemetry) -> None:
 
 async def settled(telemetry: Telemetry, receiver: Receiver, balance: Balance, idle: int) -> int:
     """Wait until nothing is under way, send and read what waits, and return how many spans arrived since last time."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         gc.collect()
         while balance.started != balance.ended or tasks() > idle:  # noqa: ASYNC110  (no event tells of either)
             await anyio.sleep(0.005)
     assert await anyio.to_thread.run_sync(telemetry.flush, 20)
     await anyio.to_thread.run_sync(read_metrics, telemetry)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         # Whoever has the answer is ahead of the thread that gave it.
         while any("process_request_thread" in name for name in threads()):  # noqa: ASYNC110  (likewise)
             await anyio.sleep(0.005)
@@ -387,11 +388,16 @@ async def test_many_runs_leave_nothing_behind(
 
 
 def _check_growth(seen: list[tuple[int, int]]) -> None:
-    runs = RUNS // BLOCKS * (BLOCKS - WARM)
     objects = [block for block, _ in seen]
     memory = [size for _, size in seen]
-    assert (objects[-1] - objects[WARM - 1]) / runs < OBJECTS_PER_RUN, objects
-    assert (memory[-1] - memory[WARM - 1]) / runs < BYTES_PER_RUN, memory
+    assert _growth(objects) < OBJECTS_PER_RUN, objects
+    assert _growth(memory) < BYTES_PER_RUN, memory
+
+
+def _growth(seen: list[int]) -> float:
+    """Return the growth for each run: the median of all pairs of blocks, so that one odd block does not matter."""
+    pairs = combinations(enumerate(seen[WARM - 1 :]), 2)
+    return median((later - earlier) / (last - first) for (first, earlier), (last, later) in pairs) * BLOCKS / RUNS
 
 
 def _check_tables(soak: Soak) -> None:

@@ -13,7 +13,7 @@ from pellucid.testing import FunctionModel
 if TYPE_CHECKING:
     from pellucid.telemetry.pipeline import Pipeline
 
-RUNS = 200
+RUNS = 100
 ITERATIONS = 30
 WAIT = 0.45
 """Seconds that the model takes for each answer: a run lasts about 14 s."""

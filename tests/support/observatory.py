@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -23,6 +22,7 @@ from pellucid_dashboards.rules import Thresholds, render
 from support import alert_scenes
 from support.alertmanager_server import Webhook, alertmanager_server, serving, webhook
 from support.otlp_receiver import Receiver, otlp_receiver
+from support.processes import python
 from support.prometheus_server import PrometheusServer, prometheus_server, scrape_config
 
 FILES: Final = Path(pellucid_dashboards.__file__).parent / "files"
@@ -44,7 +44,7 @@ class Application:
 
     def start(self) -> str:
         """Start it and return its URL once it serves."""
-        command = [sys.executable, "-W", "error", alert_scenes.__file__, self.scene, self._port, self._endpoint]
+        command = python(alert_scenes.__file__, self.scene, self._port, self._endpoint)
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
                 command,
@@ -75,7 +75,7 @@ class Application:
         self._process.stdin.close()
         self._process.stdout.close()
         try:
-            self._process.wait(10)
+            self._process.wait(60)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
