@@ -47,7 +47,7 @@ class Hubs:
         """Count a fetch as in flight while the context lasts, whatever ends it."""
         key = object()
         with self._lock:
-            _bounded(self._inflight).setdefault(provider_id, {})[key] = time.monotonic()
+            _room_for(provider_id, self._inflight).setdefault(provider_id, {})[key] = time.monotonic()
         try:
             yield
         finally:
@@ -57,20 +57,25 @@ class Hubs:
     def declare(self, provider_id: str, objective: float | None) -> None:
         """Note the latency objective of a provider, in seconds."""
         if objective is not None:
-            _bounded(self._objectives)[provider_id] = objective
+            self._note(self._objectives, provider_id, objective)
 
     def succeeded(self, provider_id: str) -> None:
         """Note a successful round trip of now."""
-        _bounded(self._last_success)[provider_id] = time.time()
+        self._note(self._last_success, provider_id, time.time())
 
     def sized(self, provider_id: str, tools: int) -> None:
         """Note how many tools a provider lists."""
-        _bounded(self._sizes)[provider_id] = tools
+        self._note(self._sizes, provider_id, tools)
+
+    def _note(self, table: dict[str, float], provider_id: str, value: float) -> None:
+        with self._lock:
+            _room_for(provider_id, table)[provider_id] = value
 
     def circuit(self, labels: dict[str, str], circuit: Leveled) -> None:
         """Show a circuit breaker from now on, as long as anybody uses it."""
         with self._lock:
-            _bounded(self._circuits).setdefault(repr(labels), (labels, WeakSet()))[1].add(circuit)
+            name = repr(labels)
+            _room_for(name, self._circuits).setdefault(name, (labels, WeakSet()))[1].add(circuit)
 
     @property
     def gauges(self) -> Mapping[str, Callable[[], Mapping[str, float]]]:
@@ -91,15 +96,18 @@ class Hubs:
 
     def objectives(self) -> dict[str, float]:
         """Objectives in seconds by provider."""
-        return dict(self._objectives)
+        with self._lock:
+            return dict(self._objectives)
 
     def last_success(self) -> dict[str, float]:
         """Times of the last successful round trips by provider, in seconds since the epoch."""
-        return dict(self._last_success)
+        with self._lock:
+            return dict(self._last_success)
 
     def sizes(self) -> dict[str, float]:
         """Sizes of the latest catalogues by provider."""
-        return dict(self._sizes)
+        with self._lock:
+            return dict(self._sizes)
 
     def inflight(self) -> dict[str, int]:
         """Fetches in flight by provider."""
@@ -116,8 +124,9 @@ class Hubs:
             }
 
 
-def _bounded(table: dict[str, Any]) -> dict[str, Any]:
-    if len(table) > MAX_PROVIDERS:
+def _room_for(name: str, table: dict[str, Any]) -> dict[str, Any]:
+    """Evict the oldest entry if `name` is new and the table is full; called under the lock."""
+    if name not in table and len(table) >= MAX_PROVIDERS:
         table.pop(next(iter(table)))
     return table
 
