@@ -28,9 +28,9 @@ from pellucid.admission import (
     resolve,
 )
 from pellucid.approvals import Settled
-from pellucid.background import OutOfTime, call_soon, race
+from pellucid.background import OutOfTime, call_soon, race, together
 from pellucid.context import ToolContext
-from pellucid.errors import PermissionDenied, PolicyHalt, ReliabilityFailFast, ToolError, describe, first_of
+from pellucid.errors import PermissionDenied, PolicyHalt, ReliabilityFailFast, ToolError, describe
 from pellucid.events import ToolProgress
 from pellucid.messages import ToolCall, ToolResult, id_of
 from pellucid.pausing import take
@@ -73,14 +73,8 @@ async def dispatch(
             async with slots:
                 came[id_of(call)] = await _execute(run, catalog, call, settled)
 
-        try:
-            for group in catalog.groups(list(first.values())):
-                async with anyio.create_task_group() as tasks:
-                    for call in group:
-                        tasks.start_soon(work, call)
-        except BaseExceptionGroup as several:
-            ended = first_of(several)
-            raise ended from ended.__cause__
+        for group in catalog.groups(list(first.values())):
+            await together(partial(work, call) for call in group)
     for call in repeated:
         came[id_of(call)] = _refuse_repeated(run, catalog, call, came[id_of(call)])
     return _gathered(first, came)

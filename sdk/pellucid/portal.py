@@ -30,7 +30,7 @@ class _Portal:
     def get(self) -> BlockingPortal | None:
         """Return the portal, or None if the caller is inside its loop and would wait for itself."""
         with self._lock:
-            if self._portal is None:
+            if self._portal is None or self._thread is None or not self._thread.is_alive():
                 # anyio's own context manager would wait for the thread when a forked child forgets it.
                 started: Future[BlockingPortal] = Future()
                 self._thread = threading.Thread(target=_run_loop, args=(started,), name="pellucid", daemon=True)
@@ -77,13 +77,28 @@ def run_in_portal(function: Callable[[], Awaitable[T]]) -> T:
 
     An interruption of the caller (`KeyboardInterrupt`) cancels the function.
     """
+
+    async def work() -> T | _Interrupt:
+        try:
+            return await function()
+        except KeyboardInterrupt:
+            return _Interrupt()  # raised in here it would end the loop of all other callers
+
     portal = _PORTAL.get()
     if portal is None:
         with start_blocking_portal(name="pellucid-nested") as nested:
-            return nested.call(function)
-    future = portal.start_task_soon(function)
-    try:
-        return future.result()
-    except BaseException:
-        future.cancel()
-        raise
+            result = nested.call(work)
+    else:
+        future = portal.start_task_soon(work)
+        try:
+            result = future.result()
+        except BaseException:
+            future.cancel()
+            raise
+    if isinstance(result, _Interrupt):
+        raise KeyboardInterrupt
+    return result
+
+
+class _Interrupt:
+    """Stands for a `KeyboardInterrupt` that the caller is to raise."""

@@ -14,7 +14,7 @@ import anyio
 from anyio.lowlevel import current_token
 
 from pellucid.background import call_soon, spawn
-from pellucid.errors import ConfigError
+from pellucid.errors import ConfigError, contained
 from pellucid.events import EVENTS, Event
 
 if TYPE_CHECKING:
@@ -112,8 +112,8 @@ class Listeners:
             if subscription.queue is None:
                 try:
                     subscription.listener(event)
-                except Exception as error:  # noqa: BLE001  (a listener may raise anything; the run goes on)
-                    fault("listener", error)
+                except BaseException as error:  # noqa: BLE001  (a listener may raise anything; the run goes on)
+                    fault("listener", contained(error))
             elif len(subscription.queue) >= QUEUE_SIZE:
                 dropped()
             elif subscription.put(event):
@@ -162,8 +162,8 @@ async def _pump(subscription: Subscription, fault: Fault) -> None:
         while (event := subscription.take()) is not None:
             try:
                 await subscription.listener(event)
-            except Exception as error:  # noqa: BLE001  (a listener may raise anything; the run goes on)
-                fault("listener", error)
+            except BaseException as error:  # noqa: BLE001  (a listener may raise anything; the run goes on)
+                fault("listener", contained(error))
             subscription.stuck = False
     except BaseException:
         subscription.pumping = False

@@ -13,6 +13,7 @@ from anyio.lowlevel import EventLoopToken, current_token
 from opentelemetry.trace import SpanContext
 
 from pellucid.background import OutOfTime, call_soon, spawn
+from pellucid.errors import contained, interrupt_in
 
 T = TypeVar("T")
 
@@ -76,7 +77,16 @@ class Flight(Generic[T]):
         spawn(self._run, fetch)
 
     async def wait(self) -> None:
-        """Wait until the fetch is settled."""
+        """Wait until the fetch is settled.
+
+        Raises:
+            KeyboardInterrupt: the fetch raised it.
+        """
+        await self._wait()
+        if isinstance(self.error, KeyboardInterrupt):
+            raise KeyboardInterrupt from self.error
+
+    async def _wait(self) -> None:
         event, key, loop = anyio.Event(), object(), current_token()
         with self._lock:
             if self._done:
@@ -111,16 +121,18 @@ class Flight(Generic[T]):
             with self._scope, anyio.move_on_after(self._left()):
                 self._settle(result=await fetch())
             self._settle(error=OutOfTime())
-        except Exception as error:  # noqa: BLE001  (handed over to those who wait)
-            self._settle(error=error)
+        except BaseException as error:  # noqa: BLE001  (handed over to those who wait)
+            interrupt = interrupt_in(error)
+            if not self._settle(error=interrupt or contained(error)) and interrupt is not None:
+                raise interrupt from None  # nobody waits who could raise it
         finally:
             self._settle(error=Abandoned())
 
-    def _settle(self, *, result: T | None = None, error: BaseException | None = None) -> None:
-        """Wake everybody; only the first call counts."""
+    def _settle(self, *, result: T | None = None, error: BaseException | None = None) -> bool:
+        """Wake everybody; only the first call counts. Return whether anybody waited."""
         with self._lock:
             if self._done:
-                return
+                return False
             self._done = True
             self.error = error
             if error is None:
@@ -131,3 +143,4 @@ class Flight(Generic[T]):
         finally:
             for wake in waiters:
                 wake()
+        return bool(waiters)
