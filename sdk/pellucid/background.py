@@ -68,6 +68,22 @@ def call_soon(token: EventLoopToken, callback: Callable[[], object]) -> None:
         schedule(callback)
 
 
+def is_running(token: EventLoopToken) -> bool:
+    """Return whether the event loop of `token` runs; asked from any thread."""
+    loop: Any = token.native_token
+    if hasattr(loop, "is_running"):
+        return bool(loop.is_running())
+    try:
+        loop.run_sync_soon(_nothing, idempotent=True)
+    except RuntimeError:  # trio's way to say that it has ended
+        return False
+    return True
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
 async def race(
     function: Callable[[*_Args], Awaitable[_T]],
     *args: *_Args,

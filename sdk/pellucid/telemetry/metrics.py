@@ -9,11 +9,13 @@ from contextlib import contextmanager
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
+from anyio.lowlevel import EventLoopToken, current_token
 from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 from opentelemetry.trace import INVALID_SPAN, set_span_in_context
 
 from pellucid import semconv
+from pellucid.background import is_running
 from pellucid.version import __version__
 
 MAX_PROVIDERS: Final = 4096
@@ -37,7 +39,7 @@ class Hubs:
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a garbage collection in here may end a fetch, which leads here again
         self._circuits: dict[str, tuple[dict[str, str], WeakSet[Leveled]]] = {}
-        self._inflight: dict[str, dict[object, float]] = {}
+        self._inflight: dict[str, dict[object, tuple[float, EventLoopToken]]] = {}
         self._objectives: dict[str, float] = {}
         self._last_success: dict[str, float] = {}
         self._sizes: dict[str, float] = {}
@@ -45,9 +47,9 @@ class Hubs:
     @contextmanager
     def fetching(self, provider_id: str) -> Iterator[None]:
         """Count a fetch as in flight while the context lasts, whatever ends it."""
-        key = object()
+        key, began = object(), (time.monotonic(), current_token())
         with self._lock:
-            _room_for(provider_id, self._inflight).setdefault(provider_id, {})[key] = time.monotonic()
+            _room_for(provider_id, self._inflight).setdefault(provider_id, {})[key] = began
         try:
             yield
         finally:
@@ -111,17 +113,18 @@ class Hubs:
 
     def inflight(self) -> dict[str, int]:
         """Fetches in flight by provider."""
-        with self._lock:
-            return {provider_id: len(starts) for provider_id, starts in self._inflight.items()}
+        return {provider_id: len(starts) for provider_id, starts in self._under_way()}
 
     def ages(self) -> dict[str, float]:
         """Age in seconds of the oldest fetch in flight by provider; 0 when there is none."""
         now = time.monotonic()
+        return {provider_id: now - min(starts, default=now) for provider_id, starts in self._under_way()}
+
+    def _under_way(self) -> list[tuple[str, list[float]]]:
+        """Return when fetches started, without those that will never end because their event loop was stopped."""
         with self._lock:
-            return {
-                provider_id: now - min(starts.values()) if starts else 0.0
-                for provider_id, starts in self._inflight.items()
-            }
+            found = [(provider_id, list(fetches.values())) for provider_id, fetches in self._inflight.items()]
+        return [(provider_id, [start for start, loop in fetches if is_running(loop)]) for provider_id, fetches in found]
 
 
 def _room_for(name: str, table: dict[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from pellucid.errors import (
 from pellucid.events import ToolsCatalogStale
 from pellucid.telemetry import DISCOVERY, boundary, current_scope
 from pellucid.tools.catalog import as_sequence, check_catalog
-from pellucid.tools.flight import Flight
+from pellucid.tools.flight import Abandoned, Flight
 from pellucid.tools.provider import OnInvalid, ToolHub
 from pellucid.tools.tool import Hub, Tool
 
@@ -144,6 +144,9 @@ class DiscoveryProvider:
                 failure = self._failures.get(key)
                 wait = failure.until - self._clock() if failure is not None else 0.0
                 flight = self._flights.get(key)
+                if flight is not None and flight.is_orphaned:
+                    flight.cancel(Abandoned())
+                    flight = None
                 joined = flight is not None
                 revalidating = entry is not None and over < self._stale_while_revalidate
                 if flight is None and wait <= 0:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import anyio
 from anyio.lowlevel import EventLoopToken, current_token
 from opentelemetry.trace import SpanContext
 
-from pellucid.background import OutOfTime, call_soon, spawn
+from pellucid.background import OutOfTime, call_soon, is_running, spawn
 from pellucid.errors import contained, interrupt_in
 
 T = TypeVar("T")
+
+LOOK: Final = 0.25
+"""Seconds after which those who wait in another event loop look whether that of the fetch still runs."""
 
 
 class Abandoned(Exception):
@@ -53,7 +57,7 @@ class Flight(Generic[T]):
         self.span = span
         self.error: BaseException | None = None
         self._result: list[T] = []
-        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._deadline = math.inf if timeout is None else time.monotonic() + timeout
         self._held = held
         self._settled = settled
         self._lock = threading.RLock()  # what a garbage collection in here ends may lead here again
@@ -71,6 +75,11 @@ class Flight(Generic[T]):
     def abandoned(self) -> bool:
         """Whether the fetch was cancelled for a reason that says nothing of the hub."""
         return isinstance(self.error, Abandoned)
+
+    @property
+    def is_orphaned(self) -> bool:
+        """Whether nothing will come of it, because its event loop was stopped without ending its tasks."""
+        return not is_running(self._loop)
 
     def start(self, fetch: Callable[[], Awaitable[T]]) -> None:
         """Begin the fetch."""
@@ -92,10 +101,15 @@ class Flight(Generic[T]):
             if self._done:
                 return
             self._waiters[key] = partial(call_soon, loop, event.set)
+        is_elsewhere = loop.native_token is not self._loop.native_token
         try:
-            with anyio.move_on_after(self._left()):
-                await event.wait()
-                return
+            while (left := self._left()) > 0:
+                if is_elsewhere and self.is_orphaned:
+                    self.cancel(Abandoned())
+                    return
+                with anyio.move_on_after(min(left, LOOK) if is_elsewhere else left):
+                    await event.wait()
+                    return
         except BaseException:
             self._leave(key)
             raise
@@ -106,8 +120,8 @@ class Flight(Generic[T]):
         self._settle(error=error)
         call_soon(self._loop, self._scope.cancel)
 
-    def _left(self) -> float | None:
-        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+    def _left(self) -> float:
+        return max(0.0, self._deadline - time.monotonic())
 
     def _leave(self, key: object) -> None:
         with self._lock:
