@@ -21,6 +21,7 @@ from pellucid.admission import (
     arguments_of,
     asks,
     check_halted,
+    check_stopped,
     context_of,
     halted,
     listed,
@@ -227,6 +228,7 @@ async def _perform(run: Run, b: Boundary, binding: Binding, call: ToolCall, know
         await run.serial.acquire()
     try:
         check_halted(run)
+        check_stopped(run)
         return await _call(tool, arguments, ctx, timeout)
     except PolicyHalt as halt:
         if isinstance(tool, MetaTool):  # the policy was asked about what it activates
