@@ -7,7 +7,6 @@ theirs between two calls. It works the same without a loop, inside a running one
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
@@ -15,6 +14,8 @@ from typing import Final, TypeVar
 
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from pellucid.forks import reset_in_child
 
 T = TypeVar("T")
 
@@ -26,6 +27,7 @@ class _Portal:
         self._lock = threading.Lock()
         self._portal: BlockingPortal | None = None
         self._thread: threading.Thread | None = None
+        reset_in_child(self, _lock=threading.Lock, _portal=lambda: None, _thread=lambda: None)
 
     def get(self) -> BlockingPortal | None:
         """Return the portal, or None if the caller is inside its loop and would wait for itself."""
@@ -46,10 +48,6 @@ class _Portal:
                 self._thread.join()
             self._portal = self._thread = None
 
-    def forget(self) -> None:
-        """Start anew in a forked child: the thread did not come along."""
-        self.__init__()  # type: ignore[misc]  # the very same fresh state
-
 
 def _run_loop(started: Future[BlockingPortal]) -> None:
     try:
@@ -68,8 +66,6 @@ async def _serve(started: Future[BlockingPortal]) -> None:
 
 _PORTAL: Final = _Portal()
 atexit.register(_PORTAL.close)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_PORTAL.forget)
 
 
 def run_in_portal(function: Callable[[], Awaitable[T]]) -> T:

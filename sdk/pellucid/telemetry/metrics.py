@@ -16,6 +16,7 @@ from opentelemetry.trace import INVALID_SPAN, set_span_in_context
 
 from pellucid import semconv
 from pellucid.background import is_running
+from pellucid.forks import reset_in_child
 from pellucid.version import __version__
 
 MAX_PROVIDERS: Final = 4096
@@ -34,7 +35,7 @@ class Leveled(Protocol):
 class Hubs:
     """What is known of each tool provider at this moment, read by the observable gauges when they are collected."""
 
-    __slots__ = ("_circuits", "_inflight", "_last_success", "_lock", "_objectives", "_sizes")
+    __slots__ = ("__weakref__", "_circuits", "_inflight", "_last_success", "_lock", "_objectives", "_sizes")
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a garbage collection in here may end a fetch, which leads here again
@@ -43,6 +44,7 @@ class Hubs:
         self._objectives: dict[str, float] = {}
         self._last_success: dict[str, float] = {}
         self._sizes: dict[str, float] = {}
+        reset_in_child(self, _lock=threading.RLock, _inflight=dict)
 
     @contextmanager
     def fetching(self, provider_id: str) -> Iterator[None]:
@@ -177,16 +179,23 @@ def _observe(
     return callback
 
 
-_instruments: WeakKeyDictionary[MeterProvider, Instruments] = WeakKeyDictionary()
-_lock = threading.Lock()
+class _Made:
+    """The instruments of each meter provider."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_provider: WeakKeyDictionary[MeterProvider, Instruments] = WeakKeyDictionary()
+        reset_in_child(self, _lock=threading.Lock)
+
+    def of(self, provider: MeterProvider) -> Instruments:
+        found = self._by_provider.get(provider)
+        if found is None:
+            with self._lock:
+                found = self._by_provider.get(provider)
+                if found is None:
+                    found = self._by_provider[provider] = Instruments(provider)
+        return found
 
 
-def instruments_of(provider: MeterProvider) -> Instruments:
-    """Return the instruments of a meter provider, made at the first call."""
-    found = _instruments.get(provider)
-    if found is None:
-        with _lock:
-            found = _instruments.get(provider)
-            if found is None:
-                found = _instruments[provider] = Instruments(provider)
-    return found
+instruments_of: Final = _Made().of
+"""Return the instruments of a meter provider, made at the first call."""

@@ -28,6 +28,7 @@ from pellucid.errors import (
     error_type_of,
 )
 from pellucid.events import ToolsCatalogStale
+from pellucid.forks import reset_in_child
 from pellucid.telemetry import DISCOVERY, boundary, current_scope
 from pellucid.tools.catalog import as_sequence, check_catalog
 from pellucid.tools.flight import Abandoned, Flight
@@ -125,6 +126,7 @@ class DiscoveryProvider:
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
         self._failures: OrderedDict[Hashable, _Failure] = OrderedDict()
         self._flights: dict[Hashable, Fetch] = {}
+        reset_in_child(self, _lock=threading.RLock, _flights=dict)
 
     async def list_tools(self, ctx: DiscoveryContext) -> Sequence[Tool]:
         """Return the cached catalogue, or wait for one.

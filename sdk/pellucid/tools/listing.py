@@ -18,6 +18,7 @@ from pellucid.background import OutOfTime, race, together
 from pellucid.context import DiscoveryContext
 from pellucid.errors import DiscoveryError, DiscoveryTimeout, contained, describe
 from pellucid.events import ToolsCatalogChanged, ToolsQuarantined
+from pellucid.forks import reset_in_child
 from pellucid.telemetry import DISCOVERY, Boundary, Recorded, Scope, boundary, current_scope, once
 from pellucid.telemetry.recording import Recorder
 from pellucid.tools.catalog import ProviderCatalog, as_sequence, check_catalog
@@ -35,12 +36,13 @@ class Lister:
         facts: Its optional attributes.
     """
 
-    __slots__ = ("_checked", "_digests", "_known", "_latest", "_lock", "facts", "provider")
+    __slots__ = ("__weakref__", "_checked", "_digests", "_known", "_latest", "_lock", "facts", "provider")
 
     def __init__(self, provider: ToolProvider) -> None:
         self.provider = provider
         self.facts = ProviderFacts.of(provider)
         self._lock = threading.Lock()
+        reset_in_child(self, _lock=threading.Lock)
         self._latest: tuple[object, ProviderCatalog] | None = None
         self._checked: Remembered[tuple[object, ProviderCatalog]] = Remembered()
         self._digests: Remembered[str] = Remembered()
