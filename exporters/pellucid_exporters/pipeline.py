@@ -18,7 +18,6 @@ import atexit
 import logging
 import os
 import threading
-import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +29,7 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 from pellucid import semconv
 from pellucid.errors import ConfigError
+from pellucid.forks import in_child, reset_in_child
 from pellucid.telemetry.pipeline import LogSink, current_default, set_default
 from pellucid.version import __version__
 from pellucid_exporters.endpoint import MetricsEndpoint
@@ -73,7 +73,7 @@ class _State:
         self.lock = threading.Lock()
         self.settings: Settings | None = None
         self.telemetry: Telemetry | None = None
-        self.alive: weakref.WeakSet[Telemetry] = weakref.WeakSet()
+        reset_in_child(self, lock=threading.Lock)
 
 
 _state: Final = _State()
@@ -144,7 +144,7 @@ def build(settings: Settings) -> Telemetry:
         parts.close()
         raise
     atexit.register(telemetry.shutdown)
-    _state.alive.add(telemetry)
+    in_child(telemetry, Telemetry.renew)
     return telemetry
 
 
@@ -288,18 +288,7 @@ def _set_globals(telemetry: Telemetry) -> None:
 
 def _forget(telemetry: Telemetry) -> None:
     """Make room for another configuration."""
-    _state.alive.discard(telemetry)
     if _state.telemetry is telemetry:
         _state.settings = _state.telemetry = None
     if current_default() is telemetry:
         set_default(None)
-
-
-def _renew_in_child() -> None:
-    _state.lock = threading.Lock()
-    for telemetry in list(_state.alive):
-        telemetry.renew()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_in_child)

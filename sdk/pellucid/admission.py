@@ -12,7 +12,7 @@ from typing import Any, Final
 from pellucid.approvals import ApprovalRequest, Settled
 from pellucid.background import race
 from pellucid.context import ToolContext
-from pellucid.errors import PolicyHalt, ToolError
+from pellucid.errors import PolicyHalt, RunCancelled, ToolError, contained
 from pellucid.messages import ToolCall, id_of
 from pellucid.run import Run, Waiting
 from pellucid.telemetry import Boundary
@@ -91,8 +91,8 @@ async def _needed(run: Run, tool: Tool, arguments: JSONObject, call: ToolCall) -
     try:
         answer = tool.needs_approval(arguments, context_of(run, call))
         return bool(await race(_awaited, answer) if isawaitable(answer) else answer), None
-    except Exception as error:  # noqa: BLE001  (the predicate is the application's; its failure is told with the request)
-        return True, error
+    except BaseException as error:  # noqa: BLE001  (the predicate is the application's; its failure is told with the request)
+        return True, contained(error)
 
 
 async def _awaited(answer: Awaitable[bool]) -> bool:
@@ -221,6 +221,16 @@ def check_halted(run: Run) -> None:
     """
     if run.halted is not None:
         raise ToolError(halted(run.halted), error_type=run.halted.error_type)
+
+
+def check_stopped(run: Run) -> None:
+    """Start no tool in a run that was stopped, also if the event loop could not cancel it yet.
+
+    Raises:
+        RunCancelled, TimeoutError: it was.
+    """
+    if (reason := run.over()) is not None:
+        raise TimeoutError("the run's deadline has passed") if reason == "deadline" else RunCancelled(run.agent)
 
 
 def halted(halt: PolicyHalt) -> str:

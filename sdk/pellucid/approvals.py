@@ -14,6 +14,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 import anyio.to_thread
 
 from pellucid.errors import AlreadyResumed, CheckpointError
+from pellucid.forks import reset_in_child
 from pellucid.types import JSONObject
 
 Outcome: TypeAlias = Literal["approved", "denied", "expired"]
@@ -167,6 +168,7 @@ class MemoryClaims:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        reset_in_child(self, _lock=threading.Lock)
         self._taken: OrderedDict[str, None] = OrderedDict()
 
     async def claim(self, checkpoint_id: str) -> bool:

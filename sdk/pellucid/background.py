@@ -7,15 +7,18 @@ one task. Both bound their own lives. This is the only module that touches the e
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import contextvars
 import importlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar, TypeVarTuple
 
 import anyio
 from anyio.lowlevel import EventLoopToken, current_token
+
+from pellucid.errors import contained, first_of, interrupt_in
 
 _T = TypeVar("_T")
 _Args = TypeVarTuple("_Args")
@@ -31,15 +34,18 @@ def spawn(function: Callable[[*_Args], Awaitable[object]], *args: *_Args) -> Non
     nobody and is only logged.
     """
 
-    async def contained() -> None:
+    async def work() -> None:
         try:
             await function(*args)
-        except Exception:
+        except KeyboardInterrupt:
+            _thread.interrupt_main()  # nobody waits here who could raise it; this is what the terminal does
+        except BaseException as error:
+            contained(error)
             logging.getLogger("pellucid").exception("a background task failed; this is a bug in Pellucid")
 
     loop: Any = current_token().native_token
     if hasattr(loop, "create_task"):
-        task = loop.create_task(contained())
+        task = loop.create_task(work())
         _running.add(task)
         task.add_done_callback(_running.discard)
     else:
@@ -48,7 +54,7 @@ def spawn(function: Callable[[*_Args], Awaitable[object]], *args: *_Args) -> Non
         async def ended() -> None:
             # To trio a `Cancelled` that it did not send is a crash of the whole program.
             with contextlib.suppress(trio.Cancelled):
-                await contained()
+                await work()
 
         trio.lowlevel.spawn_system_task(ended, context=contextvars.copy_context())
 
@@ -60,6 +66,22 @@ def call_soon(token: EventLoopToken, callback: Callable[[], object]) -> None:
     # A closed loop raises RuntimeError (trio: a subclass of it): nobody is left there to be told.
     with contextlib.suppress(RuntimeError):
         schedule(callback)
+
+
+def is_running(token: EventLoopToken) -> bool:
+    """Return whether the event loop of `token` runs; asked from any thread."""
+    loop: Any = token.native_token
+    if hasattr(loop, "is_running"):
+        return bool(loop.is_running())
+    try:
+        loop.run_sync_soon(_nothing, idempotent=True)
+    except RuntimeError:  # trio's way to say that it has ended
+        return False
+    return True
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 async def race(
@@ -76,17 +98,21 @@ async def race(
     Raises:
         OutOfTime: `within` seconds have passed.
         ForeignCancellation: the function raised a cancellation by itself.
-        Exception: whatever else the function raised.
+        Exception: whatever else the function raised; `UnexpectedExit` in place of what is none.
     """
     loop: Any = current_token().native_token
     if not hasattr(loop, "create_task"):
         return await _race_in_scope(lambda: function(*args), within, patience)
     # With a task and a future: a third of what an anyio scope and event cost, and this is paid twice an iteration.
     done = loop.create_future()
+    result: list[_T] = []
+    failure: list[BaseException] = []
 
-    async def work() -> _T:
+    async def work() -> None:
         try:
-            return await function(*args)
+            result.append(await function(*args))
+        except BaseException as error:  # noqa: BLE001  (handed over to the caller)
+            failure.append(_handed_over(error, is_awaited=not done.done()))
         finally:
             _resolve(done)
 
@@ -103,10 +129,25 @@ async def race(
     if not task.done():
         await _leave(loop, task, patience)
         raise OutOfTime
-    if task.cancelled():
-        raise ForeignCancellation("it was cancelled although nobody asked for it")
-    result: _T = task.result()
-    return result
+    return _outcome(result, failure, None if task.cancelled() else task.exception())
+
+
+def _handed_over(error: BaseException, *, is_awaited: bool) -> BaseException:
+    """Return what the caller is to raise; raise what is to end the task itself.
+
+    An interrupt that leaves a task would end the event loop before anything is cleaned up.
+    """
+    interrupt = interrupt_in(error)
+    return interrupt if interrupt is not None and is_awaited else contained(error)
+
+
+def _outcome(result: list[_T], failure: list[BaseException], end: BaseException | None) -> _T:
+    """Return or raise what a function came to, whose task ended with `end`."""
+    if result:
+        return result[0]
+    if failure:
+        raise failure.pop()  # or the exception would lead to itself, and stay until garbage is collected
+    raise ForeignCancellation("it was cancelled although nobody asked for it") from end
 
 
 def _resolve(done: Any) -> None:
@@ -142,11 +183,8 @@ async def _race_in_scope(function: Callable[[], Awaitable[_T]], within: float | 
         try:
             with scope:
                 result.append(await function())
-        except Exception as error:  # noqa: BLE001  (handed over to the caller)
-            failure.append(error)
-        except BaseException as error:
-            failure.append(error)
-            raise
+        except BaseException as error:  # noqa: BLE001  (handed over to the caller)
+            failure.append(_handed_over(error, is_awaited=not scope.cancel_called))
         finally:
             done.set()
 
@@ -160,18 +198,38 @@ async def _race_in_scope(function: Callable[[], Awaitable[_T]], within: float | 
     if limit.cancelled_caught:
         await _give_up(scope, done, patience)
         raise OutOfTime
-    if result:
-        return result[0]
-    error = failure[0]
-    if isinstance(error, Exception):
-        raise error
-    raise ForeignCancellation(f"{type(error).__name__} was raised although nobody cancelled it") from error
+    return _outcome(result, failure, None)
 
 
 async def _give_up(scope: anyio.CancelScope, done: anyio.Event, patience: float) -> None:
     scope.cancel()
     with anyio.move_on_after(patience, shield=True):
         await done.wait()
+
+
+async def together(calls: Iterable[Callable[[], Awaitable[object]]]) -> None:
+    """Await several calls at the same time; the first failure cancels the others and is raised as it is."""
+    interrupts: list[KeyboardInterrupt] = []
+
+    async def make(call: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await call()
+        except BaseException as error:
+            if (interrupt := interrupt_in(error)) is None:
+                raise
+            interrupts.append(interrupt)  # it would end the event loop if it left a task of asyncio's
+            tasks.cancel_scope.cancel()
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            for call in calls:
+                tasks.start_soon(make, call)
+    except BaseExceptionGroup as group:
+        if not interrupts:
+            first = first_of(group)
+            raise first from first.__cause__  # not from the group: it only says that there were several
+    if interrupts:
+        raise interrupts[0]
 
 
 class OutOfTime(TimeoutError):

@@ -16,6 +16,7 @@ from opentelemetry.util.types import AttributeValue
 
 from pellucid.background import call_soon
 from pellucid.errors import ConfigError
+from pellucid.forks import reset_in_child
 from pellucid.types import JSONValue
 
 _Params = ParamSpec("_Params")
@@ -41,13 +42,14 @@ class CancelToken:
     ```
     """
 
-    __slots__ = ("_callbacks", "_cancelled", "_lock", "_reason")
+    __slots__ = ("__weakref__", "_callbacks", "_cancelled", "_lock", "_reason")
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a signal handler may cancel while this very thread holds it
         self._cancelled = False
         self._reason: str | None = None
         self._callbacks: dict[object, Callable[[], None]] = {}
+        reset_in_child(self, _lock=threading.RLock, _callbacks=dict)
 
     @property
     def cancelled(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from inspect import isawaitable
@@ -21,6 +22,7 @@ from pellucid.admission import (
     arguments_of,
     asks,
     check_halted,
+    check_stopped,
     context_of,
     halted,
     listed,
@@ -28,9 +30,9 @@ from pellucid.admission import (
     resolve,
 )
 from pellucid.approvals import Settled
-from pellucid.background import OutOfTime, call_soon, race
+from pellucid.background import OutOfTime, call_soon, race, together
 from pellucid.context import ToolContext
-from pellucid.errors import PermissionDenied, PolicyHalt, ReliabilityFailFast, ToolError, describe, first_of
+from pellucid.errors import PermissionDenied, PolicyHalt, ReliabilityFailFast, ToolError, describe
 from pellucid.events import ToolProgress
 from pellucid.messages import ToolCall, ToolResult, id_of
 from pellucid.pausing import take
@@ -65,22 +67,15 @@ async def dispatch(
     repeated = [call for call in calls if first.setdefault(id_of(call), call) is not call]
     came: dict[str, _Came] = {}
     if len(first) == 1:
-        came[id_of(calls[0])] = await _execute(run, catalog, calls[0], settled)
+        came[id_of(calls[0])] = await _in_turn(run, catalog, calls[0], settled, nullcontext())
     else:
         slots = anyio.CapacityLimiter(run.limits.parallel_tools)
 
         async def work(call: ToolCall) -> None:
-            async with slots:
-                came[id_of(call)] = await _execute(run, catalog, call, settled)
+            came[id_of(call)] = await _in_turn(run, catalog, call, settled, slots)
 
-        try:
-            for group in catalog.groups(list(first.values())):
-                async with anyio.create_task_group() as tasks:
-                    for call in group:
-                        tasks.start_soon(work, call)
-        except BaseExceptionGroup as several:
-            ended = first_of(several)
-            raise ended from ended.__cause__
+        for group in catalog.groups(list(first.values())):
+            await together(partial(work, call) for call in group)
     for call in repeated:
         came[id_of(call)] = _refuse_repeated(run, catalog, call, came[id_of(call)])
     return _gathered(first, came)
@@ -125,7 +120,30 @@ async def _known(
     return known
 
 
-async def _execute(run: Run, catalog: Catalog, call: ToolCall, settled: Mapping[str, Settled] | None = None) -> _Came:
+async def _in_turn(
+    run: Run,
+    catalog: Catalog,
+    call: ToolCall,
+    settled: Mapping[str, Settled] | None,
+    slot: AbstractAsyncContextManager[object],
+) -> _Came:
+    """Run one call once it has a slot. A call of a serial tool waits for its turn before that, and before its span."""
+    binding = listed(catalog, call)
+    if binding is None or not binding.tool.serial:
+        async with slot:
+            return await _execute(run, catalog, call, settled)
+    began = run.now()
+    async with run.serial, slot:
+        return await _execute(run, catalog, call, settled, queued=(run.now() - began) / 1e6)
+
+
+async def _execute(
+    run: Run,
+    catalog: Catalog,
+    call: ToolCall,
+    settled: Mapping[str, Settled] | None,
+    queued: float | None = None,
+) -> _Came:
     """Run one call within its boundary, unless it has to wait for a person first."""
     binding, known = listed(catalog, call), UNASKED
     if settled is not None or asks(run, binding):
@@ -134,7 +152,7 @@ async def _execute(run: Run, catalog: Catalog, call: ToolCall, settled: Mapping[
             return found_out
         known = found_out
     note = known.settled.note if known.settled is not None else None
-    with _observed(run, binding, call, known.began) as b:
+    with _observed(run, binding, call, known.began, queued) as b:
         b.input(call.arguments)
         try:
             if known.settled is not None:
@@ -194,7 +212,9 @@ async def _guarded(
     return await gate.run(attempt, instead=Decision.result)
 
 
-def _observed(run: Run, binding: Binding | None, call: ToolCall, began: int | None = None) -> Boundary:
+def _observed(
+    run: Run, binding: Binding | None, call: ToolCall, began: int | None = None, queued: float | None = None
+) -> Boundary:
     tool = binding.tool if binding is not None else None
     # A name that the model made up is content of its own.
     name = call.name if tool is not None else run.label(call.name[:_LONGEST_NAME]) or semconv.OTHER
@@ -211,6 +231,7 @@ def _observed(run: Run, binding: Binding | None, call: ToolCall, began: int | No
         source=binding.source.kind if binding is not None else None,
         source_place=binding.source.place if binding is not None else None,
         dispatch_mode=tool.mode if tool is not None else None,
+        queued=queued,
         conversation_id=run.conversation_id,
     )
     if tool is None:
@@ -222,17 +243,16 @@ def _observed(run: Run, binding: Binding | None, call: ToolCall, began: int | No
 
 
 async def _perform(run: Run, b: Boundary, binding: Binding, call: ToolCall, known: Admission) -> Any:
-    """Check the arguments and the permission, and run the tool, within its timeout and, if it is serial, alone."""
+    """Check the arguments and the permission, and run the tool within its timeout."""
     tool = binding.tool
     arguments = known.arguments if known.arguments is not None else arguments_of(tool, call)
     if run.setup.permissions is not None:
         await permit(run, b, run.setup.permissions, binding, call, arguments, known)
     timeout = tool.timeout if tool.timeout is not None else run.limits.tool_timeout
     ctx = context_of(run, call, progress=_progress(run, b.span.get_span_context(), call))
-    if tool.serial:
-        await run.serial.acquire()
     try:
         check_halted(run)
+        check_stopped(run)
         return await _call(tool, arguments, ctx, timeout)
     except PolicyHalt as halt:
         if isinstance(tool, MetaTool):  # the policy was asked about what it activates
@@ -244,8 +264,6 @@ async def _perform(run: Run, b: Boundary, binding: Binding, call: ToolCall, know
             f"Tool {tool.name!r} did not finish within {timeout:g} s and was stopped.", error_type="timeout"
         ) from None
     finally:
-        if tool.serial:
-            run.serial.release()
         if run.nested:  # what did not let itself be stopped is left behind, and must not outlive the call
             run.leave_all(id_of(call))
 

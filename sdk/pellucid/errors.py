@@ -19,6 +19,7 @@ PellucidError
 │  └─ AlreadyResumed              it was resumed before; carries checkpoint_id
 ├─ CircuitOpen                    a circuit breaker did not let a call through; carries provider_id, retry_after;
 │                                 of a provider also a DiscoveryError, of a model also a ModelError
+├─ UnexpectedExit                 a cause of others: `SystemExit` or the like, raised where it would end an event loop
 └─ ToolError                      a tool failed; tools raise it, the model gets its text
    └─ PermissionDenied            the permission policy does not let it be called; carries tool_name, reason
 ```
@@ -30,6 +31,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
+
+import anyio
 
 __all__ = [
     "AlreadyResumed",
@@ -297,6 +300,10 @@ class ToolError(PellucidError):
         self.error_type = error_type
 
 
+class UnexpectedExit(PellucidError):
+    """Code raised `SystemExit`, or another exception that is no `Exception`; that one is the `__cause__`."""
+
+
 class PermissionDenied(ToolError):
     """The permission policy does not let a tool be called. Attributes: tool_name, reason: what the policy said."""
 
@@ -415,6 +422,44 @@ def _text(error: BaseException) -> str:
         return str(error).strip()
     except Exception:  # noqa: BLE001  (an error that cannot say what it is has only its type)
         return ""
+
+
+def contained(error: BaseException) -> Exception:
+    """Return what an application's code raised as an `Exception`, which fails only the call in which it was raised.
+
+    A cancellation, `GeneratorExit` and `KeyboardInterrupt` are raised again: they end more than the call.
+    """
+    if isinstance(error, Exception):
+        return error
+    if (interrupt := interrupt_in(error)) is not None:
+        raise interrupt
+    if _passes(error):
+        raise error
+    failure = UnexpectedExit(describe(error))
+    failure.__cause__ = error
+    return failure
+
+
+def is_exit(error: BaseException) -> bool:
+    """Return whether `contained` turns this into an `UnexpectedExit`."""
+    return not (isinstance(error, Exception) or interrupt_in(error) is not None or _passes(error))
+
+
+def interrupt_in(error: BaseException) -> KeyboardInterrupt | None:
+    """Return the `KeyboardInterrupt` that an exception is, or that a group has in it."""
+    if isinstance(error, BaseExceptionGroup):
+        return next(filter(None, map(interrupt_in, error.exceptions)), None)
+    return error if isinstance(error, KeyboardInterrupt) else None
+
+
+def _passes(error: BaseException) -> bool:
+    try:
+        cancelled: type[BaseException] = anyio.get_cancelled_exc_class()
+    except RuntimeError:  # there is no event loop, and nothing that it could cancel
+        cancelled = GeneratorExit
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup((cancelled, GeneratorExit)) is not None
+    return isinstance(error, (cancelled, GeneratorExit))
 
 
 def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:

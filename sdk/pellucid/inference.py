@@ -13,7 +13,7 @@ from opentelemetry.trace import format_span_id
 
 from pellucid import semconv
 from pellucid.background import OutOfTime, race
-from pellucid.errors import ModelError, ModelTimeout, describe, error_kind_of
+from pellucid.errors import ModelError, ModelTimeout, contained, describe, error_kind_of
 from pellucid.events import InferenceDelta
 from pellucid.messages import Message, Part, ReasoningPart, TextPart, ToolCall, Usage
 from pellucid.models import (
@@ -185,8 +185,8 @@ def _priced(run: Run, model: Model, response: ModelResponse) -> ModelResponse:
         return response
     try:
         cost = _dollars(run.setup.prices(model.provider_name, response.model or model.name, usage, model.name))
-    except Exception as error:  # noqa: BLE001  (price tables are the application's)
-        run.fault("prices", error)
+    except BaseException as error:  # noqa: BLE001  (price tables are the application's)
+        run.fault("prices", contained(error))
         return response
     return response if cost is None else replace(response, usage=replace(usage, cost=cost))
 

@@ -7,7 +7,6 @@ theirs between two calls. It works the same without a loop, inside a running one
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
@@ -15,6 +14,8 @@ from typing import Final, TypeVar
 
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from pellucid.forks import reset_in_child
 
 T = TypeVar("T")
 
@@ -26,11 +27,12 @@ class _Portal:
         self._lock = threading.Lock()
         self._portal: BlockingPortal | None = None
         self._thread: threading.Thread | None = None
+        reset_in_child(self, _lock=threading.Lock, _portal=lambda: None, _thread=lambda: None)
 
     def get(self) -> BlockingPortal | None:
         """Return the portal, or None if the caller is inside its loop and would wait for itself."""
         with self._lock:
-            if self._portal is None:
+            if self._portal is None or self._thread is None or not self._thread.is_alive():
                 # anyio's own context manager would wait for the thread when a forked child forgets it.
                 started: Future[BlockingPortal] = Future()
                 self._thread = threading.Thread(target=_run_loop, args=(started,), name="pellucid", daemon=True)
@@ -45,10 +47,6 @@ class _Portal:
                 self._portal.start_task_soon(self._portal.stop, True)
                 self._thread.join()
             self._portal = self._thread = None
-
-    def forget(self) -> None:
-        """Start anew in a forked child: the thread did not come along."""
-        self.__init__()  # type: ignore[misc]  # the very same fresh state
 
 
 def _run_loop(started: Future[BlockingPortal]) -> None:
@@ -68,8 +66,6 @@ async def _serve(started: Future[BlockingPortal]) -> None:
 
 _PORTAL: Final = _Portal()
 atexit.register(_PORTAL.close)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_PORTAL.forget)
 
 
 def run_in_portal(function: Callable[[], Awaitable[T]]) -> T:
@@ -77,13 +73,28 @@ def run_in_portal(function: Callable[[], Awaitable[T]]) -> T:
 
     An interruption of the caller (`KeyboardInterrupt`) cancels the function.
     """
+
+    async def work() -> T | _Interrupt:
+        try:
+            return await function()
+        except KeyboardInterrupt:
+            return _Interrupt()  # raised in here it would end the loop of all other callers
+
     portal = _PORTAL.get()
     if portal is None:
         with start_blocking_portal(name="pellucid-nested") as nested:
-            return nested.call(function)
-    future = portal.start_task_soon(function)
-    try:
-        return future.result()
-    except BaseException:
-        future.cancel()
-        raise
+            result = nested.call(work)
+    else:
+        future = portal.start_task_soon(work)
+        try:
+            result = future.result()
+        except BaseException:
+            future.cancel()
+            raise
+    if isinstance(result, _Interrupt):
+        raise KeyboardInterrupt
+    return result
+
+
+class _Interrupt:
+    """Stands for a `KeyboardInterrupt` that the caller is to raise."""

@@ -89,7 +89,20 @@ async def execute(run: Run) -> RunResult[Any]:
 def _stopped(run: Run) -> RunCancelled | RunTimeout:
     if run.cancelled:
         return RunCancelled(run.agent, run.signal.reason if run.signal is not None else None)
-    return RunTimeout(f"run of agent {run.agent!r} did not finish within its deadline of {run.limits.deadline:g} s")
+    deadline = run.limits.deadline
+    which = f"its deadline of {deadline:g} s" if deadline is not None else "the deadline of the run that called it"
+    return RunTimeout(f"run of agent {run.agent!r} did not finish within {which}")
+
+
+def _check(run: Run) -> None:
+    """Start no other phase in a run that was stopped, also if the event loop could not cancel it yet.
+
+    Raises:
+        RunCancelled, RunTimeout: it was.
+    """
+    if (reason := run.over()) is not None:
+        run.cancelled = run.cancelled or reason == "cancelled"
+        raise _stopped(run)
 
 
 async def _observed(run: Run) -> RunResult[Any]:
@@ -121,7 +134,7 @@ async def _observed(run: Run) -> RunResult[Any]:
             raise
         except Exception as error:
             # What fails in a run that was cancelled does not make a failure of it: its caller hears of a cancellation.
-            if run.signal is not None and run.signal.cancelled:
+            if run.signal is not None and run.signal.cancelled and not isinstance(error, RunCancelled):
                 raise RunCancelled(run.agent, run.signal.reason) from error
             raise
         finally:
@@ -139,13 +152,18 @@ async def _loop(run: Run, b: Boundary) -> tuple[Status, str, str]:
     while stop is None and run.iteration < run.limits.max_iterations + run.offers.activation.iterations:
         run.iteration += 1
         b.note(iterations=run.iteration)
-        request, catalog = await compose(run, await discover(run))
-        run.check_open()
+        _check(run)
+        found = await discover(run)
+        _check(run)
+        request, catalog = await compose(run, found)
+        _check(run)
         response = await infer(run, request, catalog)
         _tally(run, b)
         run.messages.append(_without_repeated_ids(response.message))
         calls = response.message.tool_calls
-        if not calls:
+        if calls:
+            _check(run)
+        else:
             if _accept(run, b, response, again=not run.repaired):
                 return "completed", response.finish_reason, response.finish_reason
             run.repaired = True
@@ -170,6 +188,7 @@ async def _go_on(run: Run, b: Boundary, resumed: Resumption) -> tuple[Catalog, s
     except PolicyHalt as halt:
         run.messages.append(Message("tool", in_order(calls, _not_made(halt, calls), resumed.results)))
         raise
+    _check(run)
     done = await dispatch(run, catalog, await take_up(run, resumed, catalog, calls), resumed.settled)
     resumed.nested.clear()  # what did not come to go on never will: a later call may have the same id
     notes = {**resumed.checkpoint.notes, **done.notes}
@@ -254,7 +273,9 @@ def _tally(run: Run, b: Boundary) -> None:
 
 async def _closing_answer(run: Run, catalog: Catalog) -> ModelResponse:
     """Ask once more, without tools; it belongs to the last iteration, so that the limit is never exceeded."""
+    _check(run)
     request, catalog = await compose(run, catalog, closing=True)
+    _check(run)
     response = await infer(run, request, catalog)
     parts = [part for part in response.message.parts if not isinstance(part, ToolCall)]
     run.messages.append(Message("assistant", parts))

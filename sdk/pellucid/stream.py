@@ -90,15 +90,17 @@ class _Production:
         self._abandoned = False
         self.send, self.receive = anyio.create_memory_object_stream[Event](math.inf)
         self.result: RunResult[Any] | None = None
-        self.error: Exception | None = None
+        self.error: Exception | KeyboardInterrupt | None = None
 
     async def produce(self) -> None:
         """Run to the end, and close the stream whatever happens."""
         try:
             with self._scope:
                 self.result = await execute(self._run)
-        except Exception as error:  # noqa: BLE001  (raised again where the events are read)
-            self.error = error
+        except (Exception, KeyboardInterrupt) as error:
+            if isinstance(error, KeyboardInterrupt) and self._scope.cancel_called:
+                raise  # nobody reads any longer
+            self.error = error  # raised again where the events are read
         finally:
             self.send.close()
             self._over.set()

@@ -69,7 +69,8 @@ def test_a_discovery_that_is_ended_while_another_one_is_counted() -> None:
     assert list(counted.values()) == [1] * OFTEN
 
 
-def test_a_fetch_that_is_ended_while_the_gauges_are_read() -> None:
+@pytest.mark.anyio
+async def test_a_fetch_that_is_ended_while_the_gauges_are_read() -> None:
     """It is no longer in flight, and the gauges have been read."""
     hubs = Hubs()
     fetches = [hubs.fetching("hub") for _ in range(OFTEN)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -25,6 +27,7 @@ from pellucid import (
     gated_tools,
     static_tools,
 )
+from pellucid.telemetry.metrics import MAX_PROVIDERS, Hubs
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.runs import CANCELLED, COMPLETED, ending, within
 
@@ -245,3 +248,26 @@ async def test_a_gate_that_breaks_in_the_middle_of_a_run_stays_shut(telemetry: C
     assert "was removed since it was offered" in gone
     assert set(result.degraded) == {"gated(static)"}
     assert [event.name for event in telemetry.events].count("tools.deactivated") == 1
+
+
+def test_gauges_of_more_providers_than_are_kept_are_written_by_many_threads() -> None:
+    """The oldest provider is evicted once, whichever thread gets there first."""
+    hubs = Hubs()
+
+    def note(thread: int) -> None:
+        for number in range(MAX_PROVIDERS):
+            name = f"{thread}-{number}"
+            hubs.declare(name, 1.0)
+            hubs.succeeded(name)
+            hubs.sized(name, 1)
+            if number % 512 == 0:
+                assert len(hubs.sizes()) <= MAX_PROVIDERS
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(note, range(4)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert {len(hubs.objectives()), len(hubs.last_success()), len(hubs.sizes())} == {MAX_PROVIDERS}

@@ -102,6 +102,16 @@ def test_a_span_that_lies_is_found(told: Captured, case: str) -> None:
         check_telemetry(told)
 
 
+def test_calls_of_serial_tools_that_overlap_are_found(told: Captured) -> None:
+    """Those that waited for their turn had one, and waited for some time."""
+    bend(told, "execute_tool", attributes={semconv.TOOL_QUEUED: -1.0})
+    with pytest.raises(AssertionError, match=r"queued_ms=-1\.0"):
+        check_telemetry(told)
+    told.spans.append(told.find("execute_tool")[0])
+    with pytest.raises(AssertionError, match="of a serial tool, has ended"):
+        check_telemetry(told)
+
+
 def test_a_call_under_the_name_of_another_run_is_found(told: Captured) -> None:
     """What is below a run belongs to it, also if the run that it names is not among what was captured."""
     bend(told, "execute_tool", attributes={semconv.RUN_ID: "another"})

@@ -101,7 +101,7 @@ def test_what_a_sampler_may_ask_for_is_there_from_the_start(telemetry: Captured)
         (anyio.EndOfStream("x"), "failed", "anyio.EndOfStream"),
         (ExceptionGroup("several", [ValueError("x")]), "failed", "ExceptionGroup"),
         (KeyboardInterrupt(), "cancelled", None),
-        (SystemExit(1), "cancelled", None),
+        (SystemExit(1), "failed", "SystemExit"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )

@@ -218,6 +218,62 @@ async def test_a_token_cancelled_before_the_run_stops_it_before_the_first_phase(
     check_telemetry(telemetry)
 
 
+class Stopping:
+    """An agent with a part that stops its run without waiting for anything: by its token, or by using up its time."""
+
+    def __init__(self, part: str, token: CancelToken | None) -> None:
+        self.part = part
+        self.token = token
+        self.id = "own"
+        self.reached: list[str] = []
+        self.agent = Agent(
+            "a",
+            model=FunctionModel(lambda request: self.reach("model", ToolCall("work"))),
+            tools=[Tool(name="work", run=self.work)],
+            providers=[self],
+            limits=Limits(deadline=None if token is not None else 0.1),
+        )
+
+    def reach(self, part: str, value: Any) -> Any:
+        """Stop if this is the part."""
+        self.reached.append(part)
+        if part == self.part and self.token is not None:
+            self.token.cancel("enough")
+        elif part == self.part:
+            while anyio.current_time() < self.deadline:
+                pass
+        return value
+
+    def list_tools(self, ctx: DiscoveryContext) -> Any:
+        """Be the provider."""
+        self.deadline = ctx.deadline or 0.0
+        return self.reach("provider", [])
+
+    async def work(self, arguments: Any, ctx: ToolContext) -> Any:
+        """Be the tool."""
+        return self.reach("tool", "done")
+
+
+@pytest.mark.parametrize(("part", "reached"), [("provider", 1), ("model", 2), ("tool", 3)])
+async def test_no_phase_starts_in_a_run_that_was_cancelled(telemetry: Captured, part: str, reached: int) -> None:
+    """Also where nothing has waited since, so that the event loop could not cancel anything yet."""
+    token = CancelToken()
+    stopping = Stopping(part, token)
+    with pytest.raises(RunCancelled, match="enough"):
+        await within(stopping.agent.run("x", signal=token), 30)
+    assert stopping.reached == ["provider", "model", "tool"][:reached]
+    assert ending(telemetry.span("invoke_agent a")) == CANCELLED
+
+
+async def test_no_phase_starts_after_the_deadline(telemetry: Captured) -> None:
+    """A provider that uses up the time is the last one that is asked."""
+    stopping = Stopping("provider", None)
+    with pytest.raises(RunTimeout, match=r"within its deadline of 0\.1 s"):
+        await within(stopping.agent.run("x"), 30)
+    assert "model" not in stopping.reached
+    assert ending(telemetry.span("invoke_agent a")) == TIMEOUT
+
+
 async def test_a_token_cancelled_after_the_run_changes_nothing(telemetry: Captured) -> None:
     """The run does not listen to it any longer."""
     token = CancelToken()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -11,10 +12,11 @@ from pellucid import (
     Limits,
     ToolCall,
     ToolContext,
+    semconv,
 )
 from pellucid.testing import FunctionModel, ScriptedModel
 from pellucid_exporters.testing import check_telemetry
-from support.runs import results, within
+from support.runs import attributes, results, within
 from support.tools import call, echo, named
 
 if TYPE_CHECKING:
@@ -73,6 +75,31 @@ async def test_serial_tools_run_one_at_a_time(telemetry: Captured) -> None:
     calls = [ToolCall(name, id=f"{name}{number}") for number in range(3) for name in ("one", "two")]
     assert [result.response for result in await call(*calls, tools=tools)] == ["ok"] * 6
     check_telemetry(telemetry)
+
+
+async def test_a_serial_tool_that_waits_takes_no_slot(telemetry: Captured) -> None:
+    """Another tool runs meanwhile, and each span starts when the turn of its call has come."""
+    other = anyio.Event()
+
+    async def alone(arguments: Any, ctx: ToolContext) -> str:
+        await other.wait()
+        return "ok"
+
+    async def run(arguments: Any, ctx: ToolContext) -> str:
+        other.set()
+        return "ok"
+
+    tools = [named("alone", alone, serial=True), named("other", run)]
+    calls = [*(ToolCall("alone", id=name) for name in "abc"), ToolCall("other", id="d")]
+    found = await call(*calls, tools=tools, limits=Limits(parallel_tools=2))
+    assert [result.response for result in found] == ["ok"] * 4
+    assert semconv.TOOL_QUEUED not in attributes(telemetry.span("execute_tool other"))
+    spans = telemetry.find("execute_tool alone")
+    queued = [attributes(span)[semconv.TOOL_QUEUED] for span in spans]
+    assert queued == sorted(queued)
+    assert queued[0] < queued[1]
+    for before, after in pairwise(spans):
+        assert (before.end_time or 0) <= (after.start_time or 0)
 
 
 async def test_waiting_for_a_serial_tool_is_not_its_own_time() -> None:

@@ -176,6 +176,17 @@ def _run(run: str, spans: Sequence[Seen]) -> Iterator[str]:
     yield from _usage(roots[0], spans)
 
 
+def _turns(group: Sequence[Seen]) -> Iterator[str]:
+    """Check that calls of serial tools did not overlap, and that none waited for less than no time."""
+    serial = sorted((seen for seen in group if semconv.TOOL_QUEUED in seen.attributes), key=lambda seen: seen.start)
+    for before, after in pairwise(serial):
+        if after.start < before.end:
+            yield f"{after} begins before {before}, of a serial tool, has ended"
+    for seen in serial:
+        if seen.attributes[semconv.TOOL_QUEUED] < 0:
+            yield f"{seen} has {semconv.TOOL_QUEUED}={seen.attributes[semconv.TOOL_QUEUED]}"
+
+
 def _iteration(run: str, group: Sequence[Seen], previous: int, order: Sequence[str]) -> Iterator[str]:
     for seen in group:
         if seen.start < previous:
@@ -188,6 +199,7 @@ def _iteration(run: str, group: Sequence[Seen], previous: int, order: Sequence[s
     if counts[semconv.COMPOSE] > 2 or asked > counts[semconv.COMPOSE]:  # noqa: PLR2004  (the second is a closing answer)
         yield f"run {run} has in iteration {group[0].iteration} the spans {dict(counts)}"
     yield from _attempts(calls)
+    yield from _turns(group)
     first = {name: min((seen.start for seen in group if seen.phase.name == name), default=None) for name in order}
     # All providers have answered before a request is composed; of the rest there may be more after a closing answer.
     done = {name: max if name == semconv.DISCOVERY else min for name in order}

@@ -22,6 +22,7 @@ from opentelemetry.util.types import AttributeValue
 from pellucid import semconv
 from pellucid.context import DiscoveryContext, ToolContext
 from pellucid.errors import ConfigError, DiscoveryError
+from pellucid.forks import reset_in_child
 from pellucid.mcp.broken import Broken
 from pellucid.mcp.calls import call
 from pellucid.mcp.connection import CLOSE_PATIENCE, Connection
@@ -119,6 +120,7 @@ class MCPProvider:
         self._connections: set[Connection] = set()
         self._server_names: Mapping[str, str] = {}
         self._closed = False
+        reset_in_child(self, _sites=WeakKeyDictionary, _connections=set)
 
     @classmethod
     def stdio(

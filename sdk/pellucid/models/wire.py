@@ -18,6 +18,7 @@ import httpx2
 from anyio.lowlevel import current_token
 
 from pellucid.errors import ConfigError, ErrorKind, ModelError, ModelTimeout, describe, error_kind_of, kind_of_status
+from pellucid.forks import reset_in_child
 from pellucid.models.base import Settings
 
 TIMEOUT: Final = httpx2.Timeout(600.0, connect=10.0)
@@ -52,6 +53,7 @@ class Clients(Generic[_AnyClient]):
     def __init__(self, make: Callable[[], _AnyClient]) -> None:
         self._make = make
         self._lock = threading.Lock()
+        reset_in_child(self, _lock=threading.Lock)
         self._clients: WeakKeyDictionary[Any, _AnyClient] = WeakKeyDictionary()
 
     def get(self) -> _AnyClient:

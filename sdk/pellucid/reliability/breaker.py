@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from pellucid.errors import ConfigError, DiscoveryBackoff, DiscoveryError, ErrorKind, PolicyHalt, error_kind_of
+from pellucid.forks import reset_in_child
 
 State: TypeAlias = Literal["closed", "half_open", "open"]
 
@@ -80,6 +81,7 @@ class Circuit:
         self._opened = 0.0
         self._generation = 0
         self._probing = False
+        reset_in_child(self, _lock=threading.RLock, state=lambda: "closed", _failures=int, _probing=bool)
 
     def admit(self) -> Permit | Refused:
         """Ask whether a call may be made. Each permit is to be given back by `report`."""
@@ -146,6 +148,7 @@ class Circuits:
         self._clock = clock
         self._lock = threading.RLock()
         self._circuits: OrderedDict[Hashable, Circuit] = OrderedDict()
+        reset_in_child(self, _lock=threading.RLock)
 
     def of(self, subject: Hashable) -> Circuit:
         """Return the circuit of a provider, model or tool."""

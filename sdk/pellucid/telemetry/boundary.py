@@ -26,7 +26,7 @@ from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, StatusCode,
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
-from pellucid.errors import RunCancelled, error_type_of
+from pellucid.errors import RunCancelled, contained, error_type_of, is_exit
 from pellucid.events import Event
 from pellucid.telemetry.content import Content, Record
 from pellucid.telemetry.phases import PAYLOADS, Phase
@@ -91,7 +91,11 @@ class Boundary:
         self._attached = otel_context.attach(self.context)
         self._scope.open[self] = self._abandon
         if self._phase.started is not None:
-            self._emit(self._phase.started, self._notes)
+            try:
+                self._emit(self._phase.started, self._notes)
+            except BaseException as error:  # a listener's interrupt
+                self.__exit__(type(error), error, error.__traceback__)
+                raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -99,7 +103,7 @@ class Boundary:
         if kind is not GeneratorExit:
             otel_context.detach(self._attached)
         if self._scope.open.pop(self, None) is not None:
-            self._end(error or self._error)
+            self._end(contained(error) if error is not None and is_exit(error) else error or self._error)
 
     def _abandon(self) -> None:
         """End a boundary whose code was left behind; when that comes to its own end, nothing is left to do."""
@@ -279,7 +283,7 @@ class Boundary:
             self._scope.emit(event, self.span.get_span_context(), payload)
 
 
-class _Abandoned(BaseException):
+class _Abandoned(GeneratorExit):
     """Stands for the cancellation that the code did not let through."""
 
 

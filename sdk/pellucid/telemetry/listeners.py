@@ -14,8 +14,9 @@ import anyio
 from anyio.lowlevel import current_token
 
 from pellucid.background import call_soon, spawn
-from pellucid.errors import ConfigError
+from pellucid.errors import ConfigError, contained
 from pellucid.events import EVENTS, Event
+from pellucid.forks import reset_in_child
 
 if TYPE_CHECKING:
     from pellucid.telemetry.pipeline import Listener
@@ -27,7 +28,7 @@ Fault: TypeAlias = Callable[[str, BaseException], None]
 """Takes the part that failed and its error."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Subscription:
     """One listener.
 
@@ -56,6 +57,9 @@ class Subscription:
             raise ConfigError(f"{listener!r} cannot listen to {self.pattern!r}: it is not a function")
         is_async = inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(type(listener).__call__)
         self.queue = deque() if is_async else None
+        # What waits is the parent's to deliver.
+        queue = deque if is_async else lambda: None
+        reset_in_child(self, _lock=threading.RLock, queue=queue, pumping=bool, stuck=bool, waiting=list)
 
     def put(self, event: Event) -> bool:
         """Queue an event; say whether a task must be started to feed the listener."""
@@ -77,10 +81,11 @@ class Subscription:
 class Listeners:
     """The listeners of one agent; safe to change from any thread and while runs are under way."""
 
-    __slots__ = ("_by_name", "_lock", "_subscriptions")
+    __slots__ = ("__weakref__", "_by_name", "_lock", "_subscriptions")
 
     def __init__(self, subscriptions: Sequence[tuple[str, Listener]] = ()) -> None:
         self._lock = threading.Lock()
+        reset_in_child(self, _lock=threading.Lock)
         self._subscriptions: tuple[Subscription, ...] = ()
         self._by_name: dict[str, tuple[Subscription, ...]] = {}
         for pattern, listener in subscriptions:
@@ -112,8 +117,8 @@ class Listeners:
             if subscription.queue is None:
                 try:
                     subscription.listener(event)
-                except Exception as error:  # noqa: BLE001  (a listener may raise anything; the run goes on)
-                    fault("listener", error)
+                except BaseException as error:  # noqa: BLE001  (a listener may raise anything; the run goes on)
+                    fault("listener", contained(error))
             elif len(subscription.queue) >= QUEUE_SIZE:
                 dropped()
             elif subscription.put(event):
@@ -162,8 +167,8 @@ async def _pump(subscription: Subscription, fault: Fault) -> None:
         while (event := subscription.take()) is not None:
             try:
                 await subscription.listener(event)
-            except Exception as error:  # noqa: BLE001  (a listener may raise anything; the run goes on)
-                fault("listener", error)
+            except BaseException as error:  # noqa: BLE001  (a listener may raise anything; the run goes on)
+                fault("listener", contained(error))
             subscription.stuck = False
     except BaseException:
         subscription.pumping = False

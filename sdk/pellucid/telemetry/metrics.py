@@ -9,11 +9,14 @@ from contextlib import contextmanager
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
+from anyio.lowlevel import EventLoopToken, current_token
 from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 from opentelemetry.trace import INVALID_SPAN, set_span_in_context
 
 from pellucid import semconv
+from pellucid.background import is_running
+from pellucid.forks import reset_in_child
 from pellucid.version import __version__
 
 MAX_PROVIDERS: Final = 4096
@@ -32,22 +35,23 @@ class Leveled(Protocol):
 class Hubs:
     """What is known of each tool provider at this moment, read by the observable gauges when they are collected."""
 
-    __slots__ = ("_circuits", "_inflight", "_last_success", "_lock", "_objectives", "_sizes")
+    __slots__ = ("__weakref__", "_circuits", "_inflight", "_last_success", "_lock", "_objectives", "_sizes")
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a garbage collection in here may end a fetch, which leads here again
         self._circuits: dict[str, tuple[dict[str, str], WeakSet[Leveled]]] = {}
-        self._inflight: dict[str, dict[object, float]] = {}
+        self._inflight: dict[str, dict[object, tuple[float, EventLoopToken]]] = {}
         self._objectives: dict[str, float] = {}
         self._last_success: dict[str, float] = {}
         self._sizes: dict[str, float] = {}
+        reset_in_child(self, _lock=threading.RLock, _inflight=dict)
 
     @contextmanager
     def fetching(self, provider_id: str) -> Iterator[None]:
         """Count a fetch as in flight while the context lasts, whatever ends it."""
-        key = object()
+        key, began = object(), (time.monotonic(), current_token())
         with self._lock:
-            _bounded(self._inflight).setdefault(provider_id, {})[key] = time.monotonic()
+            _room_for(provider_id, self._inflight).setdefault(provider_id, {})[key] = began
         try:
             yield
         finally:
@@ -57,20 +61,25 @@ class Hubs:
     def declare(self, provider_id: str, objective: float | None) -> None:
         """Note the latency objective of a provider, in seconds."""
         if objective is not None:
-            _bounded(self._objectives)[provider_id] = objective
+            self._note(self._objectives, provider_id, objective)
 
     def succeeded(self, provider_id: str) -> None:
         """Note a successful round trip of now."""
-        _bounded(self._last_success)[provider_id] = time.time()
+        self._note(self._last_success, provider_id, time.time())
 
     def sized(self, provider_id: str, tools: int) -> None:
         """Note how many tools a provider lists."""
-        _bounded(self._sizes)[provider_id] = tools
+        self._note(self._sizes, provider_id, tools)
+
+    def _note(self, table: dict[str, float], provider_id: str, value: float) -> None:
+        with self._lock:
+            _room_for(provider_id, table)[provider_id] = value
 
     def circuit(self, labels: dict[str, str], circuit: Leveled) -> None:
         """Show a circuit breaker from now on, as long as anybody uses it."""
         with self._lock:
-            _bounded(self._circuits).setdefault(repr(labels), (labels, WeakSet()))[1].add(circuit)
+            name = repr(labels)
+            _room_for(name, self._circuits).setdefault(name, (labels, WeakSet()))[1].add(circuit)
 
     @property
     def gauges(self) -> Mapping[str, Callable[[], Mapping[str, float]]]:
@@ -91,33 +100,38 @@ class Hubs:
 
     def objectives(self) -> dict[str, float]:
         """Objectives in seconds by provider."""
-        return dict(self._objectives)
+        with self._lock:
+            return dict(self._objectives)
 
     def last_success(self) -> dict[str, float]:
         """Times of the last successful round trips by provider, in seconds since the epoch."""
-        return dict(self._last_success)
+        with self._lock:
+            return dict(self._last_success)
 
     def sizes(self) -> dict[str, float]:
         """Sizes of the latest catalogues by provider."""
-        return dict(self._sizes)
+        with self._lock:
+            return dict(self._sizes)
 
     def inflight(self) -> dict[str, int]:
         """Fetches in flight by provider."""
-        with self._lock:
-            return {provider_id: len(starts) for provider_id, starts in self._inflight.items()}
+        return {provider_id: len(starts) for provider_id, starts in self._under_way()}
 
     def ages(self) -> dict[str, float]:
         """Age in seconds of the oldest fetch in flight by provider; 0 when there is none."""
         now = time.monotonic()
+        return {provider_id: now - min(starts, default=now) for provider_id, starts in self._under_way()}
+
+    def _under_way(self) -> list[tuple[str, list[float]]]:
+        """Return when fetches started, without those that will never end because their event loop was stopped."""
         with self._lock:
-            return {
-                provider_id: now - min(starts.values()) if starts else 0.0
-                for provider_id, starts in self._inflight.items()
-            }
+            found = [(provider_id, list(fetches.values())) for provider_id, fetches in self._inflight.items()]
+        return [(provider_id, [start for start, loop in fetches if is_running(loop)]) for provider_id, fetches in found]
 
 
-def _bounded(table: dict[str, Any]) -> dict[str, Any]:
-    if len(table) > MAX_PROVIDERS:
+def _room_for(name: str, table: dict[str, Any]) -> dict[str, Any]:
+    """Evict the oldest entry if `name` is new and the table is full; called under the lock."""
+    if name not in table and len(table) >= MAX_PROVIDERS:
         table.pop(next(iter(table)))
     return table
 
@@ -165,16 +179,23 @@ def _observe(
     return callback
 
 
-_instruments: WeakKeyDictionary[MeterProvider, Instruments] = WeakKeyDictionary()
-_lock = threading.Lock()
+class _Made:
+    """The instruments of each meter provider."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_provider: WeakKeyDictionary[MeterProvider, Instruments] = WeakKeyDictionary()
+        reset_in_child(self, _lock=threading.Lock)
+
+    def of(self, provider: MeterProvider) -> Instruments:
+        found = self._by_provider.get(provider)
+        if found is None:
+            with self._lock:
+                found = self._by_provider.get(provider)
+                if found is None:
+                    found = self._by_provider[provider] = Instruments(provider)
+        return found
 
 
-def instruments_of(provider: MeterProvider) -> Instruments:
-    """Return the instruments of a meter provider, made at the first call."""
-    found = _instruments.get(provider)
-    if found is None:
-        with _lock:
-            found = _instruments.get(provider)
-            if found is None:
-                found = _instruments[provider] = Instruments(provider)
-    return found
+instruments_of: Final = _Made().of
+"""Return the instruments of a meter provider, made at the first call."""

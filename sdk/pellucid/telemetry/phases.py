@@ -184,6 +184,7 @@ DISPATCH: Final = Phase(
         "tool_description": semconv.TOOL_DESCRIPTION,
         "dispatch_mode": semconv.DISPATCH_MODE,
         "source": semconv.TOOL_SOURCE,
+        "queued": semconv.TOOL_QUEUED,
         "permission": semconv.PERMISSION,
         "approval_id": semconv.APPROVAL_ID,
         "approval": semconv.APPROVAL_OUTCOME,

@@ -32,7 +32,7 @@ class FakeHub:
         tools: Sequence[Tool] | Callable[[int], Any] = (),
         *,
         latency: float = 0.0,
-        faults: Sequence[Exception | None] = (),
+        faults: Sequence[BaseException | None] = (),
     ) -> None:
         self.tools = tools
         self.latency = latency

@@ -28,9 +28,10 @@ from pellucid.errors import (
     error_type_of,
 )
 from pellucid.events import ToolsCatalogStale
+from pellucid.forks import reset_in_child
 from pellucid.telemetry import DISCOVERY, boundary, current_scope
 from pellucid.tools.catalog import as_sequence, check_catalog
-from pellucid.tools.flight import Flight
+from pellucid.tools.flight import Abandoned, Flight
 from pellucid.tools.provider import OnInvalid, ToolHub
 from pellucid.tools.tool import Hub, Tool
 
@@ -125,6 +126,7 @@ class DiscoveryProvider:
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
         self._failures: OrderedDict[Hashable, _Failure] = OrderedDict()
         self._flights: dict[Hashable, Fetch] = {}
+        reset_in_child(self, _lock=threading.RLock, _flights=dict)
 
     async def list_tools(self, ctx: DiscoveryContext) -> Sequence[Tool]:
         """Return the cached catalogue, or wait for one.
@@ -144,6 +146,9 @@ class DiscoveryProvider:
                 failure = self._failures.get(key)
                 wait = failure.until - self._clock() if failure is not None else 0.0
                 flight = self._flights.get(key)
+                if flight is not None and flight.is_orphaned:
+                    flight.cancel(Abandoned())
+                    flight = None
                 joined = flight is not None
                 revalidating = entry is not None and over < self._stale_while_revalidate
                 if flight is None and wait <= 0:

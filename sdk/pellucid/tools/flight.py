@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import anyio
 from anyio.lowlevel import EventLoopToken, current_token
 from opentelemetry.trace import SpanContext
 
-from pellucid.background import OutOfTime, call_soon, spawn
+from pellucid.background import OutOfTime, call_soon, is_running, spawn
+from pellucid.errors import contained, interrupt_in
 
 T = TypeVar("T")
+
+LOOK: Final = 0.25
+"""Seconds after which those who wait in another event loop look whether that of the fetch still runs."""
 
 
 class Abandoned(Exception):
@@ -52,7 +57,7 @@ class Flight(Generic[T]):
         self.span = span
         self.error: BaseException | None = None
         self._result: list[T] = []
-        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._deadline = math.inf if timeout is None else time.monotonic() + timeout
         self._held = held
         self._settled = settled
         self._lock = threading.RLock()  # what a garbage collection in here ends may lead here again
@@ -71,21 +76,40 @@ class Flight(Generic[T]):
         """Whether the fetch was cancelled for a reason that says nothing of the hub."""
         return isinstance(self.error, Abandoned)
 
+    @property
+    def is_orphaned(self) -> bool:
+        """Whether nothing will come of it, because its event loop was stopped without ending its tasks."""
+        return not is_running(self._loop)
+
     def start(self, fetch: Callable[[], Awaitable[T]]) -> None:
         """Begin the fetch."""
         spawn(self._run, fetch)
 
     async def wait(self) -> None:
-        """Wait until the fetch is settled."""
+        """Wait until the fetch is settled.
+
+        Raises:
+            KeyboardInterrupt: the fetch raised it.
+        """
+        await self._wait()
+        if isinstance(self.error, KeyboardInterrupt):
+            raise KeyboardInterrupt from self.error
+
+    async def _wait(self) -> None:
         event, key, loop = anyio.Event(), object(), current_token()
         with self._lock:
             if self._done:
                 return
             self._waiters[key] = partial(call_soon, loop, event.set)
+        is_elsewhere = loop.native_token is not self._loop.native_token
         try:
-            with anyio.move_on_after(self._left()):
-                await event.wait()
-                return
+            while (left := self._left()) > 0:
+                if is_elsewhere and self.is_orphaned:
+                    self.cancel(Abandoned())
+                    return
+                with anyio.move_on_after(min(left, LOOK) if is_elsewhere else left):
+                    await event.wait()
+                    return
         except BaseException:
             self._leave(key)
             raise
@@ -96,8 +120,8 @@ class Flight(Generic[T]):
         self._settle(error=error)
         call_soon(self._loop, self._scope.cancel)
 
-    def _left(self) -> float | None:
-        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+    def _left(self) -> float:
+        return max(0.0, self._deadline - time.monotonic())
 
     def _leave(self, key: object) -> None:
         with self._lock:
@@ -111,16 +135,18 @@ class Flight(Generic[T]):
             with self._scope, anyio.move_on_after(self._left()):
                 self._settle(result=await fetch())
             self._settle(error=OutOfTime())
-        except Exception as error:  # noqa: BLE001  (handed over to those who wait)
-            self._settle(error=error)
+        except BaseException as error:  # noqa: BLE001  (handed over to those who wait)
+            interrupt = interrupt_in(error)
+            if not self._settle(error=interrupt or contained(error)) and interrupt is not None:
+                raise interrupt from None  # nobody waits who could raise it
         finally:
             self._settle(error=Abandoned())
 
-    def _settle(self, *, result: T | None = None, error: BaseException | None = None) -> None:
-        """Wake everybody; only the first call counts."""
+    def _settle(self, *, result: T | None = None, error: BaseException | None = None) -> bool:
+        """Wake everybody; only the first call counts. Return whether anybody waited."""
         with self._lock:
             if self._done:
-                return
+                return False
             self._done = True
             self.error = error
             if error is None:
@@ -131,3 +157,4 @@ class Flight(Generic[T]):
         finally:
             for wake in waiters:
                 wake()
+        return bool(waiters)

@@ -7,16 +7,18 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import anyio
 from opentelemetry.trace import SpanContext
 
 from pellucid import semconv
-from pellucid.background import OutOfTime, race
+from pellucid.background import OutOfTime, race, together
 from pellucid.context import DiscoveryContext
-from pellucid.errors import DiscoveryError, DiscoveryTimeout, describe, first_of
+from pellucid.errors import DiscoveryError, DiscoveryTimeout, contained, describe
 from pellucid.events import ToolsCatalogChanged, ToolsQuarantined
+from pellucid.forks import reset_in_child
 from pellucid.telemetry import DISCOVERY, Boundary, Recorded, Scope, boundary, current_scope, once
 from pellucid.telemetry.recording import Recorder
 from pellucid.tools.catalog import ProviderCatalog, as_sequence, check_catalog
@@ -34,12 +36,13 @@ class Lister:
         facts: Its optional attributes.
     """
 
-    __slots__ = ("_checked", "_digests", "_known", "_latest", "_lock", "facts", "provider")
+    __slots__ = ("__weakref__", "_checked", "_digests", "_known", "_latest", "_lock", "facts", "provider")
 
     def __init__(self, provider: ToolProvider) -> None:
         self.provider = provider
         self.facts = ProviderFacts.of(provider)
         self._lock = threading.Lock()
+        reset_in_child(self, _lock=threading.Lock)
         self._latest: tuple[object, ProviderCatalog] | None = None
         self._checked: Remembered[tuple[object, ProviderCatalog]] = Remembered()
         self._digests: Remembered[str] = Remembered()
@@ -122,8 +125,9 @@ class Lister:
             ) from None
         except DiscoveryError:
             raise
-        except Exception as error:
-            raise DiscoveryError(self.provider.id, describe(error)) from error
+        except BaseException as error:  # noqa: BLE001  (raised as what it means to the run)
+            failure = contained(error)
+            raise DiscoveryError(self.provider.id, describe(failure)) from failure
 
     async def _answer(self, scope: Scope, b: Boundary | None, answer: Awaitable[Any], within: float | None) -> object:
         if self.facts.detached:
@@ -241,13 +245,7 @@ async def list_all(
                 raise
             scope.degraded.append(error.provider_id)
 
-    try:
-        async with anyio.create_task_group() as tasks:
-            for index, lister in enumerate(listers):
-                tasks.start_soon(ask, index, lister)
-    except BaseExceptionGroup as group:
-        first = first_of(group)
-        raise first from first.__cause__  # not from the group: it only says that several were asked
+    await together(partial(ask, index, lister) for index, lister in enumerate(listers))
     return [catalog for catalog in found if catalog is not None]
 
 

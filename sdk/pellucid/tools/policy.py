@@ -11,6 +11,7 @@ import anyio
 
 from pellucid.background import ForeignCancellation, OutOfTime, race
 from pellucid.context import Identity
+from pellucid.errors import contained
 from pellucid.tools.tool import Tool
 from pellucid.types import JSONObject
 
@@ -157,16 +158,16 @@ def _answer(policy: Policy, request: PermissionRequest) -> Ruling | Awaitable[ob
     """Return what a policy ruled, or what has to be awaited for that."""
     try:
         answer: object = policy(request)
-    except Exception as error:  # noqa: BLE001  (the policy is the application's; its failure is a denial, and told)
-        return Ruling("deny", "the policy failed", error)
+    except BaseException as error:  # noqa: BLE001  (the policy is the application's; its failure is a denial, and told)
+        return Ruling("deny", "the policy failed", contained(error))
     return answer if inspect.isawaitable(answer) else _ruling(answer)
 
 
 async def _awaited(answer: Awaitable[object]) -> Ruling:
     try:
         return _ruling(await answer)
-    except Exception as error:  # noqa: BLE001  (as above)
-        return Ruling("deny", "the policy failed", error)
+    except BaseException as error:  # noqa: BLE001  (as above)
+        return Ruling("deny", "the policy failed", contained(error))
 
 
 def _ruling(answer: object) -> Ruling:

@@ -13,6 +13,7 @@ from opentelemetry import trace
 
 from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError, ToolNameCollision
+from pellucid.forks import reset_in_child
 from pellucid.telemetry import Scope, current_scope
 from pellucid.tools.catalog import RegistryMode, check_mode
 from pellucid.tools.collisions import Binding, Collisions, Shadowed, check_policy, resolve, tell_shadowed
@@ -76,6 +77,7 @@ class ToolRegistry:
         self._mode: RegistryMode = registry_mode
         self._collisions: Collisions = collisions
         self._lock = threading.RLock()
+        reset_in_child(self, _lock=threading.RLock)
         self._bindings: tuple[Binding, ...] = ()
         self._taken: dict[Hashable, Binding] = {}
         self._snapshot: _Snapshot | None = None

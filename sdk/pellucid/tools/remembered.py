@@ -7,6 +7,8 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Final, Generic, TypeVar
 
+from pellucid.forks import reset_in_child
+
 MOST: Final = 256
 MOST_TOOLS: Final = 50_000
 """Tools in all that is remembered of one kind: with its index, a catalogue of 10,000 takes some 20 MB."""
@@ -17,13 +19,14 @@ _T = TypeVar("_T")
 class Remembered(Generic[_T]):
     """What was used last, by key: at most so many things, and so many tools in them. Safe to use from any thread."""
 
-    __slots__ = ("_kept", "_lock", "_most_tools", "_tools")
+    __slots__ = ("__weakref__", "_kept", "_lock", "_most_tools", "_tools")
 
     def __init__(self, most_tools: int = MOST_TOOLS) -> None:
         self._most_tools = most_tools
         self._kept: OrderedDict[Hashable, tuple[_T, int]] = OrderedDict()
         self._lock = threading.Lock()
         self._tools = 0
+        reset_in_child(self, _lock=threading.Lock)
 
     def __len__(self) -> int:
         return len(self._kept)
