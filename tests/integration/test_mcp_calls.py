@@ -45,7 +45,7 @@ from pellucid import (
 from pellucid.mcp import MCPProvider
 from pellucid.mcp.content import to_value
 from pellucid.testing import ScriptedModel
-from support.mcp_servers import PIXEL, Desk, LegacyHttp, listing_server, modern_server, serving, tool_of
+from support.mcp_servers import PIXEL, Desk, listing_server, modern_server, serving, tool_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -211,18 +211,6 @@ async def test_last_words_of_a_process_are_in_the_error(tmp_path: Path) -> None:
             tools = await tools_of(provider)
             with pytest.raises(ToolError, match="out of memory"):
                 await tools["die"].run({}, CTX)
-
-
-async def test_a_forgotten_session_is_opened_again_and_the_call_repeated() -> None:
-    """A call refused with status 404 did nothing, so it is sent again in a new session."""
-    server = LegacyHttp()
-    with serving(lambda: server.app) as port, anyio.fail_after(20):
-        async with MCPProvider.http(f"http://127.0.0.1:{port}/mcp", id="old") as provider:
-            tools = await tools_of(provider)
-            assert await tools["count"].run({}, CTX) == "1"
-            server.sessions.clear()
-            assert await tools["count"].run({}, CTX) == "2"
-            assert server.opened == 2
 
 
 async def test_the_environment_of_a_process_is_added_to_a_safe_one(monkeypatch: pytest.MonkeyPatch) -> None:

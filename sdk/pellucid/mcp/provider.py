@@ -111,7 +111,7 @@ class MCPProvider:
             timeout=timeout,
             ttl=ttl,
             build=self._build,
-            attributes={semconv.MCP_METHOD_NAME: "tools/list", **self._reached()},
+            attributes={semconv.MCP_METHOD_NAME: "tools/list", **target.attributes},
             opened=self._opened,
             ended=self._ended,
         )
@@ -246,7 +246,7 @@ class MCPProvider:
 
     def _build(self, listed: list[ServerTool | Broken]) -> Tools:
         names = exposed_names([tool.name for tool in listed], self.id, prefix=self._prefix)
-        attributes = {semconv.MCP_METHOD_NAME: "tools/call", **self._reached()}
+        attributes = {semconv.MCP_METHOD_NAME: "tools/call", **self._target.attributes}
         tools = tuple(self._tool(tool, names[tool.name], attributes) for tool in listed)
         check_catalog(self.id, tools, quarantine=self.on_invalid == "quarantine")
         self._server_names = {given: name for name, given in names.items()}
@@ -267,16 +267,6 @@ class MCPProvider:
             mode="mcp",
             attributes=attributes,
         )
-
-    def _reached(self) -> Mapping[str, AttributeValue]:
-        """Return what the conventions want on spans of requests and is known without a connection."""
-        known = {
-            semconv.NETWORK_TRANSPORT: self._target.transport,
-            semconv.NETWORK_PROTOCOL_NAME: self._target.protocol,
-            semconv.SERVER_ADDRESS: self._target.address,
-            semconv.SERVER_PORT: self._target.port,
-        }
-        return {name: value for name, value in known.items() if value is not None}
 
     async def _call(self, name: str, arguments: JSONObject, ctx: ToolContext) -> JSONValue:
         return await call(self.id, self._connection, name, arguments, ctx)
