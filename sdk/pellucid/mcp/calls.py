@@ -22,9 +22,15 @@ from pellucid.types import JSONObject, JSONValue
 
 
 async def call(
-    server: str, connect: Callable[[], Awaitable[Connection]], name: str, arguments: JSONObject, ctx: ToolContext
+    server: str,
+    connect: Callable[[], Awaitable[Connection]],
+    name: str,
+    arguments: JSONObject,
+    ctx: ToolContext,
+    *,
+    exposed: str,
 ) -> JSONValue:
-    """Call a tool by the server's own name for it.
+    """Call a tool by the server's own name for it; `exposed` is the one that metrics have.
 
     Raises:
         ToolError: the tool failed, the server refused the call, or it could not be reached.
@@ -41,7 +47,7 @@ async def call(
         connection = await connect()
         for attribute, value in connection.attributes.items():
             tell(span, attribute, value)
-        return await connection.request(Exchange("tools/call", partial(tell, span)), send)
+        return await connection.request(Exchange("tools/call", partial(tell, span), exposed), send)
 
     span = trace.get_current_span()
     try:

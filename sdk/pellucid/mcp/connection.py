@@ -21,8 +21,9 @@ from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
 from pellucid.background import call_soon
-from pellucid.errors import describe, first_of
+from pellucid.errors import describe, error_type_of, first_of
 from pellucid.mcp.exchange import Exchange, Refused, ServerGone, SessionUnknown
+from pellucid.mcp.measuring import Request, Session
 from pellucid.mcp.transports import Link, Target
 from pellucid.tools.flight import Flight
 from pellucid.version import __version__
@@ -59,7 +60,9 @@ class Connection:
         "_opening",
         "_over",
         "_owner",
+        "_reason",
         "_retired",
+        "_session",
         "_settled",
         "_target",
         "_uses",
@@ -72,7 +75,9 @@ class Connection:
         self.notified = False
         self._target = target
         self._changed = changed
-        self._link = Link(ended=self._lose)
+        self._link = Link(ended=partial(self._lose, "connection_lost"))
+        self._session = Session()
+        self._reason: str | None = None
         self._loop: EventLoopToken = current_token()
         self._client: Client | None = None
         self._failure: BaseException | None = None
@@ -115,6 +120,10 @@ class Connection:
         }
         return {name: value for name, value in known.items() if value is not None}
 
+    @property
+    def _labels(self) -> Mapping[str, AttributeValue]:
+        return {**self._target.attributes, **self.attributes}
+
     async def open(self) -> None:
         """Connect. Whatever went wrong is raised as it is."""
         contextvars.Context().run(self._owner.start, partial(self._own, otel_context.get_current()))
@@ -144,6 +153,13 @@ class Connection:
         client = self._client
         if client is None:
             raise ServerGone(self._last_words())
+        request = Request(exchange)
+        with request.measured(lambda: self._labels):
+            result = await self._send(client, exchange, send)
+            request.result = result
+        return result
+
+    async def _send(self, client: Client, exchange: Exchange, send: Callable[[Client], Awaitable[T]]) -> T:
         self._uses += 1
         try:
             with exchange.observed():
@@ -160,16 +176,21 @@ class Connection:
         finally:
             self._uses -= 1
             self._rest()
-        self._lose()
+        self._lose(ServerGone.error_type)
         if self._link.over:
             with anyio.move_on_after(1):  # the owner learns why
                 await self._owner.wait()
         raise ServerGone(self._last_words()) from self._failure or cause
 
-    def retire(self) -> None:
-        """Take no new requests, and close when those under way are done."""
+    def retire(self, reason: str | None = None) -> None:
+        """Take no new requests, and close when those under way are done.
+
+        Args:
+            reason: `error.type` of the session, if this is not as it should be.
+        """
         if not self._retired:
             self._retired = True
+            self._reason = reason
             if self._settled.is_set():
                 self._changed()
             self._rest()
@@ -196,21 +217,21 @@ class Connection:
     def _refused(self, error: MCPError, exchange: Exchange) -> Exception:
         """Return what an error of the server means, and give the connection up if it may be the reason."""
         if exchange.lost_session:
-            self._lose()
+            self._lose(SessionUnknown.error_type)
             return SessionUnknown("the server does not know the session any longer")
         refused = Refused(error, exchange)
         # A tool may refuse its arguments any number of times; a list is asked for without any.
         if exchange.status is not None or exchange.method == "tools/list":
             self._failures += 1
         if refused.is_about_session:
-            self._lose()
+            self._lose(SessionUnknown.error_type)
         elif self.is_failing:
-            self.retire()
+            self.retire("requests_failed")
         return refused
 
-    def _lose(self) -> None:
+    def _lose(self, reason: str | None = None) -> None:
         self.lost = True
-        self.retire()
+        self.retire(reason)
 
     def _rest(self) -> None:
         if self._retired and not self._uses:
@@ -233,6 +254,7 @@ class Connection:
                     self._link.protocol_version = client.protocol_version
                     subscription = await self._subscribe(stack, client)
                     self._client = client
+                    self._session.begin({semconv.MCP_PROTOCOL_VERSION: client.protocol_version, **self._labels})
                     self._settled.set()
                     await self._stay(subscription)
                     self._closing.deadline = anyio.current_time() + CLOSE_PATIENCE
@@ -246,7 +268,8 @@ class Connection:
             if not self._settled.is_set() and self._failure is None:
                 self._failure = ServerGone("the connection was closed before it was opened")
             self._client = None
-            self._lose()
+            self._lose(error_type_of(self._failure) if isinstance(self._failure, Exception) else None)
+            self._session.end(self._reason)
             self._settled.set()
 
     def _named(self, error: BaseException) -> BaseException:

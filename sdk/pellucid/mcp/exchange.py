@@ -54,6 +54,7 @@ class Exchange:
     Attributes:
         method: Of the request; `tools/call` may lead to a `tools/list` of the MCP SDK's own, which is not observed.
         tell: Called with each attribute that becomes known.
+        tool: That is called.
         status: HTTP status, if it means an error.
         delay: Seconds after which the server wants to be asked again.
         code: Code of the JSON-RPC error in an answer with such a status.
@@ -63,6 +64,7 @@ class Exchange:
 
     method: str
     tell: Callable[[str, AttributeValue], object]
+    tool: str | None = None
     status: int | None = None
     delay: float | None = None
     code: int | None = None

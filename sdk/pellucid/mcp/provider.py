@@ -253,7 +253,7 @@ class MCPProvider:
         return tools
 
     def _tool(self, tool: ServerTool | Broken, name: str, attributes: Mapping[str, AttributeValue]) -> Tool:
-        run = partial(self._call, tool.name)
+        run = partial(self._call, tool.name, name)
         if isinstance(tool, Broken):
             problem = f"the server lists {name!r} in a way that the protocol does not allow: {tool.problem}"
             return BrokenTool(name=name, run=run, source=Mcp(self.id), mode="mcp", problem=problem)
@@ -268,8 +268,8 @@ class MCPProvider:
             attributes=attributes,
         )
 
-    async def _call(self, name: str, arguments: JSONObject, ctx: ToolContext) -> JSONValue:
-        return await call(self.id, self._connection, name, arguments, ctx)
+    async def _call(self, name: str, exposed: str, arguments: JSONObject, ctx: ToolContext) -> JSONValue:
+        return await call(self.id, self._connection, name, arguments, ctx, exposed=exposed)
 
     async def _connection(self) -> Connection:
         return await self._site().connection()

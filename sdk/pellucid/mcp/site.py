@@ -182,7 +182,7 @@ class Site:
             if isinstance(error, InvalidCatalog) or not isinstance(error, DiscoveryError):
                 self._sleep(error)  # else it could not connect, which was counted already
             if isinstance(error, TimeoutError) and self._connection is not None:
-                self._connection.retire()  # it may be half dead; requests under way are left alone
+                self._connection.retire(semconv.TIMEOUT)  # it may be half dead; requests under way are left alone
 
     async def _list(self, connection: Connection, trip: dict[str, AttributeValue]) -> _Listing:
         trip.update({**self._plan.attributes, **connection.attributes})
