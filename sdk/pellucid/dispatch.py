@@ -34,7 +34,7 @@ from pellucid.background import OutOfTime, call_soon, race, together
 from pellucid.context import ToolContext
 from pellucid.errors import PermissionDenied, PolicyHalt, ReliabilityFailFast, ToolError, describe
 from pellucid.events import ToolProgress
-from pellucid.messages import ToolCall, ToolResult, id_of
+from pellucid.messages import Parts, ToolCall, ToolResult, id_of
 from pellucid.pausing import take
 from pellucid.reliability import Decision, Gate, Reliability, Subject
 from pellucid.results import to_response, with_note
@@ -172,7 +172,8 @@ async def _execute(
             said = to_response(_explain(error), run.limits.max_result_bytes)
             result = ToolResult(id_of(call), said, is_error=True, name=call.name)
         else:
-            result = ToolResult(id_of(call), response, name=call.name)
+            structured = value.structured if isinstance(value, Parts) else None
+            result = ToolResult(id_of(call), response, name=call.name, structured=structured)
         if note is not None:
             result = with_note(result, note)
         b.output(result.to_dict()["response"])

@@ -5,7 +5,7 @@ PellucidError
 ├─ ConfigError                    a bad option; also a ValueError
 ├─ RunCancelled                   the run's CancelToken was cancelled
 ├─ RunTimeout                     the run passed its deadline; also a TimeoutError
-├─ DiscoveryError                 a tool provider failed; carries provider_id
+├─ DiscoveryError                 a tool provider failed; carries provider_id, error_kind, status, retry_after
 │  ├─ DiscoveryTimeout            it did not answer in time; also a TimeoutError
 │  ├─ DiscoveryBackoff            not asked, because it failed a moment ago; carries retry_after
 │  └─ InvalidCatalog              it answered something that is not a catalogue
@@ -20,7 +20,8 @@ PellucidError
 ├─ CircuitOpen                    a circuit breaker did not let a call through; carries provider_id, retry_after;
 │                                 of a provider also a DiscoveryError, of a model also a ModelError
 ├─ UnexpectedExit                 a cause of others: `SystemExit` or the like, raised where it would end an event loop
-└─ ToolError                      a tool failed; tools raise it, the model gets its text
+└─ ToolError                      a tool failed; tools raise it, the model gets its text; carries error_kind, status,
+   │                              retry_after
    └─ PermissionDenied            the permission policy does not let it be called; carries tool_name, reason
 ```
 
@@ -29,6 +30,7 @@ The fault of the hub, model or tool itself is always the `__cause__`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
@@ -102,15 +104,32 @@ class DiscoveryError(PellucidError):
     Attributes:
         provider_id: Of the provider.
         problem: What was wrong.
+        error_kind: What the failure means; `unknown` leaves it to the cause.
+        status: HTTP status, if the provider's server answered one that means an error.
+        retry_after: Seconds after which the provider wants to be asked again, if it said so.
         joined: Whether another run made the round trip that failed, and is told of it, too; this one only waited.
     """
 
+    error_kind: ErrorKind = "unknown"
+    status: int | None = None
+    retry_after: float | None = None
     joined: bool = False
 
-    def __init__(self, provider_id: str, problem: str) -> None:
+    def __init__(
+        self,
+        provider_id: str,
+        problem: str,
+        *,
+        error_kind: ErrorKind = "unknown",
+        status: int | None = None,
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(f"discovery of tools from provider {provider_id!r} failed: {problem}")
         self.provider_id = provider_id
         self.problem = problem
+        self.error_kind = error_kind
+        self.status = status
+        self.retry_after = retry_after
 
 
 class DiscoveryTimeout(DiscoveryError, TimeoutError):
@@ -126,6 +145,7 @@ class DiscoveryBackoff(DiscoveryError):
     """
 
     error_type = "backoff"
+    retry_after: float
 
     def __init__(self, provider_id: str, retry_after: float, last: BaseException) -> None:
         super().__init__(
@@ -292,12 +312,27 @@ class AlreadyResumed(CheckpointError):
 class ToolError(PellucidError):
     """A tool failed. Raise it in a tool to choose what the model reads; the text is passed on as it is.
 
-    Attributes: error_type: `error.type` of the tool's span, `tool_error` unless given.
+    Attributes:
+        error_type: `error.type` of the tool's span, `tool_error` unless given.
+        error_kind: What the failure means to reliability rules; `unknown` leaves it to `error_type`.
+        status: HTTP status, if the tool's server answered one that means an error.
+        retry_after: Seconds after which the tool may be called again, if its server said so.
     """
 
-    def __init__(self, message: str, *, error_type: str = "tool_error") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        error_type: str = "tool_error",
+        error_kind: ErrorKind = "unknown",
+        status: int | None = None,
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(message)
         self.error_type = error_type
+        self.error_kind = error_kind
+        self.status = status
+        self.retry_after = retry_after
 
 
 class UnexpectedExit(PellucidError):
@@ -374,7 +409,7 @@ def error_kind_of(error: BaseException) -> ErrorKind:
     """Return what an error means, as far as its type says; of a group, what its first failure means."""
     if isinstance(error, BaseExceptionGroup):
         error = first_of(error)
-    if isinstance(error, ModelError) and error.error_kind != "unknown":
+    if isinstance(error, ModelError | DiscoveryError | ToolError) and error.error_kind != "unknown":
         return error.error_kind
     if isinstance(error, ToolError) and error.error_type in _TOOL_KINDS:
         return _TOOL_KINDS[error.error_type]
@@ -386,6 +421,19 @@ def error_kind_of(error: BaseException) -> ErrorKind:
     response = getattr(error, "response", None)  # where HTTP clients keep the answer
     status = getattr(error, "status_code", None) or getattr(response, "status_code", None)
     return kind_of_status(status) if isinstance(status, int) else "unknown"
+
+
+def retry_after_of(error: BaseException) -> float | None:
+    """Return the seconds after which whoever failed wants to be asked again, as the error or its cause says."""
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, BaseExceptionGroup):
+            found = first_of(found)
+        seconds = getattr(found, "retry_after", None)
+        if isinstance(seconds, int | float) and not isinstance(seconds, bool) and not math.isnan(seconds):
+            return max(0.0, float(seconds))
+        found = found.__cause__ if isinstance(found, PellucidError) else None
+    return None
 
 
 _STATUSES: Final[Mapping[int, ErrorKind]] = {

@@ -5,9 +5,9 @@ A message is `{"role", "parts": [...]}`; see "Recording content" in the GenAI co
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar
 
 from pellucid.types import JSONObject, JSONValue
 
@@ -81,6 +81,8 @@ class ToolResult:
         response: Text, JSON-able data, or a tuple of parts for content that is not text.
         is_error: The tool failed; `response` says how and what to do.
         name: The tool's name (not part of the conventions' shape; some vendors ask for it).
+        structured: What an MCP server sent as structured content, where `response` is something else. It is for the
+            application: models and telemetry do not get it.
     """
 
     type: ClassVar[str] = "tool_call_response"
@@ -88,6 +90,7 @@ class ToolResult:
     response: JSONValue
     is_error: bool = False
     name: str = ""
+    structured: JSONValue = None
 
     def to_dict(self) -> JSONObject:
         """Return the conventions' JSON shape."""
@@ -162,6 +165,18 @@ class UriPart(_RecordPart):
 Part: TypeAlias = (
     TextPart | ReasoningPart | ToolCall | ToolResult | ServerToolCall | ServerToolResult | BlobPart | FilePart | UriPart
 )
+
+
+class Parts(tuple[Part, ...]):  # noqa: SLOT001  (tuples cannot have slots)
+    """Content parts that a tool returns, with what becomes `ToolResult.structured`."""
+
+    structured: JSONValue
+
+    def __new__(cls, parts: Iterable[Part], structured: JSONValue) -> Self:
+        """Keep the parts, and beside them the structured content."""
+        made = super().__new__(cls, parts)
+        made.structured = structured
+        return made
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -88,6 +88,8 @@ MCP_PROTOCOL_VERSION: Final = "mcp.protocol.version"
 MCP_SESSION_ID: Final = "mcp.session.id"
 JSONRPC_REQUEST_ID: Final = "jsonrpc.request.id"
 RPC_RESPONSE_STATUS_CODE: Final = "rpc.response.status_code"
+HTTP_RESPONSE_STATUS_CODE: Final = "http.response.status_code"
+HTTP_RETRY_AFTER: Final = "http.response.header.retry-after"
 
 # --- attributes of ours -----------------------------------------------------------------------------------------------
 
@@ -146,6 +148,7 @@ SAMPLING_EARLY: Final = "pellucid.sampling.early"
 # --- metrics ----------------------------------------------------------------------------------------------------------
 
 CLIENT_BUCKETS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+MCP_BUCKETS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,6 +286,31 @@ TOOL_DURATION: Final = Metric(
     description="Duration of a tool call.",
     attributes=(TOOL_NAME, TOOL_TYPE, AGENT_NAME, PROVIDER_ID, TOOL_SOURCE, ERROR_TYPE),
     buckets=CLIENT_BUCKETS,
+)
+_MCP = (
+    MCP_PROTOCOL_VERSION,
+    NETWORK_TRANSPORT,
+    NETWORK_PROTOCOL_NAME,
+    NETWORK_PROTOCOL_VERSION,
+    SERVER_ADDRESS,
+    SERVER_PORT,
+    ERROR_TYPE,
+)
+MCP_OPERATION_DURATION: Final = Metric(
+    name="mcp.client.operation.duration",
+    kind="histogram",
+    unit="s",
+    description="Time from an MCP request to its answer.",
+    attributes=(MCP_METHOD_NAME, OPERATION_NAME, TOOL_NAME, *_MCP, RPC_RESPONSE_STATUS_CODE),
+    buckets=MCP_BUCKETS,
+)
+MCP_SESSION_DURATION: Final = Metric(
+    name="mcp.client.session.duration",
+    kind="histogram",
+    unit="s",
+    description="Time that a connection to an MCP server was open.",
+    attributes=_MCP,
+    buckets=MCP_BUCKETS,
 )
 AGENT_DURATION: Final = Metric(
     name="gen_ai.invoke_agent.duration",

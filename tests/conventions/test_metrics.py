@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pellucid import Agent, ModelError, semconv
+from pellucid import Agent, ModelError, ToolCall, semconv
+from pellucid.mcp import MCPProvider
 from pellucid.testing import ScriptedModel
 from support import scene
 from support.conventions import ATTRIBUTES, METRICS, TYPES
+from support.mcp_servers import modern_server
 from support.runs import within
 
 if TYPE_CHECKING:
@@ -19,11 +21,14 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 
 
 async def everything() -> None:
-    """Emit each metric: of a run, of a stream, and of a failure."""
+    """Emit each metric: of a run, of a stream, of an MCP server, and of a failure."""
     await within(scene.agent().run("hi", identity=scene.WHO))
     async with scene.agent().stream("hi", identity=scene.WHO) as events:
         async for _ in events:
             pass
+    async with MCPProvider.connect(modern_server(), id="hub") as provider:
+        model = ScriptedModel(ToolCall("lines"), "hi")
+        await within(Agent("a", model=model, providers=[provider]).run("hi"))
     with pytest.raises(ModelError):
         await within(Agent("a", model=ScriptedModel(OSError("down"))).run("hi"))
 

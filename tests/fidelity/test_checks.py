@@ -278,6 +278,14 @@ def test_an_exemplar_of_another_phase_is_found(told: Captured) -> None:
         check_telemetry(told)
 
 
+def test_calls_of_mcp_tools_that_are_not_measured_are_found(told: Captured) -> None:
+    """A tool call that a server answered is a request that was measured."""
+    answered = {semconv.MCP_METHOD_NAME: "tools/call", semconv.MCP_PROTOCOL_VERSION: "2026-07-28"}
+    bend(told, "execute_tool quick", attributes=answered)
+    with pytest.raises(AssertionError, match="0 measurements for 1 calls of MCP tools"):
+        check_telemetry(told)
+
+
 def test_events_and_lines_that_lie_are_found(told: Captured) -> None:
     """Each span has its own, which say the same."""
     events, logs = list(told.events), list(told.logs)

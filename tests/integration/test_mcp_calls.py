@@ -16,6 +16,7 @@ from mcp_types import (
     BlobResourceContents,
     CallToolResult,
     EmbeddedResource,
+    ImageContent,
     ListToolsResult,
     ResourceLink,
     TextContent,
@@ -38,13 +39,16 @@ from pellucid import (
     ToolCall,
     ToolContext,
     ToolError,
+    ToolResult,
     UriPart,
+    dump_messages,
+    load_messages,
     semconv,
 )
 from pellucid.mcp import MCPProvider
 from pellucid.mcp.content import to_value
 from pellucid.testing import ScriptedModel
-from support.mcp_servers import PIXEL, Desk, LegacyHttp, listing_server, modern_server, serving, tool_of
+from support.mcp_servers import PIXEL, Desk, listing_server, modern_server, serving, tool_of
 from support.processes import python
 
 if TYPE_CHECKING:
@@ -213,18 +217,6 @@ async def test_last_words_of_a_process_are_in_the_error(tmp_path: Path) -> None:
                 await tools["die"].run({}, CTX)
 
 
-async def test_a_forgotten_session_is_opened_again_and_the_call_repeated() -> None:
-    """A call refused with status 404 did nothing, so it is sent again in a new session."""
-    server = LegacyHttp()
-    with serving(lambda: server.app) as port, anyio.fail_after(20):
-        async with MCPProvider.http(f"http://127.0.0.1:{port}/mcp", id="old") as provider:
-            tools = await tools_of(provider)
-            assert await tools["count"].run({}, CTX) == "1"
-            server.sessions.clear()
-            assert await tools["count"].run({}, CTX) == "2"
-            assert server.opened == 2
-
-
 async def test_the_environment_of_a_process_is_added_to_a_safe_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Variables of this process are not passed on; given ones are, and `PATH` stays."""
     monkeypatch.setenv("PELLUCID_TEST_SECRET", "mine")
@@ -313,3 +305,55 @@ async def test_a_run_has_the_mcp_attributes_on_its_tool_spans() -> None:
 def test_content_becomes_a_tool_result(result: CallToolResult, value: object) -> None:
     """Every kind of content block has its place, and nothing is said twice."""
     assert to_value(result) == value
+
+
+FILE = "def main() -> None:\n    print('a \"quoted\" line')\n" * 250
+IMAGE = b64encode(bytes(range(256)) * 240).decode()
+PICTURE = ImageContent(data=IMAGE, mime_type="image/png")
+BLOB = BlobPart(content=IMAGE, modality="image", mime_type="image/png")
+RESOURCE = EmbeddedResource(resource=BlobResourceContents(uri="a:b", blob=IMAGE, mime_type="image/png"))
+TEXT = TextContent(text=FILE)
+SAME_PICTURE = {"type": "image", "data": IMAGE, "mimeType": "image/png"}
+
+
+@pytest.mark.parametrize(
+    ("content", "data", "value"),
+    [
+        ([TEXT], {"content": FILE}, {"content": FILE}),
+        ([TEXT], {"result": FILE}, {"result": FILE}),
+        ([TEXT], {"file": {"text": FILE}, "lines": 500}, {"file": {"text": FILE}, "lines": 500}),
+        ([TEXT], {"content": [{"type": "text", "text": FILE}]}, {"content": [{"type": "text", "text": FILE}]}),
+        ([TextContent(text=json.dumps({"a": [1]}, indent=2))], {"result": {"a": [1]}}, {"result": {"a": [1]}}),
+        ([TextContent(text=json.dumps({"data": {"a": [1]}}))], {"a": [1]}, (TextPart('{"data": {"a": [1]}}'),)),
+        ([TextContent(text=f"main.py:\n{FILE}")], {"content": FILE}, (TextPart(f"main.py:\n{FILE}"),)),
+        ([PICTURE], {"content": [SAME_PICTURE]}, (BLOB,)),
+        ([PICTURE], {"result": f"data:image/png;base64,{IMAGE}"}, (BLOB,)),
+        ([PICTURE, RESOURCE, PICTURE], None, (BLOB,)),
+        ([TextContent(text="1")], {"ok": True}, (TextPart("1"), TextPart('{"ok": true}'))),
+        ([TextContent(text="")], {"rows": [None] * 2000}, {"rows": [None] * 2000}),
+        ([TextContent(text="A cat."), PICTURE], {"content": ["A cat.", SAME_PICTURE]}, (TextPart("A cat."), BLOB)),
+        (
+            [TextContent(text="A cat."), PICTURE],
+            {"image": IMAGE, "size": 61440},
+            (TextPart("A cat."), BLOB, TextPart('{"image": "[see above]", "size": 61440}')),
+        ),
+    ],
+)
+async def test_the_model_gets_each_thing_once(content: list[Any], data: Any, value: object) -> None:
+    """Whatever wraps a repeated text, blob or JSON value; a run keeps what the server sent as structured content."""
+
+    def answer(name: str, arguments: dict[str, Any]) -> CallToolResult:
+        return CallToolResult(content=content, structured_content=data)
+
+    assert to_value(answer("", {})) == value
+    server = listing_server(lambda _cursor: ListToolsResult(tools=[tool_of("read")]), answer)
+    model = ScriptedModel(ToolCall("read", {}), "done")
+    with anyio.fail_after(30):
+        async with MCPProvider.connect(server, id="hub") as provider:
+            result = await Agent("a", model=model, providers=[provider]).run("go")
+    [part] = [part for message in result.messages for part in message.parts if isinstance(part, ToolResult)]
+    assert (part.response, part.is_error) == (value, False)
+    assert part.structured == (None if isinstance(value, dict) else data)
+    [same] = [part for message in load_messages(dump_messages(result.messages)) for part in message.parts][2:3]
+    assert same == part
+    assert len(json.dumps(part.to_dict())) < 1.1 * max(len(json.dumps(FILE)), len(IMAGE)) + 200

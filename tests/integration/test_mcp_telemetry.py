@@ -20,7 +20,7 @@ from opentelemetry.trace import NoOpTracerProvider, SpanKind, format_span_id
 from pellucid import Agent, DiscoveryError, Telemetry, ToolCall, semconv
 from pellucid.mcp import MCPProvider
 from pellucid.testing import ScriptedModel
-from support.mcp_servers import LegacyHttp, listing_server, modern_server, serving
+from support.mcp_servers import Desk, LegacyHttp, listing_server, modern_server, serving
 from support.processes import python
 from support.runs import attributes, span_id, within
 
@@ -155,7 +155,10 @@ async def test_a_discovery_tells_of_its_round_trip(telemetry: Captured, way: str
         await call(provider, "pid")
         first, second = telemetry.find("discover_tools hub")
         assert attributes(first)[semconv.DISCOVERY_CACHE] == "miss"
-        assert of_request(first) == expected(way, "tools/list", provider)
+        found = of_request(first)
+        request_id = found.pop(semconv.JSONRPC_REQUEST_ID, None)
+        assert found == expected(way, "tools/list", provider)
+        assert (request_id is None) == (way == "memory")
         assert attributes(second)[semconv.DISCOVERY_CACHE] == "hit"
         assert {name for name in of_request(second) if not name.startswith("server.")} == set()
 
@@ -173,6 +176,48 @@ async def test_an_error_has_the_type_that_the_conventions_give_it(
     assert span.status.status_code.name == "ERROR"
     assert attributes(span).get(semconv.RPC_RESPONSE_STATUS_CODE) == code
     assert telemetry.histogram(semconv.TOOL_DURATION, error_type=error_type).count == 1
+
+
+LABELS_OF_SESSIONS = ("mcp.protocol.version", "network.", "server.")
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_requests_and_sessions_are_measured(telemetry: Captured, way: str) -> None:
+    """Both histograms of the conventions, with their bounds and attributes; failures have their `error.type`."""
+    async with reaching(way, ttl=600) as provider:
+        for name in ("pid", "refuse", "fail"):
+            await call(provider, name)
+        labels = expected(way, "tools/list", provider)
+    assert telemetry.histogram(semconv.MCP_OPERATION_DURATION, mcp_method_name="tools/list").attributes == labels
+    labels |= {semconv.MCP_METHOD_NAME: "tools/call", semconv.OPERATION_NAME: semconv.EXECUTE_TOOL}
+    for name, error in {
+        "pid": {},
+        "fail": {semconv.ERROR_TYPE: "tool_error"},
+        "refuse": {semconv.ERROR_TYPE: "-32042", semconv.RPC_RESPONSE_STATUS_CODE: "-32042"},
+    }.items():
+        point = telemetry.histogram(semconv.MCP_OPERATION_DURATION, gen_ai_tool_name=name)
+        assert (point.count, point.attributes) == (1, {**labels, semconv.TOOL_NAME: name, **error})
+        assert point.exemplars[0].span_id == span_id(telemetry.span(f"execute_tool {name}"))
+    session = telemetry.histogram(semconv.MCP_SESSION_DURATION)
+    of_session = {name: value for name, value in labels.items() if name.startswith(LABELS_OF_SESSIONS)}
+    assert (session.count, session.attributes) == (1, of_session)
+
+
+async def test_lost_sessions_and_cancelled_requests_are_measured_as_such(telemetry: Captured) -> None:
+    """A session that ends by itself has an `error.type`, as has a request that nobody waits for any longer."""
+    server, desk = LegacyHttp(), Desk()
+    with serving(lambda: server.app) as port, anyio.fail_after(30):
+        async with MCPProvider.http(f"http://127.0.0.1:{port}/mcp", id="old") as provider:
+            await call(provider, "count")
+            server.sessions.clear()
+            await call(provider, "count")
+        async with MCPProvider.connect(modern_server(desk), id="hub") as provider, anyio.create_task_group() as tasks:
+            tasks.start_soon(call, provider, "slow")
+            await desk.started.wait()
+            tasks.cancel_scope.cancel()
+    for metric in (semconv.MCP_SESSION_DURATION, semconv.MCP_OPERATION_DURATION):
+        assert telemetry.histogram(metric, error_type="session_unknown").count == 1
+    assert telemetry.histogram(semconv.MCP_OPERATION_DURATION, error_type="cancelled").count == 1
 
 
 async def test_a_server_that_refuses_to_list_gives_the_discovery_its_code(telemetry: Captured) -> None:

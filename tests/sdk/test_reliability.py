@@ -233,6 +233,26 @@ class Lists:
         return [add]
 
 
+class Busy(Exception):
+    """A client library's own error that says when to ask again."""
+
+    def __init__(self, retry_after: Any) -> None:
+        self.retry_after = retry_after
+
+
+async def test_retry_after_of_a_provider_s_own_exception_is_honoured() -> None:
+    """Of a provider and of a hub, which is left alone for exactly as long; what is not a number of seconds is not."""
+    rule = Rule(when=lambda s: s.error is not None and s.attempt < 2, then=retry(backoff=1.0), kind="x")
+    for said, slept in ((7, 7.0), (0.25, 0.25), (True, 1.0), ("7", 1.0), (float("nan"), 1.0), (-1, None)):
+        time = Clock()
+        hub = DiscoveryProvider(FakeHub([add], faults=[Busy(said)]), id="hub", clock=time)
+        for provider in (Lists(Busy(said)), hub):
+            time.slept.clear()
+            agent = Agent("a", model=ScriptedModel("hi"), providers=[provider], reliability=rules(rule, time=time))
+            assert (await within(agent.run("go"))).output == "hi"
+            assert time.slept == ([] if slept is None else [slept])
+
+
 def failed_discovery(situation: Situation) -> bool:
     """Match a discovery that failed."""
     return situation.operation == "discovery" and situation.error is not None

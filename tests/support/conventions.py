@@ -175,7 +175,21 @@ _CLIENT = _gen_ai("operation.name", "provider.name")
 _OF_CLIENT = _ADDRESS | _gen_ai("request.model", "response.model")
 _ERROR = frozenset({"error.type"})
 
+_MCP_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
+_MCP = frozenset(
+    {"mcp.protocol.version", "network.transport", "network.protocol.name", "network.protocol.version"}
+    | _ADDRESS
+    | _ERROR
+)
+
 METRICS: Final[Mapping[str, MetricFacts]] = {
+    "mcp.client.operation.duration": MetricFacts(
+        unit="s",
+        bounds=_MCP_SECONDS,
+        required=frozenset({"mcp.method.name"}),
+        allowed=_gen_ai("tool.name", "operation.name") | _MCP | {"rpc.response.status_code"},
+    ),
+    "mcp.client.session.duration": MetricFacts(unit="s", bounds=_MCP_SECONDS, required=frozenset(), allowed=_MCP),
     "gen_ai.client.operation.duration": MetricFacts(
         unit="s", bounds=_CLIENT_SECONDS, required=_CLIENT, allowed=_OF_CLIENT | _ERROR
     ),

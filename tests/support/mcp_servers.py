@@ -176,10 +176,19 @@ def serving(make_app: Callable[[], Any], port: int = 0) -> Iterator[int]:
 
 
 class LegacyHttp:
-    """A streamable HTTP server of protocol 2025-11-25 that can forget its sessions and list what it is told to."""
+    """A streamable HTTP server of protocol 2025-11-25 that can forget its sessions and list what it is told to.
+
+    Attributes:
+        unknown: Makes the answer to a request of an unknown session.
+        refusals: Make the answers to requests that are refused, by their method.
+        requests: Methods of the requests that were let in, in order.
+    """
 
     def __init__(self, listing: dict[str, Any] | None = None) -> None:
         self.listing = listing or {"tools": [{"name": "count", "inputSchema": OBJECT}]}
+        self.unknown: Callable[[], Response] = lambda: Response(status_code=404)
+        self.refusals: dict[str, Callable[[dict[str, Any]], Response]] = {}
+        self.requests: list[str] = []
         self.sessions: set[str] = set()
         self.opened = 0
         self.calls = 0
@@ -191,6 +200,8 @@ class LegacyHttp:
             return Response(status_code=405)
         message = await request.json()
         method, session = message["method"], request.headers.get("mcp-session-id")
+        if method in self.refusals:
+            return self.refusals[method](message)
         if method == "initialize":
             self.opened += 1
             self.sessions.add(str(self.opened))
@@ -198,9 +209,10 @@ class LegacyHttp:
         if session is None:
             return Response(status_code=400)
         if session not in self.sessions:
-            return Response(status_code=404)
+            return self.unknown()
         if "id" not in message:
             return Response(status_code=202)
+        self.requests.append(method)
         if method == "tools/list":
             return _answer(message, self.listing)
         self.calls += 1

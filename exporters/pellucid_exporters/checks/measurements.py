@@ -63,6 +63,23 @@ def check(observed: Observed) -> Iterator[str]:
             yield from _exemplar(where, exemplar, point.name, observed)
     for metric in DERIVED:
         yield from _compare(metric, expected[metric.name], found[metric.name])
+    yield from _requests(observed, found)
+
+
+def _requests(observed: Observed, found: Expected) -> Iterator[str]:
+    """Compare MCP calls with the tool calls that had an answer; a call may be sent twice, or be measured later."""
+    answered = [
+        seen
+        for seen in observed.phases
+        if seen.attributes.get(semconv.MCP_METHOD_NAME) == "tools/call"
+        and semconv.MCP_PROTOCOL_VERSION in seen.attributes
+        and seen.outcome == semconv.COMPLETED
+    ]
+    points = found[semconv.MCP_OPERATION_DURATION.name].items()
+    measured = sum(count for labels, (_, count) in points if (semconv.MCP_METHOD_NAME, "tools/call") in labels)
+    if measured < len(answered):
+        name = semconv.MCP_OPERATION_DURATION.name
+        yield f"{name} has {measured:g} measurements for {len(answered)} calls of MCP tools"
 
 
 def _compare(
@@ -82,6 +99,8 @@ def _exemplar(where: str, exemplar: Any, name: str, observed: Observed) -> Itera
     seen = observed.by_id.get(exemplar.span_id)
     if seen is None or seen.trace != exemplar.trace_id:
         yield f"{where} has an exemplar of a span that was not exported: {exemplar.span_id}"
+    elif name == semconv.MCP_OPERATION_DURATION.name and seen.phase.name not in (semconv.DISCOVERY, semconv.DISPATCH):
+        yield f"{where} has an exemplar that leads to {seen}, which makes no MCP requests"
     elif name in PHASE_OF and seen.phase.name != PHASE_OF[name]:
         yield f"{where} has an exemplar that leads to {seen}"
     elif name == seen.phase.duration.name and not math.isclose(exemplar.value, seen.seconds, rel_tol=1e-9):

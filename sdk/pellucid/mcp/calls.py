@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
+from functools import partial
 
-from mcp import Client, MCPError
+from mcp import Client
 from mcp_types import CallToolResult
 from opentelemetry import trace
 from opentelemetry.trace import Span
+from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
 from pellucid.context import ToolContext
-from pellucid.errors import DiscoveryError, ToolError
-from pellucid.mcp.connection import Connection, ServerGone, SessionUnknown
+from pellucid.errors import DiscoveryError, ToolError, error_kind_of
+from pellucid.mcp.connection import Connection
 from pellucid.mcp.content import to_value
-from pellucid.mcp.site import trace_context, type_of
-from pellucid.mcp.transports import REQUEST_SENT
+from pellucid.mcp.exchange import Exchange, Refused, ServerGone, SessionUnknown
+from pellucid.mcp.site import trace_context
 from pellucid.types import JSONObject, JSONValue
 
 
 async def call(
-    server: str, connect: Callable[[], Awaitable[Connection]], name: str, arguments: JSONObject, ctx: ToolContext
+    server: str,
+    connect: Callable[[], Awaitable[Connection]],
+    name: str,
+    arguments: JSONObject,
+    ctx: ToolContext,
+    *,
+    exposed: str,
 ) -> JSONValue:
-    """Call a tool by the server's own name for it.
+    """Call a tool by the server's own name for it; `exposed` is the one that metrics have.
 
     Raises:
         ToolError: the tool failed, the server refused the call, or it could not be reached.
@@ -38,38 +45,45 @@ async def call(
 
     async def request() -> CallToolResult:
         connection = await connect()
-        if span.is_recording():
-            span.set_attributes(connection.attributes)
-        return await connection.request(send)
+        for attribute, value in connection.attributes.items():
+            tell(span, attribute, value)
+        return await connection.request(Exchange("tools/call", partial(tell, span), exposed), send)
 
     span = trace.get_current_span()
     try:
-        with _noting_its_id(span):
-            try:
-                result = await request()
-            except SessionUnknown:
-                result = await request()
+        try:
+            result = await request()
+        except SessionUnknown:
+            result = await request()
     except ServerGone as error:
         raise ToolError(
             f"The connection to MCP server {server!r} was lost during the call ({error}). "
             f"It is not known whether the tool ran. The connection is reopened at the next call.",
-            error_type="connection_lost",
+            error_type=error.error_type,
+            error_kind="unavailable",
         ) from error
     except DiscoveryError as error:
-        raise ToolError(f"MCP server {server!r} is not available: {error.problem}", error_type="unavailable") from error
-    except MCPError as error:
-        span.set_attribute(semconv.RPC_RESPONSE_STATUS_CODE, str(error.code))
         raise ToolError(
-            f"MCP server {server!r} answered error {error.code}: {error}", error_type=type_of(error)
+            f"MCP server {server!r} is not available: {error.problem}",
+            error_type="unavailable",
+            error_kind=error_kind_of(error),
+            status=error.status,
+            retry_after=error.retry_after,
         ) from error
+    except Refused as error:
+        if error.code is not None:
+            tell(span, semconv.RPC_RESPONSE_STATUS_CODE, str(error.code))
+        raise ToolError(
+            f"MCP server {server!r} {error}",
+            error_type=error.error_type,
+            error_kind=error.error_kind,
+            status=error.status,
+            retry_after=error.retry_after,
+        ) from error.__cause__
     return to_value(result)
 
 
-@contextmanager
-def _noting_its_id(span: Span) -> Iterator[None]:
-    """Note the id of the request that is sent meanwhile; requests in memory are not JSON-RPC and have none."""
-    token = REQUEST_SENT.set(lambda request_id: span.set_attribute(semconv.JSONRPC_REQUEST_ID, request_id))
-    try:
-        yield
-    finally:
-        REQUEST_SENT.reset(token)
+def tell(span: Span, name: str, value: AttributeValue) -> None:
+    """Set an attribute, unless the span has ended because its run was left behind."""
+    if span.is_recording():
+        span.set_attribute(name, value)

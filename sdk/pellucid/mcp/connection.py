@@ -13,7 +13,7 @@ from anyio.lowlevel import EventLoopToken, current_token
 from mcp import Client, MCPError
 from mcp.client import IncomingMessage
 from mcp.client.subscriptions import Subscription, SubscriptionLost
-from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST, Implementation, ToolListChangedNotification
+from mcp_types import CONNECTION_CLOSED, Implementation, ToolListChangedNotification
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from opentelemetry import context as otel_context
 from opentelemetry.trace import INVALID_SPAN_CONTEXT
@@ -21,7 +21,9 @@ from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
 from pellucid.background import call_soon
-from pellucid.errors import describe, first_of
+from pellucid.errors import describe, error_type_of, first_of
+from pellucid.mcp.exchange import Exchange, Refused, ServerGone, SessionUnknown
+from pellucid.mcp.measuring import Request, Session
 from pellucid.mcp.transports import Link, Target
 from pellucid.tools.flight import Flight
 from pellucid.version import __version__
@@ -29,16 +31,10 @@ from pellucid.version import __version__
 T = TypeVar("T")
 
 LISTEN_PATIENCE: Final = 5.0
+FAILURES: Final = 3
+"""Failures in a row after which a connection is replaced: the session may be what is wrong."""
 CLOSE_PATIENCE: Final = 10.0
 """Seconds to close in; the MCP SDK asks a server process to end, then terminates it, then kills it."""
-
-
-class ServerGone(Exception):
-    """The connection ended before an answer arrived; whether the server did what was asked is not known."""
-
-
-class SessionUnknown(ServerGone):
-    """The server does not know the session any longer, and therefore did nothing."""
 
 
 class Connection:
@@ -58,11 +54,15 @@ class Connection:
         "_client",
         "_closing",
         "_failure",
+        "_failures",
         "_link",
         "_loop",
+        "_opening",
         "_over",
         "_owner",
+        "_reason",
         "_retired",
+        "_session",
         "_settled",
         "_target",
         "_uses",
@@ -75,10 +75,14 @@ class Connection:
         self.notified = False
         self._target = target
         self._changed = changed
-        self._link = Link(ended=self._lose)
+        self._link = Link(ended=partial(self._lose, "connection_lost"))
+        self._session = Session()
+        self._reason: str | None = None
         self._loop: EventLoopToken = current_token()
         self._client: Client | None = None
         self._failure: BaseException | None = None
+        self._failures = 0
+        self._opening = Exchange("initialize", _ignored)
         self._uses = 0
         self._retired = False
         self._settled = anyio.Event()
@@ -116,6 +120,10 @@ class Connection:
         }
         return {name: value for name, value in known.items() if value is not None}
 
+    @property
+    def _labels(self) -> Mapping[str, AttributeValue]:
+        return {**self._target.attributes, **self.attributes}
+
     async def open(self) -> None:
         """Connect. Whatever went wrong is raised as it is."""
         contextvars.Context().run(self._owner.start, partial(self._own, otel_context.get_current()))
@@ -129,42 +137,60 @@ class Connection:
             assert self._failure is not None
             raise self._failure
 
-    async def request(self, send: Callable[[Client], Awaitable[T]]) -> T:
+    @property
+    def is_failing(self) -> bool:
+        """Whether so many requests failed in a row that the connection was given up."""
+        return self._failures >= FAILURES
+
+    async def request(self, exchange: Exchange, send: Callable[[Client], Awaitable[T]]) -> T:
         """Make a request in the caller's own task; cancelling it tells the server.
 
         Raises:
             SessionUnknown: the request was not accepted; connect again and repeat it.
             ServerGone: the connection ended meanwhile.
-            MCPError: the server answered with an error.
+            Refused: the server answered with an error.
         """
         client = self._client
         if client is None:
             raise ServerGone(self._last_words())
+        request = Request(exchange)
+        with request.measured(lambda: self._labels):
+            result = await self._send(client, exchange, send)
+            request.result = result
+        return result
+
+    async def _send(self, client: Client, exchange: Exchange, send: Callable[[Client], Awaitable[T]]) -> T:
         self._uses += 1
         try:
-            return await send(client)
+            with exchange.observed():
+                result = await send(client)
         except MCPError as error:
-            if error.code == INVALID_REQUEST and self._link.session_unknown:
-                self._lose()
-                raise SessionUnknown("the server does not know the session any longer") from error
             if error.code != CONNECTION_CLOSED:
-                raise
+                raise self._refused(error, exchange) from error
             cause: Exception = error
         except (anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
             cause = error
+        else:
+            self._failures = 0
+            return result
         finally:
             self._uses -= 1
             self._rest()
-        self._lose()
+        self._lose(ServerGone.error_type)
         if self._link.over:
             with anyio.move_on_after(1):  # the owner learns why
                 await self._owner.wait()
         raise ServerGone(self._last_words()) from self._failure or cause
 
-    def retire(self) -> None:
-        """Take no new requests, and close when those under way are done."""
+    def retire(self, reason: str | None = None) -> None:
+        """Take no new requests, and close when those under way are done.
+
+        Args:
+            reason: `error.type` of the session, if this is not as it should be.
+        """
         if not self._retired:
             self._retired = True
+            self._reason = reason
             if self._settled.is_set():
                 self._changed()
             self._rest()
@@ -179,10 +205,7 @@ class Connection:
 
     def explain(self, error: BaseException) -> str:
         """Return what is known of a failure to connect."""
-        text = describe(error)
-        if self._link.status is not None:
-            text += f" (HTTP status {self._link.status})"
-        return self._with_words(text)
+        return self._with_words(f"the server {error}" if isinstance(error, Refused) else describe(error))
 
     def _close(self) -> None:
         self.retire()
@@ -191,9 +214,24 @@ class Connection:
         else:
             self._closing.cancel()
 
-    def _lose(self) -> None:
+    def _refused(self, error: MCPError, exchange: Exchange) -> Exception:
+        """Return what an error of the server means, and give the connection up if it may be the reason."""
+        if exchange.lost_session:
+            self._lose(SessionUnknown.error_type)
+            return SessionUnknown("the server does not know the session any longer")
+        refused = Refused(error, exchange)
+        # A tool may refuse its arguments any number of times; a list is asked for without any.
+        if exchange.status is not None or exchange.method == "tools/list":
+            self._failures += 1
+        if refused.is_about_session:
+            self._lose(SessionUnknown.error_type)
+        elif self.is_failing:
+            self.retire("requests_failed")
+        return refused
+
+    def _lose(self, reason: str | None = None) -> None:
         self.lost = True
-        self.retire()
+        self.retire(reason)
 
     def _rest(self) -> None:
         if self._retired and not self._uses:
@@ -216,21 +254,31 @@ class Connection:
                     self._link.protocol_version = client.protocol_version
                     subscription = await self._subscribe(stack, client)
                     self._client = client
+                    self._session.begin({semconv.MCP_PROTOCOL_VERSION: client.protocol_version, **self._labels})
                     self._settled.set()
                     await self._stay(subscription)
                     self._closing.deadline = anyio.current_time() + CLOSE_PATIENCE
         except BaseExceptionGroup as group:
             # A transport that breaks while the event loop shuts down gives a group of both, which would be the loop's
             # crash if it left the task.
-            self._failure = first_of(group)
+            self._failure = self._named(first_of(group))
         except Exception as error:  # noqa: BLE001  (told to those who wait for it)
-            self._failure = error
+            self._failure = self._named(error)
         finally:
             if not self._settled.is_set() and self._failure is None:
                 self._failure = ServerGone("the connection was closed before it was opened")
             self._client = None
-            self._lose()
+            self._lose(error_type_of(self._failure) if isinstance(self._failure, Exception) else None)
+            self._session.end(self._reason)
             self._settled.set()
+
+    def _named(self, error: BaseException) -> BaseException:
+        """Return the failure to open as what the server answered, if it did."""
+        if self._settled.is_set() or not isinstance(error, MCPError):
+            return error
+        refused = Refused(error, self._opening)
+        refused.__cause__ = error
+        return refused
 
     async def _connect(self, stack: AsyncExitStack, parent: otel_context.Context) -> Client:
         token = otel_context.attach(parent)
@@ -241,7 +289,8 @@ class Connection:
                 message_handler=self._hear,
                 client_info=Implementation(name="pellucid", version=__version__),
             )
-            return await stack.enter_async_context(client)
+            with self._opening.observed():
+                return await stack.enter_async_context(client)
         finally:
             otel_context.detach(token)
 
@@ -281,3 +330,7 @@ class Connection:
     async def _hear(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):
             self._changed()
+
+
+def _ignored(_name: str, _value: AttributeValue) -> None:
+    """Drop what becomes known while connecting: it belongs to no span."""

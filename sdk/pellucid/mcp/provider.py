@@ -112,7 +112,7 @@ class MCPProvider:
             timeout=timeout,
             ttl=ttl,
             build=self._build,
-            attributes={semconv.MCP_METHOD_NAME: "tools/list", **self._reached()},
+            attributes={semconv.MCP_METHOD_NAME: "tools/list", **target.attributes},
             opened=self._opened,
             ended=self._ended,
         )
@@ -248,14 +248,14 @@ class MCPProvider:
 
     def _build(self, listed: list[ServerTool | Broken]) -> Tools:
         names = exposed_names([tool.name for tool in listed], self.id, prefix=self._prefix)
-        attributes = {semconv.MCP_METHOD_NAME: "tools/call", **self._reached()}
+        attributes = {semconv.MCP_METHOD_NAME: "tools/call", **self._target.attributes}
         tools = tuple(self._tool(tool, names[tool.name], attributes) for tool in listed)
         check_catalog(self.id, tools, quarantine=self.on_invalid == "quarantine")
         self._server_names = {given: name for name, given in names.items()}
         return tools
 
     def _tool(self, tool: ServerTool | Broken, name: str, attributes: Mapping[str, AttributeValue]) -> Tool:
-        run = partial(self._call, tool.name)
+        run = partial(self._call, tool.name, name)
         if isinstance(tool, Broken):
             problem = f"the server lists {name!r} in a way that the protocol does not allow: {tool.problem}"
             return BrokenTool(name=name, run=run, source=Mcp(self.id), mode="mcp", problem=problem)
@@ -270,18 +270,8 @@ class MCPProvider:
             attributes=attributes,
         )
 
-    def _reached(self) -> Mapping[str, AttributeValue]:
-        """Return what the conventions want on spans of requests and is known without a connection."""
-        known = {
-            semconv.NETWORK_TRANSPORT: self._target.transport,
-            semconv.NETWORK_PROTOCOL_NAME: self._target.protocol,
-            semconv.SERVER_ADDRESS: self._target.address,
-            semconv.SERVER_PORT: self._target.port,
-        }
-        return {name: value for name, value in known.items() if value is not None}
-
-    async def _call(self, name: str, arguments: JSONObject, ctx: ToolContext) -> JSONValue:
-        return await call(self.id, self._connection, name, arguments, ctx)
+    async def _call(self, name: str, exposed: str, arguments: JSONObject, ctx: ToolContext) -> JSONValue:
+        return await call(self.id, self._connection, name, arguments, ctx, exposed=exposed)
 
     async def _connection(self) -> Connection:
         return await self._site().connection()

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from mcp import Client, MCPError
+from mcp import Client
+from mcp_types import ListToolsResult
 from mcp_types import Tool as ServerTool
 from opentelemetry import propagate, trace
 from opentelemetry.util.types import AttributeValue
@@ -19,7 +20,8 @@ from pellucid.background import OutOfTime
 from pellucid.context import DiscoveryContext
 from pellucid.errors import DiscoveryBackoff, DiscoveryError, DiscoveryTimeout, InvalidCatalog, describe
 from pellucid.mcp.broken import Broken, first_problem, set_aside
-from pellucid.mcp.connection import Connection, ServerGone
+from pellucid.mcp.connection import Connection
+from pellucid.mcp.exchange import Exchange, Refused, ServerGone, kind_of
 from pellucid.mcp.transports import Target
 from pellucid.telemetry import current_scope
 from pellucid.text import excerpt
@@ -143,8 +145,10 @@ class Site:
     def _connected(self, flight: Flight[Connection]) -> None:
         self._connecting = None
         if flight.error is None:
+            was_failing = self._connection is not None and self._connection.is_failing
             self._connection = flight.result
-            self._awake()
+            if not was_failing:  # else only a listing shows that it helped
+                self._awake()
         elif not flight.abandoned:
             self._sleep(flight.error)
 
@@ -178,21 +182,24 @@ class Site:
             if isinstance(error, InvalidCatalog) or not isinstance(error, DiscoveryError):
                 self._sleep(error)  # else it could not connect, which was counted already
             if isinstance(error, TimeoutError) and self._connection is not None:
-                self._connection.retire()  # it may be half dead; requests under way are left alone
+                self._connection.retire(semconv.TIMEOUT)  # it may be half dead; requests under way are left alone
 
     async def _list(self, connection: Connection, trip: dict[str, AttributeValue]) -> _Listing:
         trip.update({**self._plan.attributes, **connection.attributes})
         try:
-            listed, said = await connection.request(self._pages)
-        except MCPError as error:
-            trip[semconv.RPC_RESPONSE_STATUS_CODE] = str(error.code)
+            listed, said = await self._pages(connection, trip)
+        except Refused as error:
+            if error.code is not None:
+                trip[semconv.RPC_RESPONSE_STATUS_CODE] = str(error.code)
             raise
         last = self._listing
         # The same objects, if they are equal, so that nobody needs to look at them again.
         tools = last.tools if last is not None and last.listed == listed else self._plan.build(listed)
         return _Listing(listed=listed, tools=tools, lifetime=self._lifetime(connection, said))
 
-    async def _pages(self, client: Client) -> tuple[list[ServerTool | Broken], float]:
+    async def _pages(
+        self, connection: Connection, trip: dict[str, AttributeValue]
+    ) -> tuple[list[ServerTool | Broken], float]:
         """Return all pages, and the shortest time that one of them is good for."""
         tools: list[ServerTool | Broken] = []
         seen: set[str] = set()
@@ -200,7 +207,7 @@ class Site:
         cursor: str | None = None
         for _ in range(MAX_PAGES):
             try:
-                page = await client.list_tools(cursor=cursor, meta=trace_context())
+                page = await connection.request(Exchange("tools/list", trip.__setitem__), partial(_page, cursor=cursor))
             except ValidationError as error:
                 raise InvalidCatalog(
                     self._plan.id,
@@ -232,9 +239,9 @@ class Site:
             return DiscoveryTimeout(name, f"the MCP server did not answer within {self._plan.timeout:g} s")
         if isinstance(error, DiscoveryError):
             return _typed(type(error)(name, error.problem), error)
-        if isinstance(error, MCPError):
-            return _typed(DiscoveryError(name, f"the MCP server answered error {error.code}: {error}"), error)
-        return DiscoveryError(name, str(error) if isinstance(error, ServerGone) else describe(error))
+        if isinstance(error, Refused):
+            return _typed(DiscoveryError(name, f"the MCP server {error}"), error)
+        return _typed(DiscoveryError(name, str(error) if isinstance(error, ServerGone) else describe(error)), error)
 
     def _check_awake(self) -> None:
         """Raise DiscoveryBackoff while a server that failed is left alone."""
@@ -245,16 +252,14 @@ class Site:
     def _sleep(self, error: BaseException) -> None:
         self._error = error
         self._failures += 1
-        self._asleep_until = time.monotonic() + backoff(self._failures)
+        self._asleep_until = time.monotonic() + backoff(self._failures, error)
 
     def _awake(self) -> None:
         self._failures, self._asleep_until, self._error = 0, 0.0, None
 
 
-def type_of(error: MCPError) -> str:
-    """Return the value of `error.type`: the code, unless the server made it up: each would be a time series more."""
-    known = -32768 <= error.code <= -32000 or 100 <= error.code <= 599  # noqa: PLR2004  (of JSON-RPC, and of HTTP)
-    return str(error.code) if known else semconv.OTHER
+async def _page(client: Client, *, cursor: str | None) -> ListToolsResult:
+    return await client.list_tools(cursor=cursor, meta=trace_context())
 
 
 def trace_context() -> Any:
@@ -265,13 +270,17 @@ def trace_context() -> Any:
 
 
 def _cause(error: BaseException) -> BaseException:
-    return error.__cause__ or error if isinstance(error, DiscoveryError) else error
+    """Return the server's own error."""
+    if isinstance(error, DiscoveryError):
+        error = error.__cause__ or error
+    return error.__cause__ or error if isinstance(error, Refused) else error
 
 
 def _typed(failure: DiscoveryError, error: BaseException) -> DiscoveryError:
-    """Take over `error.type`: the code, if a server answered with an error."""
-    if isinstance(error, MCPError):
-        failure.error_type = type_of(error)
-    elif isinstance(error, DiscoveryError) and error.error_type:
+    """Take over what is known of the error that an answer or a connection came to."""
+    if isinstance(error, Refused | ServerGone) or (isinstance(error, DiscoveryError) and error.error_type):
         failure.error_type = error.error_type
+    failure.error_kind = kind_of(error)
+    if isinstance(error, Refused | DiscoveryError):
+        failure.status, failure.retry_after = error.status, error.retry_after
     return failure

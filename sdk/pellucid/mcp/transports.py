@@ -8,7 +8,6 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Self, TextIO, TypeAlias
@@ -25,23 +24,22 @@ from mcp.server import Server
 from mcp.server.mcpserver import MCPServer
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCRequest, JSONRPCResponse
+from opentelemetry.util.types import AttributeValue
 
+from pellucid import semconv
 from pellucid.errors import ConfigError
 from pellucid.mcp.broken import put_aside
+from pellucid.mcp.exchange import SESSION_HEADER, current_exchange
 from pellucid.text import clean
 
 CONNECT_PATIENCE: Final = 30.0
 READ_PATIENCE: Final = 300.0
 """HTTP timeouts as the MCP SDK has them by default; a server may hold a response stream open."""
 
-REQUEST_SENT: Final[ContextVar[Callable[[str], None] | None]] = ContextVar("pellucid_mcp_request_sent", default=None)
-"""Told the id of each JSON-RPC request that its context sends; the MCP SDK gives it and tells nobody."""
-
 _LAST_WORDS: Final = 10
 _LONGEST_LINE: Final = 1_000
 """Characters of a line of a server's standard error; a longer one is taken for several."""
 
-_SESSION: Final = "mcp-session-id"
 _log = logging.getLogger("pellucid.mcp")
 
 Reachable: TypeAlias = "Server[Any] | MCPServer | Transport"
@@ -55,8 +53,6 @@ class Link:
     Attributes:
         ended: Called when nothing more can arrive.
         over: It was.
-        status: The last HTTP status that meant an error.
-        session_unknown: The server answered that it does not know the session (any longer).
         session_id: What the server calls the session, in an HTTP header.
         http_version: Such as `1.1`.
         protocol_version: Of MCP, once it is negotiated.
@@ -66,8 +62,6 @@ class Link:
 
     ended: Callable[[], None]
     over: bool = False
-    status: int | None = None
-    session_unknown: bool = False
     session_id: str | None = None
     http_version: str | None = None
     protocol_version: str | None = None
@@ -103,6 +97,17 @@ class Target:
     address: str | None = None
     port: int | None = None
     pushes: bool = True
+
+    @property
+    def attributes(self) -> dict[str, AttributeValue]:
+        """What the conventions want to be known of requests, as far as it is known without a connection."""
+        known: dict[str, AttributeValue | None] = {
+            semconv.NETWORK_TRANSPORT: self.transport,
+            semconv.NETWORK_PROTOCOL_NAME: self.protocol,
+            semconv.SERVER_ADDRESS: self.address,
+            semconv.SERVER_PORT: self.port,
+        }
+        return {name: value for name, value in known.items() if value is not None}
 
 
 def in_process(server: Server[Any] | MCPServer) -> Target:
@@ -229,13 +234,13 @@ class _Watched(_Wrapped):
 
 
 class _Telling(_Wrapped):
-    """A write stream that tells `REQUEST_SENT` of requests; they are sent in the context of their caller."""
+    """A write stream that notes requests; they are sent in the context of their caller."""
 
     async def send(self, item: SessionMessage) -> None:
-        tell = REQUEST_SENT.get()
+        exchange = current_exchange()
         if isinstance(item.message, JSONRPCRequest):
-            if tell is not None:
-                tell(str(item.message.id))
+            if exchange is not None:
+                exchange.sent(item.message.method, str(item.message.id))
             if item.message.method == "tools/list":
                 self._link.listings.add(str(item.message.id))
         await self._stream.send(item)
@@ -245,11 +250,10 @@ class _Telling(_Wrapped):
 async def _http(url: str, headers: Mapping[str, str] | None, link: Link) -> AsyncIterator[Any]:
     async def note(response: httpx2.Response) -> None:
         link.http_version = response.http_version.removeprefix("HTTP/")
-        link.session_id = response.headers.get(_SESSION) or link.session_id
-        if response.status_code >= httpx2.codes.BAD_REQUEST:
-            link.status = response.status_code
-        if response.status_code == httpx2.codes.NOT_FOUND and _SESSION in response.request.headers:
-            link.session_unknown = True
+        link.session_id = response.headers.get(SESSION_HEADER) or link.session_id
+        exchange = current_exchange()
+        if exchange is not None and response.request.method == "POST":
+            await exchange.answered(response)
 
     timeout = httpx2.Timeout(CONNECT_PATIENCE, read=READ_PATIENCE)
     hooks = {"response": [note]}

@@ -21,6 +21,7 @@ from pellucid.errors import (
     describe,
     error_kind_of,
     error_type_of,
+    retry_after_of,
 )
 from pellucid.events import (
     CircuitClosed,
@@ -285,9 +286,9 @@ class Gate:
 
     def _waiting(self, decision: Decision, situation: Situation) -> float | None:
         """Return the seconds to wait, or None if that is longer than the rule allows."""
-        asked = getattr(situation.error, "retry_after", None)
-        if decision.honour_retry_after and isinstance(asked, int | float):
-            return asked if asked <= decision.max_backoff else None
+        delay = retry_after_of(situation.error) if situation.error is not None else None
+        if decision.honour_retry_after and delay is not None:
+            return delay if delay <= decision.max_backoff else None
         ceiling = min(decision.max_backoff, decision.backoff * 2.0 ** min(self.attempt - 1, 30))
         return self._reliability.jitter() * ceiling
 

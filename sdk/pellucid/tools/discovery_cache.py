@@ -26,6 +26,7 @@ from pellucid.errors import (
     InvalidCatalog,
     describe,
     error_type_of,
+    retry_after_of,
 )
 from pellucid.events import ToolsCatalogStale
 from pellucid.forks import reset_in_child
@@ -258,7 +259,7 @@ class DiscoveryProvider:
             elif not flight.abandoned:
                 before = self._failures.get(key)
                 count = before.count + 1 if before else 1
-                until = self._clock() + backoff(count)
+                until = self._clock() + backoff(count, flight.error)
                 _keep(self._failures, key, _Failure(flight.error, count, until), self._max_entries)
 
     def _rescue(
@@ -294,9 +295,12 @@ class DiscoveryProvider:
         return DiscoveryError(self.id, describe(error))
 
 
-def backoff(failures: int) -> float:
-    """Return for how many seconds a hub is left alone after so many failures in a row."""
-    return min(FIRST_BACKOFF * 2.0 ** min(failures - 1, 64), LONGEST_BACKOFF)  # 64: no float holds 2 ** 1024
+def backoff(failures: int, last: BaseException | None = None) -> float:
+    """Return for how many seconds a hub is left alone after so many failures in a row, or as the last one asks."""
+    seconds = retry_after_of(last) if last is not None else None
+    if seconds is None:
+        seconds = FIRST_BACKOFF * 2.0 ** min(failures - 1, 64)  # 64: no float holds 2 ** 1024
+    return min(seconds, LONGEST_BACKOFF)
 
 
 def _tenant(ctx: DiscoveryContext) -> Hashable:
