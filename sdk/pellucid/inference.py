@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import aclosing, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -14,16 +14,14 @@ from opentelemetry.trace import format_span_id
 from pellucid import semconv
 from pellucid.background import OutOfTime, race
 from pellucid.errors import ModelError, ModelTimeout, contained, describe, error_kind_of
-from pellucid.events import InferenceDelta
 from pellucid.messages import Message, Part, ReasoningPart, TextPart, ToolCall, Usage
+from pellucid.model_stream import Chunks, read_stream
 from pellucid.models import (
     Model,
     ModelDelta,
     ModelRequest,
     ModelResponse,
-    StreamItem,
     candidates,
-    closable,
     falls_back,
     told,
 )
@@ -166,7 +164,7 @@ async def _answer(
     timeout = run.limits.model_timeout
     try:
         if run.reader is not None:
-            return _checked(run, model, await race(_consume, run, b, model, request, partial, within=timeout))
+            return await _streamed(run, b, model, request, partial)
         return _checked(run, model, await race(model.generate, request, within=timeout))
     except ModelError:
         raise
@@ -176,6 +174,20 @@ async def _answer(
         ) from None
     except Exception as error:
         raise ModelError(model.name, describe(error), error_kind=error_kind_of(error)) from error
+
+
+async def _streamed(
+    run: Run, b: Boundary, model: Model, request: ModelRequest, partial: list[ModelDelta]
+) -> ModelResponse:
+    chunks = Chunks(run, b)
+    answered: str | None = None
+    try:
+        last = await race(read_stream, run, b, model, request, partial, chunks, within=run.limits.model_timeout)
+        response = _checked(run, model, last)
+        answered = response.model
+        return response
+    finally:
+        chunks.count(_labels(model, answered))
 
 
 def _priced(run: Run, model: Model, response: ModelResponse) -> ModelResponse:
@@ -202,40 +214,6 @@ def _dollars(cost: object) -> float | None:
     if isinstance(cost, bool) or not isinstance(cost, int | float | Decimal) or not 0 <= cost < math.inf:
         raise ValueError(f"prices returned {cost!r}, which is no number of US dollars")
     return float(cost)
-
-
-async def _consume(
-    run: Run, b: Boundary, model: Model, request: ModelRequest, partial: list[ModelDelta]
-) -> StreamItem | None:
-    """Read a stream to its end, telling of each piece as it comes; return the last item."""
-    began = previous = run.now()
-    last: StreamItem | None = None
-    labels = _labels(model)
-    async with aclosing(closable(model.stream(request))) as items:
-        async for item in items:
-            if b not in run.open:
-                break  # it did not let itself be stopped, and was left behind
-            now = run.now()
-            if last is None:
-                b.note(time_to_first_chunk=(now - began) / 1e9)
-                run.count(semconv.TIME_TO_FIRST_CHUNK, (now - began) / 1e9, labels, b.context)
-            else:
-                run.count(semconv.TIME_PER_OUTPUT_CHUNK, (now - previous) / 1e9, labels, b.context)
-            previous, last = now, item
-            if isinstance(item, ModelDelta):
-                partial.append(item)
-                _tell(run, b, item)
-    return last
-
-
-def _tell(run: Run, b: Boundary, delta: ModelDelta) -> None:
-    """Tell the reader of the stream what arrived, as it is, and listeners what the capture policy lets them see."""
-    span = b.span.get_span_context()
-    if run.reader is not None:
-        run.emit(InferenceDelta, span, {"type": delta.type, "content": delta.content}, to=[run.reader])
-    others = [listeners for listeners in run.listeners if listeners is not run.reader]
-    if any(listeners.heard(InferenceDelta.name) for listeners in others):
-        run.emit(InferenceDelta, span, {"type": delta.type, "content": run.text(delta.content) or ""}, to=others)
 
 
 def _checked(run: Run, model: Model, response: object) -> ModelResponse:

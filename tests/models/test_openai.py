@@ -516,8 +516,10 @@ def steps(model: OpenAIModel) -> tuple[dict[str, Any], dict[str, Any]]:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_run_is_described(telemetry: Captured, server: VendorServer, model: OpenAIModel, stream: bool) -> None:
     """The `chat` spans say who was asked, where, what it answered and what that took."""
+    sent = 0
     for answer in steps(model):
         told: list[Any] = chunks(answer) if is_chat(model) else events(answer)
+        sent += len(told) - is_chat(model)  # "[DONE]" is no chunk
         server.answers(answer_sse(sse(*told)) if stream else answer_json(answer))
     agent = Agent("a", model=model, tools=[add])
     with anyio.fail_after(10):
@@ -540,6 +542,10 @@ async def test_a_run_is_described(telemetry: Captured, server: VendorServer, mod
         assert (found[semconv.SERVER_ADDRESS], found[semconv.SERVER_PORT]) == ("127.0.0.1", server.port)
         assert (found[semconv.USAGE_INPUT_TOKENS], found[semconv.USAGE_OUTPUT_TOKENS]) == (30, 12)
         assert (semconv.RESPONSE_TIME_TO_FIRST_CHUNK in found) == stream
+    if stream:  # each event of the vendor is a chunk, whether there is text in it or not
+        measured = (semconv.TIME_TO_FIRST_CHUNK, semconv.TIME_PER_OUTPUT_CHUNK)
+        points = [telemetry.histogram(metric, gen_ai_response_model="gpt-x-2026") for metric in measured]
+        assert [point.count for point in points] == [2, sent - 2]
 
 
 async def test_reasoning_goes_back_within_a_run(server: VendorServer, model: OpenAIModel) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from pellucid import ModelRequest, RunStream
     from pellucid.events import Event
+    from pellucid.models import StreamItem
     from pellucid_exporters.testing import Captured
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
@@ -124,7 +125,31 @@ async def test_a_streamed_answer_is_measured(telemetry: Captured) -> None:
     assert found[semconv.REQUEST_STREAM] is True
     first = telemetry.histogram(semconv.TIME_TO_FIRST_CHUNK)
     assert (first.count, first.value) == (1, found[semconv.RESPONSE_TIME_TO_FIRST_CHUNK])
-    assert telemetry.histogram(semconv.TIME_PER_OUTPUT_CHUNK).count == 3
+    assert telemetry.histogram(semconv.TIME_PER_OUTPUT_CHUNK).count == 2
+
+
+async def test_the_first_chunk_may_have_no_content(telemetry: Captured) -> None:
+    """A model that reports chunks is measured by them, from its first one on; the whole answer at the end is none."""
+
+    class Reporting:
+        name, provider_name = "reporting", "test"
+
+        async def generate(self, request: ModelRequest) -> ModelResponse:
+            return ModelResponse(message=Message("assistant", "one two"), model="reporting-1")
+
+        async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
+            request.on_chunk()
+            for piece in ("one ", "two"):
+                request.on_chunk()
+                yield ModelDelta("text", piece)
+            yield await self.generate(request)
+
+    async with Agent("a", model=Reporting()).stream("x") as events:
+        await read(events)
+    labels = {"gen_ai_response_model": "reporting-1"}
+    first = telemetry.histogram(semconv.TIME_TO_FIRST_CHUNK, **labels)
+    others = telemetry.histogram(semconv.TIME_PER_OUTPUT_CHUNK, **labels)
+    assert (first.count, others.count) == (1, 2)
 
 
 async def test_the_result_of_a_run_that_is_not_over_is_refused() -> None:

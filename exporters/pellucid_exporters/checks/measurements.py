@@ -133,8 +133,7 @@ def _measured(seen: Seen) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], f
             if name in attributes:
                 yield metric, {}, attributes[name]
         if semconv.RESPONSE_TIME_TO_FIRST_CHUNK in attributes:
-            unknown_yet = {semconv.RESPONSE_MODEL: None}
-            yield semconv.TIME_TO_FIRST_CHUNK, unknown_yet, attributes[semconv.RESPONSE_TIME_TO_FIRST_CHUNK]
+            yield semconv.TIME_TO_FIRST_CHUNK, {}, attributes[semconv.RESPONSE_TIME_TO_FIRST_CHUNK]
     if seen.phase.name == semconv.RUN and semconv.STOP_REASON in attributes:
         yield semconv.RUN_ITERATIONS, {}, attributes[semconv.ITERATIONS]
     yield from _approvals(seen)

@@ -155,6 +155,8 @@ class AnthropicModel:
             with self._failing(response):
                 async with aclosing(self._events(response, pieces.is_over)) as events:
                     async for event in events:
+                        if not (isinstance(event, dict) and event.get("type") == "ping"):
+                            request.on_chunk()
                         for delta in pieces.add(event):
                             said += delta.content if delta.type == "text" else ""
                             yield delta

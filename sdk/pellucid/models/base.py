@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict, cast, runtime_checkable
 
@@ -42,6 +42,10 @@ class OutputSchema:
     description: str | None = None
 
 
+def _ignore() -> None:
+    """Do nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
     """What a model is asked.
@@ -52,6 +56,8 @@ class ModelRequest:
         tools: What the model may ask for; empty when a closing answer is wanted.
         settings: Request parameters.
         output: What the final answer must look like, if not plain text.
+        on_chunk: A model that streams calls it for each chunk from its vendor, as it arrives and also if it has no
+            content. Without such calls, each `ModelDelta` counts as a chunk.
     """
 
     instructions: str | None = None
@@ -59,6 +65,7 @@ class ModelRequest:
     tools: Sequence[ToolDefinition] = ()
     settings: Settings = field(default_factory=Settings)
     output: OutputSchema | None = None
+    on_chunk: Callable[[], None] = field(default=_ignore, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,6 +115,7 @@ class GeminiModel:
             config = call["config"].model_copy(update={"continuation_token": token})
             async with aclosing(self._pieces({**call, "config": config})) as pieces:
                 async for piece in pieces:
+                    request.on_chunk()
                     for delta in answer.add(piece):
                         yield delta
             if (token := answer.next_token()) is None:

@@ -120,6 +120,8 @@ class OpenAIModel:
         try:
             async with aclosing(read_events(response, lambda: pieces.is_over)) as events:
                 async for data in events:
+                    if not data.startswith("[DONE]"):
+                        request.on_chunk()
                     for delta in pieces.add(data):
                         yield delta
             whole = self._api.response(pieces.whole())
