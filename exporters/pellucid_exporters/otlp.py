@@ -91,6 +91,7 @@ class OtlpLogSink:
                 context=_span_context(line),
                 severity_text=level,
                 severity_number=SEVERITIES.get(level, SeverityNumber.UNSPECIFIED),
+                event_name=line.get("event"),
                 body=line.get("event"),
                 attributes={
                     key: _attribute(value)

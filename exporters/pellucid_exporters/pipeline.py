@@ -170,9 +170,7 @@ def _connect(settings: Settings, parts: Parts) -> Telemetry:
     logger_provider = _logger_provider(settings, resource, parts, faults)
     log_sinks: tuple[LogSink, ...] = ()
     if logger_provider is not None:
-        log_sinks = (
-            OtlpLogSink(logger_provider.get_logger(semconv.SCOPE, __version__, schema_url=semconv.SCHEMA_URL)),
-        )
+        log_sinks = (OtlpLogSink(logger_provider.get_logger(semconv.SCOPE, __version__)),)
     return Telemetry(
         tracer_provider=tracer_provider,
         meter_provider=meter_provider,

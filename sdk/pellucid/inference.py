@@ -139,11 +139,13 @@ async def _attempt(
         **request.settings,
     ) as b:
         b.note(finish_reasons=("error",))  # until there is a better one, whatever ends this
+        forget = run.recorder.mark()
         _record_request(run, b, request, catalog)
         try:
             with gate.admitted() if gate is not None else nullcontext():
                 response = await _answer(run, b, model, request, partial)
         except BaseException as error:
+            forget()  # the next attempt has its own input
             if partial:
                 b.record_output(lambda recorder: recorder.answer(_unfinished(partial), "error"))
             if gate is not None and isinstance(error, Exception):
@@ -268,6 +270,8 @@ def _record_response(run: Run, b: Boundary, model: Model, response: ModelRespons
         cached_share=share,
         cost=usage.cost,
     )
+    if response.attributes:
+        b.attributes(response.attributes)
     b.record_output(lambda recorder: recorder.answer(response.message, response.finish_reason))
     _count(run, b, model, response, share)
 

@@ -118,8 +118,11 @@ async def _observed(run: Run) -> RunResult[Any]:
             model=setup.model.name if len(candidates(setup.model)) == 1 else None,
             conversation_id=run.conversation_id,
             resumed_from=resumed.checkpoint.run_id if resumed is not None else None,
+            output_type="json" if setup.output is not None else None,
+            **setup.settings,
         ) as b,
     ):
+        b.note(finish_reasons=("error",))  # until there is a better one, whatever ends this
         for link in links or ():
             b.link(link)
         if setup.description and b.records:

@@ -1,8 +1,9 @@
 """Every name that Pellucid emits: spans, attributes, metrics, buckets.
 
 Dashboards, alert rules, exporters and tests import from here; nothing else spells a name out.
-`gen_ai.*`, `mcp.*`, `error.*`, `server.*` are the OpenTelemetry conventions' own (GenAI and MCP,
-release 1.41, development status); what those lack lives under `pellucid.*`.
+`gen_ai.*`, `mcp.*`, `openai.*`, `error.*`, `server.*` are the OpenTelemetry conventions' own (GenAI and MCP,
+release 1.41 with names that were agreed on since, development status); what those lack lives under `pellucid.*`.
+No published schema has all of these names, so there is no schema URL.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from dataclasses import dataclass
 from typing import Final
 
 SCOPE: Final = "pellucid"
-SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.41.0"
 
 # --- phases, operations, outcomes -------------------------------------------------------------------------------------
 
@@ -82,6 +82,11 @@ OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
 TOOL_DEFINITIONS: Final = "gen_ai.tool.definitions"
 TOOL_CALL_ARGUMENTS: Final = "gen_ai.tool.call.arguments"
 TOOL_CALL_RESULT: Final = "gen_ai.tool.call.result"
+
+OPENAI_API_TYPE: Final = "openai.api.type"
+OPENAI_REQUEST_SERVICE_TIER: Final = "openai.request.service_tier"
+OPENAI_RESPONSE_SERVICE_TIER: Final = "openai.response.service_tier"
+OPENAI_RESPONSE_SYSTEM_FINGERPRINT: Final = "openai.response.system_fingerprint"
 
 MCP_METHOD_NAME: Final = "mcp.method.name"
 MCP_PROTOCOL_VERSION: Final = "mcp.protocol.version"

@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Any
 import jsonschema_rs
 import pytest
 
-from pellucid import BlobPart, CapturePolicy, Message, ReasoningPart, TextPart, ToolCall, ToolResult, semconv
+from pellucid import (
+    Agent,
+    BlobPart,
+    CapturePolicy,
+    Message,
+    ModelResponse,
+    ReasoningPart,
+    TextPart,
+    ToolCall,
+    ToolResult,
+    semconv,
+)
+from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import capture
 from support import scene
 from support.conventions import SCHEMAS
@@ -92,6 +104,17 @@ BIG: dict[str, list[Any]] = {
     "nested result": [ToolResult("call_9", nested(3, 20))],
     "several results": [ToolResult(f"call_{number}", nested(2, 20)) for number in range(20)],
 }
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_an_answer_that_was_cut_says_why_it_ended() -> None:
+    """Its finish reason is there however little room there is."""
+    answer = Message("assistant", [TextPart("x" * 100_000), *(ToolCall("add", nested(3, 20), "c"),)], "length")
+    with capture(capture=CapturePolicy("full", max_bytes=256, max_span_bytes=600)) as telemetry:
+        model = ScriptedModel(lambda request: ModelResponse(message=answer, finish_reason="length"), "done")
+        await within(Agent("a", model=model, instructions="y" * 500).run("hi"))
+    [[message], *_] = recorded(telemetry, semconv.OUTPUT_MESSAGES)
+    assert (message["role"], message["finish_reason"]) == ("assistant", "length")
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

@@ -25,11 +25,13 @@ from pellucid import (
     static_tools,
 )
 from pellucid.mcp import MCPProvider
+from pellucid.models import OpenAIModel
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters.testing import capture
-from support import scene
+from support import openai_wire, scene
 from support.mcp_servers import LegacyHttp, modern_server, serving
 from support.runs import attributes, within
+from support.vendor_server import answer_json, vendor_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,6 +80,16 @@ async def over_mcp(make_app: Callable[[], Any], *tools: str) -> None:
             await call(provider, *tools)
 
 
+async def with_openai() -> None:
+    """Ask a model of OpenAI."""
+    answer = {**openai_wire.completion({"content": "hi"}), "service_tier": "flex", "system_fingerprint": "fp_1"}
+    with vendor_server() as server:
+        server.always(lambda asked: answer_json(answer))
+        model = OpenAIModel("gpt-x", base_url=f"{server.url}/v1", api_key="key-of-a-reader")
+        await within(Agent("a", model=model, settings={"extra": {"service_tier": "flex"}}).run("hi"))
+        await within(model.aclose())
+
+
 async def test_what_is_described_is_emitted() -> None:
     """Runs of all kinds together emit exactly the names that there are."""
     with capture(capture=CapturePolicy("redacted", max_bytes=512)) as telemetry:
@@ -109,6 +121,7 @@ async def test_what_is_described_is_emitted() -> None:
         hub = DiscoveryProvider(FakeHub(lambda number: listings[number > 1]), id="hub", ttl=0.0)
         model = ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "done")
         await within(Agent("a", model=model, providers=[hub]).run("hi"))
+        await with_openai()
         await over_mcp(modern_server().streamable_http_app, "refuse")
         await over_mcp(lambda: LegacyHttp().app, "count")
     emitted = {name for span in telemetry.spans for name in attributes(span)}

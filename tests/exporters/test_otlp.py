@@ -99,7 +99,7 @@ def test_resource_and_headers(telemetry: Telemetry, receiver: Receiver) -> None:
 def test_exponential_histograms_with_exemplars(telemetry: Telemetry, receiver: Receiver) -> None:
     """A histogram leaves as an exponential one, and its exemplar points to the span that was measured."""
     metric = semconv.DISCOVERY_DURATION
-    meter = telemetry.meter_provider.get_meter(semconv.SCOPE, schema_url=semconv.SCHEMA_URL)
+    meter = telemetry.meter_provider.get_meter(semconv.SCOPE)
     histogram = meter.create_histogram(
         metric.name, metric.unit, metric.description, explicit_bucket_boundaries_advisory=metric.buckets
     )
@@ -138,7 +138,7 @@ def test_logs(telemetry: Telemetry, receiver: Receiver) -> None:
     assert telemetry.flush()
     assert receiver.faults == []
     record, bare = sorted(receiver.logs, key=lambda found: found.body.string_value, reverse=True)
-    assert record.body.string_value == "tools.discovery_failed"
+    assert record.event_name == record.body.string_value == "tools.discovery_failed"
     assert (record.severity_text, record.severity_number) == ("error", 17)
     assert record.time_unix_nano == now
     assert (int.from_bytes(record.trace_id), int.from_bytes(record.span_id)) == (0xABC, 0xDEF)

@@ -51,7 +51,7 @@ def telemetry() -> Iterator[Telemetry]:
 
 def record(telemetry: Telemetry, metric: semconv.Metric, value: float, **labels: str) -> int:
     """Record a value inside a span; return the id of its trace."""
-    meter = telemetry.meter_provider.get_meter(semconv.SCOPE, schema_url=semconv.SCHEMA_URL)
+    meter = telemetry.meter_provider.get_meter(semconv.SCOPE)
     histogram = meter.create_histogram(
         metric.name, metric.unit, metric.description, explicit_bucket_boundaries_advisory=metric.buckets
     )

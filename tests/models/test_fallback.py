@@ -19,6 +19,7 @@ from pellucid import (
     Rule,
     RunCancelled,
     RunTimeout,
+    Tool,
     retry_other,
 )
 from pellucid.events import InferenceDelta
@@ -71,6 +72,17 @@ async def test_each_attempt_is_a_span(telemetry: Captured) -> None:
     assert [ending(span)[0] for span in chats] == ["failed", "completed"]
     names = [event.name for event in telemetry.events if event.name.startswith("inference.")]
     assert names == ["inference.started", "inference.failed", "inference.started", "inference.completed"]
+
+
+async def test_each_attempt_has_its_input(telemetry: Captured) -> None:
+    """The answer's span has messages, instructions and tools, although the attempt that failed has them too."""
+    models = FallbackModel(failing("rate_limited"), ScriptedModel("hi", name="second"))
+    tools = [Tool(name="read", description="Read.", run=lambda arguments, ctx: "")]
+    await within(Agent("a", instructions="Be brief.", model=models, tools=tools).run("go"))
+    first, second = (attributes(span) for span in telemetry.spans if span.name.startswith("chat"))
+    for name in ("gen_ai.input.messages", "gen_ai.system_instructions", "gen_ai.tool.definitions"):
+        assert first[name] == second[name]
+    assert "pellucid.content.repeated" not in second
 
 
 async def test_the_run_has_no_single_model(telemetry: Captured) -> None:

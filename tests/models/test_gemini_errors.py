@@ -15,7 +15,7 @@ from google.auth.exceptions import RefreshError, TransportError
 from google.genai import types
 
 from pellucid import ModelError
-from pellucid.errors import ModelTimeout
+from pellucid.errors import ModelTimeout, error_type_of
 from pellucid.models.gemini import GeminiModel
 from support.gemini_wire import ASKED, KEY, NAME, detail, event, fault, gemini, piece, read, streamed, text, whole
 from support.vendor_server import Answer, Cut, Hang, answer_json, answer_sse
@@ -67,6 +67,7 @@ async def test_the_status_says_what_an_error_means(code: int, status: str, kind:
     answer = answer_json(fault(code, status, "No good."), status=code, x_request_id="req_7")
     for error in (await failed(answer), await broke(answer)):
         assert error.error_kind == kind
+        assert error_type_of(error) == ("timeout" if kind == "timeout" else str(code))
         assert isinstance(error.__cause__, genai.errors.APIError)
         assert str(error) == f"call of model {NAME!r} failed: HTTP {code}, request req_7: No good."
         assert error.request_id == "req_7"

@@ -514,6 +514,22 @@ def steps(model: OpenAIModel) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
+async def test_what_is_openai_s_own_is_described(server: VendorServer, model: OpenAIModel, stream: bool) -> None:
+    """The protocol, and the service tier that was asked for and that answered; of OpenAI only."""
+    answer = {**steps(model)[-1], "service_tier": "default"}
+    told: list[Any] = chunks(answer) if is_chat(model) else events(answer)
+    told = [{**each, "service_tier": "default"} if isinstance(each, dict) else each for each in told]
+    server.answers(answer_sse(sse(*told)) if stream else answer_json(answer))
+    request = ModelRequest(messages=[Message("user", "hi")], settings={"extra": {"service_tier": "flex"}})
+    response = await ask(model, request, stream=stream)
+    assert response.attributes == {
+        "openai.api.type": "chat_completions" if is_chat(model) else "responses",
+        "openai.request.service_tier": "flex",
+        "openai.response.service_tier": "default",
+    }
+
+
+@pytest.mark.parametrize("stream", [False, True])
 async def test_a_run_is_described(telemetry: Captured, server: VendorServer, model: OpenAIModel, stream: bool) -> None:
     """The `chat` spans say who was asked, where, what it answered and what that took."""
     sent = 0

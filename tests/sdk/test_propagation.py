@@ -17,7 +17,6 @@ from opentelemetry.trace import format_span_id
 import pellucid
 from pellucid import Agent, CapturePolicy, DiscoveryProvider, Telemetry, ToolCall, semconv, tool
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
-from pellucid_exporters.testing import capture
 from support import scene
 from support.runs import attributes, span_id, within
 
@@ -258,20 +257,6 @@ async def test_concurrent_runs_do_not_mix(telemetry: Captured) -> None:
     traces = [{seen["traceparent"].split("-")[1] for seen in each.seen.values()} for each in places]
     assert all(len(found) == 1 for found in traces)
     assert len(set.union(*traces)) == 50
-
-
-def test_scopes_have_a_version_and_a_schema() -> None:
-    """Spans and metrics say who made them, by which conventions."""
-    with capture() as telemetry:
-        Agent("a", model=ScriptedModel("done")).run_sync("go")
-    scope = telemetry.span("chat").instrumentation_scope
-    assert scope is not None
-    assert (scope.name, scope.version, scope.schema_url) == ("pellucid", pellucid.__version__, semconv.SCHEMA_URL)
-    data: Any = telemetry._reader.get_metrics_data()
-    scopes = {each.scope for resource in data.resource_metrics for each in resource.scope_metrics}
-    assert {(each.name, each.version, each.schema_url) for each in scopes} == {
-        ("pellucid", pellucid.__version__, semconv.SCHEMA_URL)
-    }
 
 
 async def test_what_a_telemetry_by_hand_leaves_open_is_inherited(telemetry: Captured) -> None:

@@ -70,13 +70,20 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelResponse:
-    """What a model answered. Attributes: model: the one that answered, if it says so; id: the vendor's."""
+    """What a model answered.
+
+    Attributes:
+        model: The one that answered, if it says so.
+        id: The vendor's.
+        attributes: Further attributes of the `chat` span, under the vendor's own names such as `openai.*`.
+    """
 
     message: Message
     usage: Usage = field(default_factory=Usage)
     finish_reason: FinishReason = "stop"
     model: str | None = None
     id: str | None = None
+    attributes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

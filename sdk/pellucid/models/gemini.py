@@ -197,6 +197,7 @@ class GeminiModel:
             message=str(error.message) if error.message else None,
             kind=kind,
             status=error.code,
+            error_type=str(error.code),  # the SDK has one class for all that a client may do wrong
             request_id=details.get("RequestInfo", {}).get("requestId") or headers.get("x-request-id"),
             headers=headers,
             secrets=[self._key],

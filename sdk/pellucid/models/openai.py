@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -12,6 +13,7 @@ import anyio
 import httpx2
 import openai
 
+from pellucid import semconv
 from pellucid.errors import ConfigError, ErrorKind, ModelError, describe
 from pellucid.models.base import ModelRequest, ModelResponse, StreamItem
 from pellucid.models.openai_chat import ChatCompletions
@@ -107,15 +109,18 @@ class OpenAIModel:
 
     async def generate(self, request: ModelRequest) -> ModelResponse:
         """Return the whole answer."""
-        response = await self._ask(self._body(request, stream=False), stream=False)
+        body = self._body(request, stream=False)
+        response = await self._ask(body, stream=False)
         try:
-            return self._api.response(_read(response))
+            answer = _read(response)
+            return self._described(self._api.response(answer), body, answer)
         except Exception as error:
             raise self._failure(error, response, kind="invalid_response") from error
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
         """Yield the answer's pieces as they arrive, and last the whole answer."""
-        response = await self._ask(self._body(request, stream=True), stream=True)
+        body = self._body(request, stream=True)
+        response = await self._ask(body, stream=True)
         pieces = self._api.pieces()
         try:
             async with aclosing(read_events(response, lambda: pieces.is_over)) as events:
@@ -124,10 +129,24 @@ class OpenAIModel:
                         request.on_chunk()
                     for delta in pieces.add(data):
                         yield delta
-            whole = self._api.response(pieces.whole())
+            answer = pieces.whole()
+            whole = self._described(self._api.response(answer), body, answer)
         except Exception as error:
             raise self._failure(error, response, kind="invalid_response") from error
         yield whole
+
+    def _described(self, response: ModelResponse, body: JSONObject, answer: JSONObject) -> ModelResponse:
+        """Return a response with the attributes that the conventions have for OpenAI."""
+        if self.provider_name != "openai":
+            return response
+        attributes = {
+            semconv.OPENAI_API_TYPE: self._api.type,
+            semconv.OPENAI_REQUEST_SERVICE_TIER: body.get("service_tier"),
+            semconv.OPENAI_RESPONSE_SERVICE_TIER: answer.get("service_tier"),
+            semconv.OPENAI_RESPONSE_SYSTEM_FINGERPRINT: answer.get("system_fingerprint"),
+        }
+        known = {name: value for name, value in attributes.items() if value and isinstance(value, str)}
+        return replace(response, attributes=known)
 
     async def aclose(self) -> None:
         """Close the connections of this event loop; a client that was given stays open."""

@@ -100,6 +100,7 @@ class ChatCompletions:
     server_tools: Sequence[Mapping[str, Any]]
 
     path = "/chat/completions"
+    type = "chat_completions"
 
     def body(self, request: ModelRequest, *, stream: bool) -> JSONObject:
         """Return the request's body; the messages come last, so that all before them stays what it is.

@@ -58,7 +58,7 @@ class ChatPieces:
         chunk = json.loads(data)
         if chunk.get("error"):
             raise ReportedError(chunk["error"])
-        for name in ("id", "model", "usage"):
+        for name in ("id", "model", "service_tier", "system_fingerprint", "usage"):
             if chunk.get(name):
                 self._answer[name] = chunk[name]
         for choice in chunk.get("choices") or ():

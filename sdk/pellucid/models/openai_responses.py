@@ -86,6 +86,7 @@ class Responses:
     server_tools: Sequence[Mapping[str, Any]]
 
     path = "/responses"
+    type = "responses"
 
     def body(self, request: ModelRequest, *, stream: bool) -> JSONObject:
         """Return the request's body; the history comes last, so that all before it stays what it is.

@@ -82,6 +82,7 @@ def failure(
     status: int | None = None,
     request_id: str | None = None,
     headers: Mapping[str, str] | None = None,
+    error_type: str = "",
     secrets: Iterable[str | None] = (),
 ) -> ModelError:
     """Return what to raise for a vendor's error.
@@ -94,6 +95,7 @@ def failure(
         status: HTTP status of the answer, if there was one.
         request_id: The vendor's id of the request.
         headers: Those of the answer, for `retry-after`.
+        error_type: Value of `error.type`, where the type of the error does not tell one failure from another.
         secrets: Keys, which the text must not show.
     """
     kind = kind or _kind_of(error, status)
@@ -109,7 +111,15 @@ def failure(
     wait = retry_after(headers or {})
     if kind == "timeout":
         return ModelTimeout(model, text, status=status, request_id=request_id, retry_after=wait)
-    return ModelError(model, text, error_kind=kind, status=status, request_id=request_id, retry_after=wait)
+    return ModelError(
+        model,
+        text,
+        error_type=error_type,
+        error_kind=kind,
+        status=status,
+        request_id=request_id,
+        retry_after=wait,
+    )
 
 
 def _kind_of(error: Exception, status: int | None) -> ErrorKind:

@@ -157,6 +157,10 @@ def _first_items(items: list[JSONValue], limit: int) -> tuple[str, int]:
         if left < 0:
             break
         kept.append(encoded)
+    if not kept and len(items) == 1:  # what is left of it says more than nothing
+        encoded = dumps(_shrunk(items[0], limit - 2))
+        if size_of(encoded) + 2 <= limit:
+            return f"[{encoded}]", 0
     return f"[{','.join(kept)}]", len(items) - len(kept)
 
 
@@ -167,7 +171,9 @@ def _shrunk(value: JSONValue, limit: int) -> JSONValue:
         if size_of(dumps(shorter)) <= limit:
             return shorter
     is_message = isinstance(value, dict) and "parts" in value and value.get("role") in get_args(Role)
-    shape = {"role": value["role"], "parts": []} if is_message else {}
+    shape = {name: value[name] for name in ("role", "finish_reason") if name in value} if is_message else {}
+    if is_message:
+        shape["parts"] = []
     return {**shape, "omitted": f"{size_of(dumps(value))} bytes"}
 
 

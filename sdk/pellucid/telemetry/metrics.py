@@ -142,7 +142,7 @@ class Instruments:
     __slots__ = ("by_name", "hubs")
 
     def __init__(self, provider: MeterProvider) -> None:
-        meter = provider.get_meter(semconv.SCOPE, __version__, schema_url=semconv.SCHEMA_URL)
+        meter = provider.get_meter(semconv.SCOPE, __version__)
         self.hubs = hubs = Hubs()
         self.by_name: dict[str, Any] = {}
         observed: dict[str, Callable[[], Iterable[tuple[dict[str, str], float]]]] = {

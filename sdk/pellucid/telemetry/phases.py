@@ -59,6 +59,19 @@ class Phase:
     late: semconv.Metric | None = None
 
 
+_SETTINGS: Final = {
+    "max_tokens": semconv.REQUEST_MAX_TOKENS,
+    "temperature": semconv.REQUEST_TEMPERATURE,
+    "top_p": semconv.REQUEST_TOP_P,
+    "top_k": semconv.REQUEST_TOP_K,
+    "seed": semconv.REQUEST_SEED,
+    "frequency_penalty": semconv.REQUEST_FREQUENCY_PENALTY,
+    "presence_penalty": semconv.REQUEST_PRESENCE_PENALTY,
+    "stop_sequences": semconv.REQUEST_STOP_SEQUENCES,
+    "reasoning_level": semconv.REQUEST_REASONING_LEVEL,
+    "output_type": semconv.OUTPUT_TYPE,
+}
+
 RUN: Final = Phase(
     name=semconv.RUN,
     operation=semconv.INVOKE_AGENT,
@@ -68,6 +81,7 @@ RUN: Final = Phase(
         "description": semconv.AGENT_DESCRIPTION,
         "conversation_id": semconv.CONVERSATION_ID,
         "model": semconv.REQUEST_MODEL,
+        **_SETTINGS,
         "finish_reasons": semconv.RESPONSE_FINISH_REASONS,
         "iterations": semconv.ITERATIONS,
         "stop_reason": semconv.STOP_REASON,
@@ -136,16 +150,7 @@ INFERENCE: Final = Phase(
         "model_provider": semconv.PROVIDER_NAME,
         "model": semconv.REQUEST_MODEL,
         "stream": semconv.REQUEST_STREAM,
-        "max_tokens": semconv.REQUEST_MAX_TOKENS,
-        "temperature": semconv.REQUEST_TEMPERATURE,
-        "top_p": semconv.REQUEST_TOP_P,
-        "top_k": semconv.REQUEST_TOP_K,
-        "seed": semconv.REQUEST_SEED,
-        "frequency_penalty": semconv.REQUEST_FREQUENCY_PENALTY,
-        "presence_penalty": semconv.REQUEST_PRESENCE_PENALTY,
-        "stop_sequences": semconv.REQUEST_STOP_SEQUENCES,
-        "reasoning_level": semconv.REQUEST_REASONING_LEVEL,
-        "output_type": semconv.OUTPUT_TYPE,
+        **_SETTINGS,
         "conversation_id": semconv.CONVERSATION_ID,
         "catalog_digest": semconv.CATALOG_DIGEST,
         "attempt": semconv.ATTEMPT,

@@ -7,7 +7,7 @@ time, is that of what is new.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -187,6 +187,16 @@ class Recorder:
             return False
         self._latest[attribute] = version
         return True
+
+    def mark(self) -> Callable[[], None]:
+        """Return a function that forgets what was recorded since: another span has to record it again."""
+        chain, told, told_on, latest = self._chain, self._chain.told, self._chain.told_on, self._latest.copy()
+
+        def forget() -> None:
+            self._chain, self._latest = chain, latest
+            chain.told, chain.told_on = told, told_on
+
+        return forget
 
     def referring(self, recorded: Recorded, span_id: str) -> Recorded:
         """Return `recorded`, or a reference to the span of this run that has the same content."""

@@ -95,7 +95,7 @@ class Scope:
         self.lines = LogLines(pipeline.log_sinks or ())
         self.instruments = instruments_of(pipeline.meter_provider or metrics.get_meter_provider())
         tracers = pipeline.tracer_provider or trace.get_tracer_provider()
-        self.tracer = tracers.get_tracer(semconv.SCOPE, __version__, schema_url=semconv.SCHEMA_URL)
+        self.tracer = tracers.get_tracer(semconv.SCOPE, __version__)
         self.common: Mapping[str, AttributeValue] = {semconv.RUN_ID: run_id} if run_id else {}
         # A pipeline for tests may bring a clock of its own; then spans, metrics, events and log lines all go by it.
         clock: Callable[[], int] | None = getattr(pipeline, "clock", None)
