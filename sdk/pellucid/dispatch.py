@@ -217,6 +217,7 @@ def _observed(
     run: Run, binding: Binding | None, call: ToolCall, began: int | None = None, queued: float | None = None
 ) -> Boundary:
     tool = binding.tool if binding is not None else None
+    run.own_tool_calls += 1
     # A name that the model made up is content of its own.
     name = call.name if tool is not None else run.label(call.name[:_LONGEST_NAME]) or semconv.OTHER
     b = boundary(

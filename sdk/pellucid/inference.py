@@ -138,6 +138,7 @@ async def _attempt(
         attempt=attempt,
         **request.settings,
     ) as b:
+        run.model_calls += 1
         b.note(finish_reasons=("error",))  # until there is a better one, whatever ends this
         forget = run.recorder.mark()
         _record_request(run, b, request, catalog)
@@ -272,6 +273,8 @@ def _record_response(run: Run, b: Boundary, model: Model, response: ModelRespons
     )
     if response.attributes:
         b.attributes(response.attributes)
+    if usage.by_modality:
+        b.attributes({f"gen_ai.usage.{name}": count for name, count in usage.by_modality.items()})
     b.record_output(lambda recorder: recorder.answer(response.message, response.finish_reason))
     _count(run, b, model, response, share)
 
