@@ -14,7 +14,6 @@ not.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import TracebackType
@@ -26,7 +25,7 @@ from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, StatusCode,
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
-from pellucid.errors import RunCancelled, error_type_of
+from pellucid.errors import RunCancelled, error_type_of, stack_of
 from pellucid.events import Event
 from pellucid.telemetry.content import Content, Record
 from pellucid.telemetry.phases import PAYLOADS, Phase
@@ -235,7 +234,7 @@ class Boundary:
             span.end(end_time=end)
 
     def _exception(self, error: Exception, text: str) -> dict[str, AttributeValue]:
-        stack = self._scope.recorder.text("".join(traceback.format_exception(error)), MAX_STACK)
+        stack = self._scope.recorder.text(stack_of(error), MAX_STACK)
         return {
             "exception.type": f"{type(error).__module__}.{type(error).__qualname__}",
             "exception.message": text,
