@@ -13,7 +13,7 @@ from opentelemetry.trace import format_span_id
 
 from pellucid import semconv
 from pellucid.background import OutOfTime, race
-from pellucid.errors import ModelError, ModelTimeout, describe, error_kind_of
+from pellucid.errors import ConfigError, ModelError, ModelTimeout, describe, error_kind_of
 from pellucid.events import InferenceDelta
 from pellucid.messages import Message, Part, ReasoningPart, TextPart, ToolCall, Usage
 from pellucid.models import (
@@ -148,7 +148,7 @@ async def _attempt(
         except BaseException as error:
             if partial:
                 b.record_output(lambda recorder: recorder.answer(_unfinished(partial), "error"))
-            if gate is not None and isinstance(error, Exception):
+            if gate is not None and isinstance(error, Exception) and not isinstance(error, ConfigError):
                 gate.judge(b.span, error=error)
             raise
         response = _priced(run, model, response)
@@ -168,7 +168,7 @@ async def _answer(
         if run.reader is not None:
             return _checked(run, model, await race(_consume, run, b, model, request, partial, within=timeout))
         return _checked(run, model, await race(model.generate, request, within=timeout))
-    except ModelError:
+    except (ModelError, ConfigError):  # a mistake of whoever wrote this, which no other attempt mends
         raise
     except OutOfTime:
         raise ModelTimeout(
