@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Generic, overload
@@ -10,7 +10,7 @@ from typing import Any, Generic, overload
 from typing_extensions import TypeForm
 
 from pellucid.approvals import Claims, Decision
-from pellucid.beginning import Around, Input, Resumed, begin, messages_of, resumed
+from pellucid.beginning import Around, Input, Resumed, begin, conversation, resumed
 from pellucid.compose import digest_of_parameters
 from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits, ToolContext
 from pellucid.errors import ConfigError
@@ -147,7 +147,7 @@ class Agent(Generic[OutputT]):
             )
         check_policy(f"Agent {name!r}", collisions)
         check_mode(f"Agent {name!r}", registry_mode)
-        own = static_tools([item if isinstance(item, Tool) else tool(item) for item in tools])
+        own = static_tools(_tools(name, tools))
         offered = [own, *providers] if tools or not (providers or skills) else list(providers)
         loader = SkillProvider(skills)
         listers = tuple(Lister(each) for each in ([*offered, loader] if loader.skills else offered))
@@ -216,7 +216,7 @@ class Agent(Generic[OutputT]):
             OutputError: the model's answer is not of the type `output`, also at the second attempt.
         """
         around = Around(identity=identity, signal=signal, deps=deps)
-        return await execute(self._begin([*history, *messages_of(input)], around))
+        return await execute(self._begin(conversation(history, input), around))
 
     def run_sync(
         self,
@@ -253,7 +253,7 @@ class Agent(Generic[OutputT]):
         """
         readers = Listeners()
         around = Around(identity=identity, signal=signal, deps=deps, stream=readers)
-        return RunStream[OutputT](readers, self._begin([*history, *messages_of(input)], around))
+        return RunStream[OutputT](readers, self._begin(conversation(history, input), around))
 
     async def resume(
         self,
@@ -358,7 +358,7 @@ class Agent(Generic[OutputT]):
 
         def begin(what: str | Resumed, ctx: ToolContext, pipeline: Pipeline | None) -> Run:
             around = Around(identity=ctx.identity, signal=ctx.signal, deps=ctx.deps, pipeline=pipeline)
-            return self._begin(messages_of(what) if isinstance(what, str) else what, around)
+            return self._begin(conversation((), what) if isinstance(what, str) else what, around)
 
         return agent_tool(self.name, name, description or self._setup.description, timeout, begin)
 
@@ -384,6 +384,16 @@ class Agent(Generic[OutputT]):
     def _begin(self, what: Sequence[Message] | Resumed, around: Around) -> Run:
         own = self._telemetry
         return begin(self._setup, what, replace(around, pipeline=own) if own is not None else around)
+
+
+def _tools(agent: str, tools: Sequence[Tool | Callable[..., Any]]) -> list[Tool]:
+    if not isinstance(tools, Iterable):
+        raise ConfigError(f"Agent {agent!r}: tools={tools!r} is not a sequence; give a list of tools and functions")
+    items = list(tools)
+    for index, item in enumerate(items):
+        if not isinstance(item, Tool) and not callable(item):
+            raise ConfigError(f"Agent {agent!r}: tools[{index}]={item!r} is not a tool; give a Tool or a function")
+    return [item if isinstance(item, Tool) else tool(item) for item in items]
 
 
 def _checked(agent: str, settings: Settings) -> Settings:

@@ -101,8 +101,6 @@ def _exemplar(where: str, exemplar: Any, name: str, observed: Observed) -> Itera
     seen = observed.by_id.get(exemplar.span_id)
     if seen is None or seen.trace != exemplar.trace_id:
         yield f"{where} has an exemplar of a span that was not exported: {exemplar.span_id}"
-    elif name == semconv.MCP_OPERATION_DURATION.name and seen.phase.name not in (semconv.DISCOVERY, semconv.DISPATCH):
-        yield f"{where} has an exemplar that leads to {seen}, which makes no MCP requests"
     elif name in PHASE_OF and seen.phase.name != PHASE_OF[name]:
         yield f"{where} has an exemplar that leads to {seen}"
     elif name == seen.phase.duration.name and not math.isclose(exemplar.value, seen.seconds, rel_tol=1e-9):

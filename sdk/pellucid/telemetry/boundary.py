@@ -14,7 +14,6 @@ not.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import TracebackType
@@ -26,7 +25,7 @@ from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, StatusCode,
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
-from pellucid.errors import RunCancelled, contained, error_type_of, is_exit
+from pellucid.errors import RunCancelled, contained, error_type_of, is_exit, stack_of
 from pellucid.events import Event
 from pellucid.telemetry.content import Content, Record
 from pellucid.telemetry.phases import PAYLOADS, Phase
@@ -250,7 +249,7 @@ class Boundary:
 
     def _described(self, error: Exception, text: str) -> dict[str, AttributeValue] | None:
         """Return the attributes of an exception; None if the stack trace cannot be redacted, which is counted."""
-        stack = self._scope.text("".join(traceback.format_exception(error)), MAX_STACK)
+        stack = self._scope.text(stack_of(error), MAX_STACK)
         if stack is None:
             return None
         return {
