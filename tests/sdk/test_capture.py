@@ -155,7 +155,21 @@ def test_shapes_are_those_of_texts(value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ["eyJ-", "-----BEGIN ", "password ", "bearer ", "://:", "4 ", "a:", "sk-", "token=", "-----BEGIN A"]
+    "piece",
+    [
+        "eyJ-",
+        "-----BEGIN ",
+        "password ",
+        "bearer ",
+        "://:",
+        "4 ",
+        "a:",
+        "sk-",
+        "token=",
+        "-----BEGIN A",
+        "token: a, ",
+        "://a:b@",
+    ],
 )
 @pytest.mark.timeout(20)
 def test_no_text_takes_long(piece: str) -> None:
