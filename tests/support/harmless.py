@@ -93,6 +93,7 @@ curl -u is the option for a user
 Traceback (most recent call last): KeyError: 'name'
 1 validation error for User: age, input_value={'name': 'Ann', 'a...city': 'Rome'}, input_type=dict
 password: required
+Set the credentials: name=value, with %20 for a blank.
 token: optional
 secret: ***
 cookie: none

@@ -51,7 +51,7 @@ _STAND_INS: Final = frozenset(
     | {"required", "str", "string", "text", "true", "undefined", "unknown", "unset", "x", "xx", "xxx", "xxxx", "yes"}
 )
 _PLACEHOLDER: Final = re.compile(
-    r"[*•.x…-]*|n/a|<[\w\s.-]{1,40}>?|\$\{?\w{0,40}(?::-?)?\}?|\{\{?[\s\w.]{0,40}\}{0,2}|%\(?\w{0,40}\)?s?|\[\w{0,20}\]"
+    r"[*•.x…-]*|n/a|(?:name|key)=value|<[\w\s.-]{1,40}>?|\$\{?\w{0,40}(?::-?)?\}?|\{\{?[\s\w.]{0,40}\}{0,2}|%\(?\w{0,40}\)?s?|\[\w{0,20}\]"
 )
 """Types, placeholders and other words that stand for a value."""
 

@@ -28,6 +28,9 @@ _STARTS: Final = (b"0" * 14, b"0000 0000", b"0000-0000")
 _IN_JSON: Final = re.compile(r"(?:\":|\[[-+0-9.,eE\s]*)\s*\Z")
 _AFTER_IN_JSON: Final = re.compile(r"\s*(?:[,\]}]|\Z)")
 _NAMED: Final = re.compile(r"card|credit|\bpan\b|\bcc", re.IGNORECASE)
+_BEFORE_NONE: Final = frozenset(".0123456789")
+"""Characters behind which no number of a card begins."""
+
 _DOUBLED: Final = {str(digit): sum(divmod(2 * digit, 10)) for digit in range(10)}
 _LOOK_BACK: Final = 200
 
@@ -50,7 +53,8 @@ def find_cards(text: str) -> Iterator[tuple[int, int]]:
     for beginning in _STARTS:
         start = digits.find(beginning)
         while start >= 0:
-            match = _CARD.match(text, start)
+            # Most long numbers are parts of floats, and decided without the pattern.
+            match = None if start and text[start - 1] in _BEFORE_NONE else _CARD.match(text, start)
             if match is not None and _passes_check(match[0]) and not _is_number_in_json(text, *match.span()):
                 yield match.span()
                 start = match.end() - 1

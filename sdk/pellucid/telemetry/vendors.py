@@ -168,5 +168,5 @@ def find_blocks(text: str) -> Iterator[tuple[int, int]]:
     """Yield the start and end of private keys and of what is secret in addresses of webhooks."""
     if "-----BEGIN " in text:
         yield from (match.span() for match in _BLOCK.finditer(text))
-    if "hook" in text:
+    if "://" in text and "hook" in text:
         yield from (match.span(1) for match in _WEBHOOK.finditer(text))
