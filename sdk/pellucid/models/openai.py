@@ -127,6 +127,11 @@ class OpenAIModel:
             raise self._failure(error, response, kind="invalid_response") from error
         yield whole
 
+    async def warm_up(self) -> None:
+        """Make the client of this event loop."""
+        if self._given is None:
+            self._clients.get()
+
     async def aclose(self) -> None:
         """Close the connections of this event loop; a client that was given stays open."""
         if self._given is None:
