@@ -15,7 +15,16 @@ from pellucid.compose import digest_of_parameters
 from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits, ToolContext
 from pellucid.errors import ConfigError
 from pellucid.messages import Message
-from pellucid.models import Model, Prices, PublishedPrices, Settings, require_model, resolve
+from pellucid.models import (
+    Model,
+    Prices,
+    PublishedPrices,
+    Settings,
+    candidates,
+    load_prices,
+    require_model,
+    resolve,
+)
 from pellucid.output import Output, OutputT
 from pellucid.portal import run_in_portal
 from pellucid.reliability import Reliability
@@ -32,6 +41,7 @@ from pellucid.tools.permission import Permissions
 from pellucid.tools.policy import Policy
 from pellucid.tools.skills import Skill, SkillProvider
 from pellucid.types import JSONObject
+from pellucid.warming import warm_up
 
 
 class Agent(Generic[OutputT]):
@@ -145,6 +155,8 @@ class Agent(Generic[OutputT]):
                 f"Agent {name!r}: prices must be a function of provider, model and usage; make one of a table by "
                 f"PriceTable({{'openai:gpt-6-sol': Price(input=..., output=...)}})"
             )
+        prices = prices if prices is not None else PublishedPrices()
+        load_prices(prices, [(each.provider_name, each.name) for each in candidates(model)])
         check_policy(f"Agent {name!r}", collisions)
         check_mode(f"Agent {name!r}", registry_mode)
         own = static_tools(_tools(name, tools))
@@ -171,7 +183,7 @@ class Agent(Generic[OutputT]):
             settings=settings,
             parameters=digest_of_parameters(settings, answer.schema if answer is not None else None),
             reliability=reliability,
-            prices=prices if prices is not None else PublishedPrices(),
+            prices=prices,
             listers=listers,
             limits=limits,
             catalogs=Catalogs(collisions, is_lazy=registry_mode == "lazy"),
@@ -361,6 +373,24 @@ class Agent(Generic[OutputT]):
             return self._begin(conversation((), what) if isinstance(what, str) else what, around)
 
         return agent_tool(self.name, name, description or self._setup.description, timeout, begin)
+
+    async def warm_up(self, *, identity: Identity | None = None) -> None:
+        """Connect to servers, fetch from hubs and make the model's client now, so that the first run need not.
+
+        Each provider is asked once, with a `discover_tools` span that belongs to no run. Connections belong to the
+        event loop in which this is called.
+
+        Args:
+            identity: For whom hubs are asked, where their lists depend on it.
+
+        Raises:
+            DiscoveryError: a provider failed.
+        """
+        await warm_up(self._setup, self._telemetry, identity)
+
+    def warm_up_sync(self, *, identity: Identity | None = None) -> None:
+        """Do as `warm_up` does, for `run_sync`, which has an event loop of its own."""
+        run_in_portal(lambda: self.warm_up(identity=identity))
 
     async def explain(self, tool_name: str, ctx: DiscoveryContext | None = None) -> Explanation:
         """Say why the model is, or is not, offered a tool: who lists it, gates, skills, collisions and the policy.
