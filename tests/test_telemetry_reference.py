@@ -17,7 +17,7 @@ KINDS = {"histogram": "histogram", "counter": "counter", "updown": "up-down coun
 EMITTED = {
     value
     for name, value in vars(semconv).items()
-    if name.isupper() and isinstance(value, str) and "." in value and "://" not in value
+    if name.isupper() and isinstance(value, str) and "." in value and name != "EXCEPTION_EVENT"
 }
 """Names of attributes."""
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, TypeVarTuple
 import anyio
 from anyio.lowlevel import EventLoopToken, current_token
 
-from pellucid.errors import contained, first_of, interrupt_in
+from pellucid.errors import contained, first_of, interrupt_in, stack_of
 
 _T = TypeVar("_T")
 _Args = TypeVarTuple("_Args")
@@ -39,9 +39,11 @@ def spawn(function: Callable[[*_Args], Awaitable[object]], *args: *_Args) -> Non
             await function(*args)
         except KeyboardInterrupt:
             _thread.interrupt_main()  # nobody waits here who could raise it; this is what the terminal does
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  (logged; nobody awaits this task)
             contained(error)
-            logging.getLogger("pellucid").exception("a background task failed; this is a bug in Pellucid")
+            logging.getLogger("pellucid").error(  # noqa: TRY400  (formats a group that contains itself for ever)
+                "a background task failed; this is a bug in Pellucid\n%s", stack_of(error)
+            )
 
     loop: Any = current_token().native_token
     if hasattr(loop, "create_task"):

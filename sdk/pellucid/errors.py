@@ -541,9 +541,7 @@ def is_exit(error: BaseException) -> bool:
 
 def interrupt_in(error: BaseException) -> KeyboardInterrupt | None:
     """Return the `KeyboardInterrupt` that an exception is, or that a group has in it."""
-    if isinstance(error, BaseExceptionGroup):
-        return next(filter(None, map(interrupt_in, error.exceptions)), None)
-    return error if isinstance(error, KeyboardInterrupt) else None
+    return next((each for each in _failures_in(error) if isinstance(each, KeyboardInterrupt)), None)
 
 
 def _passes(error: BaseException) -> bool:
@@ -551,26 +549,30 @@ def _passes(error: BaseException) -> bool:
         cancelled: type[BaseException] = anyio.get_cancelled_exc_class()
     except RuntimeError:  # there is no event loop, and nothing that it could cancel
         cancelled = GeneratorExit
-    if isinstance(error, BaseExceptionGroup):
-        return error.subgroup((cancelled, GeneratorExit)) is not None
-    return isinstance(error, (cancelled, GeneratorExit))
+    return any(isinstance(each, (cancelled, GeneratorExit)) for each in _failures_in(error))
 
 
-def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def first_of(group: BaseException) -> BaseException:
     """Return the first failure inside a group, preferring real failures to cancellations.
 
     A group that has nothing but itself in it is what is returned.
     """
-    flat: list[BaseException] = []
+    failures = _failures_in(group)
+    return next((error for error in failures if isinstance(error, Exception)), failures[0] if failures else group)
+
+
+def _failures_in(error: BaseException) -> list[BaseException]:
+    """Return an exception, or the exceptions inside a group in their order; the group may contain itself."""
+    failures: list[BaseException] = []
     seen: set[int] = set()
-    pending: list[BaseException] = [group]
+    pending = [error]
     while pending:
-        error = pending.pop()
-        if id(error) in seen:
+        found = pending.pop()
+        if id(found) in seen:
             continue
-        seen.add(id(error))
-        if isinstance(error, BaseExceptionGroup):
-            pending.extend(reversed(error.exceptions))
+        seen.add(id(found))
+        if isinstance(found, BaseExceptionGroup):
+            pending.extend(reversed(found.exceptions))
         else:
-            flat.append(error)
-    return next((error for error in flat if isinstance(error, Exception)), flat[0] if flat else group)
+            failures.append(found)
+    return failures

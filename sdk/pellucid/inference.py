@@ -13,7 +13,7 @@ from opentelemetry.trace import format_span_id
 
 from pellucid import semconv
 from pellucid.background import OutOfTime, race
-from pellucid.errors import ConfigError, ModelError, ModelTimeout, contained, describe, error_kind_of
+from pellucid.errors import ConfigError, ModelError, ModelTimeout, contained, describe, error_kind_of, error_type_of
 from pellucid.messages import Message, Part, ReasoningPart, TextPart, ToolCall, Usage
 from pellucid.model_stream import Chunks, read_stream
 from pellucid.models import (
@@ -29,6 +29,7 @@ from pellucid.output import prompted
 from pellucid.reliability import Decision, Gate, Reliability, Situation, Subject
 from pellucid.run import Run
 from pellucid.telemetry import INFERENCE, Boundary, boundary, once
+from pellucid.token_metrics import count_failed, count_tokens
 from pellucid.tools.catalog import Catalog
 
 
@@ -147,6 +148,8 @@ async def _attempt(
                 response = await _answer(run, b, model, request, partial)
         except BaseException as error:
             forget()  # the next attempt has its own input
+            if isinstance(error, Exception):
+                count_failed(run, b, _labels(model), error_type_of(error))
             if partial:
                 b.record_output(lambda recorder: recorder.answer(_unfinished(partial), "error"))
             if gate is not None and isinstance(error, Exception) and not isinstance(error, ConfigError):
@@ -281,10 +284,7 @@ def _record_response(run: Run, b: Boundary, model: Model, response: ModelRespons
 
 def _count(run: Run, b: Boundary, model: Model, response: ModelResponse, share: float | None) -> None:
     usage = response.usage
-    for kind, tokens in (("input", usage.input_tokens), ("output", usage.output_tokens)):
-        if tokens is not None:
-            labels = {**_labels(model, response.model), semconv.TOKEN_TYPE: kind}
-            run.count(semconv.TOKEN_USAGE, tokens, labels, b.context)
+    count_tokens(run, b, _labels(model, response.model), usage)
     labels = {semconv.PROVIDER_NAME: model.provider_name, semconv.REQUEST_MODEL: model.name}
     if share is not None:
         run.count(semconv.PROMPT_CACHE_SHARE, share, labels, b.context)

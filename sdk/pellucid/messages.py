@@ -211,10 +211,10 @@ class Message:
 
     def to_dict(self) -> JSONObject:
         """Return the conventions' JSON shape."""
-        shape: JSONObject = {"role": self.role, "parts": [part.to_dict() for part in self.parts]}
+        shape: JSONObject = {"role": self.role}
         if self.finish_reason is not None:
-            shape["finish_reason"] = self.finish_reason
-        return shape
+            shape["finish_reason"] = self.finish_reason  # before the parts, which may be cut
+        return {**shape, "parts": [part.to_dict() for part in self.parts]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

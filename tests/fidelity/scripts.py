@@ -352,7 +352,8 @@ class Stage:
     def is_settled(self) -> bool:
         """Whether nothing is under way any longer. A log line is the last that a boundary leaves."""
         inflight = [point.value for point in self.telemetry.metrics if point.name == semconv.DISCOVERY_INFLIGHT.name]
-        return not any(inflight) and len(self.telemetry.logs) == len(self.telemetry.started)
+        lines = [line for line in self.telemetry.logs if line["event"] != semconv.EXCEPTION_EVENT]
+        return not any(inflight) and len(lines) == len(self.telemetry.started)
 
     @property
     def expected(self) -> Counter[str]:

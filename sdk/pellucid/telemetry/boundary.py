@@ -204,12 +204,12 @@ class Boundary:
             ended["error"], ended["error_type"] = text, error_type
         if event is not None:
             self._emit(event, ended)
-        if self._scope.lines.wanted(_LEVELS[outcome]):
-            self._log(event.name if event is not None else f"{self._phase.operation}.{outcome}", outcome, end)
         if described is not None and self._phase.exception is not None:
             self._scope.lines.sink(
                 "warning", self._phase.exception, {**self._ids(), **described}, end, self._scope.fault
             )
+        if self._scope.lines.wanted(_LEVELS[outcome]):
+            self._log(event.name if event is not None else f"{self._phase.operation}.{outcome}", outcome, end)
 
     def _judge(self, error: BaseException | None) -> tuple[str, str | None]:
         """Return the outcome and `error.type`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -137,9 +138,12 @@ def _room_for(name: str, table: dict[str, Any]) -> dict[str, Any]:
 
 
 class Instruments:
-    """Every instrument of `semconv.METRICS`; histograms and counters by their name in `by_name`."""
+    """Every instrument of `semconv.METRICS`; histograms and counters by their name in `by_name`.
 
-    __slots__ = ("by_name", "hubs")
+    Attributes: counts_usage: the newest conventions are asked for, which count tokens instead of distributing them.
+    """
+
+    __slots__ = ("by_name", "counts_usage", "hubs")
 
     def __init__(self, provider: MeterProvider) -> None:
         meter = provider.get_meter(semconv.SCOPE, __version__)
@@ -149,8 +153,13 @@ class Instruments:
             semconv.CIRCUIT_STATE.name: hubs.circuits,
             **{name: _by_provider(read) for name, read in hubs.gauges.items()},
         }
-        for metric in semconv.METRICS:
-            words = {"name": metric.name, "unit": metric.unit, "description": metric.description}
+        latest = _asks_for_latest()
+        self.counts_usage = latest
+        for metric in (*semconv.METRICS, *(_LATEST if latest else ())):
+            if latest and metric is semconv.TOKEN_USAGE:
+                continue  # there are counters instead
+            name = semconv.RENAMED.get(metric.name, metric.name) if latest else metric.name
+            words = {"name": name, "unit": metric.unit, "description": metric.description}
             if metric.kind == "histogram":
                 buckets = list(metric.buckets)
                 self.by_name[metric.name] = meter.create_histogram(**words, explicit_bucket_boundaries_advisory=buckets)
@@ -162,6 +171,14 @@ class Instruments:
                 meter.create_observable_up_down_counter(**words, callbacks=[_observe(observed[metric.name])])
             else:
                 meter.create_observable_gauge(**words, callbacks=[_observe(observed[metric.name])])
+
+
+_LATEST: Final = (*semconv.USAGE_COUNTERS.values(), *semconv.CALL_TOKENS.values())
+
+
+def _asks_for_latest() -> bool:
+    """Whether the application opts in to the newest conventions."""
+    return semconv.OPT_IN in [value.strip() for value in os.environ.get("OTEL_SEMCONV_STABILITY_OPT_IN", "").split(",")]
 
 
 def _by_provider(read: Callable[[], Mapping[str, float]]) -> Callable[[], Iterable[tuple[dict[str, str], float]]]:

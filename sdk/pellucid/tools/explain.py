@@ -27,7 +27,9 @@ from pellucid.tools.skills import SkillProvider, tools_of
 from pellucid.tools.tool import Tool
 from pellucid.tools.wrappers import GatedTools, SkillScopedTools
 
-_NOWHERE: Final = Telemetry(tracer_provider=NoOpTracerProvider(), meter_provider=NoOpMeterProvider())
+_NOWHERE: Final = Telemetry(
+    tracer_provider=NoOpTracerProvider(), meter_provider=NoOpMeterProvider(), log_sinks=(), listeners=()
+)
 _OFFERED_WITH: Final[Mapping[str, str]] = {
     TOOL_SEARCH: "tools that are found by searching",
     LAZY_DISCOVERY: "lazy tools that are discovered by name",
