@@ -86,13 +86,14 @@ class CapturePolicy:
     Attributes:
         mode: `full`: content as it is. `redacted`: content with secrets masked. `metadata`: digests, sizes, counts and
             names, no content and no texts of errors. `off`: nothing of the input and output.
-        redactors: Applied in order to every value in mode `redacted`; extend with `(*DEFAULT_REDACTORS, mine)`.
+        redactors: Applied in order to every value in mode `redacted`; extend with `(*DEFAULT_REDACTORS, mine)`. Any
+            sequence of callables, kept as a tuple.
         max_bytes: Bound of one recorded value; what is recorded stays valid JSON.
         max_span_bytes: Bound of all recorded values of one span; what comes later in a span gets what is left.
     """
 
     mode: CaptureMode = "redacted"
-    redactors: tuple[Redactor, ...] = DEFAULT_REDACTORS
+    redactors: Sequence[Redactor] = DEFAULT_REDACTORS
     max_bytes: int = 32 * 1024
     max_span_bytes: int = 128 * 1024
 
@@ -105,6 +106,11 @@ class CapturePolicy:
             raise ConfigError(
                 f"CapturePolicy(max_span_bytes={self.max_span_bytes}): must be at least max_bytes, {self.max_bytes}"
             )
+        object.__setattr__(self, "redactors", _checked(self.redactors))
+
+    def __hash__(self) -> int:
+        # Without the redactors: those with state need not be hashable.
+        return hash((self.mode, self.max_bytes, self.max_span_bytes))
 
     @property
     def content(self) -> bool:
@@ -143,3 +149,13 @@ class CapturePolicy:
         if standard in ("false", "no_content", "event_only"):
             return cls("metadata")
         raise ConfigError(f"{name}={standard!r} is unknown; use NO_CONTENT, SPAN_ONLY or SPAN_AND_EVENT")
+
+
+def _checked(redactors: object) -> tuple[Redactor, ...]:
+    hint = "use (*DEFAULT_REDACTORS, mine)"
+    if not isinstance(redactors, Sequence) or isinstance(redactors, str):
+        raise ConfigError(f"CapturePolicy(redactors={redactors!r}): must be a sequence of callables; {hint}")
+    for number, redactor in enumerate(redactors, start=1):
+        if not callable(redactor):
+            raise ConfigError(f"CapturePolicy(redactors=...): number {number} is not callable: {redactor!r}; {hint}")
+    return tuple(redactors)
