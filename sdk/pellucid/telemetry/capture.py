@@ -24,6 +24,7 @@ LEAST_BYTES: Final = 256
 """Less than this has no room for a message."""
 
 _LENGTH_LIMITS: Final = ("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT")
+"""The limit of spans comes before the general one."""
 
 _SECRET_KEY = re.compile(
     r"""
@@ -122,9 +123,7 @@ class CapturePolicy:
 
         Too short a length for any JSON leaves only metadata.
         """
-        limit = min(
-            (int(value) for name in _LENGTH_LIMITS if (value := os.environ.get(name, "")).isdecimal()), default=None
-        )
+        limit = _attribute_limit()
         if limit is None or limit >= self.max_bytes or not self.content:
             return self
         if limit < LEAST_BYTES:
@@ -149,6 +148,12 @@ class CapturePolicy:
         if standard in ("false", "no_content", "event_only"):
             return cls("metadata")
         raise ConfigError(f"{name}={standard!r} is unknown; use NO_CONTENT, SPAN_ONLY or SPAN_AND_EVENT")
+
+
+def _attribute_limit() -> int | None:
+    """Return the length to which OpenTelemetry's SDK cuts attributes of spans; a variable that is empty is no limit."""
+    value = next((os.environ[name] for name in _LENGTH_LIMITS if name in os.environ), "").strip()
+    return int(value) if value.isdecimal() else None
 
 
 def _checked(redactors: object) -> tuple[Redactor, ...]:
