@@ -51,6 +51,7 @@ from pellucid_exporters.prometheus import PrometheusReader
 from pellucid_exporters.resource import make_resource
 from pellucid_exporters.tail_sampler import TailSampler
 from pellucid_exporters.telemetry import Parts, Telemetry
+from pellucid_exporters.variables import wrong_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -95,7 +96,7 @@ def configure(
     The same arguments again return the same `Telemetry`. The `OTEL_*` variables hold as OpenTelemetry specifies them:
     `OTEL_SDK_DISABLED`, `OTEL_SERVICE_NAME` (wins over `service_name`), `OTEL_RESOURCE_ATTRIBUTES`,
     `OTEL_TRACES_SAMPLER`, `OTEL_BSP_*`, `OTEL_EXPORTER_OTLP_*`; and `OTEL_{TRACES,METRICS,LOGS}_EXPORTER` (`otlp`,
-    `prometheus`, `console`, `none`) where an argument leaves it open.
+    `prometheus`, `console`, `none`) where an argument leaves it open. Values that cannot work are logged as warnings.
 
     Args:
         service_name: Name of this service.
@@ -128,11 +129,18 @@ def configure(
                 f"configure({service_name!r}) with other arguments than the configuration that is active; "
                 f"call shutdown() on the Telemetry of the first one before"
             )
+        _warn_of_variables()
         telemetry = build(settings.effective)
         _state.settings, _state.telemetry = settings, telemetry
         _set_globals(telemetry)
         set_default(telemetry)
     return telemetry
+
+
+def _warn_of_variables() -> None:
+    """Log each variable with a value that cannot work; most of them are otherwise ignored without a word."""
+    for name, problem in wrong_values():
+        _log.warning("configure(): the environment variable %s %s", name, problem)
 
 
 def build(settings: Settings) -> Telemetry:

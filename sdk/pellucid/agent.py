@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Generic, overload
@@ -10,12 +10,21 @@ from typing import Any, Generic, overload
 from typing_extensions import TypeForm
 
 from pellucid.approvals import Claims, Decision
-from pellucid.beginning import Around, Input, Resumed, begin, messages_of, resumed
+from pellucid.beginning import Around, Input, Resumed, begin, conversation, resumed
 from pellucid.compose import digest_of_parameters
 from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits, ToolContext
 from pellucid.errors import ConfigError
 from pellucid.messages import Message
-from pellucid.models import Model, Prices, PublishedPrices, Settings, require_model, resolve
+from pellucid.models import (
+    Model,
+    Prices,
+    PublishedPrices,
+    Settings,
+    candidates,
+    load_prices,
+    require_model,
+    resolve,
+)
 from pellucid.output import Output, OutputT
 from pellucid.portal import run_in_portal
 from pellucid.reliability import Reliability
@@ -32,6 +41,7 @@ from pellucid.tools.permission import Permissions
 from pellucid.tools.policy import Policy
 from pellucid.tools.skills import Skill, SkillProvider
 from pellucid.types import JSONObject
+from pellucid.warming import warm_up
 
 
 class Agent(Generic[OutputT]):
@@ -145,9 +155,11 @@ class Agent(Generic[OutputT]):
                 f"Agent {name!r}: prices must be a function of provider, model and usage; make one of a table by "
                 f"PriceTable({{'openai:gpt-6-sol': Price(input=..., output=...)}})"
             )
+        prices = prices if prices is not None else PublishedPrices()
+        load_prices(prices, [(each.provider_name, each.name) for each in candidates(model)])
         check_policy(f"Agent {name!r}", collisions)
         check_mode(f"Agent {name!r}", registry_mode)
-        own = static_tools([item if isinstance(item, Tool) else tool(item) for item in tools])
+        own = static_tools(_tools(name, tools))
         offered = [own, *providers] if tools or not (providers or skills) else list(providers)
         loader = SkillProvider(skills)
         listers = tuple(Lister(each) for each in ([*offered, loader] if loader.skills else offered))
@@ -171,7 +183,7 @@ class Agent(Generic[OutputT]):
             settings=settings,
             parameters=digest_of_parameters(settings, answer.schema if answer is not None else None),
             reliability=reliability,
-            prices=prices if prices is not None else PublishedPrices(),
+            prices=prices,
             listers=listers,
             limits=limits,
             catalogs=Catalogs(collisions, is_lazy=registry_mode == "lazy"),
@@ -216,7 +228,7 @@ class Agent(Generic[OutputT]):
             OutputError: the model's answer is not of the type `output`, also at the second attempt.
         """
         around = Around(identity=identity, signal=signal, deps=deps)
-        return await execute(self._begin([*history, *messages_of(input)], around))
+        return await execute(self._begin(conversation(history, input), around))
 
     def run_sync(
         self,
@@ -253,7 +265,7 @@ class Agent(Generic[OutputT]):
         """
         readers = Listeners()
         around = Around(identity=identity, signal=signal, deps=deps, stream=readers)
-        return RunStream[OutputT](readers, self._begin([*history, *messages_of(input)], around))
+        return RunStream[OutputT](readers, self._begin(conversation(history, input), around))
 
     async def resume(
         self,
@@ -358,9 +370,27 @@ class Agent(Generic[OutputT]):
 
         def begin(what: str | Resumed, ctx: ToolContext, pipeline: Pipeline | None) -> Run:
             around = Around(identity=ctx.identity, signal=ctx.signal, deps=ctx.deps, pipeline=pipeline)
-            return self._begin(messages_of(what) if isinstance(what, str) else what, around)
+            return self._begin(conversation((), what) if isinstance(what, str) else what, around)
 
         return agent_tool(self.name, name, description or self._setup.description, timeout, begin)
+
+    async def warm_up(self, *, identity: Identity | None = None) -> None:
+        """Connect to servers, fetch from hubs and make the model's client now, so that the first run need not.
+
+        Each provider is asked once, with a `discover_tools` span that belongs to no run. Connections belong to the
+        event loop in which this is called.
+
+        Args:
+            identity: For whom hubs are asked, where their lists depend on it.
+
+        Raises:
+            DiscoveryError: a provider failed.
+        """
+        await warm_up(self._setup, self._telemetry, identity)
+
+    def warm_up_sync(self, *, identity: Identity | None = None) -> None:
+        """Do as `warm_up` does, for `run_sync`, which has an event loop of its own."""
+        run_in_portal(lambda: self.warm_up(identity=identity))
 
     async def explain(self, tool_name: str, ctx: DiscoveryContext | None = None) -> Explanation:
         """Say why the model is, or is not, offered a tool: who lists it, gates, skills, collisions and the policy.
@@ -384,6 +414,16 @@ class Agent(Generic[OutputT]):
     def _begin(self, what: Sequence[Message] | Resumed, around: Around) -> Run:
         own = self._telemetry
         return begin(self._setup, what, replace(around, pipeline=own) if own is not None else around)
+
+
+def _tools(agent: str, tools: Sequence[Tool | Callable[..., Any]]) -> list[Tool]:
+    if not isinstance(tools, Iterable):
+        raise ConfigError(f"Agent {agent!r}: tools={tools!r} is not a sequence; give a list of tools and functions")
+    items = list(tools)
+    for index, item in enumerate(items):
+        if not isinstance(item, Tool) and not callable(item):
+            raise ConfigError(f"Agent {agent!r}: tools[{index}]={item!r} is not a tool; give a Tool or a function")
+    return [item if isinstance(item, Tool) else tool(item) for item in items]
 
 
 def _checked(agent: str, settings: Settings) -> Settings:

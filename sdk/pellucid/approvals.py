@@ -9,11 +9,12 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import NoneType
 from typing import Final, Literal, Protocol, TypeAlias
 
 import anyio.to_thread
 
-from pellucid.errors import AlreadyResumed, CheckpointError
+from pellucid.errors import AlreadyResumed, CheckpointError, ConfigError
 from pellucid.forks import reset_in_child
 from pellucid.types import JSONObject
 
@@ -56,6 +57,9 @@ class Decision:
         reason: Told to the model if it is denied.
         arguments: What the tool gets instead of what the model sent. They have to fit its schema; the model is told.
         decided_by: Who decided; recorded in telemetry.
+
+    Raises:
+        ConfigError: one of these is of another type; what is not a clear yes approves nothing.
     """
 
     approval_id: str
@@ -63,6 +67,18 @@ class Decision:
     reason: str | None = None
     arguments: JSONObject | None = None
     decided_by: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, kinds, wanted in (
+            ("approval_id", str, "the id of an ApprovalRequest"),
+            ("approved", bool, "True or False"),
+            ("reason", (str, NoneType), "a text, or None"),
+            ("arguments", (dict, NoneType), "a dictionary, or None for what the model sent"),
+            ("decided_by", (str, NoneType), "a text, or None"),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, kinds):
+                raise ConfigError(f"Decision({name}={value!r}): must be {wanted}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,10 +156,7 @@ def settle(
 
 
 def _fault(decision: Decision) -> str | None:
-    """Return what is wrong with a decision; a text such as "false" from a form must not approve of anything."""
-    approved: object = decision.approved
-    if not isinstance(approved, bool):
-        return f"is decided by an object of type {type(approved).__name__}; `approved` has to be True or False"
+    """Return what is wrong with a decision."""
     if decision.arguments is None:
         return None
     if not decision.approved:

@@ -14,6 +14,7 @@ from pellucid.messages import Message
 from pellucid.pausing import prepare
 from pellucid.run import Run, Setup
 from pellucid.telemetry import Listeners, Pipeline
+from pellucid.text import excerpt
 from pellucid.types import JSONObject
 
 Input: TypeAlias = str | Message | Sequence[Message]
@@ -62,6 +63,22 @@ def begin(setup: Setup, what: Sequence[Message] | Resumed, around: Around) -> Ru
     run = _run(setup, kept.conversation, replace(around, identity=around.identity or kept.identity))
     prepare(run, kept, what.decisions, what.claims)
     return run
+
+
+def conversation(history: Iterable[Message], given: Input) -> Sequence[Message]:
+    """Return a history and an input as the messages that a run starts with.
+
+    Raises:
+        ConfigError: one of them is something else.
+    """
+    remedy = "give Message objects, such as result.messages; load_messages() reads what dump_messages() wrote"
+    if isinstance(history, str | Message) or not isinstance(history, Iterable):
+        raise ConfigError(f"history={excerpt(repr(history))} of a run is not a sequence of messages; {remedy}")
+    messages = list(history)
+    for index, message in enumerate(messages):
+        if not isinstance(message, Message):
+            raise ConfigError(f"history[{index}]={excerpt(repr(message))} of a run is not a Message; {remedy}")
+    return [*messages, *messages_of(given)]
 
 
 def messages_of(given: Input) -> Sequence[Message]:

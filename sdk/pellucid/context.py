@@ -230,15 +230,26 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name in ("max_iterations", "parallel_tools", "max_result_bytes"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"Limits({name}={getattr(self, name)!r}): must be at least 1")
-        if self.max_tool_tokens is not None and self.max_tool_tokens < 1:
-            raise ConfigError(f"Limits(max_tool_tokens={self.max_tool_tokens!r}): must be at least 1, or None")
+            self._check(name, int, 1, "must be at least 1")
+        self._check("max_tool_tokens", int, 1, "must be at least 1, or None", is_optional=True)
+        self._check("max_discoveries", int, 0, "must not be negative")
         times = ("deadline", "discovery_timeout", "model_timeout", "tool_timeout", "policy_timeout", "approval_timeout")
-        for name in ("max_discoveries", "max_tool_calls", *times):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise ConfigError(f"Limits({name}={value!r}): must not be negative; use None for no bound")
+        for name in ("max_tool_calls", *times):
+            kinds = int if name == "max_tool_calls" else (int, float)
+            self._check(name, kinds, 0, "must not be negative; use None for no bound", is_optional=True)
+
+    def _check(
+        self, name: str, kinds: type | tuple[type, ...], least: int, remedy: str, *, is_optional: bool = False
+    ) -> None:
+        value: Any = getattr(self, name)
+        if value is None and is_optional:
+            return
+        is_number = isinstance(value, kinds) and not isinstance(value, bool)
+        if not is_number:
+            kind = "a whole number" if kinds is int else "a number of seconds"
+            raise ConfigError(f"Limits({name}={value!r}): must be {kind}{', or None' if is_optional else ''}")
+        if not value >= least:  # so that NaN is refused, too
+            raise ConfigError(f"Limits({name}={value!r}): {remedy}")
 
 
 def propagate(function: Callable[_Params, _Result]) -> Callable[_Params, _Result]:

@@ -37,7 +37,7 @@ from pellucid.events import ToolProgress
 from pellucid.messages import Parts, ToolCall, ToolResult, id_of
 from pellucid.pausing import take
 from pellucid.reliability import Decision, Gate, Reliability, Subject
-from pellucid.results import to_response, with_note
+from pellucid.results import respond, to_response, with_note
 from pellucid.run import Paused, Run, Suspended, Waiting
 from pellucid.telemetry import DISPATCH, Boundary, boundary
 from pellucid.tools.catalog import Catalog
@@ -164,7 +164,7 @@ async def _execute(
                 value = await _guarded(run, b, run.setup.reliability, found, call, known)
             if isinstance(value, Suspended):
                 return replace(_suspended(b, value), note=note)
-            response = to_response(value, run.limits.max_result_bytes)
+            response = await respond(value, run.limits.max_result_bytes)
         except ReliabilityFailFast:
             raise
         except Exception as error:  # noqa: BLE001  (whatever a tool raises is a result for the model)
@@ -217,6 +217,7 @@ def _observed(
     run: Run, binding: Binding | None, call: ToolCall, began: int | None = None, queued: float | None = None
 ) -> Boundary:
     tool = binding.tool if binding is not None else None
+    run.own_tool_calls += 1
     # A name that the model made up is content of its own.
     name = call.name if tool is not None else run.label(call.name[:_LONGEST_NAME]) or semconv.OTHER
     b = boundary(

@@ -31,7 +31,8 @@ The fault of the hub, model or tool itself is always the `__cause__`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import anyio
@@ -380,12 +381,12 @@ def error_type_of(error: BaseException) -> str:
     Built-in exceptions give their bare name, others `module.qualname`; our own give that of their cause
     (OpenTelemetry, "Recording errors": https://opentelemetry.io/docs/specs/semconv/general/recording-errors/).
     """
-    if isinstance(error, PellucidError) and error.error_type:
-        return error.error_type
-    if isinstance(error, TimeoutError):
-        return "timeout"
-    if isinstance(error, PellucidError) and error.__cause__ is not None:
-        return error_type_of(error.__cause__)
+    for each in _causes(error):
+        if isinstance(each, PellucidError) and each.error_type:
+            return each.error_type
+        if isinstance(each, TimeoutError):
+            return "timeout"
+        error = each
     kind = type(error)
     if isinstance(error, PellucidError) or kind.__module__ == "builtins":
         return kind.__name__
@@ -406,9 +407,11 @@ _TOOL_KINDS: Final[Mapping[str, ErrorKind]] = {"timeout": "timeout", "invalid_ar
 
 
 def error_kind_of(error: BaseException) -> ErrorKind:
-    """Return what an error means, as far as its type says; of a group, what its first failure means."""
-    if isinstance(error, BaseExceptionGroup):
-        error = first_of(error)
+    """Return what an error means, as far as its type or its cause says; of a group, what its first failure means."""
+    return next((kind for each in _failures(error) if (kind := _kind_of(each)) != "unknown"), "unknown")
+
+
+def _kind_of(error: BaseException) -> ErrorKind:
     if isinstance(error, ModelError | DiscoveryError | ToolError) and error.error_kind != "unknown":
         return error.error_kind
     if isinstance(error, ToolError) and error.error_type in _TOOL_KINDS:
@@ -417,7 +420,7 @@ def error_kind_of(error: BaseException) -> ErrorKind:
         if isinstance(error, types):
             return kind
     if isinstance(error, PellucidError) and error.__cause__ is not None:
-        return error_kind_of(error.__cause__)
+        return "unknown"
     response = getattr(error, "response", None)  # where HTTP clients keep the answer
     status = getattr(error, "status_code", None) or getattr(response, "status_code", None)
     return kind_of_status(status) if isinstance(status, int) else "unknown"
@@ -425,15 +428,30 @@ def error_kind_of(error: BaseException) -> ErrorKind:
 
 def retry_after_of(error: BaseException) -> float | None:
     """Return the seconds after which whoever failed wants to be asked again, as the error or its cause says."""
-    found: BaseException | None = error
-    while found is not None:
-        if isinstance(found, BaseExceptionGroup):
-            found = first_of(found)
-        seconds = getattr(found, "retry_after", None)
+    for each in _failures(error):
+        seconds = getattr(each, "retry_after", None)
         if isinstance(seconds, int | float) and not isinstance(seconds, bool) and not math.isnan(seconds):
             return max(0.0, float(seconds))
-        found = found.__cause__ if isinstance(found, PellucidError) else None
     return None
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and, as long as these are ours, its causes, which may be a circle."""
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        yield found
+        found = found.__cause__ if isinstance(found, PellucidError) else None
+
+
+def _failures(error: BaseException) -> Iterator[BaseException]:
+    """Yield the causes of an error with the first failure of a group in its place."""
+    for cause in _causes(error):
+        if isinstance(cause, BaseExceptionGroup):
+            yield from _causes(first_of(cause))
+        else:
+            yield cause
 
 
 _STATUSES: Final[Mapping[int, ErrorKind]] = {
@@ -454,15 +472,43 @@ def kind_of_status(status: int) -> ErrorKind:
 
 def describe(error: BaseException) -> str:
     """Return one informative line for `error`, looking into groups and causes where the error itself says nothing."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, BaseExceptionGroup):
-            seen = seen.exceptions[0]
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        if isinstance(found, BaseExceptionGroup):
+            found = found.exceptions[0]
             continue
-        if text := _text(seen):
-            return f"{type(seen).__name__}: {text}"
-        seen = seen.__cause__ or seen.__context__
+        if text := _text(found):
+            return f"{type(found).__name__}: {text}"
+        found = found.__cause__ or found.__context__
     return type(error).__name__
+
+
+def stack_of(error: BaseException) -> str:
+    """Return a traceback with all causes; only the frames if a group contains itself, which Python formats for ever."""
+    if not _contains_itself(error):
+        return "".join(traceback.format_exception(error))
+    return "".join(traceback.format_tb(error.__traceback__)) + describe(error)
+
+
+def _contains_itself(error: BaseException) -> bool:
+    """Say whether a group below this error, or below a cause of it, is met twice."""
+    seen: set[int] = set()
+    pending: list[BaseException | None] = [error]
+    while pending:
+        found = pending.pop()
+        if found is None or (id(found) in seen and not isinstance(found, BaseExceptionGroup)):
+            continue
+        if id(found) in seen:
+            return True
+        seen.add(id(found))
+        pending += (
+            [found.__cause__, found.__context__] if found.__cause__ is not found.__context__ else [found.__cause__]
+        )
+        if isinstance(found, BaseExceptionGroup):
+            pending += found.exceptions
+    return False
 
 
 def _text(error: BaseException) -> str:
@@ -511,13 +557,20 @@ def _passes(error: BaseException) -> bool:
 
 
 def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the first failure inside a group, preferring real failures to cancellations."""
+    """Return the first failure inside a group, preferring real failures to cancellations.
+
+    A group that has nothing but itself in it is what is returned.
+    """
     flat: list[BaseException] = []
+    seen: set[int] = set()
     pending: list[BaseException] = [group]
     while pending:
-        error = pending.pop(0)
+        error = pending.pop()
+        if id(error) in seen:
+            continue
+        seen.add(id(error))
         if isinstance(error, BaseExceptionGroup):
-            pending = [*error.exceptions, *pending]
+            pending.extend(reversed(error.exceptions))
         else:
             flat.append(error)
-    return next((error for error in flat if isinstance(error, Exception)), flat[0])
+    return next((error for error in flat if isinstance(error, Exception)), flat[0] if flat else group)

@@ -13,7 +13,7 @@ from opentelemetry.trace import format_span_id
 
 from pellucid import semconv
 from pellucid.background import OutOfTime, race
-from pellucid.errors import ModelError, ModelTimeout, contained, describe, error_kind_of
+from pellucid.errors import ConfigError, ModelError, ModelTimeout, contained, describe, error_kind_of
 from pellucid.messages import Message, Part, ReasoningPart, TextPart, ToolCall, Usage
 from pellucid.model_stream import Chunks, read_stream
 from pellucid.models import (
@@ -138,6 +138,7 @@ async def _attempt(
         attempt=attempt,
         **request.settings,
     ) as b:
+        run.model_calls += 1
         b.note(finish_reasons=("error",))  # until there is a better one, whatever ends this
         forget = run.recorder.mark()
         _record_request(run, b, request, catalog)
@@ -148,7 +149,7 @@ async def _attempt(
             forget()  # the next attempt has its own input
             if partial:
                 b.record_output(lambda recorder: recorder.answer(_unfinished(partial), "error"))
-            if gate is not None and isinstance(error, Exception):
+            if gate is not None and isinstance(error, Exception) and not isinstance(error, ConfigError):
                 gate.judge(b.span, error=error)
             raise
         response = _priced(run, model, response)
@@ -168,7 +169,7 @@ async def _answer(
         if run.reader is not None:
             return await _streamed(run, b, model, request, partial)
         return _checked(run, model, await race(model.generate, request, within=timeout))
-    except ModelError:
+    except (ModelError, ConfigError):  # a mistake of whoever wrote this, which no other attempt mends
         raise
     except OutOfTime:
         raise ModelTimeout(
@@ -272,6 +273,8 @@ def _record_response(run: Run, b: Boundary, model: Model, response: ModelRespons
     )
     if response.attributes:
         b.attributes(response.attributes)
+    if usage.by_modality:
+        b.attributes({f"gen_ai.usage.{name}": count for name, count in usage.by_modality.items()})
     b.record_output(lambda recorder: recorder.answer(response.message, response.finish_reason))
     _count(run, b, model, response, share)
 

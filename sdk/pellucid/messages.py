@@ -5,6 +5,7 @@ A message is `{"role", "parts": [...]}`; see "Recording content" in the GenAI co
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar
@@ -222,7 +223,11 @@ class Usage:
 
     Cached tokens are part of `input_tokens`, reasoning tokens part of `output_tokens`.
 
-    Attributes: cost: in US dollars; of several calls, the sum of those whose price is known.
+    Attributes:
+        cost: In US dollars; of several calls, the sum of those whose price is known.
+        by_modality: Tokens of one modality, where the vendor tells them apart and there are any, under the names of the
+            conventions without `gen_ai.usage.`: `audio.input_tokens`, `image.output_tokens`,
+            `text.cache_read.input_tokens`.
     """
 
     input_tokens: int | None = None
@@ -231,6 +236,7 @@ class Usage:
     cache_write_input_tokens: int | None = None
     reasoning_output_tokens: int | None = None
     cost: float | None = None
+    by_modality: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -240,6 +246,7 @@ class Usage:
             cache_write_input_tokens=_add(self.cache_write_input_tokens, other.cache_write_input_tokens),
             reasoning_output_tokens=_add(self.reasoning_output_tokens, other.reasoning_output_tokens),
             cost=_add(self.cost, other.cost),
+            by_modality=dict(Counter(self.by_modality) + Counter(other.by_modality)),
         )
 
 

@@ -138,7 +138,9 @@ class Run(Scope):
     Attributes:
         messages: The conversation so far.
         reader: Who reads the run as a stream, if anybody does; the model is asked for a stream then.
-        tool_calls: Calls dispatched so far.
+        model_calls: Attempts to call a model so far.
+        tool_calls: Calls dispatched so far, in nested runs too.
+        own_tool_calls: Those of this run.
         offered: Names of all tools that were ever offered, to tell a removed one from an invented one.
         offering: Digest of the catalogue that was offered last.
         permitted: The catalogue of the last iteration, and what the policy let the model have of it.
@@ -179,12 +181,14 @@ class Run(Scope):
         "limits",
         "may_wait",
         "messages",
+        "model_calls",
         "nested",
         "offered",
         "offering",
         "offers",
         "outer",
         "outer_deadline",
+        "own_tool_calls",
         "paused",
         "permitted",
         "pins",
@@ -232,6 +236,8 @@ class Run(Scope):
         self.paused: Paused | None = None
         self.waits_for: tuple[ApprovalRequest, ...] = ()
         self.tool_calls = 0
+        self.model_calls = 0
+        self.own_tool_calls = 0
         self.offers = Offers(self.limits.max_discoveries, setup.permissions, self.limits.max_tool_tokens)
         self.pins = Pins(self.offers.activation, refuses=setup.pin)
         self.offered: set[str] = set()

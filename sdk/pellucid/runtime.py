@@ -128,7 +128,7 @@ async def _observed(run: Run) -> RunResult[Any]:
         if setup.description and b.records:
             b.note(description=run.label(setup.description))
         entered = enter_scope(run)
-        run.open[run] = partial(withdraw, run, b)  # also if it is left behind
+        run.open[run] = partial(_conclude, run, b)  # also if it is abandoned
         try:
             b.record_input(lambda recorder: recorder.messages(tuple(run.messages)))
             return _finish(run, b, *await _loop(run, b))
@@ -141,9 +141,20 @@ async def _observed(run: Run) -> RunResult[Any]:
                 raise RunCancelled(run.agent, run.signal.reason) from error
             raise
         finally:
-            if run.open.pop(run, None) is not None:
-                withdraw(run, b)
+            _conclude(run, b)
             leave_scope(entered)
+
+
+def _conclude(run: Run, b: Boundary) -> None:
+    """Count the calls of a run that ends, once, and withdraw the approvals that nobody can give any more."""
+    if run.open.pop(run, None) is None:
+        return
+    labels = {semconv.AGENT_NAME: run.agent}
+    if (model := b.noted("model")) is not None:
+        labels[semconv.REQUEST_MODEL] = model
+    run.count(semconv.INFERENCE_CALLS, run.model_calls, labels, b.context)
+    run.count(semconv.TOOL_CALLS, run.own_tool_calls, labels, b.context)
+    withdraw(run, b)
 
 
 async def _loop(run: Run, b: Boundary) -> tuple[Status, str, str]:

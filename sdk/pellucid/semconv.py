@@ -21,6 +21,9 @@ COMPOSE: Final = "compose"
 INFERENCE: Final = "inference"
 DISPATCH: Final = "dispatch"
 
+EXCEPTION_EVENT: Final = "gen_ai.client.operation.exception"
+"""Name of the log record of an exception that ended a model call."""
+
 INVOKE_AGENT: Final = "invoke_agent"
 DISCOVER_TOOLS: Final = "discover_tools"
 COMPOSE_REQUEST: Final = "compose_request"
@@ -70,6 +73,15 @@ USAGE_OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
 USAGE_CACHE_READ_INPUT_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
 USAGE_CACHE_WRITE_INPUT_TOKENS: Final = "gen_ai.usage.cache_write.input_tokens"
 USAGE_REASONING_OUTPUT_TOKENS: Final = "gen_ai.usage.reasoning.output_tokens"
+USAGE_TEXT_INPUT_TOKENS: Final = "gen_ai.usage.text.input_tokens"
+USAGE_TEXT_OUTPUT_TOKENS: Final = "gen_ai.usage.text.output_tokens"
+USAGE_TEXT_CACHE_READ_INPUT_TOKENS: Final = "gen_ai.usage.text.cache_read.input_tokens"
+USAGE_IMAGE_INPUT_TOKENS: Final = "gen_ai.usage.image.input_tokens"
+USAGE_IMAGE_OUTPUT_TOKENS: Final = "gen_ai.usage.image.output_tokens"
+USAGE_IMAGE_CACHE_READ_INPUT_TOKENS: Final = "gen_ai.usage.image.cache_read.input_tokens"
+USAGE_AUDIO_INPUT_TOKENS: Final = "gen_ai.usage.audio.input_tokens"
+USAGE_AUDIO_OUTPUT_TOKENS: Final = "gen_ai.usage.audio.output_tokens"
+USAGE_AUDIO_CACHE_READ_INPUT_TOKENS: Final = "gen_ai.usage.audio.cache_read.input_tokens"
 TOKEN_TYPE: Final = "gen_ai.token.type"  # noqa: S105  (an attribute name)
 TOOL_NAME: Final = "gen_ai.tool.name"
 TOOL_TYPE: Final = "gen_ai.tool.type"
@@ -324,6 +336,23 @@ AGENT_DURATION: Final = Metric(
     description="Duration of a run.",
     attributes=(AGENT_NAME, REQUEST_MODEL, ERROR_TYPE),
     buckets=(0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8, 409.6),
+)
+_CALLS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+INFERENCE_CALLS: Final = Metric(
+    name="gen_ai.invoke_agent.inference_calls",
+    kind="histogram",
+    unit="{inference_call}",
+    description="Model calls of a run, without those of agents that are its tools.",
+    attributes=(AGENT_NAME, REQUEST_MODEL),
+    buckets=_CALLS,
+)
+TOOL_CALLS: Final = Metric(
+    name="gen_ai.invoke_agent.tool_calls",
+    kind="histogram",
+    unit="{tool_call}",
+    description="Tool calls of a run, without those of agents that are its tools and those that a vendor makes.",
+    attributes=(AGENT_NAME, REQUEST_MODEL),
+    buckets=_CALLS,
 )
 RUN_ITERATIONS: Final = Metric(
     name="pellucid.run.iterations",

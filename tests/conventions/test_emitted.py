@@ -82,7 +82,17 @@ async def over_mcp(make_app: Callable[[], Any], *tools: str) -> None:
 
 async def with_openai() -> None:
     """Ask a model of OpenAI."""
-    answer = {**openai_wire.completion({"content": "hi"}), "service_tier": "flex", "system_fingerprint": "fp_1"}
+    counts = {"text_tokens": 9, "image_tokens": 9, "audio_tokens": 9}
+    usage = {
+        **openai_wire.CHAT_USAGE,
+        "prompt_tokens_details": {**counts, "cached_tokens": 20, "cached_tokens_details": counts},
+        "completion_tokens_details": counts,
+    }
+    answer = {
+        **openai_wire.completion({"content": "hi"}, usage=usage),
+        "service_tier": "flex",
+        "system_fingerprint": "fp_1",
+    }
     with vendor_server() as server:
         server.always(lambda asked: answer_json(answer))
         model = OpenAIModel("gpt-x", base_url=f"{server.url}/v1", api_key="key-of-a-reader")

@@ -7,11 +7,26 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from pellucid import Agent, DiscoveryProvider, Limits, PellucidError, ToolCall, ToolError, semconv, tool
+from pellucid import (
+    Agent,
+    DiscoveryError,
+    DiscoveryProvider,
+    Limits,
+    PellucidError,
+    Reliability,
+    Rule,
+    ToolCall,
+    ToolError,
+    retry,
+    semconv,
+    tool,
+)
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from support.runs import attributes, within
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pellucid_exporters.testing import Captured
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
@@ -174,3 +189,56 @@ async def test_a_hundred_faults_of_one_kind_are_one_label(telemetry: Captured) -
     await within(Agent("a", model=ScriptedModel(calls, "x"), tools=[broken]).run("go"))
     assert fault.number == 100
     assert telemetry.histogram(semconv.TOOL_DURATION).count == 100
+
+
+class Ring(ExceptionGroup[Exception]):
+    """A group that is one of its own members."""
+
+    @property
+    def exceptions(self) -> Any:
+        """Contain the group."""
+        return (self,)
+
+
+def own_cause() -> Exception:
+    """Return an error without a text that is its own cause."""
+    error = DiscoveryError.__new__(DiscoveryError)
+    error.__cause__ = error
+    return error
+
+
+def two_in_a_circle() -> Exception:
+    """Return one of two errors without a text, each the cause of the other."""
+    first, second = PellucidError(), PellucidError()
+    first.__cause__, second.__cause__ = second, first
+    return first
+
+
+def deep_group() -> Exception:
+    """Return a group inside of so many groups that no recursion gets there."""
+    error: Exception = OSError("deep down")
+    for _ in range(5000):
+        error = ExceptionGroup("", [error])
+    return error
+
+
+@pytest.mark.parametrize("make", [own_cause, two_in_a_circle, lambda: Ring("", [OSError()]), deep_group])
+async def test_an_error_that_leads_back_to_itself_ends_like_any_other(
+    telemetry: Captured, make: Callable[[], Exception]
+) -> None:
+    """Of a tool, a hub and a model: the run goes on or fails, and the event loop is not held up."""
+
+    @tool
+    async def broken() -> str:
+        """Fail."""
+        raise make()
+
+    rules = Reliability([Rule(when=lambda s: s.error_kind == "cancelled", then=retry(), kind="never")])
+    agent = Agent("a", model=ScriptedModel(ToolCall("broken"), "hi"), tools=[broken], reliability=rules)
+    assert (await within(agent.run("go"), 60)).output == "hi"
+    providers = [DiscoveryProvider(FakeHub(faults=[make()]), id="hub")]
+    with pytest.raises(DiscoveryError):
+        await within(Agent("a", model=ScriptedModel("hi"), providers=providers, reliability=rules).run("go"), 60)
+    with pytest.raises(PellucidError):
+        await within(Agent("a", model=ScriptedModel(make()), reliability=rules).run("go"), 60)
+    assert all(attributes(span).get(semconv.ERROR_TYPE) for span in telemetry.find("execute_tool"))

@@ -295,6 +295,29 @@ def test_disabled_by_the_environment() -> None:
     )
 
 
+def test_values_of_the_environment_that_cannot_work_are_warned_of() -> None:
+    """`configure` logs one line for each, with what would work; right values are not mentioned."""
+    code = (
+        "import logging; logging.basicConfig(format='%(message)s')\n"
+        "from pellucid_exporters import configure\n"
+        "configure('demo').shutdown()"
+    )
+    wrong = {
+        "OTEL_TRACES_EXPORTER": "zipkin",
+        "OTEL_METRICS_EXPORTER": "otlp,statsd",
+        "OTEL_LOGS_EXPORTER": "console",
+        "OTEL_SDK_DISABLED": "maybe",
+        "OTEL_EXPORTER_OTLP_COMPRESSION": "zstd",
+        "PELLUCID_CAPTURE": "most",
+    }
+    right = {"OTEL_TRACES_SAMPLER": "always_on", "OTEL_BSP_SCHEDULE_DELAY": "100"}
+    lines = run_python(code, OTEL_EXPORTER_OTLP_METRICS_ENDPOINT="http://127.0.0.1:9", **wrong, **right).stderr
+    for name in wrong:
+        assert f"the environment variable {name} " in lines
+    assert "use otlp, console, none" in lines
+    assert not [name for name in right if name in lines]
+
+
 def test_grpc_is_loaded_only_when_asked_for() -> None:
     """OTLP over HTTP does not load the gRPC library."""
     code = """if True:

@@ -60,6 +60,7 @@ UNKNOWN: dict[str, Callable[[], Response]] = {
     "404": lambda: Response(status_code=404),
     "404-with-body": lambda: JSONResponse({**error_body(-32001, "Session not found"), "id": None}, 404),
     "server-everything": lambda: JSONResponse(error_body(-32000, "Bad Request: No valid session ID provided"), 400),
+    "typescript-sdk": lambda: JSONResponse({**error_body(-32000, "Bad Request: No session ID"), "id": None}, 400),
     "text": lambda: PlainTextResponse("Invalid session ID", 400),
     "uninitialized": lambda: JSONResponse(error_body(-32000, "Bad Request: Server not initialized"), 400),
     "gone": lambda: Response(status_code=410),

@@ -395,11 +395,36 @@ async def test_an_answer_that_cannot_go_on_is_cut_short() -> None:
             Usage(input_tokens=509, output_tokens=4),
         ),
         ({"promptTokenCount": 9}, Usage(input_tokens=9)),
+        (
+            {
+                "promptTokenCount": 9,
+                "promptTokensDetails": [
+                    {"modality": "TEXT", "tokenCount": 2},
+                    {"modality": "IMAGE", "tokenCount": 3},
+                    {"modality": "VIDEO", "tokenCount": 4},
+                ],
+                "candidatesTokenCount": 5,
+                "candidatesTokensDetails": [{"modality": "AUDIO", "tokenCount": 5}],
+                "cachedContentTokenCount": 3,
+                "cacheTokensDetails": [{"modality": "IMAGE", "tokenCount": 3}],
+            },
+            Usage(
+                input_tokens=9,
+                output_tokens=5,
+                cache_read_input_tokens=3,
+                by_modality={
+                    "text.input_tokens": 2,
+                    "image.input_tokens": 3,
+                    "audio.output_tokens": 5,
+                    "image.cache_read.input_tokens": 3,
+                },
+            ),
+        ),
         ({}, Usage()),
         (None, Usage()),
     ],
 )
-async def test_usage(told: dict[str, int] | None, usage: Usage) -> None:
+async def test_usage(told: dict[str, Any] | None, usage: Usage) -> None:
     """Output counts thoughts, input what is cached and what server tools brought in; unknown is unknown."""
     _, response = await same(
         piece(text("Hi."), finish="STOP", usage=told),

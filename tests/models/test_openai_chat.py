@@ -195,10 +195,34 @@ async def test_stop_with_calls_is_a_tool_call(server: VendorServer, model: OpenA
             },
             Usage(input_tokens=3, output_tokens=14, reasoning_output_tokens=10),
         ),
+        (
+            {
+                "prompt_tokens": 30,
+                "completion_tokens": 12,
+                "prompt_tokens_details": {
+                    "audio_tokens": 10,
+                    "cached_tokens": 5,
+                    "image_tokens": 0,
+                    "cached_tokens_details": {"audio_tokens": 5},
+                },
+                "completion_tokens_details": {"audio_tokens": 8, "text_tokens": 4},
+            },
+            Usage(
+                input_tokens=30,
+                output_tokens=12,
+                cache_read_input_tokens=5,
+                by_modality={
+                    "audio.input_tokens": 10,
+                    "audio.cache_read.input_tokens": 5,
+                    "audio.output_tokens": 8,
+                    "text.output_tokens": 4,
+                },
+            ),
+        ),
         ({"prompt_tokens": None, "completion_tokens": "4", "cost": 1}, Usage()),
         (None, Usage()),
     ],
-    ids=["all", "plain", "DeepSeek", "reasoning apart", "unreadable", "none"],
+    ids=["all", "plain", "DeepSeek", "reasoning apart", "modalities", "unreadable", "none"],
 )
 @pytest.mark.parametrize("stream", [False, True])
 async def test_usage_is_what_the_server_counted(

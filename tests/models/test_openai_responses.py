@@ -192,6 +192,10 @@ async def test_finish_reasons_are_mapped(
             ),
         ),
         ({"input_tokens": 3, "output_tokens": 4}, Usage(input_tokens=3, output_tokens=4)),
+        (
+            {"input_tokens": 3, "output_tokens": 4, "input_tokens_details": {"image_tokens": 2, "text_tokens": 1}},
+            Usage(input_tokens=3, output_tokens=4, by_modality={"image.input_tokens": 2, "text.input_tokens": 1}),
+        ),
         (None, Usage()),
     ],
 )

@@ -53,7 +53,7 @@ async def add(a: int, b: int) -> int:
 ADD = ToolCall("add", {"a": 1, "b": 2})
 
 
-def answer(text: str | ToolCall, **usage: int | None) -> ModelResponse:
+def answer(text: str | ToolCall, **usage: Any) -> ModelResponse:
     """Return a response with usage."""
     message = Message("assistant", text if isinstance(text, str) else [text])
     return ModelResponse(

@@ -14,7 +14,6 @@ from pellucid import (
     AlreadyResumed,
     CancelToken,
     CheckpointError,
-    Decision,
     Limits,
     PolicyHalt,
     ReliabilityFailFast,
@@ -232,16 +231,6 @@ async def test_changed_arguments_that_are_no_json_are_refused_before_anything_ru
     assert ran == []
     await within(shop("done").resume(passed_on(waits.checkpoint), decisions=decide(waits, True)))
     assert ran == [1]
-
-
-@pytest.mark.parametrize("answer", ["false", "no", 1, None])
-async def test_only_true_approves(answer: Any) -> None:
-    """A text from a form, such as "false", is no yes."""
-    waits = await within(shop(REFUND).run("x"))
-    decision = Decision(waits.approvals[0].approval_id, answer)
-    with pytest.raises(CheckpointError, match="`approved` has to be True or False"):
-        await within(shop().resume(passed_on(waits.checkpoint), decisions=[decision]))
-    assert ran == []
 
 
 async def test_the_model_is_not_told_that_a_refused_call_was_run() -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
+import pydantic
 import pytest
 
 from pellucid import (
@@ -259,9 +260,11 @@ async def test_a_circular_result_is_an_error() -> None:
     assert result.is_error
 
 
-@pytest.mark.parametrize("value", ["x" * 50_000_000, ["x" * 50_000_000]])
-async def test_a_result_of_50_megabytes_is_cut(telemetry: Captured, value: object) -> None:
-    """The model reads the beginning and how much is missing; what is recorded is small, too."""
+@pytest.mark.parametrize(
+    ("value", "size"), [("x" * 50_000_000, "50,000,000"), (["x" * 50_000_000], "over 262,144")], ids=["text", "data"]
+)
+async def test_a_result_of_50_megabytes_is_cut(telemetry: Captured, value: object, size: str) -> None:
+    """The model reads the beginning and how much there is at least; what is recorded is small, too."""
 
     async def big(arguments: Any, ctx: ToolContext) -> object:
         return value
@@ -269,9 +272,34 @@ async def test_a_result_of_50_megabytes_is_cut(telemetry: Captured, value: objec
     [result] = await call(ToolCall("t"), tools=[named("t", big)])
     assert not result.is_error
     assert len(str(result.response)) < 300_000
-    assert "[cut: 50,000,0" in str(result.response)
+    assert f"[cut: {size} bytes in all" in str(result.response)
     assert len(attributes(telemetry.span("execute_tool"))[semconv.TOOL_CALL_RESULT]) <= 32 * 1024
     assert ending(telemetry.span("execute_tool")) == COMPLETED
+
+
+@pytest.mark.parametrize(("count", "written"), [(3, 3), (20, 20), (2000, 60)], ids=["small", "large", "too large"])
+async def test_a_large_result_is_written_in_a_thread_and_no_further_than_it_is_read(count: int, written: int) -> None:
+    """A small one stays on the event loop, where it costs least; of one that is cut the rest is never serialised."""
+    threads: list[int] = []
+
+    class Row(pydantic.BaseModel):
+        text: str = "x" * 5000
+
+        @pydantic.field_serializer("text")
+        def note(self, text: str) -> str:
+            threads.append(threading.get_ident())
+            return text
+
+    rows = [Row() for _ in range(count)]
+
+    async def give(arguments: Any, ctx: ToolContext) -> object:
+        return {"rows": rows}
+
+    [result] = await call(ToolCall("t"), tools=[named("t", give)])
+    assert not result.is_error
+    assert str(result.response).count("text") == min(count, 53)
+    assert (threading.get_ident() in threads) is (count == 3)
+    assert len(threads) <= 2 * written  # once to see how long it is, once as data
 
 
 @pytest.mark.parametrize(

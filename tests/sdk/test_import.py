@@ -20,6 +20,11 @@ HEAVY = (
     "rich",
     "trio",
     "structlog",
+    "openai",
+    "anthropic",
+    "google",
+    "genai_prices",
+    "httpx2",
 )
 
 

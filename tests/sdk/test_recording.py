@@ -146,6 +146,23 @@ def test_depth_and_items_are_bounded() -> None:
     assert recorded.size == size(recorded.json) + 5
 
 
+@pytest.mark.parametrize(
+    "value", [["x" * 900] * 1000, {f"k{n}": [["x" * 9] * 100] for n in range(1000)}, [[0] * 1000] * 1000]
+)
+def test_no_more_of_a_value_is_read_than_can_be_recorded(value: Any) -> None:
+    """Redactors see up to twice the bytes that are recorded; the rest is left out and counted."""
+    seen = []
+
+    def note(path: Any, leaf: Any) -> Any:
+        seen.append(len(str(leaf)) + 2)
+        return leaf
+
+    recorded = Recorder(CapturePolicy(redactors=(note,), max_bytes=1024)).value(value)
+    assert sum(seen) < 4096
+    assert recorded.size > len(value) / 2
+    assert size(recorded.json) <= 1024
+
+
 def test_a_long_list_says_how_much_of_it_is_left_out() -> None:
     """Whole items are kept from the front; the others are counted."""
     recorded = Recorder(SMALL).value(["x" * 50] * 10)

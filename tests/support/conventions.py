@@ -185,6 +185,7 @@ _CLIENT = _gen_ai("operation.name", "provider.name")
 _OF_CLIENT = _ADDRESS | _gen_ai("request.model", "response.model")
 _ERROR = frozenset({"error.type"})
 
+_CALLS = (1, 2, 4, 8, 16, 32, 64, 128)
 _MCP_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 _MCP = frozenset(
     {"mcp.protocol.version", "network.transport", "network.protocol.name", "network.protocol.version"}
@@ -211,6 +212,12 @@ METRICS: Final[Mapping[str, MetricFacts]] = {
     ),
     "gen_ai.client.token.usage": MetricFacts(
         unit="{token}", bounds=_TOKENS, required=_CLIENT | {"gen_ai.token.type"}, allowed=_OF_CLIENT
+    ),
+    "gen_ai.invoke_agent.inference_calls": MetricFacts(
+        unit="{inference_call}", bounds=_CALLS, required=frozenset(), allowed=_gen_ai("agent.name", "request.model")
+    ),
+    "gen_ai.invoke_agent.tool_calls": MetricFacts(
+        unit="{tool_call}", bounds=_CALLS, required=frozenset(), allowed=_gen_ai("agent.name", "request.model")
     ),
     "gen_ai.execute_tool.duration": MetricFacts(
         unit="s",

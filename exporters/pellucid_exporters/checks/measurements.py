@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from pellucid import semconv
@@ -26,6 +26,8 @@ PHASE_OF: Final[Mapping[str, str]] = {
     semconv.PROMPT_CACHE_SHARE.name: semconv.INFERENCE,
     semconv.COST.name: semconv.INFERENCE,
     semconv.RUN_ITERATIONS.name: semconv.RUN,
+    semconv.INFERENCE_CALLS.name: semconv.RUN,
+    semconv.TOOL_CALLS.name: semconv.RUN,
     semconv.APPROVAL_WAIT.name: semconv.DISPATCH,
     semconv.DISCOVERY_OVER_OBJECTIVE.name: semconv.DISCOVERY,
 }
@@ -33,7 +35,7 @@ DERIVED: Final = (
     *(phase.duration for phase in PHASES.values()),
     semconv.TOKEN_USAGE, semconv.TIME_TO_FIRST_CHUNK, semconv.RUN_ITERATIONS, semconv.CATALOG_CHANGES,
     semconv.PROMPT_CACHE_SHARE, semconv.COST, semconv.RELIABILITY_DECISIONS, semconv.APPROVAL_PENDING,
-    semconv.APPROVAL_WAIT, semconv.DISCOVERY_OVER_OBJECTIVE,
+    semconv.APPROVAL_WAIT, semconv.DISCOVERY_OVER_OBJECTIVE, semconv.INFERENCE_CALLS, semconv.TOOL_CALLS,
 )  # fmt: skip
 """Metrics that can be worked out from spans."""
 OPERATIONS: Final[Mapping[str, str]] = {
@@ -99,8 +101,6 @@ def _exemplar(where: str, exemplar: Any, name: str, observed: Observed) -> Itera
     seen = observed.by_id.get(exemplar.span_id)
     if seen is None or seen.trace != exemplar.trace_id:
         yield f"{where} has an exemplar of a span that was not exported: {exemplar.span_id}"
-    elif name == semconv.MCP_OPERATION_DURATION.name and seen.phase.name not in (semconv.DISCOVERY, semconv.DISPATCH):
-        yield f"{where} has an exemplar that leads to {seen}, which makes no MCP requests"
     elif name in PHASE_OF and seen.phase.name != PHASE_OF[name]:
         yield f"{where} has an exemplar that leads to {seen}"
     elif name == seen.phase.duration.name and not math.isclose(exemplar.value, seen.seconds, rel_tol=1e-9):
@@ -114,6 +114,9 @@ def _expected(observed: Observed) -> Expected:
         for point in observed.points
         if point.name == semconv.DISCOVERY_OBJECTIVE.name
     }
+    for run in observed.runs:
+        for metric, of_run, value in _calls(observed.by_run[run]):
+            expected[metric.name][of_run].append(value)
     for seen in observed.phases:
         for metric, extra, value in (*_measured(seen), *_decided(seen), *_judged(seen, objectives)):
             source = {**_labelled(seen), **extra}
@@ -139,6 +142,16 @@ def _measured(seen: Seen) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], f
     yield from _approvals(seen)
     if attributes.get(semconv.CATALOG_CHANGED):
         yield semconv.CATALOG_CHANGES, {}, 1
+
+
+def _calls(of_run: Sequence[Seen]) -> Iterator[tuple[semconv.Metric, Labels, float]]:
+    """Return how many calls a run made, if it has ended."""
+    phases = Counter(seen.phase.name for seen in of_run)
+    for seen in of_run:
+        if seen.phase.name == semconv.RUN:
+            for metric, phase in ((semconv.INFERENCE_CALLS, semconv.INFERENCE), (semconv.TOOL_CALLS, semconv.DISPATCH)):
+                labels = {name: seen.attributes[name] for name in metric.attributes if name in seen.attributes}
+                yield metric, frozenset(labels.items()), phases[phase]
 
 
 def _approvals(seen: Seen) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], float]]:

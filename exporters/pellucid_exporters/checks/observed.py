@@ -108,7 +108,7 @@ class Observed:
             ends=ends,
             points=captured.metrics,
             events=list(captured.events),
-            logs=list(captured.logs),
+            logs=[line for line in captured.logs if line["event"] != semconv.EXCEPTION_EVENT],
             policy=(captured.capture or CapturePolicy.from_environment()).within_attribute_limit(),
         )
 

@@ -165,7 +165,7 @@ class Connection:
             with exchange.observed():
                 result = await send(client)
         except MCPError as error:
-            if error.code != CONNECTION_CLOSED:
+            if error.code != CONNECTION_CLOSED or exchange.status is not None:
                 raise self._refused(error, exchange) from error
             cause: Exception = error
         except (anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
@@ -205,7 +205,9 @@ class Connection:
 
     def explain(self, error: BaseException) -> str:
         """Return what is known of a failure to connect."""
-        return self._with_words(f"the server {error}" if isinstance(error, Refused) else describe(error))
+        if isinstance(error, Refused):
+            return self._with_words(f"the server {error}")
+        return self._with_words(str(error) if isinstance(error, ServerGone) else describe(error))
 
     def _close(self) -> None:
         self.retire()
@@ -276,9 +278,10 @@ class Connection:
         """Return the failure to open as what the server answered, if it did."""
         if self._settled.is_set() or not isinstance(error, MCPError):
             return error
-        refused = Refused(error, self._opening)
-        refused.__cause__ = error
-        return refused
+        is_answer = error.code != CONNECTION_CLOSED or self._opening.status is not None
+        named = Refused(error, self._opening) if is_answer else ServerGone("the server closed the connection")
+        named.__cause__ = error
+        return named
 
     async def _connect(self, stack: AsyncExitStack, parent: otel_context.Context) -> Client:
         token = otel_context.attach(parent)

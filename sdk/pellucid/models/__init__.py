@@ -14,7 +14,7 @@ from pellucid.models.base import (
     require_model,
 )
 from pellucid.models.fallback import FallbackModel, candidates, falls_back, told
-from pellucid.models.prices import Price, Prices, PriceTable, PublishedPrices
+from pellucid.models.prices import Price, Prices, PriceTable, PublishedPrices, load_prices
 from pellucid.models.resolve import ADAPTERS, adapter, resolve
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ __all__ = [
     "candidates",
     "closable",
     "falls_back",
+    "load_prices",
     "require_model",
     "resolve",
     "told",

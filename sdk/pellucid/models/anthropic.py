@@ -165,6 +165,11 @@ class AnthropicModel:
             yield ModelDelta("text", unsaid)
         yield whole
 
+    async def warm_up(self) -> None:
+        """Make the client of this event loop."""
+        if self._given is None:
+            self._clients.get()
+
     async def aclose(self) -> None:
         """Close the connections of this event loop; a client that was given stays open."""
         if self._given is None:

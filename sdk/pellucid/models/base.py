@@ -106,7 +106,8 @@ class Model(Protocol):
         provider_name: Value of `gen_ai.provider.name`, such as `openai` or `anthropic`.
 
     Optional: `server_address` and `server_port`, for telemetry; `native_output = True` if the model takes
-    `ModelRequest.output` to the vendor (otherwise the schema is put into the instructions); `aclose()`.
+    `ModelRequest.output` to the vendor (otherwise the schema is put into the instructions); `async warm_up()`, which
+    makes what the first request needs; `aclose()`.
     """
 
     @property

@@ -81,6 +81,8 @@ class FallbackModel:
         for model in self.models:
             try:
                 return await model.generate(request)
+            except ConfigError:
+                raise
             except Exception as error:  # noqa: BLE001  (raised when no model is left)
                 failures.append(_named(model, error))
                 if not self.falls_back(failures[-1]):
@@ -97,6 +99,8 @@ class FallbackModel:
                     async for item in items:
                         begun = True
                         yield item
+            except ConfigError:
+                raise
             except Exception as error:  # noqa: BLE001  (raised when no model is left)
                 failures.append(_named(model, error))
                 if begun or not self.falls_back(failures[-1]):

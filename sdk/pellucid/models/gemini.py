@@ -77,6 +77,8 @@ class GeminiModel:
             base_url = base_url or os.environ.get("GOOGLE_GEMINI_BASE_URL") or _BASE_URL
             self._key = key = _key(name, api_key)
             limits, url = httpx2.Timeout(timeout), base_url
+            for kind in (types.GenerateContentConfig, types.GenerateContentResponse):
+                kind.model_rebuild()  # now, because it takes 0.1 s, in which an event loop would stand still
             self._connections = Clients(lambda: Connection(api_key=key, base_url=url, timeout=limits))
         self.server_address, self.server_port = server_at(base_url or _BASE_URL, asked_by=repr(self))
         is_vertex = client is not None and client.vertexai
@@ -121,6 +123,11 @@ class GeminiModel:
             if (token := answer.next_token()) is None:
                 break
         yield answer.response()
+
+    async def warm_up(self) -> None:
+        """Make the connections of this event loop."""
+        if self._given is None:
+            self._connections.get()
 
     async def aclose(self) -> None:
         """Close the connections of this event loop, unless the client was given."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from google.genai import types
@@ -226,8 +227,23 @@ def _usage(told: types.GenerateContentResponseUsageMetadata) -> Usage:
         output_tokens=told.candidates_token_count,
         cache_read_input_tokens=told.cached_content_token_count,
         reasoning_output_tokens=told.thoughts_token_count,
+        by_modality={
+            **_by_modality("input_tokens", told.prompt_tokens_details),
+            **_by_modality("output_tokens", told.candidates_tokens_details),
+            **_by_modality("cache_read.input_tokens", told.cache_tokens_details),
+        },
     )
     return own + Usage(input_tokens=told.tool_use_prompt_token_count, output_tokens=told.thoughts_token_count)
+
+
+def _by_modality(kind: str, counts: Sequence[types.ModalityTokenCount] | None) -> dict[str, int]:
+    """Return the tokens of each modality that the conventions have a name for."""
+    known = {types.MediaModality.TEXT: "text", types.MediaModality.IMAGE: "image", types.MediaModality.AUDIO: "audio"}
+    found: Counter[str] = Counter()
+    for each in counts or ():
+        if each.modality in known:
+            found[f"{known[each.modality]}.{kind}"] += each.token_count or 0
+    return dict(+found)
 
 
 def _blob(blob: types.Blob, vendor: dict[str, Mapping[str, Any]] | None) -> BlobPart:

@@ -148,6 +148,11 @@ class OpenAIModel:
         known = {name: value for name, value in attributes.items() if value and isinstance(value, str)}
         return replace(response, attributes=known)
 
+    async def warm_up(self) -> None:
+        """Make the client of this event loop."""
+        if self._given is None:
+            self._clients.get()
+
     async def aclose(self) -> None:
         """Close the connections of this event loop; a client that was given stays open."""
         if self._given is None:

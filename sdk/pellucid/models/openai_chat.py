@@ -27,6 +27,7 @@ from pellucid.models.openai_content import (
     ReportedError,
     arguments_of,
     arguments_text,
+    by_modality,
     data_url,
     file_name,
     members,
@@ -299,6 +300,11 @@ class ChatCompletions:
             cache_write_input_tokens=tokens(read.get("cache_write_tokens")),
             reasoning_output_tokens=thought,
             cost=float(cost) if isinstance(cost, int | float) else None,
+            by_modality={
+                **by_modality("input_tokens", read),
+                **by_modality("output_tokens", written),
+                **by_modality("cache_read.input_tokens", members(read.get("cached_tokens_details"))),
+            },
         )
 
 

@@ -139,6 +139,14 @@ def tokens(value: JSONValue) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+def by_modality(kind: str, details: Mapping[str, Any]) -> dict[str, int]:
+    """Return the tokens of each modality in the details of a usage; `kind` is such as `input_tokens`."""
+    counts = {
+        f"{modality}.{kind}": tokens(details.get(f"{modality}_tokens")) for modality in ("text", "image", "audio")
+    }
+    return {name: count for name, count in counts.items() if count}
+
+
 def merged(body: JSONObject, extra: Mapping[str, Any]) -> JSONObject:
     """Return a request's body with further members; an object in both has the members of both."""
     both = {name: {**body[name], **value} for name, value in extra.items() if _are_objects(body.get(name), value)}

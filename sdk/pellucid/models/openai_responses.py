@@ -28,6 +28,7 @@ from pellucid.models.openai_content import (
     ReportedError,
     arguments_of,
     arguments_text,
+    by_modality,
     data_url,
     file_name,
     members,
@@ -330,10 +331,16 @@ def _finish(answer: JSONObject) -> FinishReason:
 
 def _usage(usage: Mapping[str, Any]) -> Usage:
     read = members(usage.get("input_tokens_details"))
+    written = members(usage.get("output_tokens_details"))
     return Usage(
         input_tokens=tokens(usage.get("input_tokens")),
         output_tokens=tokens(usage.get("output_tokens")),
         cache_read_input_tokens=tokens(read.get("cached_tokens")),
         cache_write_input_tokens=tokens(read.get("cache_write_tokens")),
-        reasoning_output_tokens=tokens(members(usage.get("output_tokens_details")).get("reasoning_tokens")),
+        reasoning_output_tokens=tokens(written.get("reasoning_tokens")),
+        by_modality={
+            **by_modality("input_tokens", read),
+            **by_modality("output_tokens", written),
+            **by_modality("cache_read.input_tokens", members(read.get("cached_tokens_details"))),
+        },
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, Final, Protocol
@@ -49,6 +49,14 @@ class Prices(Protocol):
         ...
 
 
+def load_prices(prices: Prices, models: Iterable[tuple[str, str]]) -> None:
+    """Let prices load what they need for models, given by provider and name, if they have a method `load` for it."""
+    load = getattr(prices, "load", None)
+    if load is not None:
+        for provider_name, model in models:
+            load(provider_name, model)
+
+
 class PublishedPrices:
     """The vendors' published prices of today, from the `genai-prices` package; no network is used.
 
@@ -69,13 +77,17 @@ class PublishedPrices:
             dollars = calculate(publisher, asked, usage)
         return dollars
 
+    def load(self, provider_name: str, model: str) -> None:
+        """Load the package if it has prices of this vendor; that takes 0.1 s, which an event loop should not."""
+        self(provider_name, model, Usage(input_tokens=0, output_tokens=0))
+
     def __repr__(self) -> str:
         return "PublishedPrices()"
 
 
 @cache
 def _calculator() -> Callable[[str, str, Usage], float | None] | None:
-    """Return the package's calculation; loading it takes 0.1 s, which runs without prices need not pay."""
+    """Return the package's calculation; loading it takes 0.1 s, which agents without prices need not pay."""
     try:
         import genai_prices
     except ImportError:
@@ -161,6 +173,11 @@ class PriceTable:
                 raise ConfigError(f"PriceTable: {price!r} for {name!r} is no Price(input=..., output=...)")
         self._table = dict(table)
         self._otherwise = otherwise if otherwise is not None else PublishedPrices()
+
+    def load(self, provider_name: str, model: str) -> None:
+        """Load what is asked about models that are not in the table, if this is one."""
+        if f"{provider_name}:{model}" not in self._table and model not in self._table:
+            load_prices(self._otherwise, [(provider_name, model)])
 
     def __call__(self, provider_name: str, model: str, usage: Usage, asked: str | None = None, /) -> float | None:
         """Return US dollars, or `None` if they are not known."""

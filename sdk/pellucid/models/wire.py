@@ -32,7 +32,7 @@ _PORTS: Final[Mapping[str, int]] = {"https": 443, "http": 80}
 
 @cache
 def trusted() -> ssl.SSLContext:
-    """Return whom to trust, for all clients: to load that takes 20 ms, in which an event loop stands still."""
+    """Return whom to trust, for all clients."""
     return httpx2.create_ssl_context()
 
 
@@ -52,6 +52,7 @@ class Clients(Generic[_AnyClient]):
 
     def __init__(self, make: Callable[[], _AnyClient]) -> None:
         self._make = make
+        trusted()  # now, because what it loads and reads takes 0.2 s, in which an event loop would stand still
         self._lock = threading.Lock()
         reset_in_child(self, _lock=threading.Lock)
         self._clients: WeakKeyDictionary[Any, _AnyClient] = WeakKeyDictionary()

@@ -233,6 +233,7 @@ class Gate:
             except Exception as failure:  # noqa: BLE001  (raised below, unless a rule knows better)
                 error = failure
             decision, kind = self.taken or (None, "")
+            self.taken = None  # the next attempt may end in a way that is not judged
             if decision is None:
                 goes_on = error is not None and otherwise(error)
             elif decision.then == "fail_fast":

@@ -14,7 +14,6 @@ not.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import TracebackType
@@ -26,7 +25,7 @@ from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, StatusCode,
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
-from pellucid.errors import RunCancelled, contained, error_type_of, is_exit
+from pellucid.errors import RunCancelled, contained, error_type_of, is_exit, stack_of
 from pellucid.events import Event
 from pellucid.telemetry.content import Content, Record
 from pellucid.telemetry.phases import PAYLOADS, Phase
@@ -189,8 +188,9 @@ class Boundary:
         end = self._scope.now()
         outcome, error_type = self._judge(error)
         text = self._scope.text_of(error) if error is not None and error_type else None
+        described = self._described(error, text) if isinstance(error, Exception) and text is not None else None
         try:
-            self._end_span(end, outcome, error_type, text, error)
+            self._end_span(end, outcome, error_type, text, described)
         except Exception as fault:  # noqa: BLE001  (span processors are the application's)
             self._scope.fault("span", fault)
         try:
@@ -206,6 +206,10 @@ class Boundary:
             self._emit(event, ended)
         if self._scope.lines.wanted(_LEVELS[outcome]):
             self._log(event.name if event is not None else f"{self._phase.operation}.{outcome}", outcome, end)
+        if described is not None and self._phase.exception is not None:
+            self._scope.lines.sink(
+                "warning", self._phase.exception, {**self._ids(), **described}, end, self._scope.fault
+            )
 
     def _judge(self, error: BaseException | None) -> tuple[str, str | None]:
         """Return the outcome and `error.type`."""
@@ -221,7 +225,12 @@ class Boundary:
         return (semconv.TIMEOUT if error_type == semconv.TIMEOUT else semconv.FAILED), error_type
 
     def _end_span(
-        self, end: int, outcome: str, error_type: str | None, text: str | None, error: BaseException | None
+        self,
+        end: int,
+        outcome: str,
+        error_type: str | None,
+        text: str | None,
+        described: Mapping[str, AttributeValue] | None,
     ) -> None:
         span = self.span
         try:
@@ -233,17 +242,20 @@ class Boundary:
                     attributes[semconv.ERROR_TYPE] = error_type
                     span.set_status(StatusCode.ERROR, text)
                 span.set_attributes(attributes)
-                if error_type and isinstance(error, Exception) and text is not None:
-                    span.add_event("exception", self._exception(error, text), timestamp=end)
+                if described is not None:
+                    span.add_event("exception", described, timestamp=end)
         finally:
             span.end(end_time=end)
 
-    def _exception(self, error: Exception, text: str) -> dict[str, AttributeValue]:
-        stack = self._scope.recorder.text("".join(traceback.format_exception(error)), MAX_STACK)
+    def _described(self, error: Exception, text: str) -> dict[str, AttributeValue] | None:
+        """Return the attributes of an exception; None if the stack trace cannot be redacted, which is counted."""
+        stack = self._scope.text(stack_of(error), MAX_STACK)
+        if stack is None:
+            return None
         return {
             "exception.type": f"{type(error).__module__}.{type(error).__qualname__}",
             "exception.message": text,
-            "exception.stacktrace": stack or "",
+            "exception.stacktrace": stack,
         }
 
     def _measure(self, end: int, error_type: str | None) -> None:
@@ -263,19 +275,22 @@ class Boundary:
             instruments[phase.late.name].add(late, labels, context=self.context)
 
     def _log(self, event: str, outcome: str, end: int) -> None:
-        scope = self._scope
-        span = self.span.get_span_context()
-        fields: dict[str, Any] = {
+        fields = self._ids()
+        for name in (*self._phase.logged, *_ALWAYS_LOGGED):
+            if (value := self._notes.get(name)) is not None:
+                fields[name] = value
+        self._scope.lines.write(_LEVELS[outcome], event, fields, end, self._scope.fault)
+
+    def _ids(self) -> dict[str, Any]:
+        """Return the fields that all log records of this boundary have."""
+        scope, span = self._scope, self.span.get_span_context()
+        return {
             "agent": scope.agent,
             "run_id": scope.run_id,
             "iteration": scope.iteration,
             "trace_id": format_trace_id(span.trace_id),
             "span_id": format_span_id(span.span_id),
         }
-        for name in (*self._phase.logged, *_ALWAYS_LOGGED):
-            if (value := self._notes.get(name)) is not None:
-                fields[name] = value
-        scope.lines.write(_LEVELS[outcome], event, fields, end, scope.fault)
 
     def _emit(self, event: type[Event], notes: Mapping[str, Any]) -> None:
         if self._scope.heard(event.name):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias, get_args
 
 from pellucid.errors import ConfigError
+from pellucid.telemetry.names import names_secret
 from pellucid.telemetry.shapes import find_secrets
 from pellucid.types import JSONValue
 
@@ -26,24 +26,11 @@ LEAST_BYTES: Final = 256
 _LENGTH_LIMITS: Final = ("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT")
 """The limit of spans comes before the general one."""
 
-_SECRET_KEY = re.compile(
-    r"""
-    (?:^|[_-])
-    (?:
-        (?:pass(?:word|wd|phrase)|pwd|secret|authorization|credential|cookie|(?:api|access|private|signing)[_-]?key)s?
-        (?:[_-]|$)
-      | (?:token|bearer)$
-    )
-    """,
-    re.VERBOSE | re.IGNORECASE,
-)
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-
 
 def mask_secret_keys(path: Sequence[str], value: JSONValue) -> JSONValue:
     """Mask whatever lies under a key that names a secret: `password`, `api_key`, `accessToken`, ...."""
     for key in path:
-        if _is_secret(key):
+        if names_secret(key):
             return MASK
     return value
 
@@ -60,21 +47,15 @@ def mask_key(key: str) -> str:
 
 
 def _mask_text(text: str) -> str:
-    for start, end in reversed(find_secrets(text)):
-        text = text[:start] + MASK + text[end:]
-    return text
-
-
-_known_keys: dict[str, bool] = {}
-
-
-def _is_secret(key: str) -> bool:
-    found = _known_keys.get(key)
-    if found is None:
-        if len(_known_keys) > 4096:  # noqa: PLR2004  (a bound against keys that models and hubs invent)
-            _known_keys.clear()
-        found = _known_keys[key] = _SECRET_KEY.search(_CAMEL.sub("_", key)) is not None
-    return found
+    found = find_secrets(text)
+    if not found:
+        return text
+    pieces: list[str] = []
+    end = 0
+    for start, stop in found:
+        pieces += text[end:start], MASK
+        end = stop
+    return "".join([*pieces, text[end:]])
 
 
 DEFAULT_REDACTORS: Final[tuple[Redactor, ...]] = (mask_secret_keys, mask_secret_shapes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, get_args
 
@@ -11,6 +11,7 @@ from pydantic_core import PydanticSerializationError, to_json, to_jsonable_pytho
 
 from pellucid.messages import Role
 from pellucid.telemetry.capture import Redactor, mask_key, mask_secret_shapes
+from pellucid.telemetry.names import names_secret
 from pellucid.types import JSONValue
 
 MAX_DEPTH = 32
@@ -35,6 +36,18 @@ _SHORTER = (
 )  # fmt: skip
 """Lengths of texts and lists, and depths, to which what is too big is cut. The parts of a message are at depth 2."""
 
+READ = 2
+"""How many times the bytes that are recorded of a value are read of it at most; what comes after that is left out."""
+
+LEAF = 2
+"""Characters that a leaf and what separates it from the next one take at least."""
+
+LEFT_OUT = "[left out]"
+
+_NAME_KEYS = ("name", "key", "header", "field")
+_VALUE_KEYS = frozenset({"value", "val"})
+"""Keys of an object that has the name of a value beside the value."""
+
 _LEAVES = (str, bool, int, float, type(None))
 
 
@@ -45,17 +58,22 @@ class Cleaner:
         removed: Characters and items that were left out.
     """
 
-    __slots__ = ("_masks_keys", "_max_text", "_redactors", "removed")
+    __slots__ = ("_left", "_masks_keys", "_max_text", "_redactors", "removed")
 
     def __init__(self, redactors: Sequence[Redactor], max_bytes: int) -> None:
         self._redactors = redactors
         self._masks_keys = mask_secret_shapes in redactors
         self._max_text = max_bytes // 2
+        self._left = READ * max_bytes
         self.removed = 0
 
     def clean(self, value: Any, path: tuple[str, ...] = (), depth: int = 0) -> JSONValue:
         """Return `value`, which `path` leads to, as JSON-able data."""
+        if self._left <= 0:
+            self.removed += 1
+            return LEFT_OUT
         if type(value) is str and len(value) <= self._max_text:  # most of what there is, hence first
+            self._left -= len(value) + LEAF
             for redact in self._redactors:
                 value = redact(path, value)
             return value
@@ -63,29 +81,53 @@ class Cleaner:
             return self._leaf(value, path)
         if depth == MAX_DEPTH:
             return "[nested too deeply]"
-        if isinstance(value, dict):
+        self._left -= LEAF
+        if isinstance(value, Mapping):
             return self._object(value, path, depth + 1)
         if isinstance(value, (set, frozenset)):
             value = sorted(value, key=repr)  # in an order that is the same every time
-        if isinstance(value, (list, tuple)):
-            return [self.clean(item, path, depth + 1) for item in self._first(value)]
-        return self.clean(dict(value) if isinstance(value, Mapping) else _jsonable(value), path, depth + 1)
+        is_list = isinstance(value, (list, tuple))
+        return self._list(value, path, depth + 1) if is_list else self.clean(_jsonable(value), path, depth + 1)
 
-    def _object(self, value: dict[Any, Any], path: tuple[str, ...], depth: int) -> JSONValue:
+    def _object(self, value: Mapping[Any, Any], path: tuple[str, ...], depth: int) -> JSONValue:
         found: dict[str, JSONValue] = {}
-        for key, item in self._first(value.items()):
+        called = _called(value)
+        for key, item in islice(value.items(), MAX_ITEMS):
+            if self._left <= 0:
+                break
             name = self._key(key)
             if name in found:  # of keys that were masked or cut, or 1 beside "1"
                 name = f"{name} ({len(found)})"
-            found[name] = self.clean(item, (*path, name), depth)
+            where = (*path, called, name) if called and name in _VALUE_KEYS else (*path, name)
+            found[name] = self.clean(item, where, depth)
+            self._left -= len(name)
+        self.removed += len(value) - len(found)
+        return found
+
+    def _list(self, value: Sequence[Any], path: tuple[str, ...], depth: int) -> JSONValue:
+        found: list[JSONValue] = []
+        before = None
+        for item in islice(value, MAX_ITEMS):
+            if self._left <= 0:
+                break
+            if _is_pair(item):
+                found.append([self.clean(item[0], path, depth + 1), self.clean(item[1], (*path, item[0]), depth + 1)])
+            elif isinstance(before, str) and before.startswith("-") and names_secret(before):
+                found.append(self.clean(item, (*path, before), depth))
+            else:
+                found.append(self.clean(item, path, depth))
+            before = item
+        self.removed += len(value) - len(found)
         return found
 
     def _leaf(self, value: JSONValue, path: tuple[str, ...]) -> JSONValue:
         over = 0
+        self._left -= LEAF
         if isinstance(value, str):
             over = len(value) - self._max_text
             if over > 0:
                 value = value[: self._max_text + MARGIN]
+            self._left -= len(value)
         elif isinstance(value, int) and value.bit_length() > MAX_BITS:
             value = f"[a number of {value.bit_length()} bits]"
         for redact in self._redactors:
@@ -107,11 +149,18 @@ class Cleaner:
         self.removed += over
         return f"{text[: self._max_text]}… [{over} more characters]"
 
-    def _first(self, items: Collection[Any]) -> Collection[Any]:
-        if len(items) <= MAX_ITEMS:
-            return items
-        self.removed += len(items) - MAX_ITEMS
-        return list(islice(items, MAX_ITEMS))
+
+def _called(value: Mapping[Any, Any]) -> str:
+    """Return the name that an object gives to the value in it, as in a list of headers, if it is that of a secret."""
+    if _VALUE_KEYS.isdisjoint(value):
+        return ""
+    names = (value.get(key) for key in _NAME_KEYS)
+    return next((name for name in names if isinstance(name, str) and names_secret(name)), "")
+
+
+def _is_pair(item: Any) -> bool:
+    """Return whether this is the name of a secret and the secret."""
+    return isinstance(item, list | tuple) and len(item) == 2 and isinstance(item[0], str) and names_secret(item[0])  # noqa: PLR2004
 
 
 def dumps(value: JSONValue) -> str:

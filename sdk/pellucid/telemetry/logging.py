@@ -47,6 +47,12 @@ class LogLines:
                 _standard().log(LEVELS[level], event, **fields)
         except Exception as error:  # noqa: BLE001  (processors and handlers are the application's)
             fault("log", error)
+        self.sink(level, event, fields, time_ns, fault)
+
+    def sink(
+        self, level: str, event: str, fields: Mapping[str, Any], time_ns: int, fault: Callable[[str, Exception], None]
+    ) -> None:
+        """Write one line to the sinks only."""
         for sink in self._sinks:
             try:
                 sink({"event": event, "level": level, "timestamp": time_ns, **fields})

@@ -39,6 +39,7 @@ class Phase:
         attributes: Attributes of every such span.
         names: What a phase notes, and the attribute that says it.
         duration: The histogram that gets its duration.
+        exception: Name of the log record of an exception that ends it; None if there is none.
         late: The counter of those that took longer than the `objective` they noted; it has the histogram's labels.
         logged: Notes that the log line has, beside those that every line has.
         started, completed, failed: Its events; `failed` also tells of cancellation and timeout.
@@ -57,6 +58,7 @@ class Phase:
     input: str = semconv.INPUT
     output: str = semconv.OUTPUT
     late: semconv.Metric | None = None
+    exception: str | None = None
 
 
 _SETTINGS: Final = {
@@ -173,6 +175,7 @@ INFERENCE: Final = Phase(
     started=InferenceStarted,
     completed=InferenceCompleted,
     failed=InferenceFailed,
+    exception=semconv.EXCEPTION_EVENT,
     input=semconv.INPUT_MESSAGES,
     output=semconv.OUTPUT_MESSAGES,
 )

@@ -1,90 +1,109 @@
 """Finding what looks like a secret in a text.
 
-One pattern of everything takes 200 ns a character. Here each shape has a word that must be there, which is searched for
-at the speed of `memmem`, and only where it is there does a pattern run: one that begins with that word, if possible.
+What is looked for is in tables: names in `names.py`, tokens of vendors in `vendors.py`, issuers in `cards.py`. One
+pattern of everything would take 200 ns a character. Here each search begins with words, or with runs of characters,
+that must be there, and which are found at the speed of `memmem`; only there does a pattern run.
 """
 
 from __future__ import annotations
 
 import re
+from base64 import b64decode
+from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
-SHORTEST: Final = 13
-"""Characters of the shortest secret that no ':' or '=' announces: a card number."""
+from pellucid.telemetry.assignments import find_assigned
+from pellucid.telemetry.cards import find_cards
+from pellucid.telemetry.vendors import find_blocks, find_tokens
 
-_QUOTE = r"""(?:\\*["'])?"""
-_IS = rf"{_QUOTE}\s*[:=]\s*+{_QUOTE}+"
-_HEADER = rf"""{_IS}((?!\[redacted\])(?:[^\r\n"'\\]|\\(?!["'rn]))+)"""
-_VALUE = rf"""{_QUOTE}\s*[:=]\s*+(\\*["'])?+((?!\[redacted\])(?:(?(1)[^\r\n"'\\]|[^\s"',;&\\])|\\(?!["'rn]))+)"""
-"""To the end of the line if it is quoted, and of the word if not; a quote ends both."""
-_CREDENTIALS = r"\s+([a-z0-9._~+/=-]{8,})"
+_SHORTEST: Final = 12
+"""Characters of the shortest secret that no ':' or '=' announces."""
+
+_WORD: Final = re.compile(r"[A-Za-z][a-z]{0,15}[.]?", re.ASCII)
+
+_ADDRESS: Final = re.compile(r"""[^\s"'`<>]*+""")
+_USER: Final = re.compile(r"[^:@/?#]*(?:@[^:@/?#]+)?:(?![0-9]{1,5}[/?#])")
+_USER_WITH_SLASH: Final = re.compile(r"[^:@?#]+:(?![0-9]{1,5}/)")
+_TOKEN: Final = re.compile(r"(?=[\w-]{20,256}\Z)", re.ASCII)
+_WITH_PATHS: Final = ("http", "https", "docker", "oci", "git", "ssh", "file")
+"""Schemes whose addresses have ':' and '@' in their paths."""
+
+_SIGNATURE: Final = re.compile(r"[?&](?:sig|(?:[\w-]{1,20}-)?signature)=([\w%+/=.-]{20,})", re.ASCII | re.IGNORECASE)
+_USER_OPTION: Final = re.compile(r"""(?<=\s)(?:-u|--user)[\s=]\s{0,8}["']?[^\s:"']{1,128}:([^\s"']{1,512})""")
 
 
-def _part(word: str, pattern: str) -> tuple[str, re.Pattern[str]]:
-    return word, re.compile(pattern, re.DOTALL)
+def _is_no_word(text: str) -> bool:
+    return not _WORD.fullmatch(text)
 
 
-# Looking back after a word leaves the word in front, where the engine searches for it literally.
-_IN_LOWER_CASE: Final = (
-    _part("bearer", rf"bearer(?<!\wbearer){_CREDENTIALS}"),
-    _part("basic", rf"basic(?<!\wbasic){_CREDENTIALS}"),
-    _part("authorization", rf"authorization{_HEADER}"),
-    _part("cookie", rf"cookie{_HEADER}"),
-    _part("pass", rf"pass(?:word|wd|phrase){_VALUE}"),
-    _part("pwd", rf"pwd{_VALUE}"),
-    _part("secret", rf"secret{_VALUE}"),
-    _part("token", rf"token(?<![^\W_]token){_VALUE}"),
-    _part(
-        "key",
-        r"key(?:(?<=apikey)|(?<=api[_-]key)|(?<=accesskey)|(?<=access[_-]key)|(?<=privatekey)|(?<=private[_-]key))"
-        + _VALUE,
-    ),
-)
-"""Shapes whose case does not matter. The last group is the secret; what stands before it stays readable."""
+def _is_user_and_password(text: str) -> bool:
+    if _WORD.fullmatch(text):
+        return False
+    bare = text.rstrip("=")
+    try:
+        return b":" in b64decode(bare + "=" * (-len(bare) % 4), altchars=b"-_")
+    except ValueError:
+        return False
 
-_AS_WRITTEN: Final = (
-    _part("://", r"://[^\s/@:]*:([^\s/@]+)(?=@)"),
-    _part("-----BEGIN ", r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"),
-    _part("eyJ", r"eyJ(?<!\weyJ)[A-Za-z0-9_-]{5,4096}+\.[A-Za-z0-9_-]{5,}(?:\.[A-Za-z0-9_-]*)?"),
-    *(_part(f"k{mark}", rf"[srp]k{mark}(?<!\w[srp]k{mark})[A-Za-z0-9_-]{{12,}}") for mark in "-_"),
-    _part("gh", r"gh[pousr]_(?<!\wgh[pousr]_)[A-Za-z0-9_-]{12,}"),
-    _part("xox", r"xox[abeprs]-(?<!\wxox[abeprs]-)[A-Za-z0-9_-]{12,}"),
-    *(
-        _part(word, rf"{word}(?<!\w{word})[A-Za-z0-9_-]{{12,}}")
-        for word in ("github_pat_", "glpat-", "hf_", "AKIA", "ASIA", "AIza")
-    ),
-)
-_CARD: Final = re.compile(r"[3-6](?<!\w[3-6])(?:[ -]?[0-9]){12,18}\b")
+
+_BEARER: Final = re.compile(r"bearer(?:(?<!\wbearer)|(?<=\\[nrt]bearer))\s{1,8}([\w.~+/=-]{8,})", re.ASCII)
+_BASIC: Final = re.compile(r"basic(?:(?<!\wbasic)|(?<=\\[nrt]basic))\s{1,8}([a-z0-9+/_-]{3,}={0,2})", re.ASCII)
+_SCHEMES: Final = (("bearer", _BEARER, _is_no_word), ("basic", _BASIC, _is_user_and_password))
 
 
 def find_secrets(text: str) -> list[tuple[int, int]]:
     """Return where secrets are: the start and end of each, in order and apart from each other."""
-    if len(text) < SHORTEST and ":" not in text and "=" not in text:
+    if len(text) < _SHORTEST and ":" not in text and "=" not in text:
         return []
     lower = text.lower()
     if len(lower) != len(text):
         lower = text.replace("\u0130", "i").lower()  # the one letter whose lower case is two
-    found = [
-        match.span(part.groups) for word, part in _IN_LOWER_CASE if word in lower for match in part.finditer(lower)
-    ]
-    for word, part in _AS_WRITTEN:
-        if word in text:
-            found += [match.span(part.groups) for match in part.finditer(text)]
-    found += [match.span() for match in _CARD.finditer(text) if _is_card_number(match[0])]
+    found = sorted(
+        chain(
+            find_assigned(text, lower),
+            find_tokens(text),
+            find_blocks(text),
+            find_cards(text),
+            _find_credentials(text, lower),
+            _find_user_info(text),
+        )
+    )
     return _merged(found) if found else found
 
 
+def _find_credentials(text: str, lower: str) -> Iterator[tuple[int, int]]:
+    for word, pattern, is_secret in _SCHEMES:
+        if word in lower:
+            spans = (match.span(1) for match in pattern.finditer(lower))
+            yield from (span for span in spans if is_secret(text[slice(*span)]))
+    if "?" in text and "sig" in lower:
+        yield from (match.span(1) for match in _SIGNATURE.finditer(text))
+    if "curl" in lower:
+        yield from (match.span(1) for match in _USER_OPTION.finditer(text))
+
+
+def _find_user_info(text: str) -> Iterator[tuple[int, int]]:
+    """Find what stands before the last `@` of an address; passwords may have `@` and `/` in them."""
+    start = text.find("://")
+    while start >= 0:
+        begin, following = start + 3, text.find("://", start + 3)
+        address = _ADDRESS.match(text, begin, len(text) if following < 0 else following)
+        at = text.rfind("@", begin, begin if address is None else address.end())
+        if begin < at and text[at + 1 : at + 2].isalnum():
+            user = _USER.match(text, begin, at) or _TOKEN.match(text, begin, at)
+            if user is None and not text[max(0, start - 8) : start].lower().endswith(_WITH_PATHS):
+                user = _USER_WITH_SLASH.match(text, begin, at)
+            if user is not None:
+                yield user.end(), at
+        start = following
+
+
 def _merged(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(found):
-        if merged and start < merged[-1][1]:
+    merged = found[:1]
+    for start, end in found:
+        if start < merged[-1][1]:
             merged[-1] = merged[-1][0], max(merged[-1][1], end)
         else:
             merged.append((start, end))
     return merged
-
-
-def _is_card_number(text: str) -> bool:
-    """Apply the Luhn check (ISO/IEC 7812-1)."""
-    digits = [int(character) for character in reversed(text) if character.isdigit()]
-    return sum(digits[0::2]) % 10 == -sum(sum(divmod(2 * digit, 10)) for digit in digits[1::2]) % 10

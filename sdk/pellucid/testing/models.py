@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, cast
 
 import anyio.lowlevel
 
+from pellucid.errors import ConfigError
 from pellucid.messages import Message, ReasoningPart, TextPart, ToolCall, Usage
 from pellucid.models import ModelDelta, ModelRequest, ModelResponse, StreamItem
 
@@ -90,7 +91,7 @@ class ScriptedModel(FunctionModel):
 
     A step is a text (a final answer), a `ToolCall`, a list of them, a `Message` or `ModelResponse`, an exception to
     raise, or a function of the request that returns one of these, or yields `ModelDelta`s and last one of these. Being
-    asked more often than there are steps is an error.
+    asked more often than there are steps is a `ConfigError` that ends the run: the test is wrong, not a model.
     """
 
     def __init__(self, *steps: Step, name: str = "scripted") -> None:
@@ -101,8 +102,9 @@ class ScriptedModel(FunctionModel):
     async def _next(self, request: ModelRequest) -> Answer | Pieces:
         self._asked += 1
         if self._asked > len(self._steps):
-            raise AssertionError(
+            raise ConfigError(
                 f"the script of model {self.name!r} has {len(self._steps)} steps and was asked for step {self._asked}; "
+                f"give ScriptedModel(...) a step more, or find out why it was asked again; "
                 f"the last message was {request.messages[-1].to_dict() if request.messages else None}"
             )
         step: Any = self._steps[self._asked - 1]

@@ -11,7 +11,7 @@ import anyio
 
 from pellucid.background import ForeignCancellation, OutOfTime, race
 from pellucid.context import Identity
-from pellucid.errors import contained
+from pellucid.errors import ConfigError, contained
 from pellucid.tools.tool import Tool
 from pellucid.types import JSONObject
 
@@ -65,6 +65,10 @@ class Verdict:
 
     permission: Permission
     reason: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.reason is not None and not isinstance(self.reason, str):
+            raise ConfigError(f"Verdict({self.permission!r}, reason={self.reason!r}): reason must be a text, or None")
 
 
 Policy: TypeAlias = Callable[[PermissionRequest], str | Verdict | Awaitable[str | Verdict]]

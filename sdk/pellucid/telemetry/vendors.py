@@ -1,0 +1,172 @@
+"""Keys and tokens of vendors, one line for each form, from the vendors' documentation.
+
+To recognise another one, add a line: vendor, how it begins, the alphabet of what follows, and how much of that there is
+at least.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+_ALPHABETS: Final = {
+    "alnum": "[A-Za-z0-9]",
+    "base64url": "[A-Za-z0-9_-]",
+    "dotted": "[A-Za-z0-9_.-]",
+    "hex": "[0-9a-f]",
+    "numbered": "(?=[A-Za-z_-]{0,40}[0-9])[A-Za-z0-9_-]",  # without a digit it is a name: sk-learn-compatible
+    "lower": "[a-z0-9]",
+    "upper": "[A-Z0-9]",
+}
+
+_TABLE: Final = (
+    # vendor, prefixes, alphabet, least length
+    ("Age", "AGE-SECRET-KEY-1", "upper", 40),
+    ("Airtable, personal", "patA patB patC patD", "dotted", 60),
+    ("Alibaba", "LTAI", "alnum", 14),
+    ("Atlassian", "ATATT3x ATCTT3x", "base64url", 40),
+    ("AWS", "AKIA ASIA ABIA ACCA", "upper", 14),
+    ("AWS Bedrock", "ABSK", "alnum", 40),
+    ("Bitbucket", "ATBB", "alnum", 24),
+    ("Buildkite", "bkua_ bkaj_", "alnum", 30),
+    ("Cerebras", "csk-", "alnum", 32),
+    ("CircleCI", "CCIPAT_ CCIPRJ_", "base64url", 30),
+    ("Clojars", "CLOJARS_", "lower", 40),
+    ("Contentful", "CFPAT-", "base64url", 30),
+    ("Databricks", "dapi dkea dsapi", "hex", 32),
+    ("DigitalOcean", "dop_v1_ doo_v1_ dor_v1_", "hex", 40),
+    ("Docker", "dckr_pat_ dckr_oat_", "base64url", 20),
+    ("Doppler", "dp.pt. dp.st. dp.ct. dp.sa. dp.scim. dp.audit.", "dotted", 30),
+    ("Duffel", "duffel_live_ duffel_test_", "base64url", 30),
+    ("EasyPost", "EZAK EZTK", "alnum", 40),
+    ("Figma", "figd_ figo_ figu_", "base64url", 24),
+    ("Flutterwave", "FLWSECK- FLWSECK_TEST-", "base64url", 12),
+    ("Fly", "fo1_ fm1_ fm2_", "base64url", 30),
+    ("Frame.io", "fio-u-", "base64url", 40),
+    ("GitHub", "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_", "base64url", 12),
+    ("GitLab", "glpat- gldt- glrt- glcbt- glptt- glft- glagent- glsoat- glimt- gloas- glffct-", "dotted", 12),
+    ("Google, API key", "AIza", "base64url", 14),
+    ("Google, client secret", "GOCSPX-", "base64url", 20),
+    ("Google, access token", "ya29. ya29.a0 ya29.c.", "dotted", 20),
+    ("Grafana", "glsa_ glc_", "base64url", 20),
+    ("Groq", "gsk_", "alnum", 30),
+    ("Heroku", "HRKU-", "base64url", 30),
+    ("HubSpot", "pat-na1- pat-na2- pat-eu1-", "base64url", 30),
+    ("Hugging Face", "hf_ api_org_", "alnum", 16),
+    ("Jina", "jina_", "base64url", 40),
+    ("LangSmith", "lsv2_pt_ lsv2_sk_", "base64url", 30),
+    ("Linear", "lin_api_ lin_oauth_", "alnum", 30),
+    ("Mailgun", "key-", "hex", 32),
+    ("Netlify", "nfp_", "base64url", 30),
+    ("New Relic", "NRAK- NRII- NRJS-", "base64url", 16),
+    ("Notion", "ntn_", "alnum", 40),
+    ("npm", "npm_", "alnum", 30),
+    ("NVIDIA", "nvapi-", "base64url", 30),
+    ("Perplexity", "pplx-", "alnum", 30),
+    ("Pinecone", "pcsk_", "base64url", 40),
+    ("PlanetScale", "pscale_tkn_ pscale_pw_ pscale_oauth_", "dotted", 30),
+    ("Postman", "PMAK- PMAT-", "base64url", 20),
+    ("Prefect", "pnu_ pnb_", "alnum", 30),
+    ("Pulumi", "pul-", "hex", 40),
+    ("PyPI", "pypi-AgE", "base64url", 30),
+    ("Razorpay", "rzp_live_ rzp_test_", "alnum", 14),
+    ("ReadMe", "rdme_", "lower", 60),
+    ("Replicate", "r8_", "alnum", 30),
+    ("RubyGems", "rubygems_", "hex", 40),
+    ("SendGrid", "SG.", "dotted", 30),
+    ("Sendinblue", "xkeysib- xsmtpsib-", "base64url", 60),
+    ("Sentry", "sntrys_ sntryu_", "base64url", 40),
+    ("Shippo", "shippo_live_ shippo_test_", "hex", 32),
+    ("Shopify", "shpat_ shpca_ shppa_ shpss_ shptka_", "alnum", 24),
+    ("Slack", "xoxa- xoxb- xoxe- xoxp- xoxr- xoxs- xoxe.xox xapp-", "dotted", 12),
+    ("Sourcegraph", "sgp_", "base64url", 40),
+    ("Square", "sq0atp- sq0csp- sq0idp-", "base64url", 20),
+    ("Stripe", "sk_live_ sk_test_ rk_live_ rk_test_ pk_live_ pk_test_ whsec_", "alnum", 12),
+    ("Supabase", "sbp_ sb_secret_", "base64url", 24),
+    ("Tavily", "tvly-", "base64url", 20),
+    ("Twilio", "SK", "hex", 32),
+    ("Typeform", "tfp_", "base64url", 40),
+    ("Vault", "hvs. hvb. hvr.", "base64url", 20),
+    ("xAI", "xai-", "alnum", 40),
+    # Forms that many vendors share: OpenAI, Anthropic, OpenRouter, Langfuse, DeepSeek, ElevenLabs, Plaid.
+    ("secret key with a project", "sk-proj- sk-svcacct- sk-admin- sk-ant- sk-or-v1- sk-lf-", "base64url", 12),
+    ("secret key", "sk- rk- pk-", "alnum", 12),
+    ("secret key with a name", "sk- rk- pk-", "numbered", 12),
+    ("secret key", "sk_", "hex", 32),
+    ("access token", "access-sandbox- access-development- access-production-", "base64url", 30),
+)
+
+_JWT_HEADER: Final = r"(?:(?<=[-_]eyJ)[\w-]{5,128}+|(?<![-_]eyJ)[\w-]{5,4096}+)"
+"""The rest of the header. Behind a character that may be part of another one it is short, or searches would be slow."""
+
+_OTHER: Final = (
+    # JWT, also encrypted or unsigned
+    rf"eyJ{_JWT_HEADER}\.(?:[\w-]{{5,}}(?:\.[\w-]*)?|\.[\w-]+)(?:\.[\w-]+){{0,2}}",
+    r"0(?<=1//0)[\w-]{30,}",  # Google, refresh token
+    r"AA(?<=[0-9]{8}:AA)[\w-]{30,}",  # Telegram, bot token behind its id
+    r"[MNO][\w-]{23,27}\.[\w-]{6}\.[\w-]{27,}",  # Discord, bot token
+    r"[A-Za-z0-9]{14}\.atlasv1\.[\w-]{40,}",  # Terraform
+    r"[0-9a-f]{32}-us[0-9]{1,2}",  # Mailchimp
+)
+"""Forms that do not begin with letters of their own."""
+
+_WEBHOOK: Final = re.compile(
+    r"/(?:hooks\.slack\.com/(?:services|workflows|triggers)|discord(?:app)?\.com/api/webhooks|[\w.-]{1,80}/webhookb2)"
+    r"/([\w./@-]{16,})",
+    re.ASCII,
+)
+"""Addresses that let everybody write who knows them: Slack, Discord, Teams."""
+
+_BLOCK: Final = re.compile(
+    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----.*?"
+    r"(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z)",
+    re.DOTALL,
+)
+
+SHORTEST: Final = 19
+"""Characters in a row that every token has, counting its beginning."""
+
+_IN_TOKENS: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.")
+_CLASSES: Final = bytes(ord("a") if code in _IN_TOKENS else ord(" ") for code in range(256))
+_RUN: Final = b"a" * SHORTEST
+
+
+def _forms() -> str:
+    """Return the table as a pattern, by first letters, which decide fast."""
+    by_letter: dict[str, list[str]] = {}
+    for _, prefixes, alphabet, least in _TABLE:
+        for prefix in prefixes.split():
+            body = f"{_ALPHABETS[alphabet]}{{{least},}}"
+            by_letter.setdefault(prefix[0], []).append(re.escape(prefix[1:]) + body)
+    letters = [f"{letter}(?:{'|'.join(rests)})" for letter, rests in by_letter.items()]
+    return "|".join([*letters, *_OTHER])
+
+
+_TOKEN: Final = re.compile(rf"[^A-Za-z0-9](?:(?<=\\)[nrtbf]|(?<=%)[0-9A-Fa-f]{{2}}|)({_forms()})", re.ASCII)
+"""A token behind something that is no letter or digit, which may be an escape such as that of a line's end."""
+
+
+def find_tokens(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the start and end of what is a key or token of a vendor.
+
+    Only runs of characters that tokens are made of are searched, if they are long enough: in prose there is hardly any.
+    """
+    classes = text.encode("latin-1", "replace").translate(_CLASSES)
+    padded = f" {text}"
+    start = classes.find(_RUN)
+    while start >= 0:
+        end = classes.find(b" ", start)
+        if end < 0:
+            end = len(classes)
+        for match in _TOKEN.finditer(padded, start, end + 1):
+            yield match.start(1) - 1, match.end(1) - 1
+        start = classes.find(_RUN, end)
+
+
+def find_blocks(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the start and end of private keys and of what is secret in addresses of webhooks."""
+    if "-----BEGIN " in text:
+        yield from (match.span() for match in _BLOCK.finditer(text))
+    if "://" in text and "hook" in text:
+        yield from (match.span(1) for match in _WEBHOOK.finditer(text))

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pellucid import CapturePolicy
+from pellucid.telemetry.capture import MASK, mask_secret_keys, mask_secret_shapes
+from pellucid.telemetry.recording import Recorder
+from support.harmless import HARMLESS
+from support.secrets import KEYS, NAMED_PLACES, PLACES, TEXTS, named_value, remains
+
+
+def masked(text: str) -> str:
+    """Return a text with its secrets masked, which a second pass does not change."""
+    found = mask_secret_shapes((), text)
+    assert isinstance(found, str)
+    assert mask_secret_shapes((), found) == found
+    return found
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_secrets_are_recognised_by_themselves(place: str) -> None:
+    """Tokens of vendors, cards, private keys, addresses and credentials are masked wherever they stand in a text."""
+    leaks = []
+    for shape in TEXTS:
+        found = masked(PLACES[place](shape.text))
+        leaks += [(shape.name, found) for hidden in shape.hidden if remains(found, hidden)]
+    assert leaks == []
+
+
+@pytest.mark.parametrize("place", NAMED_PLACES)
+def test_secrets_are_recognised_by_their_names(place: str) -> None:
+    """Whatever lies under the name of a secret is masked, in data of any notation and in prose."""
+    leaks = []
+    for key in KEYS:
+        value = named_value(key.name)
+        found = masked(NAMED_PLACES[place](key.name, value))
+        leaks += [(key.name, found)] if remains(found, value) else []
+    assert leaks == []
+
+
+def test_names_of_secrets_are_recognised_in_data() -> None:
+    """As keys, beside their value, as the first of a pair and as an option before its value."""
+    recorder = Recorder(CapturePolicy())
+    for key in KEYS:
+        value = named_value(key.name)
+        data = [
+            {"a": {key.name: [value]}},
+            {"name": key.name, "value": value},
+            {"headers": [("accept", "x"), (key.name, value)]},
+            ["run", f"--{key.name}", value],
+        ]
+        assert value not in str(recorder.value(data).json), key.name
+        assert mask_secret_keys((key.name, "x"), value) == MASK
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("<password>hunter2x</password>", "hunter2x"),
+        ("run --password hunter2x --fast", "hunter2x"),
+        ('["--api-key", "hunter2x"]', "hunter2x"),
+        ("input_value={'name': 'Ann', 'p...ssword': 'hunter2x'}, input_type=dict", "hunter2x"),
+        ("input_value={'name': 'Ann', 'city...nter2x'}, input_type=dict", "nter2x"),
+        ("input_value={'password': 'hunt...er2x', 'a': 'b'}, input_type=dict", "er2x"),
+        ('PASSWORD="""hunter2x\nhunter3x"""', "hunter3x"),
+        ('{"password": "hun\\"ter2x", "a": 1}', "ter2x"),
+        ('{"body": "{\\"password\\": \\"hun\\\\\\"ter2x\\"}"}', "ter2x"),
+        ("{'password': 'hun\"ter2x'}", "ter2x"),
+        ("secret: hunter2x; token: hunter3x, next", "hunter3x"),
+        ("data[password]=hunter2x", "hunter2x"),
+        ("{'api_keys': ['hunter2x', 'hunter3x']}", "hunter3x"),
+        ("b'Authorization: Bearer hunter2x'", "hunter2x"),
+        ("[(b'authorization', b'hunter2x')]", "hunter2x"),
+        ("Cookie: a=hunter2x; b=hunter3x", "hunter3x"),
+        ('{"card": 4111111111111111}', "1111"),
+        ("4000 4111 1111 1111 1111", "1111 1111 1111 1111"),
+        ("\u0130\u0130 password=hunter2x", "hunter2x"),
+        ("🦊 sk-abcdefghijklmnop1", "abcdefg"),
+    ],
+)
+def test_nothing_of_a_secret_remains(text: str, hidden: str) -> None:
+    """Quotes, escapes, lists and shortened inputs hide no part of a secret."""
+    assert hidden not in masked(text)
+
+
+def test_harmless_texts_stay_as_they_are() -> None:
+    """Of numbers, code, and sentences about secrets at most 1 % is touched, and no number in JSON."""
+    touched = [text for text in HARMLESS if masked(text) != text]
+    assert len(touched) <= len(HARMLESS) / 100, touched
+    assert not [text for text in touched if text.startswith(("{", "["))]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"latitude": 52.520008, "longitude": 13.404954, "points": [4111111111111111, 0.4111111111111111]},
+        {"usage": {"input_tokens": 5, "cached_tokens": 2}, "next_page_token": "CAUQAA", "token_count": 3},
+        {"schema": {"required": ["password", "email"]}, "primary_key": "id"},
+    ],
+)
+def test_harmless_data_stays_as_it_is(value: Any) -> None:
+    """Numbers, cursors, counts and lists of names are no secrets, as data and as JSON in a text."""
+    recorder = Recorder(CapturePolicy())
+    assert json.loads(str(recorder.value(value).json)) == value
+    assert masked(json.dumps(value)) == json.dumps(value)
