@@ -16,6 +16,7 @@ from pellucid.text import clean
 from pellucid_exporters.tree import duration, elapsed
 
 MOST_HUBS: Final = 1_000
+"""Hubs that are kept; of more, the one that was idle for longest is forgotten."""
 MOST_DURATIONS: Final = 1_000
 """Round trips of each hub that percentiles are made of, the latest ones."""
 
@@ -48,6 +49,9 @@ class HubStats:
 
 @dataclass(slots=True)
 class _Hub:
+    """Attributes: number: place in the order in which hubs were first asked."""
+
+    number: int
     durations: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_DURATIONS))
     round_trips: int = 0
     hits: int = 0
@@ -60,7 +64,8 @@ class HubStatsProcessor(SpanProcessor):
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a garbage collection in here may end a span, which leads here again
-        self._hubs: OrderedDict[str, _Hub] = OrderedDict()
+        self._hubs: OrderedDict[str, _Hub] = OrderedDict()  # the one that was idle for longest comes first
+        self._count = 0
 
     def on_end(self, span: ReadableSpan) -> None:
         """Take a discovery into account."""
@@ -68,9 +73,7 @@ class HubStatsProcessor(SpanProcessor):
         if attributes.get(semconv.PHASE) != semconv.DISCOVERY or semconv.PROVIDER_ID not in attributes:
             return
         with self._lock:
-            hub = self._hubs.setdefault(str(attributes[semconv.PROVIDER_ID]), _Hub())
-            if len(self._hubs) > MOST_HUBS:
-                self._hubs.popitem(last=False)
+            hub = self._hub(str(attributes[semconv.PROVIDER_ID]))
             if attributes.get(semconv.DISCOVERY_CACHE) in ("hit", "joined", "stale"):
                 hub.hits += 1
                 return
@@ -88,7 +91,18 @@ class HubStatsProcessor(SpanProcessor):
     def stats(self, objectives: Mapping[str, float | None] | None = None) -> list[HubStats]:
         """Return what is known of each hub, in the order in which they were first asked."""
         with self._lock:
-            return [_stats(name, hub, (objectives or {}).get(name)) for name, hub in self._hubs.items()]
+            hubs = sorted(self._hubs.items(), key=lambda item: item[1].number)
+            return [_stats(name, hub, (objectives or {}).get(name)) for name, hub in hubs]
+
+    def _hub(self, provider_id: str) -> _Hub:
+        hub = self._hubs.pop(provider_id, None)
+        if hub is None:
+            hub = _Hub(self._count)
+            self._count += 1
+        self._hubs[provider_id] = hub
+        if len(self._hubs) > MOST_HUBS:
+            self._hubs.popitem(last=False)
+        return hub
 
 
 def _stats(provider_id: str, hub: _Hub, objective: float | None) -> HubStats:

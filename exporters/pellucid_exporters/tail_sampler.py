@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 from weakref import WeakKeyDictionary
 
 from opentelemetry import trace
@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.sdk.trace import ReadableSpan, Span
+    from opentelemetry.trace import SpanContext
 
     from pellucid_exporters.exemplars import Fates
 
 _log: Final = logging.getLogger(__name__)
+
+_Key: TypeAlias = tuple[int, int]
+"""Trace id and span id: a span id is unique in its trace only."""
 
 _NO_SPAN: Final = trace.set_span_in_context(trace.INVALID_SPAN, Context())
 """What the sampler counts belongs to no trace: an exemplar would lead to the very run that it drops.
@@ -35,7 +39,7 @@ class _Run:
     """An outermost run.
 
     Attributes:
-        root: Id of its own span.
+        root: Key of its own span.
         spans: Those that have ended and wait.
         reason: Why it was kept or dropped; None until that is decided.
         early: It was decided before it had ended, for want of room.
@@ -43,9 +47,9 @@ class _Run:
 
     __slots__ = ("early", "findings", "reason", "root", "spans", "trace_id")
 
-    def __init__(self, root: int, trace_id: int, findings: Findings) -> None:
+    def __init__(self, root: _Key, findings: Findings) -> None:
         self.root = root
-        self.trace_id = trace_id
+        self.trace_id, _ = root
         self.findings = findings
         self.spans: list[ReadableSpan] = []
         self.reason: Reason | None = None
@@ -94,8 +98,8 @@ class TailSampler(SpanProcessor):
         self._lock = threading.RLock()
         self._closed = False
         self._members: WeakKeyDictionary[trace.Span, _Run] = WeakKeyDictionary()
-        self._open: dict[int, _Run] = {}
-        self._undecided: dict[int, _Run] = {}
+        self._open: dict[_Key, _Run] = {}
+        self._undecided: dict[_Key, _Run] = {}
         self._waiting = 0
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
@@ -109,11 +113,11 @@ class TailSampler(SpanProcessor):
             if run is None:
                 if self._closed or (span.attributes or {}).get(semconv.PHASE) != semconv.RUN:
                     return
-                run = _Run(context.span_id, context.trace_id, Findings(self._options, span.start_time or 0))
+                run = _Run(_key(context), Findings(self._options, span.start_time or 0))
                 self._undecided[run.root] = run
                 self._fates.begin(run.trace_id)
             self._members[span] = run
-            self._open[context.span_id] = run
+            self._open[_key(context)] = run
             decided = self._make_room()
         self._carry_out(decided)
 
@@ -124,10 +128,10 @@ class TailSampler(SpanProcessor):
             return
         decided: Sequence[_Run] = ()
         with self._lock:
-            run = self._open.pop(context.span_id, None)
+            run = self._open.pop(_key(context), None)
             waits = run is not None and run.reason is None
             if run is not None and waits:
-                is_outermost = context.span_id == run.root
+                is_outermost = _key(context) == run.root
                 run.findings.add(span, self._objectives, is_outermost=is_outermost)
                 run.spans.append(span)
                 self._waiting += 1
@@ -161,7 +165,7 @@ class TailSampler(SpanProcessor):
     def _run_of_parent(self, span: Span, parent_context: Context | None) -> _Run | None:
         if span.parent is None:
             return None
-        return self._members.get(trace.get_current_span(parent_context)) or self._open.get(span.parent.span_id)
+        return self._members.get(trace.get_current_span(parent_context)) or self._open.get(_key(span.parent))
 
     def _make_room(self) -> Sequence[_Run]:
         """Decide the oldest runs until the limits are kept. A span that never ends is given up, with its run."""
@@ -214,3 +218,7 @@ class TailSampler(SpanProcessor):
         if not self._fault_logged:
             self._fault_logged = True
             _log.warning("a rule of the tail sampler failed (%s); runs are kept then, and counted", error)
+
+
+def _key(context: SpanContext) -> _Key:
+    return context.trace_id, context.span_id

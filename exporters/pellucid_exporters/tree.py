@@ -56,8 +56,15 @@ def lines(root: Node, *, content: bool = False) -> list[Line]:
 
 
 def fitted(tree: Sequence[Line], width: int) -> list[Line]:
-    """Return lines of at most `width` columns: content goes on below itself, all else is cut."""
-    return [piece for line in tree for piece in (_folded(line, width) if _is_content(line) else [_cut(line, width)])]
+    """Return lines of at most `width` columns: content goes on below itself, all else is cut.
+
+    Names are shortened first, so that durations stay whole.
+    """
+    return [
+        piece
+        for line in tree
+        for piece in (_folded(line, width) if _is_content(line) else [_cut(_narrowed(line, width), width)])
+    ]
 
 
 def plain(tree: Sequence[Line]) -> str:
@@ -66,13 +73,14 @@ def plain(tree: Sequence[Line]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration for people."""
-    if seconds >= 59.995:  # noqa: PLR2004  (what rounds to a minute)
+    """Return a duration for people, in the unit that it is rounded to."""
+    if round(seconds, 2) >= 60:  # noqa: PLR2004  (a minute)
         minutes, rest = divmod(round(seconds), 60)
         return f"{minutes} min {rest} s"
-    if seconds >= 1:
+    if round(seconds, 3) >= 1:
         return f"{seconds:.2f} s"
-    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.1f} ms"  # noqa: PLR2004  (10 ms)
+    milliseconds = seconds * 1e3
+    return f"{milliseconds:.0f} ms" if round(milliseconds, 1) >= 10 else f"{milliseconds:.1f} ms"  # noqa: PLR2004
 
 
 def counted(count: int, noun: str) -> str:
@@ -127,6 +135,24 @@ def _folded(line: Line, width: int) -> list[Line]:
     room = max(20, width - len(branch.text))
     pieces = textwrap.wrap(content.text, room, subsequent_indent="    ", break_on_hyphens=False)
     return [[branch, Word(piece, content.style)] for piece in pieces]
+
+
+def _narrowed(line: Line, width: int) -> Line:
+    """Shorten the name, as far as there is one, until the columns up to the duration fit, with room for a `…`."""
+    styles = [word.style for word in line]
+    if "number" not in styles:
+        return line
+    excess = sum(len(word.text) for word in line[: styles.index("number") + 1]) - (width - 1)
+    if excess <= 0:
+        return line
+    return [word._replace(text=_shortened(word.text, excess)) if word.style == "name" else word for word in line]
+
+
+def _shortened(name: str, excess: int) -> str:
+    """Return a padded name with so many columns less, and one space or more after it."""
+    room = max(2, len(name) - excess)
+    name = name.rstrip()
+    return (name if len(name) < room else f"{name[: room - 2]}…").ljust(room)
 
 
 def _cut(line: Line, width: int) -> Line:

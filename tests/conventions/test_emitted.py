@@ -81,7 +81,7 @@ async def call(provider: MCPProvider, *tools: str) -> None:
 
 async def over_mcp(make_app: Callable[[], Any], *tools: str) -> None:
     """Call tools of a server over HTTP."""
-    with serving(make_app) as port, anyio.fail_after(20):
+    with serving(make_app) as port, anyio.fail_after(60):
         async with MCPProvider.http(f"http://127.0.0.1:{port}/mcp", id="hub") as provider:
             await call(provider, *tools)
 

@@ -30,7 +30,7 @@ async def add(a: int, b: int) -> int:
 
 async def adding(mode: CaptureMode = "redacted") -> Captured:
     """Run an agent that adds."""
-    with anyio.fail_after(10), capture(capture=CapturePolicy(mode)) as telemetry:
+    with anyio.fail_after(60), capture(capture=CapturePolicy(mode)) as telemetry:
         model = ScriptedModel(ToolCall("add", {"a": 1, "b": 2}, id="c1"), "Three.")
         await Agent("sums", model=model, tools=[add]).run("Add.")
     return telemetry
@@ -107,7 +107,7 @@ async def test_what_was_not_recorded_is_absent(mode: CaptureMode) -> None:
 async def test_a_failure_is_told_with_type_and_text() -> None:
     """A phase that failed says how, and of what type."""
     hub = DiscoveryProvider(FakeHub([], faults=[ConnectionError("hub is down")]), id="hub")
-    with anyio.fail_after(10), capture() as telemetry, pytest.raises(DiscoveryError):
+    with anyio.fail_after(60), capture() as telemetry, pytest.raises(DiscoveryError):
         await Agent("a", model=ScriptedModel("x"), providers=[hub]).run("x")
     found = record(telemetry.span("discover_tools hub"))
     assert (found["outcome"], found["provider_id"]) == ("failed", "hub")

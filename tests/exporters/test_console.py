@@ -431,11 +431,11 @@ def test_a_forked_child_shows_its_own_runs(*, live: bool) -> None:
         def hold():
             with processor._lock, processor._writing:
                 held.set()
-                over.wait(30)
+                over.wait(60)
 
         holder = threading.Thread(target=hold, daemon=True)
         holder.start()
-        assert held.wait(30)
+        assert held.wait(60)
         child = os.fork()
         if child == 0:
             shown.truncate(0)
@@ -445,7 +445,7 @@ def test_a_forked_child_shows_its_own_runs(*, live: bool) -> None:
             is_right = "invoke_agent child" in shown.getvalue() and "invoke_agent parent" not in shown.getvalue()
             os._exit(0 if is_right and sys.stdout is shown else 1)
         over.set()
-        holder.join(30)
+        holder.join(60)
         run.end()
         telemetry.shutdown()
         assert "invoke_agent parent" in shown.getvalue()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import pytest
@@ -32,6 +33,17 @@ def test_an_empty_environment_is_fine(doctor: Doctor) -> None:
     assert report.code == 0
     assert "nothing to mend" in report.text
     assert "nothing" in report.about("exporters", "note")[0]
+
+
+@pytest.mark.parametrize("level", [logging.NOTSET, logging.INFO])
+def test_what_is_logged_afterwards_is_as_before(doctor: Doctor, level: int) -> None:
+    """Loggers are silent during the checks only; a level that the application has disabled stays disabled."""
+    logging.disable(level)
+    try:
+        doctor()
+        assert logging.root.manager.disable == level
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,7 @@ def dripping_server() -> Iterator[str]:
         thread.start()
         yield f"http://127.0.0.1:{server.getsockname()[1]}/metrics"
         over.set()
-        thread.join(5)
+        thread.join(60)
 
 
 def test_an_answer_without_an_end_ends_the_check(doctor: Doctor) -> None:

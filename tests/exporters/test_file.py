@@ -55,7 +55,7 @@ async def run(telemetry: Any, **settings: Any) -> None:
     """Run an agent that has content everywhere."""
     model = ScriptedModel([ToolCall("look", {"what": "argument-of-call"}), ToolCall("fail", {})], "answer-of-model")
     agent = Agent("looker", model=model, tools=[look, fail], telemetry=telemetry)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         await agent.run("question-of-user", **settings)
         assert await anyio.to_thread.run_sync(telemetry.flush, 10)
 
@@ -138,7 +138,7 @@ async def test_content_is_in_the_file_as_the_mode_says(path: Path, mode: Capture
 @pytest.mark.anyio
 async def test_pieces_of_a_stream_are_not_in_the_file(path: Path) -> None:
     """A secret that is split over two pieces could not be masked, so the file has the whole answer only."""
-    with anyio.fail_after(20), writing_to(path) as telemetry:
+    with anyio.fail_after(60), writing_to(path) as telemetry:
         agent = Agent("a", model=ScriptedModel("one two three"), telemetry=telemetry)
         async with agent.stream("x") as events:
             seen = {event.name async for event in events}
@@ -206,7 +206,7 @@ def test_spans_of_other_libraries_are_no_boundaries(path: Path) -> None:
 async def test_tail_sampling_chooses_spans_and_boundaries(path: Path) -> None:
     """Of a run that is dropped the file has the events only, as other exporters have its metrics."""
     sampling = TailSampling(share=0.0, failed_phases=False, slow_hubs=False)
-    with anyio.fail_after(20), writing_to(path, tail_sampling=sampling) as telemetry:
+    with anyio.fail_after(60), writing_to(path, tail_sampling=sampling) as telemetry:
         await Agent("dropped", model=ScriptedModel("x"), telemetry=telemetry).run("x")
         failing = Agent("kept", model=ScriptedModel(OSError("down")), telemetry=telemetry)
         with pytest.raises(Exception, match="down"):
@@ -295,7 +295,7 @@ async def test_questions_of_the_documentation_have_answers(path: Path, question:
     """Each command that the documentation shows runs, and finds something in the file of a run."""
     with writing_to(path) as telemetry:
         await run(telemetry)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         done = await anyio.run_process(["sh", "-ec", question], cwd=path.parent)
     assert done.stdout.strip()
     assert done.stderr == b""

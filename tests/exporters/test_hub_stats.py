@@ -6,7 +6,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import StatusCode
 
 from pellucid import semconv
-from pellucid_exporters.hub_stats import HubStatsProcessor, hub_table
+from pellucid_exporters.hub_stats import MOST_HUBS, HubStatsProcessor, hub_table
 
 MILLISECOND = 1_000_000
 SECOND = 1_000 * MILLISECOND
@@ -82,6 +82,17 @@ def test_a_cancelled_round_trip_says_nothing_about_the_hub() -> None:
     failing, unknown = hubs.processor.stats()
     assert (failing.round_trips, failing.failures, failing.verdict) == (2, 1, "failing")
     assert (unknown.round_trips, unknown.hits, unknown.verdict) == (1, 0, "-")
+
+
+def test_of_very_many_hubs_the_idlest_is_forgotten() -> None:
+    """A hub that is still asked is kept, whatever its age; hubs stay in the order in which they were first asked."""
+    hubs = Hubs()
+    first, idlest, *others = (f"hub-{number}" for number in range(MOST_HUBS))
+    for hub in (first, idlest, *others):
+        hubs.discovery(hub, 1)
+    hubs.discovery(first, 0, cache="hit")
+    hubs.discovery("new", 1)
+    assert [stats.provider_id for stats in hubs.processor.stats()] == [first, *others, "new"]
 
 
 def test_the_table_is_aligned_and_harmless() -> None:

@@ -355,14 +355,14 @@ def test_a_forked_child_goes_on() -> None:
                     tracer.start_span("in the child").end()
                     assert telemetry.flush()
                     telemetry.shutdown()
-                    with urlopen(configure("shop", prometheus=0).prometheus_url, timeout=5) as answer:
+                    with urlopen(configure("shop", prometheus=0).prometheus_url, timeout=60) as answer:
                         assert answer.status == 200
                     os._exit(0)
                 except BaseException:
                     traceback.print_exc()
                     os._exit(1)
             assert os.waitpid(child, 0)[1] == 0
-            with urlopen(telemetry.prometheus_url, timeout=5) as answer:
+            with urlopen(telemetry.prometheus_url, timeout=60) as answer:
                 assert answer.status == 200
             """
         )

@@ -61,7 +61,7 @@ def get(url: str | None, context: ssl.SSLContext | None = None, **headers: str) 
     """Return the body of an answer."""
     assert url is not None
     named = {name.replace("_", "-"): text for name, text in headers.items()}
-    with urlopen(Request(url, headers=named), timeout=10, context=context) as answer:
+    with urlopen(Request(url, headers=named), timeout=60, context=context) as answer:
         body: bytes = answer.read()
         return body
 
@@ -143,7 +143,7 @@ def test_without_the_token_nobody_gets_anything(authorization: str | None) -> No
         if authorization is not None:
             request.add_header("Authorization", authorization)
         with pytest.raises(HTTPError) as refused:
-            urlopen(request, timeout=10)
+            urlopen(request, timeout=60)
         with refused.value as answer:
             assert (answer.code, answer.headers["WWW-Authenticate"], answer.read()) == (401, "Bearer", b"")
         assert b"target_info" in get(telemetry.prometheus_url, Authorization=f"bearer {TOKEN}")
@@ -292,7 +292,7 @@ async def test_an_application_with_its_own_provider_and_server(accept: str) -> N
     metrics = MetricsApp(reader, registry=registry, bearer_token=TOKEN)
     app = Starlette(routes=[Mount("/metrics", app=metrics.asgi)])
     transport = httpx2.ASGITransport(app)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with httpx2.AsyncClient(transport=transport, base_url="http://app") as client:
             refused = await client.get("/metrics/")
             assert (refused.status_code, refused.content) == (401, b"")

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry import trace
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
 
 from pellucid import Agent, ConfigError, semconv
@@ -136,6 +137,28 @@ def test_spans_that_never_end_are_given_up() -> None:
         assert (out.names, out.sampled_out) == ([], 3)
         run.end()
         assert out.names == ["run"]
+
+
+class OneSpanId(RandomIdGenerator):
+    """Gives all spans the same id; traces have their own."""
+
+    def generate_span_id(self) -> int:
+        """Return the id that `in_trace` uses, too."""
+        return 1
+
+
+def test_spans_of_one_id_in_several_traces_are_told_apart() -> None:
+    """A span id is unique in its trace only: runs are decided by their own spans, and take in no others."""
+    with sampled(TailSampling(share=0.0)) as out:
+        out.telemetry.tracer_provider.id_generator = OneSpanId()
+        tracer = out.telemetry.tracer_provider.get_tracer(semconv.SCOPE)
+        failing, quiet = (start_run(tracer, name, in_trace(number)) for number, name in ((1, "failing"), (2, "quiet")))
+        tracer.start_span("no run", context=in_trace(3)).end()
+        failing.set_attribute(semconv.OUTCOME, semconv.FAILED)
+        failing.end()
+        quiet.end()
+        assert out.names == ["failing", "no run"]
+        assert out.decisions == {("failed", False): 1, ("dropped", False): 1}
 
 
 def _grown(tracer: trace.Tracer, runs: int) -> int:

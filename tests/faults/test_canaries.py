@@ -72,7 +72,7 @@ async def test_full_records_what_the_others_hide() -> None:
 async def test_nothing_gets_out_of_memory(scene: Any, mode: CaptureMode, caplog: pytest.LogCaptureFixture) -> None:
     """Spans, their events, status and links, events, metrics and their exemplars, and lines of the standard logger."""
     caplog.set_level(logging.INFO)
-    with anyio.fail_after(30), capture(capture=CapturePolicy(mode)) as telemetry:
+    with anyio.fail_after(60), capture(capture=CapturePolicy(mode)) as telemetry:
         await scene(None)
     # The application's listeners need the identity, which is not content of the run.
     telemetry.events[:] = [replace(event, identity=None) for event in telemetry.events]
@@ -90,7 +90,7 @@ async def test_nothing_gets_into_structlog(
     scene: Any, mode: CaptureMode, structured: list[MutableMapping[str, Any]]
 ) -> None:
     """An application that configured structlog gets lines without content."""
-    with anyio.fail_after(30), capture(capture=CapturePolicy(mode)):
+    with anyio.fail_after(60), capture(capture=CapturePolicy(mode)):
         await scene(None)
     assert {line["event"] for line in structured}
     assert escaped(repr(structured)) == set()
@@ -120,7 +120,7 @@ async def test_nothing_gets_out_of_the_process(mode: CaptureMode) -> None:
 
 
 def _fetch(url: str) -> str:
-    with urlopen(url, timeout=10) as answer:
+    with urlopen(url, timeout=60) as answer:
         text: str = answer.read().decode()
     return text
 

@@ -49,7 +49,7 @@ def closed_hard(function: Callable[..., Coroutine[Any, Any, Any]], *args: object
         yield stop
     finally:
         stop.set()
-        thread.join(30)
+        thread.join(60)
 
 
 kept: list[object] = []
@@ -70,7 +70,7 @@ async def test_who_waits_for_a_fetch_of_a_loop_that_is_closed_asks_by_itself(tel
     async def wait() -> None:
         found.extend(names(await provider.list_tools(CTX)))
 
-    with anyio.fail_after(30), closed_hard(provider.list_tools, CTX) as stop:
+    with anyio.fail_after(60), closed_hard(provider.list_tools, CTX) as stop:
         await until(lambda: hub.calls)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(wait)
@@ -88,7 +88,7 @@ async def test_a_fetch_of_a_closed_loop_is_over(telemetry: Captured, kind: str) 
     clock = Clock()
     hub = FakeHub(lambda number: named(f"v{number}"), latency=math.inf)
     provider = DiscoveryProvider(hub, id="hub", timeout=None, ttl=10, stale_while_revalidate=10, clock=clock)
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         if kind == "refresh":
             hub.latency = 0
             await provider.list_tools(CTX)

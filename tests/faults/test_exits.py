@@ -108,7 +108,7 @@ async def beside(broken: Broken) -> Any:
     async def run() -> None:
         came.append((await neighbour.run("x")).output)
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run)
             await anyio.wait_all_tasks_blocked()

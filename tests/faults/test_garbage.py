@@ -16,7 +16,7 @@ from pellucid_exporters.hub_stats import HubStatsProcessor
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(120)
 
 OFTEN = 500
 

@@ -97,7 +97,7 @@ async def test_a_failure_is_never_an_empty_list(telemetry: Captured) -> None:
 
 async def test_a_change_that_is_announced_shows_at_the_next_iteration(telemetry: Captured) -> None:
     """A server that adds a tool in the middle of a run is believed: its new tool can be called in the same run."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with MCPProvider.connect(modern_server(), id="mcp") as provider:
             model = ScriptedModel(ToolCall("grow"), ToolCall("grown"), "done")
             await Agent("a", model=model, providers=[provider]).run("x")
@@ -108,7 +108,7 @@ async def test_a_change_that_is_announced_shows_at_the_next_iteration(telemetry:
 async def test_a_tool_that_hangs_at_its_server(telemetry: Captured) -> None:
     """It is a timeout of that call, the server is told, and the run goes on with the same connection."""
     desk = Desk()
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with MCPProvider.connect(modern_server(desk), id="mcp", call_timeout=0.2) as provider:
             model = ScriptedModel(ToolCall("slow"), ToolCall("add", {"a": 1, "b": 2}), "done")
             await Agent("a", model=model, providers=[provider]).run("x")
@@ -121,7 +121,7 @@ async def test_a_tool_that_hangs_at_its_server(telemetry: Captured) -> None:
 async def test_a_session_that_the_server_forgot(telemetry: Captured) -> None:
     """In the middle of a run a new session is opened once, the call is made once, and nothing fails."""
     server = LegacyHttp()
-    with anyio.fail_after(20), serving(lambda: server.app) as port:
+    with anyio.fail_after(60), serving(lambda: server.app) as port:
         async with MCPProvider.http(f"http://127.0.0.1:{port}/mcp", id="mcp") as provider:
 
             def forget(request: Any) -> ToolCall:
@@ -143,7 +143,7 @@ async def test_a_provider_opened_here_and_closed_there(telemetry: Captured) -> N
     async def run() -> None:
         await agent.run("x")
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run)
         async with anyio.create_task_group() as tasks:

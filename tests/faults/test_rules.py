@@ -247,7 +247,7 @@ async def test_a_wait_is_ended_with_its_run(telemetry: Captured, operation: Oper
             if not isinstance(error, PellucidError):
                 raise
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run)
             await waiting.wait()
@@ -282,7 +282,7 @@ async def test_an_attempt_says_of_the_cache_what_is_true_of_it(telemetry: Captur
         with pytest.raises(DiscoveryBackoff):
             await agent.run("go")
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             for _ in range(2):
                 tasks.start_soon(run)
@@ -320,7 +320,7 @@ async def test_one_of_many_who_wait_for_a_fetch_leaves_while_rules_try_again(tel
         with scope:
             outputs.append((await agent.run("go")).output)
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             for scope in scopes:
                 tasks.start_soon(run, scope)

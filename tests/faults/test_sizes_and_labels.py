@@ -99,7 +99,7 @@ async def test_ids_in_errors_are_no_labels(telemetry: Captured) -> None:
 )
 async def test_values_that_formats_do_not_know(value: Any) -> None:
     """Numbers beyond 64 bits, no numbers, halves of characters and control characters are exported all the same."""
-    with anyio.fail_after(20), otlp_receiver("http/protobuf") as receiver:
+    with anyio.fail_after(60), otlp_receiver("http/protobuf") as receiver:
         telemetry = build(Settings(service_name="s", otlp=Otlp(endpoint=receiver.endpoint, protocol="http/protobuf")))
         try:
             model = ScriptedModel(ToolCall("t", {"value": value}), "x")

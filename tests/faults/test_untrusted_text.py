@@ -176,7 +176,7 @@ async def test_what_a_dying_server_writes_is_bounded_and_harmless(caplog: pytest
     caplog.set_level(logging.DEBUG, "pellucid.mcp")
     code = f"import sys; sys.stderr.write('x' * {HUGE} + chr(27) + '[2Jlast\\n'); sys.exit(1)"
     provider = MCPProvider.stdio(sys.executable, "-c", code, id="hub")
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         with pytest.raises(DiscoveryError, match="last") as failed:
             await provider.list_tools(DiscoveryContext())
         await provider.aclose()
@@ -233,7 +233,7 @@ async def test_what_is_wrong_with_a_tool_is_told_in_bounded_and_harmless_words(t
 async def test_a_cursor_is_told_in_bounded_words() -> None:
     """It is the server's own text."""
     server = listing_server(lambda cursor: ListToolsResult(tools=[tool_of("a")], next_cursor=EVIL + "x" * HUGE))
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with MCPProvider.connect(server, id="hub") as provider:
             with pytest.raises(InvalidCatalog, match="repeats the cursor") as refused:
                 await provider.list_tools(DiscoveryContext())
@@ -249,7 +249,7 @@ async def test_a_server_cannot_add_a_time_series_with_every_error(telemetry: Cap
         raise MCPError(code=next(codes), message="no")
 
     server = listing_server(lambda cursor: ListToolsResult(tools=[tool_of("a")]), refuse)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with MCPProvider.connect(server, id="hub") as provider:
             await Agent("a", model=ScriptedModel(*[ToolCall("a", {})] * 5, "x"), providers=[provider]).run("x")
     spans = telemetry.find("execute_tool")

@@ -344,7 +344,7 @@ class Stage:
 
     async def settle(self) -> None:
         """Wait for fetches in the background: the event loop of `run_sync` goes on after the runs."""
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while not self.is_settled:  # noqa: ASYNC110  (another thread, no event)
                 await anyio.sleep(0.001)
 

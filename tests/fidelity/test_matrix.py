@@ -16,7 +16,6 @@ LEFT_BEHIND = Script([["quick", "hangs"]], ["hub"], "text", True, False, "deadli
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@pytest.mark.timeout(300)
 @settings(
     max_examples=150,
     deadline=None,

@@ -67,7 +67,7 @@ def listening(treat: Callable[[socket.socket], None]) -> Iterator[str]:
         thread.start()
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
         server.shutdown(socket.SHUT_RDWR)
-        thread.join(5)
+        thread.join(60)
         for connection in kept:
             connection.close()
 

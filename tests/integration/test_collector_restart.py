@@ -30,7 +30,6 @@ SPANS = RUNS * (1 + 4 * ITERATIONS - 1)
 OUTAGE = 10.0
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_an_outage_costs_no_run_and_what_it_costs_is_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -222,7 +222,7 @@ def test_serve_keeps_the_metrics_up(repository: Path) -> None:
             assert line, process.stderr.read()
             shown += line
         url = re.findall(r"http://127\.0\.0\.1:\d+/metrics", shown)[-1]
-        with urlopen(url, timeout=5) as answer:
+        with urlopen(url, timeout=60) as answer:
             assert b"pellucid_tool_discovery_duration_seconds_bucket" in answer.read()
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=PATIENCE) == 0

@@ -51,7 +51,7 @@ def listed_by(way: str, listing: dict[str, Any], **options: Any) -> Iterator[MCP
 @pytest.mark.parametrize("way", ["stdio", "http"])
 async def test_only_the_broken_tools_are_left_out(way: str) -> None:
     """With `on_invalid="quarantine"`; each with an event that says what is wrong, and the others can be called."""
-    with listed_by(way, LISTING, on_invalid="quarantine") as provider, anyio.fail_after(20):
+    with listed_by(way, LISTING, on_invalid="quarantine") as provider, anyio.fail_after(60):
         model = ScriptedModel(ToolCall("last", {}), "done")
         agent = Agent("a", model=model, providers=[provider])
         left_out: list[tuple[str, str]] = []
@@ -72,7 +72,7 @@ async def test_only_the_broken_tools_are_left_out(way: str) -> None:
 
 async def test_a_broken_tool_is_an_invalid_catalog() -> None:
     """Unless `on_invalid` says otherwise; the error names the tool, what is wrong with it, and no value of it."""
-    with listed_by("stdio", LISTING) as provider, anyio.fail_after(20):
+    with listed_by("stdio", LISTING) as provider, anyio.fail_after(60):
         async with provider:
             with pytest.raises(InvalidCatalog, match=r"'untyped'.*inputSchema\.type: Field required") as failed:
                 await provider.list_tools(DiscoveryContext())
@@ -85,7 +85,7 @@ async def test_a_broken_tool_is_an_invalid_catalog() -> None:
 )
 async def test_a_list_that_is_none_is_an_invalid_catalog(listing: dict[str, Any], on_invalid: str) -> None:
     """What is wrong with more than a tool cannot be left out."""
-    with listed_by("stdio", listing, on_invalid=on_invalid) as provider, anyio.fail_after(20):
+    with listed_by("stdio", listing, on_invalid=on_invalid) as provider, anyio.fail_after(60):
         async with provider:
             with pytest.raises(InvalidCatalog, match=r"the protocol does not allow"):
                 await provider.list_tools(DiscoveryContext())

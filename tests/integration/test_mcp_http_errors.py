@@ -70,7 +70,7 @@ UNKNOWN: dict[str, Callable[[], Response]] = {
 @asynccontextmanager
 async def legacy(server: LegacyHttp) -> AsyncIterator[MCPProvider]:
     """Serve a server and connect to it."""
-    with serving(lambda: server.app) as port, anyio.fail_after(30):
+    with serving(lambda: server.app) as port, anyio.fail_after(60):
         async with MCPProvider.http(f"http://127.0.0.1:{port}/mcp", id="old") as provider:
             yield provider
 
@@ -197,7 +197,7 @@ async def test_an_http_status_of_a_call_arrives_everywhere(telemetry: Captured, 
 async def test_a_refused_connection_says_what_it_means() -> None:
     """A status at the first request is known to rules as that of a later one is; so is a server that is away."""
     server = LegacyHttp()
-    with serving(lambda: server.app) as port, anyio.fail_after(30):
+    with serving(lambda: server.app) as port, anyio.fail_after(60):
         provider = MCPProvider.http(f"http://127.0.0.1:{port}/mcp", id="old")
         answer = Response(status_code=503, headers={"Retry-After": "0.01"})
         with (
@@ -208,7 +208,7 @@ async def test_a_refused_connection_says_what_it_means() -> None:
         assert await list_when_awake(provider)
         await provider.aclose()
     away = MCPProvider.http(f"http://127.0.0.1:{port}/mcp", id="old")
-    with anyio.fail_after(30), pytest.raises(DiscoveryError, match="ConnectError") as absent:
+    with anyio.fail_after(60), pytest.raises(DiscoveryError, match="ConnectError") as absent:
         await away.list_tools(DiscoveryContext())
     error = refused.value
     assert (error.error_type, error.error_kind, error.status, error.retry_after) == ("503", "unavailable", 503, 0.01)

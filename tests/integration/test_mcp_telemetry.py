@@ -61,7 +61,7 @@ def collected() -> Iterator[None]:
 @asynccontextmanager
 async def reaching(way: str, **options: Any) -> AsyncIterator[MCPProvider]:
     """Reach one and the same server in different ways."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         if way == "memory":
             async with MCPProvider.connect(modern_server(), id="hub", **options) as provider:
                 yield provider
@@ -206,7 +206,7 @@ async def test_requests_and_sessions_are_measured(telemetry: Captured, way: str)
 async def test_lost_sessions_and_cancelled_requests_are_measured_as_such(telemetry: Captured) -> None:
     """A session that ends by itself has an `error.type`, as has a request that nobody waits for any longer."""
     server, desk = LegacyHttp(), Desk()
-    with serving(lambda: server.app) as port, anyio.fail_after(30):
+    with serving(lambda: server.app) as port, anyio.fail_after(60):
         async with MCPProvider.http(f"http://127.0.0.1:{port}/mcp", id="old") as provider:
             await call(provider, "count")
             server.sessions.clear()
@@ -226,7 +226,7 @@ async def test_a_server_that_refuses_to_list_gives_the_discovery_its_code(teleme
     def refuse(cursor: str | None) -> ListToolsResult:
         raise MCPError(code=-32050, message="come back tomorrow")
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with MCPProvider.connect(listing_server(refuse), id="hub") as provider:
             with pytest.raises(DiscoveryError, match="come back tomorrow"):
                 await call(provider, "pid")
@@ -238,7 +238,7 @@ async def test_a_server_that_refuses_to_list_gives_the_discovery_its_code(teleme
 async def test_a_session_has_its_id_on_the_spans(telemetry: Captured) -> None:
     """Of servers before protocol 2026-07-28 over HTTP; after a new session it is the new one."""
     server = LegacyHttp()
-    with serving(lambda: server.app) as port, anyio.fail_after(20):
+    with serving(lambda: server.app) as port, anyio.fail_after(60):
         async with MCPProvider.http(f"http://127.0.0.1:{port}/mcp", id="old") as provider:
             await call(provider, "count")
             server.sessions.clear()
@@ -265,7 +265,7 @@ async def test_where_there_are_no_sessions_no_id_is_shown(telemetry: Captured) -
 
         return with_header
 
-    with serving(make_app) as port, anyio.fail_after(20):
+    with serving(make_app) as port, anyio.fail_after(60):
         async with MCPProvider.http(f"http://127.0.0.1:{port}/mcp", id="hub") as provider:
             await call(provider, "pid")
     for span in (telemetry.span("execute_tool pid"), telemetry.find("discover_tools hub")[0]):
@@ -310,7 +310,7 @@ async def test_the_server_is_told_the_caller_s_context(telemetry: Captured, way:
 async def test_a_process_of_the_protocol_before_is_told_the_same(telemetry: Captured, tmp_path: Path) -> None:
     """Listing and calling, read from what the server really got."""
     log = tmp_path / "log"
-    with calling(CALLER), anyio.fail_after(20):
+    with calling(CALLER), anyio.fail_after(60):
         provider = MCPProvider.stdio(*python(SCRIPT, "legacy"), id="old", env={"PELLUCID_TEST_LOG": str(log)}, ttl=600)
         async with provider:
             await call(provider, "echo")

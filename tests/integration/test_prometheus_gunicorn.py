@@ -71,7 +71,7 @@ class Gunicorn:
 
     def call(self) -> int:
         """Run the agent once; return the worker in which it ran."""
-        with urlopen(f"http://127.0.0.1:{self.port}/", timeout=20) as answer:
+        with urlopen(f"http://127.0.0.1:{self.port}/", timeout=60) as answer:
             return int(answer.read())
 
     def until(self, met: Callable[[], bool], timeout: float = 30.0) -> None:
@@ -92,7 +92,7 @@ class Gunicorn:
     def stop(self) -> int:
         """Stop gracefully; return the exit status."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(60)
 
 
 @contextmanager
@@ -117,7 +117,7 @@ def gunicorn(tmp_path: Path, config: str, workers: int = 3) -> Iterator[Gunicorn
         finally:
             if process.poll() is None:
                 process.terminate()
-                process.wait(30)
+                process.wait(60)
 
 
 def free_ports(count: int) -> range:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 async def read(*chunks: Chunk, last: str | None = None) -> list[str]:
     """Return the events of an answer, up to the last one."""
     found: list[str] = []
-    with vendor_server() as server, anyio.fail_after(10):
+    with vendor_server() as server, anyio.fail_after(60):
         server.answers(answer_sse(*chunks))
         async with httpx2.AsyncClient() as client:
             response = await client.send(client.build_request("GET", server.url), stream=True)
@@ -52,7 +52,7 @@ async def test_what_breaks_after_the_last_event_breaks_nothing() -> None:
 
 async def test_the_connection_is_used_again() -> None:
     """What follows the last event is little, and is read."""
-    with vendor_server() as server, anyio.fail_after(10):
+    with vendor_server() as server, anyio.fail_after(60):
         server.always(answer_sse(b"data: a\n\n", b"data: b\n\n"))
         ports = set()
         async with httpx2.AsyncClient() as client:

@@ -171,7 +171,7 @@ async def test_what_is_not_answered_in_time_is_denied(telemetry: Captured, *, sh
     assert event.reason.startswith("the policy did not answer in time: TimeoutError: no answer within 0.05 s")
     release.set()
     if shielded:
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await over.wait()
 
 
@@ -251,7 +251,7 @@ async def test_a_policy_that_waits_ends_with_the_run(telemetry: Captured, by: st
         return "allow"
 
     asked = agent(policy, ToolCall("t0"), count=count, limits=Limits(deadline=1.0 if by == "deadline" else None))
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         if by == "scope":
             with scope:
                 await asked.run("x")

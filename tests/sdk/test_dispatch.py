@@ -191,7 +191,7 @@ async def test_a_thread_that_blocks_is_left_behind(telemetry: Captured) -> None:
     try:
         [result] = await call(
             ToolCall("t"),
-            tools=[named("t", lambda arguments, ctx: release.wait(30))],
+            tools=[named("t", lambda arguments, ctx: release.wait(60))],
             limits=Limits(tool_timeout=0.05),
         )
     finally:
@@ -204,7 +204,7 @@ async def test_a_thread_that_blocks_is_left_behind(telemetry: Captured) -> None:
 async def test_threads_that_were_left_behind_do_not_use_up_the_run_s_threads(telemetry: Captured) -> None:
     """After as many blocked calls as there are slots, further sync tools still run."""
     release = threading.Event()
-    blocked = named("blocked", lambda arguments, ctx: release.wait(30), timeout=0.05)
+    blocked = named("blocked", lambda arguments, ctx: release.wait(60), timeout=0.05)
     quick = named("quick", lambda arguments, ctx: "ok")
     model = ScriptedModel([ToolCall("blocked"), ToolCall("blocked")], ToolCall("quick"), "done")
     agent = Agent("a", model=model, tools=[blocked, quick], limits=Limits(parallel_tools=2, tool_timeout=1.0))

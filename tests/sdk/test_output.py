@@ -212,7 +212,7 @@ async def test_the_closing_answer_is_of_the_type_too() -> None:
 async def test_a_stream_has_the_value_in_its_result() -> None:
     """And a rejected answer among its events."""
     agent = Agent("a", model=ScriptedModel("no", GOOD), output=City)
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         async with agent.stream("go") as events:
             names = [event.name async for event in events]
     assert names.count("output.rejected") == 1

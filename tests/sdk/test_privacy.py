@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -26,6 +27,8 @@ from pellucid_exporters.testing import Captured, capture, check_telemetry
 from support.runs import attributes, everything, within
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from pellucid.telemetry.capture import CaptureMode
 
 pytestmark = pytest.mark.anyio
@@ -219,16 +222,30 @@ async def test_names_that_a_model_invents_are_no_place_for_secrets(telemetry: Ca
     assert all("xxx" not in repr(point.attributes) for point in telemetry.metrics)
 
 
-async def test_redactors_can_be_added() -> None:
-    """Each sees the keys that lead to a value, and the value."""
+@dataclass
+class Names:
+    """A redactor that cannot be hashed."""
 
-    def mask_names(path: Any, value: Any) -> Any:
-        return value.replace("Ann", "[name]") if isinstance(value, str) else value
+    known: list[str]
 
-    with capture(capture=CapturePolicy(redactors=(*DEFAULT_REDACTORS, mask_names))) as telemetry:
-        await within(Agent("a", model=ScriptedModel("Hi, Ann.")).run("I am Ann."))
+    def __call__(self, path: Any, value: Any) -> Any:
+        """Mask the names that are known."""
+        for name in self.known:
+            value = value.replace(name, "[name]") if isinstance(value, str) else value
+        return value
+
+
+@pytest.mark.parametrize("form", [tuple, list])
+async def test_redactors_can_be_added(form: Callable[[list[Any]], Sequence[Any]]) -> None:
+    """Any sequence of callables, hashable or not: each sees the keys that lead to a value, and the value."""
+    redactors = form([*DEFAULT_REDACTORS, Names(["Ann"])])
+    with capture(capture=CapturePolicy(redactors=redactors)) as telemetry:
+        agent = Agent("a", model=ScriptedModel("Hi, Ann."), tools=[Tool(name="greet", run=lambda _a, _c: "")])
+        await within(agent.run("I am Ann."))
     assert "Ann" not in everything(telemetry)
     assert "Hi, [name]." in attributes(telemetry.span("chat"))[semconv.OUTPUT_MESSAGES]
+    assert "greet" in attributes(telemetry.span("discover_tools"))[semconv.OUTPUT]
+    assert "greet" in attributes(telemetry.span("chat"))[semconv.TOOL_DEFINITIONS]
 
 
 # --- the other modes --------------------------------------------------------------------------------------------------
@@ -246,7 +263,7 @@ async def test_the_reader_of_a_stream_gets_the_answer_in_every_mode(mode: Captur
     """What is recorded is one thing, what the caller asked for another."""
     with capture(capture=CapturePolicy(mode)):
         async with Agent("a", model=ScriptedModel(f"Use {KEY}")).stream("x") as events:
-            with anyio.fail_after(5):
+            with anyio.fail_after(60):
                 pieces = [event.content async for event in events if isinstance(event, InferenceDelta)]
     assert "".join(pieces) == f"Use {KEY}"
 
@@ -259,7 +276,7 @@ async def test_others_hear_the_pieces_of_a_stream_as_the_policy_allows(mode: Cap
         agent = Agent("a", model=ScriptedModel(KEY))
         agent.on("inference.delta", lambda event: pieces.append(event.content))
         async with agent.stream("x") as events:
-            with anyio.fail_after(5):
+            with anyio.fail_after(60):
                 assert [event async for event in events]
     assert "".join(pieces) == heard
 

@@ -59,7 +59,7 @@ async def ask(
     scope = Scope(run_id="r1", pipeline=telemetry)
     token = enter_scope(scope)
     try:
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             return names((await lister.list(scope, ctx, within)).tools)
     finally:
         leave_scope(token)
@@ -266,7 +266,7 @@ async def test_combined_closes_all() -> None:
 
     vars(hub)["aclose"] = aclose
     provider: Any = combined(DiscoveryProvider(hub, id="hub"), static_tools([]))
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         await provider.aclose()
     assert closed == [True]
 

@@ -57,7 +57,7 @@ def test_run_sync_works_after_a_loop_was_closed() -> None:
 
 def test_run_sync_works_from_several_threads(telemetry: Captured) -> None:
     """Runs of different threads happen at the same time."""
-    together = threading.Barrier(4, timeout=10)
+    together = threading.Barrier(4, timeout=60)
 
     @tool
     def meet() -> str:

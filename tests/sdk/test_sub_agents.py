@@ -109,7 +109,7 @@ async def test_events_of_both_are_heard_at_their_telemetry(telemetry: Captured) 
     caller.on("*", of_caller.append)
     for each in (caller, inner):
         each.on("*", of_both.append)
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         async with caller.stream("x") as events:
             streamed = [event async for event in events]
     assert {event.agent for event in (*of_caller, *streamed)} == {"outer"}

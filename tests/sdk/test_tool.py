@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 async def run(of: Tool, **arguments: Any) -> Any:
     """Run an async tool outside of an agent."""
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         return await of.run(arguments, ToolContext(run_id="r1"))
 
 

@@ -134,7 +134,7 @@ def test_readers_never_see_half_a_source() -> None:
         seen += [{tool.name[0] for tool in registry.list_tools(DiscoveryContext())} for _ in range(300)]
     finally:
         stop.set()
-        swapping.join(10)
+        swapping.join(60)
     assert all(len(names) == 1 for names in seen)
 
 
@@ -150,7 +150,7 @@ def test_many_threads_may_register_at_the_same_time() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert len(registry.names()) == 200
 
 

@@ -63,7 +63,7 @@ async def test_providers_are_asked(telemetry: Captured) -> None:
     one, two, three = (DiscoveryProvider(hub, id=f"hub{number}") for number, hub in enumerate(hubs))
     gated = gated_tools(two, lambda tool, ctx: True)
     agent = Agent("a", model=ScriptedModel("done"), providers=[one, gated, combined(three, static_tools([]))])
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         await agent.warm_up(identity=Identity(tenant="t"))
         assert [[ctx.identity for ctx in hub.calls] for hub in hubs] == [[Identity(tenant="t")]] * 3
         assert all(semconv.RUN_ID not in attributes(span) for span in telemetry.spans)
@@ -87,7 +87,7 @@ async def test_models_are_warmed_up() -> None:
     """All that may be asked; those of vendors make their clients, without a request."""
     first, second = Warmed(), Warmed()
     vendor = OpenAIModel("gpt-x", api_key="sk-of-a-test", base_url="http://localhost:1/v1")
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         await Agent("a", model=FallbackModel(first, vendor, second)).warm_up()
         await vendor.aclose()
     assert (first.times, second.times) == (1, 1)
@@ -97,7 +97,7 @@ async def test_servers_are_connected_to(telemetry: Captured) -> None:
     """The first run uses the connection, in the same event loop."""
     provider = MCPProvider.connect(modern_server(), id="mcp", ttl=60)
     agent = Agent("a", model=ScriptedModel("done"), providers=[provider])
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         await agent.warm_up()
         await agent.run("x")
         await provider.aclose()
@@ -108,5 +108,5 @@ async def test_servers_are_connected_to(telemetry: Captured) -> None:
 async def test_a_provider_that_cannot_be_warmed_up_says_so(telemetry: Captured) -> None:
     """A readiness probe hears of it as a run would."""
     agent = Agent("a", model=ScriptedModel(), providers=[DiscoveryProvider(FakeHub(faults=[OSError("no")]), id="hub")])
-    with anyio.fail_after(30), pytest.raises(DiscoveryError, match="'hub' failed: OSError: no"):
+    with anyio.fail_after(60), pytest.raises(DiscoveryError, match="'hub' failed: OSError: no"):
         await agent.warm_up()

@@ -345,7 +345,6 @@ async def settled(telemetry: Telemetry, receiver: Receiver, balance: Balance, id
     not (Path("/proc/self/fd").exists() and hasattr(ctypes.CDLL(None), "mallinfo2")),
     reason="reads descriptors where Linux shows them, and memory where glibc 2.33 or later does",
 )
-@pytest.mark.timeout(240)
 async def test_many_runs_leave_nothing_behind(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

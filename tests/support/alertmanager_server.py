@@ -97,13 +97,13 @@ def alertmanager_server(config: Path) -> Iterator[str]:
 def post(url: str, body: Any) -> int:
     """Post JSON and return the status."""
     request = Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urlopen(request, timeout=10) as answer:
+    with urlopen(request, timeout=60) as answer:
         status: int = answer.status
         return status
 
 
 def alerts_of(alertmanager: str) -> Sequence[dict[str, Any]]:
     """Return the alerts that Alertmanager knows, each with `labels`, `annotations` and `status`."""
-    with urlopen(f"{alertmanager}/api/v2/alerts", timeout=10) as answer:
+    with urlopen(f"{alertmanager}/api/v2/alerts", timeout=60) as answer:
         found: list[dict[str, Any]] = json.load(answer)
         return found

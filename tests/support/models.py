@@ -33,7 +33,7 @@ def asking(*messages: Message, **more: Any) -> ModelRequest:
 async def read(model: Model, request: ModelRequest) -> tuple[list[ModelDelta], ModelResponse]:
     """Stream an answer to its end; return its pieces and the whole."""
     items: list[Any] = []
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         async with aclosing(cast("Any", model.stream(request))) as stream:
             items.extend([item async for item in stream])
     assert isinstance(items[-1], ModelResponse)
@@ -66,14 +66,14 @@ def joined(deltas: Sequence[ModelDelta], kind: str) -> str:
 
 async def until(server: VendorServer, *, left: int) -> None:
     """Wait until so many clients have gone away from an answer that hangs."""
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while server.left < left:  # noqa: ASYNC110  (the server is in a thread of its own)
             await anyio.sleep(0.005)
 
 
 async def reached(server: VendorServer) -> None:
     """Wait until an answer hangs."""
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         await anyio.to_thread.run_sync(server.reached.wait, 10, abandon_on_cancel=True)
 
 

@@ -20,7 +20,7 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 def fetch_bytes(url: str, accept: str) -> bytes:
     """Scrape a URL; return the answer as it came."""
-    with urlopen(Request(url, headers={"Accept": accept}), timeout=5) as answer:
+    with urlopen(Request(url, headers={"Accept": accept}), timeout=60) as answer:
         body: bytes = answer.read()
         return body
 
@@ -28,7 +28,7 @@ def fetch_bytes(url: str, accept: str) -> bytes:
 def fetch(url: str | None, accept: str = OPENMETRICS) -> tuple[str, str]:
     """Scrape a URL; return the content type and the text."""
     assert url is not None
-    with urlopen(Request(url, headers={"Accept": accept}), timeout=5) as answer:
+    with urlopen(Request(url, headers={"Accept": accept}), timeout=60) as answer:
         return answer.headers["Content-Type"], answer.read().decode()
 
 

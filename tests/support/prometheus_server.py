@@ -40,7 +40,7 @@ class PrometheusServer:
 
     def api(self, path: str, **parameters: str) -> Any:
         """Return the data of an answer of `/api/v1/<path>`."""
-        with urlopen(f"{self.url}/api/v1/{path}?{urlencode(parameters)}", timeout=10) as answer:
+        with urlopen(f"{self.url}/api/v1/{path}?{urlencode(parameters)}", timeout=60) as answer:
             found = json.load(answer)
         assert found["status"] == "success", found
         return found["data"]
@@ -62,7 +62,7 @@ class PrometheusServer:
         found = self.api("query_exemplars", query=selector, start=str(now - 3600), end=str(now + 60))
         return [exemplar for series in found for exemplar in series["exemplars"]]
 
-    def until(self, question: Callable[[], T], timeout: float = 30.0) -> T:
+    def until(self, question: Callable[[], T], timeout: float = 100.0) -> T:
         """Ask again and again, until the answer is truthy, and return it; fail with the server's log otherwise."""
         deadline = time.monotonic() + timeout
         while not (answer := question()):
@@ -120,13 +120,13 @@ def listening(command: Sequence[str]) -> Iterator[tuple[str, deque[str]]]:
     reader = threading.Thread(target=_follow, args=(process, log, addresses, ready), daemon=True)
     reader.start()
     try:
-        if not ready.wait(30) or not addresses:
+        if not ready.wait(60) or not addresses:
             pytest.fail(f"{command[0]} did not start:\n" + "\n".join(log))
         yield f"http://{addresses[0]}", log
     finally:
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

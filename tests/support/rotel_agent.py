@@ -50,7 +50,7 @@ class Agent:
         """Stop it; what it has taken it still passes on."""
         if self._process is not None:
             self._process.terminate()
-            self._process.wait(10)
+            self._process.wait(60)
             self._process = None
 
     async def pause(self, after: float, seconds: float) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-async def within(awaitable: Awaitable[T], seconds: float = 10.0) -> T:
+async def within(awaitable: Awaitable[T], seconds: float = 60.0) -> T:
     """Await something that must not take longer."""
     with anyio.fail_after(seconds):
         return await awaitable

@@ -79,13 +79,14 @@ def run(options: Namespace) -> int:
 
 def examine(setup: Setup) -> list[Finding]:
     """Run all checks at the same time, and return what they find within a bounded time."""
-    logging.disable(logging.CRITICAL)  # what libraries log is what the findings say
+    disabled = logging.root.manager.disable
+    logging.disable(max(disabled, logging.CRITICAL))  # what libraries log is what the findings say
     try:
         deadline = time.monotonic() + REQUESTS * setup.timeout
         started = [_start(check, setup) for check in CHECKS]
         return [finding for one in started for finding in _end(one, deadline)]
     finally:
-        logging.disable(logging.NOTSET)
+        logging.disable(disabled)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ LEAST_BYTES: Final = 256
 """Less than this has no room for a message."""
 
 _LENGTH_LIMITS: Final = ("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT")
+"""The limit of spans comes before the general one."""
 
 
 def mask_secret_keys(path: Sequence[str], value: JSONValue) -> JSONValue:
@@ -67,13 +68,14 @@ class CapturePolicy:
     Attributes:
         mode: `full`: content as it is. `redacted`: content with secrets masked. `metadata`: digests, sizes, counts and
             names, no content and no texts of errors. `off`: nothing of the input and output.
-        redactors: Applied in order to every value in mode `redacted`; extend with `(*DEFAULT_REDACTORS, mine)`.
+        redactors: Applied in order to every value in mode `redacted`; extend with `(*DEFAULT_REDACTORS, mine)`. Any
+            sequence of callables, kept as a tuple.
         max_bytes: Bound of one recorded value; what is recorded stays valid JSON.
         max_span_bytes: Bound of all recorded values of one span; what comes later in a span gets what is left.
     """
 
     mode: CaptureMode = "redacted"
-    redactors: tuple[Redactor, ...] = DEFAULT_REDACTORS
+    redactors: Sequence[Redactor] = DEFAULT_REDACTORS
     max_bytes: int = 32 * 1024
     max_span_bytes: int = 128 * 1024
 
@@ -86,6 +88,11 @@ class CapturePolicy:
             raise ConfigError(
                 f"CapturePolicy(max_span_bytes={self.max_span_bytes}): must be at least max_bytes, {self.max_bytes}"
             )
+        object.__setattr__(self, "redactors", _checked(self.redactors))
+
+    def __hash__(self) -> int:
+        # Without the redactors: those with state need not be hashable.
+        return hash((self.mode, self.max_bytes, self.max_span_bytes))
 
     @property
     def content(self) -> bool:
@@ -97,9 +104,7 @@ class CapturePolicy:
 
         Too short a length for any JSON leaves only metadata.
         """
-        limit = min(
-            (int(value) for name in _LENGTH_LIMITS if (value := os.environ.get(name, "")).isdecimal()), default=None
-        )
+        limit = _attribute_limit()
         if limit is None or limit >= self.max_bytes or not self.content:
             return self
         if limit < LEAST_BYTES:
@@ -124,3 +129,19 @@ class CapturePolicy:
         if standard in ("false", "no_content", "event_only"):
             return cls("metadata")
         raise ConfigError(f"{name}={standard!r} is unknown; use NO_CONTENT, SPAN_ONLY or SPAN_AND_EVENT")
+
+
+def _attribute_limit() -> int | None:
+    """Return the length to which OpenTelemetry's SDK cuts attributes of spans; a variable that is empty is no limit."""
+    value = next((os.environ[name] for name in _LENGTH_LIMITS if name in os.environ), "").strip()
+    return int(value) if value.isdecimal() else None
+
+
+def _checked(redactors: object) -> tuple[Redactor, ...]:
+    hint = "use (*DEFAULT_REDACTORS, mine)"
+    if not isinstance(redactors, Sequence) or isinstance(redactors, str):
+        raise ConfigError(f"CapturePolicy(redactors={redactors!r}): must be a sequence of callables; {hint}")
+    for number, redactor in enumerate(redactors, start=1):
+        if not callable(redactor):
+            raise ConfigError(f"CapturePolicy(redactors=...): number {number} is not callable: {redactor!r}; {hint}")
+    return tuple(redactors)
