@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pellucid import CapturePolicy, Identity, Message, TextPart, ToolCall, ToolResult
+from pellucid import DEFAULT_REDACTORS, CapturePolicy, Identity, Message, TextPart, ToolCall, ToolResult
 from pellucid.messages import ToolDefinition
-from pellucid.telemetry.cleaning import MARGIN, MAX_DEPTH, MAX_ITEMS
+from pellucid.telemetry.cleaning import LEFT_OUT, MARGIN, MAX_DEPTH, MAX_ITEMS
 from pellucid.telemetry.recording import Recorder
 
 SMALL = CapturePolicy(max_bytes=256)
@@ -161,6 +161,46 @@ def test_no_more_of_a_value_is_read_than_can_be_recorded(value: Any) -> None:
     assert sum(seen) < 4096
     assert recorded.size > len(value) / 2
     assert size(recorded.json) <= 1024
+
+
+@pytest.mark.parametrize("key", ["", "k"])
+@pytest.mark.parametrize(
+    "place", ["token: a, ", "token=,", 'api_key="', "key", "--a b ", "4111 1111 1111 1111 ", "://a:b@c "]
+)
+def test_a_value_made_of_secrets_is_examined_up_to_a_bound(place: str, key: str) -> None:
+    """No more places are examined than one for 16 bytes of the bound; what follows is left out, never as it was."""
+    seen: list[str] = []
+
+    def note(path: Any, leaf: Any) -> Any:
+        seen.append(leaf)
+        return leaf
+
+    text = place * 40
+    policy = CapturePolicy(redactors=(*DEFAULT_REDACTORS, note), max_bytes=1024)
+    value = {f"{key}{n}": text for n in range(100)} if key else [text] * 100
+    recorded = Recorder(policy).value(value)
+    assert len(seen) <= 2
+    assert seen[-1] == LEFT_OUT
+    assert recorded.size >= len(text) + 98
+    assert Recorder(policy).text(text * 2) == LEFT_OUT
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"prompt_tokens": 12, "completion_tokens": 5, "total_tokens": 17}\n',
+        '{"Key": "Name", "Value": "db"},',
+        '{"token": "the", "logprob": -0.25},',
+        "https://example.com/a, ",
+        "1234 5678 0000 0000 ",
+    ],
+)
+def test_honest_texts_are_examined_to_their_end(line: str) -> None:
+    """Names, addresses and digits as dense as logs have them stay below the bound of what is recorded."""
+    texts = [line * (1000 // len(line))] * 32
+    recorded = Recorder(CapturePolicy()).value(texts)
+    assert LEFT_OUT not in str(recorded.json)
+    assert len(parsed(recorded.json)) + recorded.omitted == 32
 
 
 def test_a_long_list_says_how_much_of_it_is_left_out() -> None:

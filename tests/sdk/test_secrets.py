@@ -9,7 +9,7 @@ from pellucid import CapturePolicy
 from pellucid.telemetry.capture import MASK, mask_secret_keys, mask_secret_shapes
 from pellucid.telemetry.recording import Recorder
 from support.harmless import HARMLESS
-from support.secrets import KEYS, NAMED_PLACES, PLACES, TEXTS, named_value, remains
+from support.secret_shapes import KEYS, NAMED_PLACES, PLACES, TEXTS, named_value, remains
 
 
 def masked(text: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import repeat
 from typing import Final
 
 from pellucid.telemetry.names import ends_secret, names_secret
@@ -27,11 +28,10 @@ _AFTER_NAME: Final = (
     r"|(?P<tag>)>)"
 )
 _NAMES: Final = tuple((word, re.compile(f"(?P<name>{word}{_AFTER_NAME}", re.ASCII)) for word in _WORDS)
-_OPTION: Final = re.compile(r"--(?P<name>[\w-]{2,64})(?P<option>)[ \t]{1,8}+(?=[^\s-])", re.ASCII)
+_OPTION: Final = re.compile(r"--(?<!---)(?P<name>[\w-]{2,64}+)(?P<option>)[ \t]{1,8}+(?=[^\s-])", re.ASCII)
 _BEFORE_PAIR: Final = re.compile(rf"(?:\(|\[\s{{0,8}}\[|[\])],\s{{0,8}}\[)\s{{0,8}}b?{_QUOTE}\Z")
 
 _OPEN: Final = re.compile(rf"""[bruf]{{0,2}}(\"\"\"|\'\'\'|{_QUOTE})""", re.IGNORECASE)
-_END_OF_LINE: Final = re.compile(r"[\r\n]")
 _BARE: Final = re.compile(
     r"""(?:\[[^\[\]]{0,2048}+\]?|\{[^{}]{0,2048}+\}?)?"""
     r"""(?:[^\s"'`,;&\\<)\]}%]|\\(?!\\{0,8}["'`nrt])|[)\]}](?=\w)|<(?!/)|%(?!2[267c]|3b)"""
@@ -72,11 +72,16 @@ _REST: Final = re.compile(r"""([\w.$-]{0,40})["'](?:\s?:\s?["']?([^"'\n]{1,60})|
 
 
 def find_assigned(text: str, lower: str) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of values with the name of a secret; `lower` is the text in lower case."""
+    """Yield the start and end of values with the name of a secret; `lower` is the text in lower case.
+
+    For each word that may be in a name an empty span comes first, before its values are looked at.
+    """
     for word, pattern in _NAMES:
-        if word in lower:
+        if words := lower.count(word):
+            yield from repeat((0, 0), words)
             yield from _find(pattern, text, lower)
-    if "--" in text:
+    if options := text.count("--"):
+        yield from repeat((0, 0), options)
         yield from _find(_OPTION, text, lower)
     if "input_value=" in text:
         yield from _find_shortened(text)
@@ -127,6 +132,8 @@ def _value(text: str, match: re.Match[str], name: str) -> tuple[int, int]:
         is_blank = _is_blank(text[start:end].strip()) or _SENTENCE.fullmatch(text, start, end) is not None
     else:
         end = _end(_BARE, text, start)
+        if start == end:
+            return start, start
         sign = match["is"] if match.lastgroup == "is" else ""
         is_blank = end - start <= _LONGEST_BLANK and _is_no_value(text, start, end, name, sign)
     return start, start if is_blank else end
@@ -170,8 +177,10 @@ def _closing(text: str, start: int, quote: str) -> int:
             break
         at = text.find(character, at + 1)
     end = len(text) if at < 0 else at - min(slashes, depth)
-    line = _END_OF_LINE.search(text, start, end)
-    return end if line is None else line.start()
+    for mark in "\r\n":
+        line = text.find(mark, start, end)
+        end = end if line < 0 else line
+    return end
 
 
 def _find_shortened(text: str) -> Iterator[tuple[int, int]]:

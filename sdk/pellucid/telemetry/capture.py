@@ -37,25 +37,29 @@ def mask_secret_keys(path: Sequence[str], value: JSONValue) -> JSONValue:
 
 def mask_secret_shapes(path: Sequence[str], value: JSONValue) -> JSONValue:
     """Mask text that looks like a secret: bearer tokens, JWTs, keys, card numbers, passwords in addresses."""
-    return _mask_text(value) if isinstance(value, str) else value
+    return mask_text(value)[0] if isinstance(value, str) else value
 
 
 @lru_cache(maxsize=4096)
-def mask_key(key: str) -> str:
-    """Mask a key that is itself a secret, as in a table by token."""
-    return _mask_text(key)
+def mask_key(key: str) -> tuple[str, int]:
+    """Mask a key that is itself a secret, as in a table by token; return it and the places examined."""
+    return mask_text(key)
 
 
-def _mask_text(text: str) -> str:
-    found = find_secrets(text)
+def mask_text(text: str, most: int | None = None) -> tuple[str, int]:
+    """Mask the secrets in a text; return it and the places examined.
+
+    If these are more than `most`, the text was not examined to its end, and must not be recorded.
+    """
+    found, places = find_secrets(text, most)
     if not found:
-        return text
+        return text, places
     pieces: list[str] = []
     end = 0
     for start, stop in found:
         pieces += text[end:start], MASK
         end = stop
-    return "".join([*pieces, text[end:]])
+    return "".join([*pieces, text[end:]]), places
 
 
 DEFAULT_REDACTORS: Final[tuple[Redactor, ...]] = (mask_secret_keys, mask_secret_shapes)

@@ -28,10 +28,17 @@ _STARTS: Final = (b"0" * 14, b"0000 0000", b"0000-0000")
 _IN_JSON: Final = re.compile(r"(?:\":|\[[-+0-9.,eE\s]*)\s*\Z")
 _AFTER_IN_JSON: Final = re.compile(r"\s*(?:[,\]}]|\Z)")
 _NAMED: Final = re.compile(r"card|credit|\bpan\b|\bcc", re.IGNORECASE)
+_FIRST: Final = frozenset("23456")
+"""First digits of the issuers."""
+
 _BEFORE_NONE: Final = frozenset(".0123456789")
 """Characters behind which no number of a card begins."""
 
-_DOUBLED: Final = {str(digit): sum(divmod(2 * digit, 10)) for digit in range(10)}
+_DIGITS_ONLY: Final = re.compile(b"0+")
+_ONCE: Final = bytes(code - ord("0") if code in b"0123456789" else 0 for code in range(256))
+_DOUBLED: Final = bytes(sum(divmod(2 * value, 10)) for value in _ONCE)
+"""What the digits of a number add to its check sum."""
+
 _LOOK_BACK: Final = 200
 
 
@@ -53,22 +60,36 @@ def find_cards(text: str) -> Iterator[tuple[int, int]]:
     for beginning in _STARTS:
         start = digits.find(beginning)
         while start >= 0:
+            end = start
             # Most long numbers are parts of floats, and decided without the pattern.
-            match = None if start and text[start - 1] in _BEFORE_NONE else _CARD.match(text, start)
-            if match is not None and _passes_check(match[0]) and not _is_number_in_json(text, *match.span()):
-                yield match.span()
-                start = match.end() - 1
-            start = digits.find(beginning, start + 1)
+            if text[start] in _FIRST and not (start and text[start - 1] in _BEFORE_NONE):
+                end = _end_of_card(text, start)
+                yield start, end
+            start = digits.find(beginning, end if end > start else _end_of_digits(digits, start))
+
+
+def _end_of_card(text: str, start: int) -> int:
+    """Return where the number of a card ends; its start if there is none."""
+    match = _CARD.match(text, start)
+    if match is None or not _passes_check(match[0]) or _is_number_in_json(text, *match.span()):
+        return start
+    return match.end()
+
+
+def _end_of_digits(digits: bytes, start: int) -> int:
+    """Return where the digits end among which no other number begins."""
+    found = _DIGITS_ONLY.match(digits, start)
+    return start + 1 if found is None else found.end()
 
 
 def _is_number_in_json(text: str, start: int, end: int) -> bool:
+    if not text[start:end].isdigit() or not _AFTER_IN_JSON.match(text, end):
+        return False
     before = text[max(0, start - _LOOK_BACK) : start]
-    if text[start:end].isdigit() and _AFTER_IN_JSON.match(text, end) and _IN_JSON.search(before):
-        return _NAMED.search(before[-40:]) is None
-    return False
+    return _IN_JSON.search(before) is not None and _NAMED.search(before[-40:]) is None
 
 
 def _passes_check(text: str) -> bool:
     """Apply the Luhn check (ISO/IEC 7812-1)."""
-    digits = text.replace(" ", "").replace("-", "")[::-1]
-    return (sum(map(int, digits[::2])) + sum(_DOUBLED[digit] for digit in digits[1::2])) % 10 == 0
+    digits = text.encode().translate(None, b" -")[::-1]
+    return (sum(digits[::2].translate(_ONCE)) + sum(digits[1::2].translate(_DOUBLED))) % 10 == 0

@@ -10,7 +10,7 @@ from typing import Any, get_args
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from pellucid.messages import Role
-from pellucid.telemetry.capture import Redactor, mask_key, mask_secret_shapes
+from pellucid.telemetry.capture import Redactor, mask_key, mask_secret_shapes, mask_text
 from pellucid.telemetry.names import names_secret
 from pellucid.types import JSONValue
 
@@ -39,6 +39,9 @@ _SHORTER = (
 READ = 2
 """How many times the bytes that are recorded of a value are read of it at most; what comes after that is left out."""
 
+BYTES_OF_PLACE = 16
+"""How many bytes of the bound of a value allow one more place to be examined for a secret. Honest texts have fewer."""
+
 LEAF = 2
 """Characters that a leaf and what separates it from the next one take at least."""
 
@@ -58,13 +61,14 @@ class Cleaner:
         removed: Characters and items that were left out.
     """
 
-    __slots__ = ("_left", "_masks_keys", "_max_text", "_redactors", "removed")
+    __slots__ = ("_left", "_masks_keys", "_max_text", "_places", "_redactors", "removed")
 
     def __init__(self, redactors: Sequence[Redactor], max_bytes: int) -> None:
         self._redactors = redactors
         self._masks_keys = mask_secret_shapes in redactors
         self._max_text = max_bytes // 2
         self._left = READ * max_bytes
+        self._places = max_bytes // BYTES_OF_PLACE
         self.removed = 0
 
     def clean(self, value: Any, path: tuple[str, ...] = (), depth: int = 0) -> JSONValue:
@@ -74,9 +78,7 @@ class Cleaner:
             return LEFT_OUT
         if type(value) is str and len(value) <= self._max_text:  # most of what there is, hence first
             self._left -= len(value) + LEAF
-            for redact in self._redactors:
-                value = redact(path, value)
-            return value
+            return self.redact(value, path)
         if isinstance(value, _LEAVES):
             return self._leaf(value, path)
         if depth == MAX_DEPTH:
@@ -88,6 +90,13 @@ class Cleaner:
             value = sorted(value, key=repr)  # in an order that is the same every time
         is_list = isinstance(value, (list, tuple))
         return self._list(value, path, depth + 1) if is_list else self.clean(_jsonable(value), path, depth + 1)
+
+    def redact(self, value: JSONValue, path: tuple[str, ...] = ()) -> JSONValue:
+        """Return a leaf redacted, and not cut."""
+        for redact in self._redactors:
+            is_text = redact is mask_secret_shapes and isinstance(value, str)
+            value = self._masked(value) if is_text else redact(path, value)
+        return value
 
     def _object(self, value: Mapping[Any, Any], path: tuple[str, ...], depth: int) -> JSONValue:
         found: dict[str, JSONValue] = {}
@@ -130,20 +139,39 @@ class Cleaner:
             self._left -= len(value)
         elif isinstance(value, int) and value.bit_length() > MAX_BITS:
             value = f"[a number of {value.bit_length()} bits]"
-        for redact in self._redactors:
-            value = redact(path, value)
+        value = self.redact(value, path)
         return self._cut(value, over) if over > 0 and isinstance(value, str) else value
 
     def _key(self, key: object) -> str:
         text = str(key)
         if len(text) <= LONGEST_KEY:
-            return mask_key(text) if self._masks_keys else text
+            return self._masked_key(text)
         over = len(text) - LONGEST_KEY
-        text = text[: LONGEST_KEY + MARGIN]
-        if self._masks_keys:
-            text = mask_key(text)
+        text = self._masked_key(text[: LONGEST_KEY + MARGIN])
         self.removed += over
         return f"{text[:LONGEST_KEY]}… [{over} more characters]"
+
+    def _masked_key(self, text: str) -> str:
+        if not self._masks_keys:
+            return text
+        masked, places = mask_key(text)
+        self._allows(places)
+        return masked
+
+    def _masked(self, text: str) -> str:
+        masked, places = mask_text(text, self._places)
+        if self._allows(places):
+            return masked
+        self.removed += len(text)
+        return LEFT_OUT
+
+    def _allows(self, places: int) -> bool:
+        """Count places that were examined. After too many of them nothing more of the value is read."""
+        is_allowed = places <= self._places
+        self._places = max(0, self._places - places)
+        if not is_allowed:
+            self._left = 0
+        return is_allowed
 
     def _cut(self, text: str, over: int) -> str:
         self.removed += over

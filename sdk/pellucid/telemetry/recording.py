@@ -140,9 +140,7 @@ class Recorder:
         if not self._policy.content:
             return None
         most = self._policy.max_bytes if limit is None else min(limit, self._policy.max_bytes)
-        redacted: JSONValue = text[: most + MARGIN]
-        for redact in self._redactors:
-            redacted = redact((), redacted)
+        redacted = Cleaner(self._redactors, most).redact(text[: most + MARGIN])
         return redacted[:most] if isinstance(redacted, str) else None
 
     def label(self, text: str) -> str | None:

@@ -3,6 +3,9 @@
 What is looked for is in tables: names in `names.py`, tokens of vendors in `vendors.py`, issuers in `cards.py`. One
 pattern of everything would take 200 ns a character. Here each search begins with words, or with runs of characters,
 that must be there, and which are found at the speed of `memmem`; only there does a pattern run.
+
+The searches yield a span for each place that they examine, an empty one if no secret is there, so that the work for a
+text can be bounded.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice
 from typing import Final
 
 from pellucid.telemetry.assignments import find_assigned
@@ -52,31 +55,43 @@ _BASIC: Final = re.compile(r"basic(?:(?<!\wbasic)|(?<=\\[nrt]basic))\s{1,8}([a-z
 _SCHEMES: Final = (("bearer", _BEARER, _is_no_word), ("basic", _BASIC, _is_user_and_password))
 
 
-def find_secrets(text: str) -> list[tuple[int, int]]:
-    """Return where secrets are: the start and end of each, in order and apart from each other."""
+def find_secrets(text: str, most: int | None = None) -> tuple[list[tuple[int, int]], int]:
+    """Return where secrets are, and how much work it was to find them.
+
+    Args:
+        text: What is searched.
+        most: The work after which the search stops. Work above it means that the text was not searched to its end.
+
+    Returns:
+        The start and end of each secret, in order and apart from each other; the number of places that looked like
+        the beginning of a secret, and of secrets.
+    """
     if len(text) < _SHORTEST and ":" not in text and "=" not in text:
-        return []
+        return [], 0
     lower = text.lower()
     if len(lower) != len(text):
         lower = text.replace("\u0130", "i").lower()  # the one letter whose lower case is two
-    found = sorted(
-        chain(
-            find_assigned(text, lower),
-            find_tokens(text),
-            find_blocks(text),
-            find_cards(text),
-            _find_credentials(text, lower),
-            _find_user_info(text),
+    places = list(
+        islice(
+            chain(
+                find_assigned(text, lower),
+                find_tokens(text),
+                find_blocks(text),
+                find_cards(text),
+                _find_credentials(text, lower),
+                _find_user_info(text),
+            ),
+            None if most is None else most + 1,
         )
     )
-    return _merged(found) if found else found
+    return _merged(sorted(span for span in places if span[0] < span[1])), len(places)
 
 
 def _find_credentials(text: str, lower: str) -> Iterator[tuple[int, int]]:
     for word, pattern, is_secret in _SCHEMES:
         if word in lower:
-            spans = (match.span(1) for match in pattern.finditer(lower))
-            yield from (span for span in spans if is_secret(text[slice(*span)]))
+            for start, end in (match.span(1) for match in pattern.finditer(lower)):
+                yield start, end if is_secret(text[start:end]) else start
     if "?" in text and "sig" in lower:
         yield from (match.span(1) for match in _SIGNATURE.finditer(text))
     if "curl" in lower:
@@ -88,6 +103,7 @@ def _find_user_info(text: str) -> Iterator[tuple[int, int]]:
     start = text.find("://")
     while start >= 0:
         begin, following = start + 3, text.find("://", start + 3)
+        yield start, start
         address = _ADDRESS.match(text, begin, len(text) if following < 0 else following)
         at = text.rfind("@", begin, begin if address is None else address.end())
         if begin < at and text[at + 1 : at + 2].isalnum():

@@ -15,7 +15,7 @@ _ALPHABETS: Final = {
     "base64url": "[A-Za-z0-9_-]",
     "dotted": "[A-Za-z0-9_.-]",
     "hex": "[0-9a-f]",
-    "numbered": "(?=[A-Za-z_-]{0,40}[0-9])[A-Za-z0-9_-]",  # without a digit it is a name: sk-learn-compatible
+    "numbered": "(?=[A-Za-z_-]{0,40}+[0-9])[A-Za-z0-9_-]",  # without a digit it is a name: sk-learn-compatible
     "lower": "[a-z0-9]",
     "upper": "[A-Z0-9]",
 }
