@@ -18,7 +18,7 @@ from pellucid_exporters.options import Otlp, Prometheus, Settings
 from pellucid_exporters.pipeline import build
 from pellucid_exporters.tail_sampling import TailSampling
 from support.dashboard_queries import panel_queries, queries, variable_queries
-from support.dashboard_scenes import Hub, Trouble, normal
+from support.dashboard_scenes import Hub, Trouble, changing, normal
 from support.prometheus_server import prometheus_server, scrape_config
 from support.promql import parse
 
@@ -133,7 +133,7 @@ async def test_every_query_finds_data(tmp_path: Path) -> None:
                 assert anyio.current_time() < deadline, [(str(each), found.unfilled(each)) for each in left]
                 await normal(telemetry, hub)
                 await trouble.once()
-                hub.change()
+                await changing(telemetry, hub)
                 left = [each for each in left if await ask(found.empty, each) or await ask(found.unfilled, each)]
             assert [str(each) for each in misspelt if not await ask(found.unfilled, each)] == []
     finally:

@@ -286,7 +286,7 @@ def test_a_child_does_not_keep_the_lock_of_its_parent(path: Path) -> None:
             if child:
                 os._exit(0)
             telemetry.tracer_provider.get_tracer("test").start_span("orphan").end()
-            print(telemetry.flush(10), flush=True)
+            print(telemetry.flush(60), flush=True)
             os._exit(0)
         """
     assert run_python(script, path).stdout == "True\n"

@@ -25,7 +25,7 @@ from pellucid import (
     retry,
     tool,
 )
-from pellucid.testing import FakeHub, ScriptedModel
+from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from support.scene import PRICES
 
 if TYPE_CHECKING:
@@ -112,6 +112,20 @@ async def normal(telemetry: Telemetry, hub: Hub) -> None:
     async with agent.stream("go") as stream:
         async for _ in stream:
             pass
+
+
+async def changing(telemetry: Telemetry, hub: Hub) -> None:
+    """Run an agent whose hub lists other tools in its second iteration than in its first."""
+
+    def answer(request: ModelRequest) -> Any:
+        if request.messages[-1].role != "user":
+            return "done"
+        hub.change()
+        hub.provider.invalidate()
+        return ToolCall("search", {}, "c1")
+
+    agent = Agent("support", model=FunctionModel(answer), providers=[hub.provider], telemetry=telemetry)
+    await agent.run("go")
 
 
 class Trouble:
