@@ -86,6 +86,19 @@ def _gen_ai(*names: str) -> frozenset[str]:
 
 _ADDRESS = frozenset({"server.address", "server.port"})
 
+_SETTINGS = (
+    "request.max_tokens",
+    "request.temperature",
+    "request.top_p",
+    "request.top_k",
+    "request.seed",
+    "request.frequency_penalty",
+    "request.presence_penalty",
+    "request.stop_sequences",
+    "request.reasoning.level",
+    "output.type",
+)
+
 SPANS: Final[Mapping[str, SpanFacts]] = {
     "invoke_agent": SpanFacts(
         name="invoke_agent {gen_ai.agent.name}",
@@ -96,16 +109,7 @@ SPANS: Final[Mapping[str, SpanFacts]] = {
             "agent.description",
             "conversation.id",
             "request.model",
-            "request.max_tokens",
-            "request.temperature",
-            "request.top_p",
-            "request.top_k",
-            "request.seed",
-            "request.frequency_penalty",
-            "request.presence_penalty",
-            "request.stop_sequences",
-            "request.reasoning.level",
-            "output.type",
+            *_SETTINGS,
             "response.finish_reasons",
             "usage.input_tokens",
             "usage.output_tokens",
@@ -121,16 +125,7 @@ SPANS: Final[Mapping[str, SpanFacts]] = {
         known=_ADDRESS
         | _gen_ai(
             "request.model",
-            "request.max_tokens",
-            "request.temperature",
-            "request.top_p",
-            "request.top_k",
-            "request.seed",
-            "request.frequency_penalty",
-            "request.presence_penalty",
-            "request.stop_sequences",
-            "request.reasoning.level",
-            "output.type",
+            *_SETTINGS,
             "conversation.id",
             "response.id",
             "response.model",

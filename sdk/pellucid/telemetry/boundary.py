@@ -188,7 +188,10 @@ class Boundary:
         end = self._scope.now()
         outcome, error_type = self._judge(error)
         text = self._scope.text_of(error) if error is not None and error_type else None
-        described = self._described(error, text) if isinstance(error, Exception) and text is not None else None
+        is_described = self.records or self._phase.exception is not None
+        described = (
+            self._described(error, text) if is_described and isinstance(error, Exception) and text is not None else None
+        )
         try:
             self._end_span(end, outcome, error_type, text, described)
         except Exception as fault:  # noqa: BLE001  (span processors are the application's)
