@@ -59,7 +59,7 @@ async def admit(run: Run, catalog: Catalog, call: ToolCall) -> Admission | Waiti
     """Find out whether a call has to wait for a person. Whatever else keeps it from being made is for its own span."""
     began, permissions = run.now(), run.setup.permissions
     binding = catalog.find(call.name)
-    if binding is None or catalog.refusal(call.name) is not None:
+    if binding is None or catalog.refuse(call.name) is not None:
         return Admission(began=began)
     try:
         arguments = arguments_of(binding.tool, call)
@@ -136,7 +136,7 @@ def resolve(run: Run, b: Boundary, catalog: Catalog, call: ToolCall) -> Binding:
         b.note(permission="deny")
         raise run.setup.permissions.refuse(run, b.span.get_span_context(), denied, id_of(call))
     if (binding := catalog.find(call.name)) is not None:
-        if (refusal := catalog.refusal(call.name)) is not None:
+        if (refusal := catalog.refuse(call.name)) is not None:
             raise refusal
         return binding
     if call.name in run.offered:

@@ -11,7 +11,6 @@ from pellucid.telemetry import COMPOSE, Boundary, Recorded, boundary
 from pellucid.telemetry.recording import Recorder
 from pellucid.tools.catalog import Catalog
 from pellucid.tools.collisions import tell_shadowed
-from pellucid.tools.permission import Permissions
 from pellucid.types import JSONValue
 
 MOST_NAMES = 64
@@ -61,22 +60,36 @@ async def offer(run: Run, b: Boundary, catalog: Catalog) -> Catalog:
     """Return what of a catalogue the model may have now.
 
     Raises:
+        ToolNameCollision: two providers offer one name, and the agent's policy is to refuse that.
         PolicyHalt: the permission policy ended the run.
     """
-    if run.setup.permissions is not None:
-        catalog = await _permitted(run, b, run.setup.permissions, catalog)
-    catalog = run.pins.check(run, b, catalog, run.messages)
-    return await run.offers.of(run, b.span.get_span_context(), catalog, run.messages)
+    catalog.check()
+    for narrow in (_permit, _pin, _activate):
+        catalog = await narrow(run, b, catalog)
+    return catalog
 
 
-async def _permitted(run: Run, b: Boundary, permissions: Permissions, catalog: Catalog) -> Catalog:
-    """Ask the policy what may be offered, unless it has been asked about this very catalogue."""
+async def _permit(run: Run, b: Boundary, catalog: Catalog) -> Catalog:
+    """Leave out what the policy denies; it is asked once about each catalogue."""
+    permissions = run.setup.permissions
+    if permissions is None:
+        return catalog
     if run.permitted is None or run.permitted[0] is not catalog:
         span = b.span.get_span_context()
         offered = await permissions.offer(run, span, catalog, run.denied, run.offers.metas)
         run.permitted = (catalog, offered)
     b.note(denied=len(run.permitted[1].denied))
     return run.permitted[1]
+
+
+async def _pin(run: Run, b: Boundary, catalog: Catalog) -> Catalog:
+    """Leave out what is no longer what the model was given, if the agent pins tools."""
+    return run.pins.check(run, b, catalog, run.messages)
+
+
+async def _activate(run: Run, b: Boundary, catalog: Catalog) -> Catalog:
+    """Leave out lazy tools that are not active."""
+    return await run.offers.of(run, b.span.get_span_context(), catalog, run.messages)
 
 
 def digest_of_parameters(settings: Settings, output: OutputSchema | None) -> str:

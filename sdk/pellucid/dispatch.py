@@ -74,11 +74,21 @@ async def dispatch(
         async def work(call: ToolCall) -> None:
             came[id_of(call)] = await _in_turn(run, catalog, call, settled, slots)
 
-        for group in catalog.groups(list(first.values())):
+        for group in _groups(catalog, list(first.values())):
             await together(partial(work, call) for call in group)
     for call in repeated:
         came[id_of(call)] = _refuse_repeated(run, catalog, call, came[id_of(call)])
     return _gathered(first, came)
+
+
+def _groups(catalog: Catalog, calls: Sequence[ToolCall]) -> list[Sequence[ToolCall]]:
+    """Return first the calls that discover tools, one by one, then all others: what is discovered can be called.
+
+    One by one, because the order of activation is the order of the offer, which must not depend on chance.
+    """
+    discovering: list[Sequence[ToolCall]] = [[call] for call in calls if call.name in catalog.discovering]
+    others = [call for call in calls if call.name not in catalog.discovering]
+    return [*discovering, others] if others else discovering
 
 
 def _gathered(order: Iterable[str], came: Mapping[str, _Came]) -> Paused:

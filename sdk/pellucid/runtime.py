@@ -227,7 +227,7 @@ def _heed(run: Run, catalog: Catalog, calls: Sequence[ToolCall], done: Paused) -
         run.paused = done
         return AWAITING_APPROVAL
     run.messages.append(Message("tool", done.results))
-    run.offers.activation.count(only_discovered=catalog.only_discovers(calls))
+    run.offers.activation.count(only_discovered=all(call.name in catalog.discovering for call in calls))
     if run.limits.max_tool_calls is not None and run.tool_calls >= run.limits.max_tool_calls:
         return "max_tool_calls"
     return None

@@ -138,7 +138,7 @@ class Activation:
             if (now := catalog.lazy.get(name)) is not None:
                 self.active[name] = now
                 continue
-            if catalog.refusal(name) is not None:
+            if catalog.refuse(name) is not None:
                 continue  # it has changed and is refused; should it be again what it was, it is active again
             reason = "denied" if name in catalog.denied else "not_lazy" if name in catalog.bindings else "removed"
             self._deactivate(scope, span, binding, name, reason)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Literal, TypeAlias, get_args
 
 from pellucid.errors import ConfigError, InvalidCatalog, ToolError, ToolNameCollision, describe
-from pellucid.messages import ToolCall, ToolDefinition
+from pellucid.messages import ToolDefinition
 from pellucid.telemetry import Recorded
 from pellucid.text import excerpt
 from pellucid.tools.collisions import Binding, Collisions, Shadowed, resolve
@@ -130,45 +130,84 @@ class Denied:
     reason: str
 
 
+def _never(name: str) -> None:
+    return None
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Catalog:
-    """The tools of one iteration: what is advertised, and what calls are resolved against. It never changes."""
+    """The tools of one iteration: what is advertised, and what calls are resolved against. It never changes.
 
-    parts: tuple[ProviderCatalog, ...]
-    collisions: Collisions = "error"
-    is_lazy: bool = False
+    A catalogue is narrowed by replacing its bindings: by what the policy permits, what is still what the model was
+    given, and what of lazy tools is active.
+
+    Attributes:
+        bindings: Tools by name, in the order in which they are advertised.
+        callable: Tools that a call may name although they are not advertised: `refuse` says what about them.
+        refuse: Returns why a tool that is known may not be called now, for the model to read; None if it may.
+        discovering: The tools among these that discover others.
+        denied: Tools that providers list and the policy does not let the model have.
+        shadowed: Tools that have the name of another one.
+        collision: Two tools of one name, if the agent refuses that; `check()` raises it.
+        is_lazy: Whether all tools are lazy but those that load skills.
+        recorded: What is recorded of the definitions, by capture policy.
+    """
+
+    bindings: Mapping[str, Binding]
+    callable: Mapping[str, Binding] = field(default_factory=dict)
+    refuse: Callable[[str], ToolError | None] = field(default=_never, repr=False)
+    discovering: frozenset[str] = frozenset()
     denied: Mapping[str, Denied] = field(default_factory=dict)
-    """What the providers list and the policy does not let the model have."""
+    shadowed: tuple[Shadowed, ...] = ()
+    collision: ToolNameCollision | None = None
+    is_lazy: bool = False
     recorded: dict[object, Recorded] = field(default_factory=dict, repr=False)
-    """What is recorded of the definitions, by capture policy."""
-    _indexing: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _indexing: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+
+    @classmethod
+    def of(cls, parts: Sequence[ProviderCatalog], collisions: Collisions, *, is_lazy: bool = False) -> Catalog:
+        """Return what providers list as one catalogue."""
+        listed = [Binding(tool, part.provider_id, tool.source) for part in parts for tool in part.tools]
+        try:
+            bindings, shadowed = resolve(
+                listed, collisions, place=lambda binding: binding.provider_id, refuse=_collision
+            )
+        except ToolNameCollision as collision:
+            return cls(bindings={}, collision=collision, is_lazy=is_lazy)
+        return cls(bindings=bindings, shadowed=shadowed, is_lazy=is_lazy)
+
+    def narrowed(self, bindings: Mapping[str, Binding], **changes: Any) -> Catalog:
+        """Return this catalogue with other bindings, recorded by itself."""
+        return replace(self, bindings=bindings, recorded=changes.pop("recorded", {}), **changes)
+
+    def check(self) -> None:
+        """Refuse a catalogue with two tools of one name, if the agent does.
+
+        Raises:
+            ToolNameCollision: it has them.
+        """
+        if self.collision is not None:
+            # A new error for each run: one exception raised in many tasks mixes up their tracebacks.
+            raise ToolNameCollision(self.collision.tool_name, self.collision.first, self.collision.second)
 
     @cached_property
     def digest(self) -> str:
         """Hash of everything that a model sees of the tools; equal content gives an equal digest."""
-        # With the policy `error` there is no other order than this, and a collision is for `bindings` to tell.
-        listed = (tool for part in self.parts for tool in part.tools)
-        tools = listed if self.collisions == "error" else (binding.tool for binding in self.bindings.values())
-        return blake2b(b"".join(tool.digest for tool in tools), digest_size=16).hexdigest()
+        return blake2b(b"".join(each.tool.digest for each in self.bindings.values()), digest_size=16).hexdigest()
 
     @cached_property
-    def _resolved(self) -> tuple[Mapping[str, Binding], tuple[Shadowed, ...]]:
-        listed = [Binding(tool, part.provider_id, tool.source) for part in self.parts for tool in part.tools]
-        return resolve(listed, self.collisions, place=lambda binding: binding.provider_id, refuse=_collision)
+    def definitions(self) -> tuple[ToolDefinition, ...]:
+        """The tools as a model sees them."""
+        return tuple(binding.tool.definition for binding in self.bindings.values())
 
-    @property
-    def bindings(self) -> Mapping[str, Binding]:
-        """Tools by name.
+    @cached_property
+    def tokens(self) -> int:
+        """About how many tokens the definitions take."""
+        return sum(binding.tool.tokens for binding in self.bindings.values())
 
-        Raises:
-            ToolNameCollision: two providers offer one name, and the policy is `error`.
-        """
-        return self._resolved[0]
-
-    @property
-    def shadowed(self) -> tuple[Shadowed, ...]:
-        """Tools that have the name of another one."""
-        return self._resolved[1]
+    def find(self, name: str) -> Binding | None:
+        """Return what a name stands for, whether it may be called or not."""
+        return self.bindings.get(name) or self.callable.get(name)
 
     @cached_property
     def lazy(self) -> Mapping[str, Binding]:
@@ -186,12 +225,7 @@ class Catalog:
     @cached_property
     def eager_tokens(self) -> int:
         """About how many tokens the tools take that are offered whatever is active."""
-        return sum(each.tool.tokens for name, each in self.bindings.items() if name not in self.lazy)
-
-    @property
-    def tokens(self) -> int:
-        """About how many tokens the offered tools take."""
-        return self.eager_tokens
+        return sum(each.tool.tokens for each in self.eager.values())
 
     @cached_property
     def named(self) -> Mapping[str, Binding]:
@@ -223,43 +257,9 @@ class Catalog:
     def _recorded_of(self) -> dict[tuple[str, ...], dict[object, Recorded]]:
         return {}
 
-    def find(self, name: str) -> Binding | None:
-        """Return what a name stands for."""
-        return self.bindings.get(name)
 
-    def refusal(self, name: str) -> ToolError | None:
-        """Return why a tool that is there may not be called now, for the model to read; None if it may."""
-        return None
-
-    def groups(self, calls: Sequence[ToolCall]) -> list[Sequence[ToolCall]]:
-        """Return the calls of one message in groups that are run one after the other."""
-        return [calls]
-
-    def only_discovers(self, calls: Sequence[ToolCall]) -> bool:
-        """Whether calls do nothing but discover tools."""
-        return False
-
-    @cached_property
-    def definitions(self) -> tuple[ToolDefinition, ...]:
-        """The tools as a model sees them, in the order of the providers and of their lists."""
-        return tuple(binding.tool.definition for binding in self.bindings.values())
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class PermittedCatalog(Catalog):
-    """A catalogue of which a model is not given everything. Attributes: whole: with what it is not given."""
-
-    whole: Catalog
-
-    @cached_property
-    def digest(self) -> str:
-        """Hash of everything that a model sees of the tools that it is given."""
-        return blake2b(b"".join(each.tool.digest for each in self.bindings.values()), digest_size=16).hexdigest()
-
-    @cached_property
-    def _resolved(self) -> tuple[Mapping[str, Binding], tuple[Shadowed, ...]]:
-        given = {name: binding for name, binding in self.whole.bindings.items() if name not in self.denied}
-        return given, self.whole.shadowed
+def _collision(first: Binding, second: Binding) -> ToolNameCollision:
+    return ToolNameCollision(first.tool.name, first.provider_id, second.provider_id)
 
 
 def _is_asked_for(binding: Binding, loader: Binding | None) -> bool:
@@ -269,25 +269,22 @@ def _is_asked_for(binding: Binding, loader: Binding | None) -> bool:
     return loader is not None and binding.provider_id == loader.provider_id and not binding.tool.lazy
 
 
-def _collision(first: Binding, second: Binding) -> ToolNameCollision:
-    return ToolNameCollision(first.tool.name, first.provider_id, second.provider_id)
-
-
 class Catalogs:
     """Catalogues put together of the same parts are one and the same, so that work on them is done once."""
 
-    __slots__ = ("_collisions", "_is_lazy", "_made")
+    __slots__ = ("_is_lazy", "_made", "collisions")
 
     def __init__(self, collisions: Collisions = "error", *, is_lazy: bool = False) -> None:
-        self._collisions = collisions
+        self.collisions = collisions
         self._is_lazy = is_lazy
-        self._made: Remembered[Catalog] = Remembered()
+        self._made: Remembered[tuple[Sequence[ProviderCatalog], Catalog]] = Remembered()
 
     def of(self, parts: Sequence[ProviderCatalog]) -> Catalog:
         """Return the catalogue of these parts."""
         key = tuple(map(id, parts))
         made = self._made.get(key)
         if made is None:
-            made = Catalog(parts=tuple(parts), collisions=self._collisions, is_lazy=self._is_lazy)
+            # It keeps the parts, whose identities can then not be given to others.
+            made = (parts, Catalog.of(parts, self.collisions, is_lazy=self._is_lazy))
             self._made.keep(key, made, sum(len(part.tools) for part in parts))
-        return made
+        return made[1]

@@ -79,8 +79,9 @@ async def explain(
         leave_scope(entered)
     catalog, reasons, policy = catalogs.of(parts), search.reasons, _Policy(agent, permissions, ctx, search.reasons)
     try:
+        catalog.check()
         binding = catalog.bindings.get(name)
-        _tell_shadowed(name, catalog.shadowed, f"collisions={catalog.collisions!r}", reasons)
+        _tell_shadowed(name, catalog.shadowed, f"collisions={catalogs.collisions!r}", reasons)
     except ToolNameCollision as error:
         binding = None
         reasons.append(

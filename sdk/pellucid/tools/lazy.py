@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from hashlib import blake2b
-from typing import Final
+from typing import Final, NamedTuple
 
 from opentelemetry.trace import SpanContext
 
 from pellucid.errors import ToolError
 from pellucid.events import ToolsBudgetExceeded
-from pellucid.messages import Message, ToolCall
+from pellucid.messages import Message
 from pellucid.telemetry import Scope
 from pellucid.tools.activation import Activation
 from pellucid.tools.catalog import Catalog
-from pellucid.tools.collisions import Binding, Shadowed
+from pellucid.tools.collisions import Binding
 from pellucid.tools.meta import meta_tools
 from pellucid.tools.names import LAZY_DISCOVERY, TOOL_SEARCH
 from pellucid.tools.permission import Permissions
@@ -26,74 +23,13 @@ PROVIDER: Final = "lazy"
 """Value of `pellucid.provider.id` for the tools that discover others."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class OfferedCatalog(Catalog):
-    """What a run offers of a catalogue: its tools that are not lazy, what discovers the lazy ones, and the active ones.
-
-    The active ones stand in the order of their activation, so that tools are added at the end.
-
-    Attributes:
-        whole: The catalogue.
-        metas: The tools that discover others; all of them can be called.
-        active: Names of the active tools at the moment of the offer.
-        activation: Says which are active meanwhile.
-    """
+class _Offer(NamedTuple):
+    """What was offered last. Attributes: whole: what it was taken from; active: names of its active lazy tools."""
 
     whole: Catalog
     metas: Mapping[str, Binding]
     active: tuple[str, ...]
-    activation: Activation = field(repr=False)
-
-    @cached_property
-    def _resolved(self) -> tuple[Mapping[str, Binding], tuple[Shadowed, ...]]:
-        offered = {name: meta for name, meta in self.metas.items() if name == TOOL_SEARCH or self._has_more()}
-        found = {**self.whole.eager, **offered, **{name: self.whole.lazy[name] for name in self.active}}
-        return found, self.whole.shadowed
-
-    @cached_property
-    def tokens(self) -> int:
-        """About how many tokens the offered tools take."""
-        others = self.bindings.keys() - self.whole.eager.keys()
-        return self.whole.eager_tokens + sum(self.bindings[name].tool.tokens for name in others)
-
-    def _has_more(self) -> bool:
-        """Whether there are tools that `__lazy__tool__discovery__` has not discovered."""
-        return bool(self.whole.named.keys() - set(self.active))
-
-    @cached_property
-    def digest(self) -> str:
-        """Hash of everything that a model sees of the tools."""
-        return blake2b(b"".join(each.tool.digest for each in self.bindings.values()), digest_size=16).hexdigest()
-
-    def find(self, name: str) -> Binding | None:
-        """Return what a name stands for, whether it may be called or not."""
-        return self.bindings.get(name) or self.metas.get(name) or self.whole.find(name)
-
-    def refusal(self, name: str) -> ToolError | None:
-        """Return why a tool may not be called now, and what to do; None if it may."""
-        if name in self.activation.active or name not in self.whole.lazy:
-            return self.whole.refusal(name)
-        if (LAZY_DISCOVERY if name in self.whole.named else TOOL_SEARCH) not in self.metas:
-            text = f"Error: Tool '{name}' is not active, and you may not activate it. Go on without it."
-            return ToolError(text, error_type="tool_not_active")
-        if name in self.whole.named:
-            todo = f"discovered first. Call {LAZY_DISCOVERY} with toolNames: ['{name}'] to discover it."
-        else:
-            todo = f"activated first. Call {TOOL_SEARCH} with name: '{name}' to activate it."
-        return ToolError(f"Error: Tool '{name}' must be {todo}", error_type="tool_not_active")
-
-    def groups(self, calls: Sequence[ToolCall]) -> list[Sequence[ToolCall]]:
-        """Return first the calls that discover tools, one by one, then all others: what is discovered can be called.
-
-        One by one, because the order of activation is the order of the offer, which must not depend on chance.
-        """
-        first: list[Sequence[ToolCall]] = [[call] for call in calls if call.name in self.metas]
-        then = [call for call in calls if call.name not in self.metas]
-        return [*first, then] if then else first
-
-    def only_discovers(self, calls: Sequence[ToolCall]) -> bool:
-        """Whether calls do nothing but discover tools."""
-        return all(call.name in self.metas for call in calls)
+    catalog: Catalog
 
 
 class Offers:
@@ -104,7 +40,7 @@ class Offers:
     def __init__(self, max_discoveries: int, permissions: Permissions | None, max_tokens: int | None = None) -> None:
         self.activation = Activation(max_discoveries, permissions)
         self._max_tokens = max_tokens
-        self._latest: OfferedCatalog | None = None
+        self._latest: _Offer | None = None
         self._told = 0
 
     def metas(self, catalog: Catalog) -> Mapping[str, Binding]:
@@ -145,15 +81,49 @@ class Offers:
             fixed = catalog.eager_tokens + sum(meta.tool.tokens for meta in metas.values())
             activation.fit(scope, span, catalog, self._max_tokens - fixed)
         active = tuple(name for name in activation.active if name in catalog.lazy)
-        if latest is not None and latest.whole is catalog and latest.active == active:
-            return latest
-        self._latest = OfferedCatalog(
-            parts=catalog.parts,
-            denied=catalog.denied,
-            recorded=catalog.recorded_of(active),
-            whole=catalog,
-            metas=metas,
-            active=active,
-            activation=activation,
-        )
-        return self._latest
+        if latest is None or latest.whole is not catalog or latest.active != active:
+            latest = _Offer(catalog, metas, active, _offered(catalog, metas, active, activation))
+        self._latest = latest
+        return latest.catalog
+
+
+def _offered(
+    catalog: Catalog, metas: Mapping[str, Binding], active: tuple[str, ...], activation: Activation
+) -> Catalog:
+    """Return the tools that are not lazy, those that discover the lazy ones, and the active ones.
+
+    The active ones stand in the order of their activation, so that tools are added at the end.
+
+    Args:
+        catalog: With all tools.
+        metas: The tools that discover others; all of them can be called.
+        active: Names of the active tools.
+        activation: Says which are active meanwhile.
+    """
+
+    def refuse(name: str) -> ToolError | None:
+        if name in activation.active or name not in catalog.lazy:
+            return catalog.refuse(name)
+        is_named = name in catalog.named
+        if (LAZY_DISCOVERY if is_named else TOOL_SEARCH) not in metas:
+            text = f"Error: Tool '{name}' is not active, and you may not activate it. Go on without it."
+        elif is_named:
+            text = (
+                f"Error: Tool '{name}' must be discovered first. "
+                f"Call {LAZY_DISCOVERY} with toolNames: ['{name}'] to discover it."
+            )
+        else:
+            text = (
+                f"Error: Tool '{name}' must be activated first. Call {TOOL_SEARCH} with name: '{name}' to activate it."
+            )
+        return ToolError(text, error_type="tool_not_active")
+
+    has_more = bool(catalog.named.keys() - set(active))
+    discovering = {name: meta for name, meta in metas.items() if name == TOOL_SEARCH or has_more}
+    return catalog.narrowed(
+        {**catalog.eager, **discovering, **{name: catalog.lazy[name] for name in active}},
+        callable={**catalog.callable, **catalog.lazy, **metas},
+        refuse=refuse,
+        discovering=frozenset(metas),
+        recorded=catalog.recorded_of(active),
+    )

@@ -9,7 +9,7 @@ from opentelemetry.trace import SpanContext
 from pellucid.errors import PermissionDenied, PolicyHalt, describe, error_type_of
 from pellucid.events import ToolDenied
 from pellucid.telemetry import Scope
-from pellucid.tools.catalog import Catalog, Denied, PermittedCatalog
+from pellucid.tools.catalog import Catalog, Denied
 from pellucid.tools.collisions import Binding
 from pellucid.tools.policy import PERMITTED, PermissionRequest, Policy, Ruling, Stage, ask
 from pellucid.tools.remembered import Remembered
@@ -29,7 +29,7 @@ class Permissions:
     def __init__(self, policy: Policy, within: float | None) -> None:
         self.policy = policy
         self.within = within
-        self._made: Remembered[PermittedCatalog] = Remembered()
+        self._made: Remembered[tuple[Catalog, Catalog]] = Remembered()
 
     async def offer(
         self,
@@ -118,16 +118,11 @@ class Permissions:
         key = (id(catalog), frozenset((name, each.reason) for name, each in denied.items()))
         made = self._made.get(key)
         if made is None:
+            permitted = {name: binding for name, binding in catalog.bindings.items() if name not in denied}
             # It keeps the whole catalogue, whose identity can then not be given to another one.
-            made = PermittedCatalog(
-                parts=catalog.parts,
-                collisions=catalog.collisions,
-                is_lazy=catalog.is_lazy,
-                whole=catalog,
-                denied=denied,
-            )
+            made = (catalog, catalog.narrowed(permitted, denied=denied))
             self._made.keep(key, made, len(catalog.bindings))
-        return made
+        return made[1]
 
 
 def _request(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Final, Literal, TypeAlias
 
@@ -17,7 +15,7 @@ from pellucid.messages import Message, ToolDefinition
 from pellucid.telemetry import Boundary, Scope
 from pellucid.tools.activation import Activation, discovered
 from pellucid.tools.catalog import Catalog
-from pellucid.tools.collisions import Binding, Shadowed
+from pellucid.tools.collisions import Binding
 from pellucid.tools.tool import digest_of
 
 After: TypeAlias = Literal["offer", "activation", "approval"]
@@ -28,43 +26,6 @@ Pin: TypeAlias = Binding | str
 
 _DIGITS: Final = 32
 """Hexadecimal digits of a digest; a pin as text has twice as many."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class PinnedCatalog(Catalog):
-    """A catalogue of which a model is not given what has changed.
-
-    Attributes:
-        whole: With what it is not given.
-        redefined: What it is not given.
-    """
-
-    whole: Catalog
-    redefined: Mapping[str, Binding] = field(repr=False)
-
-    @cached_property
-    def digest(self) -> str:
-        """Hash of everything that a model sees of the tools that it is given."""
-        return blake2b(b"".join(each.tool.digest for each in self.bindings.values()), digest_size=16).hexdigest()
-
-    @cached_property
-    def _resolved(self) -> tuple[Mapping[str, Binding], tuple[Shadowed, ...]]:
-        given = {name: binding for name, binding in self.whole.bindings.items() if name not in self.redefined}
-        return given, self.whole.shadowed
-
-    def find(self, name: str) -> Binding | None:
-        """Return what a name stands for, whether it may be called or not."""
-        return self.bindings.get(name) or self.redefined.get(name)
-
-    def refusal(self, name: str) -> ToolError | None:
-        """Return why a tool may not be called now; None if it may."""
-        if name not in self.redefined:
-            return None
-        return ToolError(
-            f"Not run: tool {name!r} is no longer what it was when you were given it: its description, its parameters "
-            f"or where it comes from has changed. Do not call it again; go on without it, and say so in your answer.",
-            error_type="tool_redefined",
-        )
 
 
 class Pins:
@@ -159,14 +120,19 @@ class Pins:
 
 
 def _without(catalog: Catalog, redefined: Mapping[str, Binding]) -> Catalog:
-    return PinnedCatalog(
-        parts=catalog.parts,
-        collisions=catalog.collisions,
-        is_lazy=catalog.is_lazy,
-        denied=catalog.denied,
-        whole=catalog,
-        redefined=redefined,
-    )
+    """Return a catalogue without tools that have changed; calls of these are refused."""
+
+    def refuse(name: str) -> ToolError | None:
+        if name not in redefined:
+            return catalog.refuse(name)
+        return ToolError(
+            f"Not run: tool {name!r} is no longer what it was when you were given it: its description, its parameters "
+            f"or where it comes from has changed. Do not call it again; go on without it, and say so in your answer.",
+            error_type="tool_redefined",
+        )
+
+    remaining = {name: binding for name, binding in catalog.bindings.items() if name not in redefined}
+    return catalog.narrowed(remaining, callable={**catalog.callable, **redefined}, refuse=refuse)
 
 
 def _same(pin: Pin, now: Binding) -> bool:
