@@ -1,23 +1,23 @@
-"""Whether a call that a model asked for may be made: is the tool there, do the arguments fit, who has to agree."""
+"""Checks that a tool call must pass before it runs: is the tool there, do the arguments fit, who has to agree."""
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Awaitable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, replace
 from inspect import isawaitable
-from typing import Any, Final
+from typing import Any
 
 from pellucid.approvals import ApprovalRequest, Settled
 from pellucid.background import race
 from pellucid.context import ToolContext
 from pellucid.errors import PolicyHalt, RunCancelled, ToolError, contained
-from pellucid.messages import ToolCall, id_of
+from pellucid.messages import ToolCall
 from pellucid.run import Run, Waiting
 from pellucid.telemetry import Boundary
 from pellucid.text import close_to
-from pellucid.tools.catalog import Catalog
+from pellucid.tools.catalog import Catalog, Denied
 from pellucid.tools.collisions import Binding
 from pellucid.tools.permission import Permissions
 from pellucid.tools.policy import Ruling
@@ -27,54 +27,95 @@ from pellucid.types import JSONObject
 _HALTED = "Not run: {}. The run has been ended."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Admission:
-    """What is known of a call before it is made.
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool call, with everything that is known of it before its span opens.
 
     Attributes:
-        began: When that was begun to be found out, by `Run.now()`, if it took any time.
-        arguments: What the tool gets, if they were read and are valid.
-        ruling: What the policy said of it, if there is one and it was asked.
-        settled: What a person decided, if one was asked.
-        is_resumed: Whether it was admitted before, in the run that this one goes on from.
+        id: Id of the call; inference gave it one if the model did not.
+        request: What the model asked for.
+        began: When the checks started, by `Run.now()`; so does the span.
+        binding: The tool that the name stands for, also if the policy denies it; None if there is none.
+        denied: Why the policy keeps the tool from the model, if it does.
+        refusal: Why the tool cannot be called now: unknown, removed, changed or not active.
+        arguments: What the tool gets, or why the arguments are not valid; None if no tool gets them.
+        ruling: What the policy said of the call, if it was asked.
+        approval: What a person decided, if one was asked.
+        is_resumed: Whether the policy and the person were asked in the run that this one resumes.
+        queued: Milliseconds that the call of a serial tool waited for its turn.
     """
 
-    began: int | None = None
-    arguments: JSONObject | None = None
+    id: str
+    request: ToolCall
+    began: int
+    binding: Binding | None = None
+    denied: Denied | None = None
+    refusal: ToolError | None = None
+    arguments: JSONObject | ToolError | None = None
     ruling: Ruling | None = None
-    settled: Settled | None = None
+    approval: Settled | None = None
     is_resumed: bool = False
+    queued: float | None = None
 
 
-UNASKED: Final = Admission()
-"""Of a call that nobody has to be asked about."""
+def bind(
+    run: Run,
+    catalog: Catalog,
+    call_id: str,
+    request: ToolCall,
+    approvals: Mapping[str, Settled] | None = None,
+    queued: float | None = None,
+) -> Call:
+    """Find the tool of a call, and read its arguments; `approvals` is given in a run that resumes another."""
+    began, name = run.now(), request.name
+    denied = catalog.denied.get(name)
+    binding = denied.binding if denied is not None else catalog.find(name)
+    refusal: ToolError | None = None
+    arguments: JSONObject | ToolError | None = None
+    if binding is None:
+        refusal = _unknown(run, catalog, name)
+    elif denied is None:
+        refusal = catalog.refuse(name)
+        arguments = _read_arguments(binding.tool, request) if refusal is None else None
+    approval = approvals.get(call_id) if approvals is not None else None
+    return Call(
+        call_id,
+        request,
+        began,
+        binding,
+        denied,
+        refusal,
+        arguments,
+        approval=approval,
+        is_resumed=approvals is not None,
+        queued=queued,
+    )
 
 
-def asks(run: Run, binding: Binding | None) -> bool:
-    """Return whether anybody has to be asked about a call of a tool: the policy, or a person."""
-    return run.setup.permissions is not None or (binding is not None and bool(binding.tool.needs_approval))
+def needs_decision(run: Run, call: Call) -> bool:
+    """Return whether the policy or the tool itself has to be asked before the call may run."""
+    if call.is_resumed or call.binding is None or not isinstance(call.arguments, dict):
+        return False
+    return run.setup.permissions is not None or bool(call.binding.tool.needs_approval)
 
 
-async def admit(run: Run, catalog: Catalog, call: ToolCall) -> Admission | Waiting:
-    """Find out whether a call has to wait for a person. Whatever else keeps it from being made is for its own span."""
-    began, permissions = run.now(), run.setup.permissions
-    binding = catalog.find(call.name)
-    if binding is None or catalog.refuse(call.name) is not None:
-        return Admission(began=began)
-    try:
-        arguments = arguments_of(binding.tool, call)
-    except ToolError:
-        return Admission(began=began)
-    ruling = await permissions.rule(run, binding, arguments, id_of(call)) if permissions is not None else None
+async def decide(run: Run, call: Call) -> Call | Waiting:
+    """Ask the policy and the tool about a call that `needs_decision`. Return it with the ruling, or that it waits."""
+    binding, arguments = call.binding, call.arguments
+    assert binding is not None
+    assert isinstance(arguments, dict)
+    permissions = run.setup.permissions
+    ruling = await permissions.rule(run, binding, arguments, call.id) if permissions is not None else None
+    call = replace(call, ruling=ruling)
     if ruling is not None and ruling.permission in ("deny", "halt"):
-        return Admission(began=began, arguments=arguments, ruling=ruling)
-    needed, fault = await _needed(run, binding.tool, arguments, call)
+        return call
+    needed, fault = await _needs_approval(run, binding.tool, arguments, call)
     if not needed and (ruling is None or ruling.permission == "allow"):
-        return Admission(began=began, arguments=arguments, ruling=ruling)
+        return call
     now, patience = run.now() / 1e9, run.limits.approval_timeout
     request = ApprovalRequest(
         approval_id=f"approval_{uuid.uuid4().hex}",
-        tool_call_id=id_of(call),
+        tool_call_id=call.id,
         tool_name=binding.tool.name,
         arguments=arguments,
         expires_at=now + patience if patience is not None else None,
@@ -84,14 +125,14 @@ async def admit(run: Run, catalog: Catalog, call: ToolCall) -> Admission | Waiti
     return Waiting(request, binding.provider_id, fault)
 
 
-async def _needed(run: Run, tool: Tool, arguments: JSONObject, call: ToolCall) -> tuple[bool, Exception | None]:
+async def _needs_approval(run: Run, tool: Tool, arguments: JSONObject, call: Call) -> tuple[bool, Exception | None]:
     """Ask the tool whether a person has to approve. One that fails has to be approved."""
     if not callable(tool.needs_approval):
         return tool.needs_approval, None
     try:
         answer = tool.needs_approval(arguments, context_of(run, call))
         return bool(await race(_awaited, answer) if isawaitable(answer) else answer), None
-    except BaseException as error:  # noqa: BLE001  (the predicate is the application's; its failure is told with the request)
+    except BaseException as error:  # noqa: BLE001  (the predicate is the application's; the request reports its failure)
         return True, contained(error)
 
 
@@ -99,12 +140,12 @@ async def _awaited(answer: Awaitable[bool]) -> bool:
     return await answer
 
 
-def context_of(run: Run, call: ToolCall, **more: Any) -> ToolContext:
+def context_of(run: Run, call: Call, **more: Any) -> ToolContext:
     """Return what a tool may know of the run."""
     return ToolContext(
         run_id=run.run_id,
         iteration=run.iteration,
-        tool_call_id=id_of(call),
+        tool_call_id=call.id,
         identity=run.identity,
         signal=run.signal,
         deadline=run.deadline,
@@ -113,15 +154,8 @@ def context_of(run: Run, call: ToolCall, **more: Any) -> ToolContext:
     )
 
 
-def listed(catalog: Catalog, call: ToolCall) -> Binding | None:
-    """Return what a call means, also if the policy keeps it from the model."""
-    if (denied := catalog.denied.get(call.name)) is not None:
-        return denied.binding
-    return catalog.find(call.name)
-
-
-def resolve(run: Run, b: Boundary, catalog: Catalog, call: ToolCall) -> Binding:
-    """Find the tool and check that the call may be made.
+def resolve(run: Run, b: Boundary, call: Call) -> Binding:
+    """Return the tool of a call that may be made.
 
     Raises:
         ToolError: it may not; the text tells the model what to do.
@@ -132,19 +166,20 @@ def resolve(run: Run, b: Boundary, catalog: Catalog, call: ToolCall) -> Binding:
             error_type="max_tool_calls",
         )
     check_halted(run)
-    if (denied := catalog.denied.get(call.name)) is not None and run.setup.permissions is not None:
+    if call.denied is not None and run.setup.permissions is not None:
         b.note(permission="deny")
-        raise run.setup.permissions.refuse(run, b.span.get_span_context(), denied, id_of(call))
-    if (binding := catalog.find(call.name)) is not None:
-        if (refusal := catalog.refuse(call.name)) is not None:
-            raise refusal
-        return binding
-    if call.name in run.offered:
-        raise ToolError(
-            f"Tool {call.name!r} was removed since it was offered. {_alternatives(catalog, call.name)}",
-            error_type="tool_removed",
-        )
-    raise ToolError(f"Unknown tool: {call.name!r}. {_alternatives(catalog, call.name)}", error_type="unknown_tool")
+        raise run.setup.permissions.refuse(run, b.span.get_span_context(), call.denied, call.id)
+    if call.refusal is not None:
+        raise call.refusal
+    assert call.binding is not None  # otherwise it is refused
+    return call.binding
+
+
+def _unknown(run: Run, catalog: Catalog, name: str) -> ToolError:
+    alternatives = _alternatives(catalog, name)
+    if name in run.offered:
+        return ToolError(f"Tool {name!r} was removed since it was offered. {alternatives}", error_type="tool_removed")
+    return ToolError(f"Unknown tool: {name!r}. {alternatives}", error_type="unknown_tool")
 
 
 def _alternatives(catalog: Catalog, name: str) -> str:
@@ -156,33 +191,26 @@ def _alternatives(catalog: Catalog, name: str) -> str:
     return f"Available tools: {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}."  # noqa: PLR2004  (enough to choose from)
 
 
-def arguments_of(tool: Tool, call: ToolCall) -> JSONObject:
-    """Return the arguments as an object that fits the schema.
+def _read_arguments(tool: Tool, request: ToolCall) -> JSONObject | ToolError:
+    """Return the arguments as an object that fits the schema, or why they do not.
 
-    Raises:
-        ToolError: they do not; values are not repeated, because they may be secret.
+    Values are not repeated in the error, because they may be secret.
     """
-    arguments: object = call.arguments or {}
+    arguments: object = request.arguments or {}
+    problem = ""
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments, parse_constant=_no_constant)
         except (ValueError, RecursionError) as error:
-            raise ToolError(
-                f"The arguments of {tool.name!r} are not JSON: {error}. Send one JSON object.",
-                error_type="invalid_arguments",
-            ) from None
-    if not isinstance(arguments, dict):
-        raise ToolError(
-            f"The arguments of {tool.name!r} are not a JSON object. Send one JSON object.",
-            error_type="invalid_arguments",
-        )
-    if issues := tool.validator.issues(arguments):
-        raise ToolError(
-            f"The arguments of {tool.name!r} do not fit its schema: {'; '.join(issues)}. "
-            f"Correct them and call it again.",
-            error_type="invalid_arguments",
-        )
-    return arguments
+            problem = f"are not JSON: {error}. Send one JSON object."
+    if not problem:
+        if not isinstance(arguments, dict):
+            problem = "are not a JSON object. Send one JSON object."
+        elif issues := tool.validator.issues(arguments):
+            problem = f"do not fit its schema: {'; '.join(issues)}. Correct them and call it again."
+        else:
+            return arguments
+    return ToolError(f"The arguments of {tool.name!r} {problem}", error_type="invalid_arguments")
 
 
 def _no_constant(name: str) -> None:
@@ -190,22 +218,16 @@ def _no_constant(name: str) -> None:
 
 
 async def permit(
-    run: Run,
-    b: Boundary,
-    permissions: Permissions,
-    found: Binding,
-    call: ToolCall,
-    arguments: JSONObject,
-    known: Admission,
+    run: Run, b: Boundary, permissions: Permissions, binding: Binding, call: Call, arguments: JSONObject
 ) -> None:
     """Hold a call to the policy; a halt ends the run once every call has its result."""
     b.note(permission="deny")  # until it has said something else, whatever ends this
-    ruling = known.ruling or await permissions.rule(run, found, arguments, id_of(call))
-    if ruling.permission == "ask" and known.is_resumed:
+    ruling = call.ruling or await permissions.rule(run, binding, arguments, call.id)
+    if ruling.permission == "ask" and call.is_resumed:
         b.note(permission="ask")
         return
     try:
-        permissions.check(run, b.span.get_span_context(), found, id_of(call), ruling)
+        permissions.check(run, b.span.get_span_context(), binding, call.id, ruling)
     except PolicyHalt as halt:
         b.note(permission="halt")
         run.halted = run.halted or halt
@@ -214,7 +236,7 @@ async def permit(
 
 
 def check_halted(run: Run) -> None:
-    """Refuse to begin anything in a run that the policy has ended.
+    """Refuse to start anything in a run that the policy has ended.
 
     Raises:
         ToolError: it has.
@@ -223,12 +245,14 @@ def check_halted(run: Run) -> None:
         raise ToolError(halted(run.halted), error_type=run.halted.error_type)
 
 
-def check_stopped(run: Run) -> None:
-    """Start no tool in a run that was stopped, also if the event loop could not cancel it yet.
+def check_running(run: Run) -> None:
+    """Start no tool in a run that was halted or stopped, also if the event loop could not cancel it yet.
 
     Raises:
-        RunCancelled, TimeoutError: it was.
+        ToolError: the policy halted it.
+        RunCancelled, TimeoutError: it was stopped.
     """
+    check_halted(run)
     if (reason := run.over()) is not None:
         raise TimeoutError("the run's deadline has passed") if reason == "deadline" else RunCancelled(run.agent)
 

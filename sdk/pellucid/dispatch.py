@@ -15,26 +15,13 @@ from anyio.lowlevel import current_token
 from opentelemetry.trace import SpanContext
 
 from pellucid import semconv
-from pellucid.admission import (
-    UNASKED,
-    Admission,
-    admit,
-    arguments_of,
-    asks,
-    check_halted,
-    check_stopped,
-    context_of,
-    halted,
-    listed,
-    permit,
-    resolve,
-)
+from pellucid.admission import Call, bind, check_running, context_of, decide, halted, needs_decision, permit, resolve
 from pellucid.approvals import Settled
 from pellucid.background import OutOfTime, call_soon, race, together
 from pellucid.context import ToolContext
 from pellucid.errors import PermissionDenied, PolicyHalt, ReliabilityFailFast, ToolError, describe
 from pellucid.events import ToolProgress
-from pellucid.messages import Parts, ToolCall, ToolResult, id_of
+from pellucid.messages import Parts, ToolCall, ToolResult
 from pellucid.pausing import take
 from pellucid.reliability import Decision, Gate, Reliability, Subject
 from pellucid.results import respond, to_response, with_note
@@ -45,133 +32,119 @@ from pellucid.tools.collisions import Binding
 from pellucid.tools.tool import MetaTool, Tool
 from pellucid.types import JSONObject, JSONValue
 
-_Came: TypeAlias = ToolResult | Waiting | Suspended
-"""What came of a call."""
+_Outcome: TypeAlias = ToolResult | Waiting | Suspended
 
 _LONGEST_NAME = 64
 _LONGEST_ID = 256
 
 
 async def dispatch(
-    run: Run, catalog: Catalog, calls: Sequence[ToolCall], settled: Mapping[str, Settled] | None = None
+    run: Run, catalog: Catalog, requests: Sequence[ToolCall], approvals: Mapping[str, Settled] | None = None
 ) -> Paused:
     """Run the calls of one message at the same time, up to `Limits.parallel_tools`.
 
+    Of several calls with one id the first is run; the others are refused, which its result says. Calls that discover
+    tools run before those of the tools that they discover.
+
+    Args:
+        run: The run.
+        catalog: What the names stand for.
+        requests: The calls.
+        approvals: What people decided, by ids of calls, in a run that resumes another.
+
     Returns:
         Results and calls that wait for a person, each in call order.
-
-    Of several calls with one id the first is run; the others are refused, which its result says. Calls that discover
-    tools come before those of the tools that they discover. What a person has decided is `settled`, by ids of calls.
     """
     first: dict[str, ToolCall] = {}
-    repeated = [call for call in calls if first.setdefault(id_of(call), call) is not call]
-    came: dict[str, _Came] = {}
+    repeated: list[tuple[str, ToolCall]] = []
+    for request in requests:
+        assert request.id is not None  # inference gave it one
+        if first.setdefault(request.id, request) is not request:
+            repeated.append((request.id, request))
+    outcomes: dict[str, _Outcome] = {}
     if len(first) == 1:
-        came[id_of(calls[0])] = await _in_turn(run, catalog, calls[0], settled, nullcontext())
+        [(call_id, request)] = first.items()
+        outcomes[call_id] = await _in_turn(run, catalog, call_id, request, approvals, nullcontext())
     else:
         slots = anyio.CapacityLimiter(run.limits.parallel_tools)
 
-        async def work(call: ToolCall) -> None:
-            came[id_of(call)] = await _in_turn(run, catalog, call, settled, slots)
+        async def work(call_id: str, request: ToolCall) -> None:
+            outcomes[call_id] = await _in_turn(run, catalog, call_id, request, approvals, slots)
 
-        for group in _groups(catalog, list(first.values())):
-            await together(partial(work, call) for call in group)
-    for call in repeated:
-        came[id_of(call)] = _refuse_repeated(run, catalog, call, came[id_of(call)])
-    return _gathered(first, came)
+        for group in _groups(catalog, first):
+            await together(partial(work, call_id, first[call_id]) for call_id in group)
+    for call_id, request in repeated:
+        outcomes[call_id] = _refuse_repeated(run, bind(run, catalog, call_id, request), outcomes[call_id])
+    return _gathered(first, outcomes)
 
 
-def _groups(catalog: Catalog, calls: Sequence[ToolCall]) -> list[Sequence[ToolCall]]:
-    """Return first the calls that discover tools, one by one, then all others: what is discovered can be called.
+def _groups(catalog: Catalog, requests: Mapping[str, ToolCall]) -> list[list[str]]:
+    """Return the ids of calls that discover tools, one by one, then all others: what is discovered can be called.
 
     One by one, because the order of activation is the order of the offer, which must not depend on chance.
     """
-    discovering: list[Sequence[ToolCall]] = [[call] for call in calls if call.name in catalog.discovering]
-    others = [call for call in calls if call.name not in catalog.discovering]
+    discovering = [[call_id] for call_id, request in requests.items() if request.name in catalog.discovering]
+    others = [call_id for call_id, request in requests.items() if request.name not in catalog.discovering]
     return [*discovering, others] if others else discovering
 
 
-def _gathered(order: Iterable[str], came: Mapping[str, _Came]) -> Paused:
+def _gathered(order: Iterable[str], outcomes: Mapping[str, _Outcome]) -> Paused:
     results: list[ToolResult] = []
     waiting: list[Waiting] = []
     nested: dict[str, JSONObject] = {}
     notes: dict[str, str] = {}
     for call_id in order:
-        each = came[call_id]
-        if isinstance(each, ToolResult):
-            results.append(each)
+        outcome = outcomes[call_id]
+        if isinstance(outcome, ToolResult):
+            results.append(outcome)
             continue
-        if each.note is not None:
-            notes[call_id] = each.note
-        if isinstance(each, Waiting):
-            waiting.append(each)
+        if outcome.note is not None:
+            notes[call_id] = outcome.note
+        if isinstance(outcome, Waiting):
+            waiting.append(outcome)
         else:
-            waiting += [Waiting(request, is_told=True) for request in each.approvals]
-            nested[call_id] = each.checkpoint
+            waiting += [Waiting(request, is_told=True) for request in outcome.approvals]
+            nested[call_id] = outcome.checkpoint
     return Paused(results, waiting, nested, notes)
-
-
-async def _known(
-    run: Run, catalog: Catalog, call: ToolCall, settled: Mapping[str, Settled] | None
-) -> Admission | Waiting:
-    """Find out whether a call may be made now. It has a span when it is made, or if the run ends before."""
-    if settled is not None:
-        return Admission(settled=settled.get(id_of(call)), is_resumed=True)
-    began = run.now()
-    try:
-        known = await admit(run, catalog, call)
-    except BaseException:
-        if not run.closed:
-            with _observed(run, listed(catalog, call), call, began) as b:
-                b.input(call.arguments)
-                raise
-        raise
-    run.check_open()
-    return known
 
 
 async def _in_turn(
     run: Run,
     catalog: Catalog,
-    call: ToolCall,
-    settled: Mapping[str, Settled] | None,
+    call_id: str,
+    request: ToolCall,
+    approvals: Mapping[str, Settled] | None,
     slot: AbstractAsyncContextManager[object],
-) -> _Came:
+) -> _Outcome:
     """Run one call once it has a slot. A call of a serial tool waits for its turn before that, and before its span."""
-    binding = listed(catalog, call)
+    binding = catalog.find(request.name)
     if binding is None or not binding.tool.serial:
         async with slot:
-            return await _execute(run, catalog, call, settled)
-    began = run.now()
+            return await _execute(run, bind(run, catalog, call_id, request, approvals))
+    arrived = run.now()
     async with run.serial, slot:
-        return await _execute(run, catalog, call, settled, queued=(run.now() - began) / 1e6)
+        queued = (run.now() - arrived) / 1e6
+        return await _execute(run, bind(run, catalog, call_id, request, approvals, queued))
 
 
-async def _execute(
-    run: Run,
-    catalog: Catalog,
-    call: ToolCall,
-    settled: Mapping[str, Settled] | None,
-    queued: float | None = None,
-) -> _Came:
+async def _execute(run: Run, call: Call) -> _Outcome:
     """Run one call within its boundary, unless it has to wait for a person first."""
-    binding, known = listed(catalog, call), UNASKED
-    if settled is not None or asks(run, binding):
-        found_out = await _known(run, catalog, call, settled)
-        if isinstance(found_out, Waiting):
-            return found_out
-        known = found_out
-    note = known.settled.note if known.settled is not None else None
-    with _observed(run, binding, call, known.began, queued) as b:
-        b.input(call.arguments)
+    if needs_decision(run, call):
+        decided = await _decided(run, call)
+        if isinstance(decided, Waiting):
+            return decided
+        call = decided
+    note = call.approval.note if call.approval is not None else None
+    with _observed(run, call) as b:
+        b.input(call.request.arguments)
         try:
-            if known.settled is not None:
-                take(run, b, known.settled)
-            found = resolve(run, b, catalog, call)
+            if call.approval is not None:
+                take(run, b, call.approval)
+            binding = resolve(run, b, call)
             if run.setup.reliability is None:
-                value = await _perform(run, b, found, call, known)
+                value = await _perform(run, b, binding, call)
             else:
-                value = await _guarded(run, b, run.setup.reliability, found, call, known)
+                value = await _guarded(run, b, run.setup.reliability, binding, call)
             if isinstance(value, Suspended):
                 return replace(_suspended(b, value), note=note)
             response = await respond(value, run.limits.max_result_bytes)
@@ -179,15 +152,29 @@ async def _execute(
             raise
         except Exception as error:  # noqa: BLE001  (whatever a tool raises is a result for the model)
             b.fail(error)
-            said = to_response(_explain(error), run.limits.max_result_bytes)
-            result = ToolResult(id_of(call), said, is_error=True, name=call.name)
+            text = to_response(_explain(error), run.limits.max_result_bytes)
+            result = ToolResult(call.id, text, is_error=True, name=call.request.name)
         else:
             structured = value.structured if isinstance(value, Parts) else None
-            result = ToolResult(id_of(call), response, name=call.name, structured=structured)
+            result = ToolResult(call.id, response, name=call.request.name, structured=structured)
         if note is not None:
             result = with_note(result, note)
         b.output(result.to_dict()["response"])
         return result
+
+
+async def _decided(run: Run, call: Call) -> Call | Waiting:
+    """Ask about a call. It has a span when it is made, or if the run ends meanwhile."""
+    try:
+        decided = await decide(run, call)
+    except BaseException:
+        if not run.closed:
+            with _observed(run, call) as b:
+                b.input(call.request.arguments)
+                raise
+        raise
+    run.check_open()
+    return decided
 
 
 def _suspended(b: Boundary, value: Suspended) -> Suspended:
@@ -199,9 +186,7 @@ def _suspended(b: Boundary, value: Suspended) -> Suspended:
     return value
 
 
-async def _guarded(
-    run: Run, b: Boundary, reliability: Reliability, binding: Binding, call: ToolCall, known: Admission
-) -> Any:
+async def _guarded(run: Run, b: Boundary, reliability: Reliability, binding: Binding, call: Call) -> Any:
     """Run the tool as often as the rules want, all within its one boundary."""
     tool = binding.tool
 
@@ -217,33 +202,32 @@ async def _guarded(
 
     async def attempt() -> Any:
         # What the policy said before is for the first attempt.
-        asked = known if gate.attempt == 1 else replace(known, ruling=None)
-        return await gate.judged(b.span, lambda: _perform(run, b, binding, call, asked), unjudged=Suspended)
+        attempted = call if gate.attempt == 1 else replace(call, ruling=None)
+        return await gate.judged(b.span, lambda: _perform(run, b, binding, attempted), unjudged=Suspended)
 
     return await gate.run(attempt, instead=Decision.result)
 
 
-def _observed(
-    run: Run, binding: Binding | None, call: ToolCall, began: int | None = None, queued: float | None = None
-) -> Boundary:
+def _observed(run: Run, call: Call) -> Boundary:
+    binding, request = call.binding, call.request
     tool = binding.tool if binding is not None else None
     run.own_tool_calls += 1
     # A name that the model made up is content of its own.
-    name = call.name if tool is not None else run.label(call.name[:_LONGEST_NAME]) or semconv.OTHER
+    name = request.name if tool is not None else run.label(request.name[:_LONGEST_NAME]) or semconv.OTHER
     b = boundary(
         run,
         DISPATCH,
         name,
-        began=began,
+        began=call.began,
         agent=run.agent,
         tool_name=name,
         tool_type="function",
-        tool_call_id=id_of(call)[:_LONGEST_ID],
+        tool_call_id=call.id[:_LONGEST_ID],
         provider_id=binding.provider_id if binding is not None else None,
         source=binding.source.kind if binding is not None else None,
         source_place=binding.source.place if binding is not None else None,
         dispatch_mode=tool.mode if tool is not None else None,
-        queued=queued,
+        queued=call.queued,
         conversation_id=run.conversation_id,
     )
     if tool is None:
@@ -254,17 +238,18 @@ def _observed(
     return b
 
 
-async def _perform(run: Run, b: Boundary, binding: Binding, call: ToolCall, known: Admission) -> Any:
+async def _perform(run: Run, b: Boundary, binding: Binding, call: Call) -> Any:
     """Check the arguments and the permission, and run the tool within its timeout."""
-    tool = binding.tool
-    arguments = known.arguments if known.arguments is not None else arguments_of(tool, call)
+    tool, arguments = binding.tool, call.arguments
+    if isinstance(arguments, ToolError):
+        raise arguments
+    assert arguments is not None  # read for every tool that may be called
     if run.setup.permissions is not None:
-        await permit(run, b, run.setup.permissions, binding, call, arguments, known)
+        await permit(run, b, run.setup.permissions, binding, call, arguments)
     timeout = tool.timeout if tool.timeout is not None else run.limits.tool_timeout
     ctx = context_of(run, call, progress=_progress(run, b.span.get_span_context(), call))
     try:
-        check_halted(run)
-        check_stopped(run)
+        check_running(run)
         return await _call(tool, arguments, ctx, timeout)
     except PolicyHalt as halt:
         if isinstance(tool, MetaTool):  # the policy was asked about what it activates
@@ -277,7 +262,7 @@ async def _perform(run: Run, b: Boundary, binding: Binding, call: ToolCall, know
         ) from None
     finally:
         if run.nested:  # what did not let itself be stopped is left behind, and must not outlive the call
-            run.leave_all(id_of(call))
+            run.leave_all(call.id)
 
 
 async def _call(tool: Tool, arguments: JSONObject, ctx: ToolContext, within: float | None) -> Any:
@@ -300,7 +285,7 @@ def _boxed(tool: Tool, arguments: JSONObject, ctx: ToolContext) -> list[Any]:
     return [tool.run(arguments, ctx)]
 
 
-def _progress(run: Run, span: SpanContext, call: ToolCall) -> Any:
+def _progress(run: Run, span: SpanContext, call: Call) -> Any:
     """Return a function that emits progress; it may be called from any thread."""
     loop = current_token()
 
@@ -312,7 +297,7 @@ def _progress(run: Run, span: SpanContext, call: ToolCall) -> Any:
         except Exception as error:  # noqa: BLE001  (redactors and values are the application's)
             run.fault("recording", error)
             return
-        payload = {"tool_name": call.name, "tool_call_id": id_of(call), "value": clean}
+        payload = {"tool_name": call.request.name, "tool_call_id": call.id, "value": clean}
         call_soon(loop, lambda: run.emit(ToolProgress, span, payload))
 
     return progress
@@ -324,16 +309,16 @@ def _explain(error: Exception) -> str:
     return str(error) if isinstance(error, ToolError) else f"The tool failed. {describe(error)}"
 
 
-def _refuse_repeated(run: Run, catalog: Catalog, call: ToolCall, came: _Came) -> _Came:
+def _refuse_repeated(run: Run, call: Call, outcome: _Outcome) -> _Outcome:
     """Record a call whose id was taken, and say so in the one result of that id."""
     text = (
         f"Note: you used the call id {call.id!r} for several calls of one message. Only the first was run; "
-        f"call {call.name!r} again with an id of its own."
+        f"call {call.request.name!r} again with an id of its own."
     )
-    with _observed(run, listed(catalog, call), call) as b:
-        b.input(call.arguments)
+    with _observed(run, call) as b:
+        b.input(call.request.arguments)
         b.fail(ToolError(text, error_type="repeated_call_id"))
         b.output(text)
-    if isinstance(came, ToolResult):
-        return with_note(came, text)
-    return replace(came, note=f"{came.note}\n\n{text}" if came.note is not None else text)
+    if isinstance(outcome, ToolResult):
+        return with_note(outcome, text)
+    return replace(outcome, note=f"{outcome.note}\n\n{text}" if outcome.note is not None else text)

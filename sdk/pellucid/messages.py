@@ -67,12 +67,6 @@ class ToolCall:
         return {"type": self.type, "id": self.id, "name": self.name, "arguments": self.arguments or {}}
 
 
-def id_of(call: ToolCall) -> str:
-    """Return the id of a call that inference has seen."""
-    assert call.id is not None  # it gave one
-    return call.id
-
-
 @dataclass(frozen=True, slots=True)
 class ToolResult:
     """What a tool call came to.

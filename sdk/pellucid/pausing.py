@@ -14,7 +14,7 @@ from pellucid.approvals import ApprovalRequest, Claims, Decision, Settled, claim
 from pellucid.checkpoint import Checkpoint, Resumption, trace_of
 from pellucid.errors import CheckpointError, ToolError, error_type_of
 from pellucid.events import ApprovalDecided, ApprovalRequested
-from pellucid.messages import ToolCall, ToolResult, id_of
+from pellucid.messages import ToolCall, ToolResult
 from pellucid.run import Paused, Run, Waiting
 from pellucid.telemetry import Boundary
 from pellucid.tools.catalog import Catalog
@@ -134,7 +134,7 @@ async def take_up(run: Run, resumption: Resumption, catalog: Catalog, calls: Seq
     """
     settled = resumption.settled
     going = settled.keys() | resumption.nested
-    found = [_edited(catalog, call, settled.get(id_of(call))) for call in calls if id_of(call) in going]
+    found = [_edited(catalog, call, settled.get(call.id or "")) for call in calls if call.id in going]
     await claim(resumption.claims, resumption.checkpoint.id)
     resumption.is_taken_up = True
     run.check_open()

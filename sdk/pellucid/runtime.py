@@ -22,7 +22,7 @@ from pellucid.dispatch import dispatch
 from pellucid.errors import OutputError, PolicyHalt, RunCancelled, RunTimeout, ToolError, describe
 from pellucid.events import OutputRejected
 from pellucid.inference import infer
-from pellucid.messages import Message, ToolCall, ToolResult, id_of
+from pellucid.messages import Message, ToolCall, ToolResult
 from pellucid.models import ModelResponse, candidates
 from pellucid.output import Mismatch, repair, said
 from pellucid.pausing import AWAITING_APPROVAL, in_order, pause, take_up, withdraw
@@ -239,7 +239,8 @@ def _by_id(results: Sequence[ToolResult]) -> dict[str, ToolResult]:
 
 def _not_made(halt: PolicyHalt, calls: Sequence[ToolCall]) -> dict[str, ToolResult]:
     """Return the results of calls that are not made any more, because the policy has ended the run."""
-    return {id_of(call): ToolResult(id_of(call), halted(halt), is_error=True, name=call.name) for call in calls}
+    text = halted(halt)
+    return {call.id: ToolResult(call.id, text, is_error=True, name=call.name) for call in calls if call.id is not None}
 
 
 def _accept(run: Run, b: Boundary, response: ModelResponse, *, again: bool) -> bool:
