@@ -1,7 +1,7 @@
 """See through your agents: every discovery, compose, LLM call and dispatch is one OpenTelemetry span."""
 
 from pellucid.agent import Agent
-from pellucid.approvals import ApprovalRequest, Claims, Decision, FileClaims, MemoryClaims
+from pellucid.approvals.decisions import ApprovalRequest, Claims, Decision, FileClaims, MemoryClaims
 from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits, ToolContext, propagate
 from pellucid.errors import (
     AlreadyResumed,
@@ -50,6 +50,18 @@ from pellucid.models import (
     PriceTable,
     Settings,
 )
+from pellucid.offer import Explanation, PermissionRequest, Policy, Verdict
+from pellucid.providers import (
+    DiscoveryProvider,
+    Skill,
+    ToolHub,
+    ToolProvider,
+    ToolRegistry,
+    combined,
+    gated_tools,
+    skill_scoped_tools,
+    static_tools,
+)
 from pellucid.reliability import (
     CircuitBreaker,
     Reliability,
@@ -63,30 +75,10 @@ from pellucid.reliability import (
     retry,
     retry_other,
 )
-from pellucid.run import RunResult
-from pellucid.stream import RunStream
+from pellucid.run.state import RunResult
+from pellucid.run.stream import RunStream
 from pellucid.telemetry import DEFAULT_REDACTORS, CapturePolicy, Redactor, Telemetry
-from pellucid.tools import (
-    Builtin,
-    DiscoveryProvider,
-    Explanation,
-    Hub,
-    Mcp,
-    PermissionRequest,
-    Policy,
-    Skill,
-    Tool,
-    ToolHub,
-    ToolProvider,
-    ToolRegistry,
-    ToolSource,
-    Verdict,
-    combined,
-    gated_tools,
-    skill_scoped_tools,
-    static_tools,
-    tool,
-)
+from pellucid.tools import Builtin, Hub, Mcp, Tool, ToolSource, tool
 from pellucid.transcript import dump_messages, load_messages
 from pellucid.version import __version__
 

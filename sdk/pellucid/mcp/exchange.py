@@ -17,7 +17,7 @@ from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
 from pellucid.errors import ErrorKind, error_kind_of, kind_of_status
-from pellucid.models.wire import retry_after
+from pellucid.models.http import retry_after
 from pellucid.text import excerpt
 
 SESSION_HEADER: Final = "mcp-session-id"

@@ -9,8 +9,8 @@ from opentelemetry.trace import Span, format_span_id
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
-from pellucid.telemetry.cleaning import size_of
 from pellucid.telemetry.recording import Recorded, Recorder
+from pellucid.telemetry.sanitize import size_of
 
 Record: TypeAlias = Callable[[Recorder], Recorded]
 """Makes what is recorded; called only if something is."""

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import anyio
 from anyio.lowlevel import current_token
 
-from pellucid.background import call_soon, spawn
+from pellucid.concurrency.forks import reset_in_child
+from pellucid.concurrency.race import call_soon, spawn
 from pellucid.errors import ConfigError, contained
 from pellucid.events import EVENTS, Event
-from pellucid.forks import reset_in_child
 
 if TYPE_CHECKING:
     from pellucid.telemetry.pipeline import Listener

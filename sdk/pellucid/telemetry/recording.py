@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pellucid.messages import Message, ToolDefinition
 from pellucid.telemetry.capture import CapturePolicy, Redactor, mask_secret_keys
-from pellucid.telemetry.cleaning import MARGIN, Cleaner, bounded, dumps, size_of
+from pellucid.telemetry.sanitize import MARGIN, Cleaner, bounded, dumps, size_of
 from pellucid.types import JSONValue
 
 FINISH = 64

@@ -13,9 +13,9 @@ from pellucid.errors import ConfigError, InvalidCatalog, ToolError, ToolNameColl
 from pellucid.messages import ToolCall, ToolDefinition
 from pellucid.telemetry import Recorded
 from pellucid.text import excerpt
+from pellucid.tools.catalog_cache import MOST, Remembered
 from pellucid.tools.collisions import Binding, Collisions, Shadowed, resolve
 from pellucid.tools.names import LOAD_SKILL, LONGEST, RESERVED, problem_of
-from pellucid.tools.remembered import MOST, Remembered
 from pellucid.tools.search import SearchIndex
 from pellucid.tools.tool import BrokenTool, Builtin, MetaTool, Tool, ToolSource
 from pellucid.types import JSONValue
