@@ -1,7 +1,8 @@
 """See through your agents: every discovery, compose, LLM call and dispatch is one OpenTelemetry span."""
 
 from pellucid.agent import Agent
-from pellucid.approvals.decisions import ApprovalRequest, Claims, Decision, FileClaims, MemoryClaims
+from pellucid.approvals.claims import Claims, FileClaims, MemoryClaims
+from pellucid.approvals.decisions import ApprovalRequest, Decision
 from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits, ToolContext, propagate
 from pellucid.errors import (
     AlreadyResumed,

@@ -9,7 +9,8 @@ from typing import Any, Generic, overload
 
 from typing_extensions import TypeForm
 
-from pellucid.approvals.decisions import Claims, Decision
+from pellucid.approvals.claims import Claims
+from pellucid.approvals.decisions import Decision
 from pellucid.concurrency.sync import run_in_portal
 from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits, ToolContext
 from pellucid.errors import ConfigError

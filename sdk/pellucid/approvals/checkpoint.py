@@ -15,7 +15,8 @@ from opentelemetry.trace import INVALID_SPAN, NonRecordingSpan, SpanContext, get
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from pydantic import TypeAdapter, ValidationError
 
-from pellucid.approvals.decisions import ApprovalRequest, Claims, Decision, Settled
+from pellucid.approvals.claims import Claims
+from pellucid.approvals.decisions import ApprovalRequest, Decision, Settled
 from pellucid.context import Identity
 from pellucid.errors import CheckpointError, ConfigError
 from pellucid.messages import Message, ToolResult, Usage

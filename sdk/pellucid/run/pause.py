@@ -11,7 +11,8 @@ from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
 from pellucid.approvals.checkpoint import Checkpoint, Resumption, trace_of
-from pellucid.approvals.decisions import ApprovalRequest, Claims, Decision, Settled, claim, settle
+from pellucid.approvals.claims import Claims, claim
+from pellucid.approvals.decisions import ApprovalRequest, Decision, Settled, settle
 from pellucid.errors import CheckpointError, ToolError, error_type_of
 from pellucid.events import ApprovalDecided, ApprovalRequested
 from pellucid.messages import ToolCall, ToolResult, id_of

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from pellucid.approvals.checkpoint import Checkpoint
-from pellucid.approvals.decisions import Claims, Decision
+from pellucid.approvals.claims import Claims
+from pellucid.approvals.decisions import Decision
 from pellucid.context import CancelToken, Identity
 from pellucid.errors import CheckpointError, ConfigError
 from pellucid.messages import Message
