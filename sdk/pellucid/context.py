@@ -15,7 +15,7 @@ from opentelemetry.trace import SpanContext
 from opentelemetry.util.types import AttributeValue
 
 from pellucid.concurrency.forks import reset_in_child
-from pellucid.concurrency.race import call_soon
+from pellucid.concurrency.tasks import call_soon
 from pellucid.errors import ConfigError
 from pellucid.types import JSONValue
 

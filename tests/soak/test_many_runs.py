@@ -37,7 +37,7 @@ from pellucid import (
     Tool,
     ToolCall,
 )
-from pellucid.concurrency import race
+from pellucid.concurrency.tasks import running
 from pellucid.tools.catalog_cache import MOST
 from pellucid_exporters.options import Otlp, Prometheus, Settings
 from pellucid_exporters.pipeline import build
@@ -401,7 +401,7 @@ def _growth(seen: list[int]) -> float:
 
 def _check_tables(soak: Soak) -> None:
     """Look into what could keep something of each run."""
-    assert not race._running
+    assert not running
     assert soak.token._callbacks == {}
     for provider in (soak.cached, soak.refetched, soak.down):
         assert len(provider._entries) <= 1

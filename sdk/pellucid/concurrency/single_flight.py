@@ -13,7 +13,8 @@ import anyio
 from anyio.lowlevel import EventLoopToken, current_token
 from opentelemetry.trace import SpanContext
 
-from pellucid.concurrency.race import OutOfTime, call_soon, is_running, spawn
+from pellucid.concurrency.race import OutOfTime
+from pellucid.concurrency.tasks import call_soon, is_running, spawn
 from pellucid.errors import contained, interrupt_in
 
 T = TypeVar("T")

@@ -20,8 +20,8 @@ from opentelemetry.trace import INVALID_SPAN_CONTEXT
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
-from pellucid.concurrency.race import call_soon
 from pellucid.concurrency.single_flight import Flight
+from pellucid.concurrency.tasks import call_soon
 from pellucid.errors import describe, error_type_of, first_of
 from pellucid.mcp.exchange import Exchange, Refused, ServerGone, SessionUnknown
 from pellucid.mcp.metrics import Request, Session

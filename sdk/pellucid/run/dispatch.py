@@ -16,7 +16,8 @@ from opentelemetry.trace import SpanContext
 
 from pellucid import semconv
 from pellucid.approvals.decisions import Settled
-from pellucid.concurrency.race import OutOfTime, call_soon, race, together
+from pellucid.concurrency.race import OutOfTime, race, together
+from pellucid.concurrency.tasks import call_soon
 from pellucid.context import ToolContext
 from pellucid.errors import PermissionDenied, PolicyHalt, ReliabilityFailFast, ToolError, describe
 from pellucid.events import ToolProgress

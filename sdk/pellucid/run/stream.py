@@ -15,7 +15,7 @@ from typing import Any, Generic, Self
 import anyio
 from anyio.lowlevel import current_token
 
-from pellucid.concurrency.race import call_soon, spawn
+from pellucid.concurrency.tasks import call_soon, spawn
 from pellucid.errors import ConfigError
 from pellucid.events import Event
 from pellucid.run.loop import execute

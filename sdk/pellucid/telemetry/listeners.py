@@ -14,7 +14,7 @@ import anyio
 from anyio.lowlevel import current_token
 
 from pellucid.concurrency.forks import reset_in_child
-from pellucid.concurrency.race import call_soon, spawn
+from pellucid.concurrency.tasks import call_soon, spawn
 from pellucid.errors import ConfigError, contained
 from pellucid.events import EVENTS, Event
 

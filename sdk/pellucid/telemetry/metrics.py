@@ -17,7 +17,7 @@ from opentelemetry.trace import INVALID_SPAN, set_span_in_context
 
 from pellucid import semconv
 from pellucid.concurrency.forks import reset_in_child
-from pellucid.concurrency.race import is_running
+from pellucid.concurrency.tasks import is_running
 from pellucid.version import __version__
 
 MAX_PROVIDERS: Final = 4096
