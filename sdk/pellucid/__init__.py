@@ -39,6 +39,8 @@ from pellucid.messages import (
     ToolResult,
     UriPart,
     Usage,
+    dump_messages,
+    load_messages,
 )
 from pellucid.models import (
     FallbackModel,
@@ -80,7 +82,6 @@ from pellucid.run.state import RunResult
 from pellucid.run.stream import RunStream
 from pellucid.telemetry import DEFAULT_REDACTORS, CapturePolicy, Redactor, Telemetry
 from pellucid.tools import Builtin, Hub, Mcp, Tool, ToolSource, tool
-from pellucid.transcript import dump_messages, load_messages
 from pellucid.version import __version__
 
 __all__ = [

@@ -19,8 +19,7 @@ from pellucid.approvals.claims import Claims
 from pellucid.approvals.decisions import ApprovalRequest, Decision, Settled
 from pellucid.context import Identity
 from pellucid.errors import CheckpointError, ConfigError
-from pellucid.messages import Message, ToolResult, Usage
-from pellucid.transcript import load_messages, load_part
+from pellucid.messages import Message, ToolResult, Usage, load_messages, load_part
 from pellucid.types import JSONObject
 
 VERSION: Final = 1

@@ -15,11 +15,10 @@ from pellucid.approvals.claims import Claims, claim
 from pellucid.approvals.decisions import ApprovalRequest, Decision, Settled, settle
 from pellucid.errors import CheckpointError, ToolError, error_type_of
 from pellucid.events import ApprovalDecided, ApprovalRequested
-from pellucid.messages import ToolCall, ToolResult, id_of
+from pellucid.messages import ToolCall, ToolResult, dump_messages, dump_part, id_of
 from pellucid.run.state import Paused, Run, Waiting
 from pellucid.telemetry import Boundary
 from pellucid.tools.catalog import Catalog
-from pellucid.transcript import dump_messages, dump_part
 from pellucid.types import JSONObject
 
 AWAITING_APPROVAL = "awaiting_approval"
