@@ -9,7 +9,7 @@ import anyio
 from anyio.lowlevel import current_token
 
 from pellucid.concurrency.tasks import running, spawn
-from pellucid.errors import contained, first_of, interrupt_in
+from pellucid.failures import contained, first_of, interrupt_in
 
 _T = TypeVar("_T")
 _Args = TypeVarTuple("_Args")

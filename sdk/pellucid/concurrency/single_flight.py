@@ -15,7 +15,7 @@ from opentelemetry.trace import SpanContext
 
 from pellucid.concurrency.race import OutOfTime
 from pellucid.concurrency.tasks import call_soon, is_running, spawn
-from pellucid.errors import contained, interrupt_in
+from pellucid.failures import contained, interrupt_in
 
 T = TypeVar("T")
 

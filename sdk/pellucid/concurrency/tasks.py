@@ -17,7 +17,7 @@ from typing import Any, TypeVarTuple
 
 from anyio.lowlevel import EventLoopToken, current_token
 
-from pellucid.errors import contained, stack_of
+from pellucid.failures import contained, stack_of
 
 _Args = TypeVarTuple("_Args")
 

@@ -22,7 +22,7 @@ from opentelemetry.util.types import AttributeValue
 from pellucid import semconv
 from pellucid.concurrency.single_flight import Flight
 from pellucid.concurrency.tasks import call_soon
-from pellucid.errors import describe, error_type_of, first_of
+from pellucid.failures import describe, error_type_of, first_of
 from pellucid.mcp.exchange import Exchange, Refused, ServerGone, SessionUnknown
 from pellucid.mcp.metrics import Request, Session
 from pellucid.mcp.transports import Link, Target

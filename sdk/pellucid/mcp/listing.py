@@ -19,7 +19,8 @@ from pellucid import semconv
 from pellucid.concurrency.race import OutOfTime
 from pellucid.concurrency.single_flight import Flight
 from pellucid.context import DiscoveryContext
-from pellucid.errors import DiscoveryBackoff, DiscoveryError, DiscoveryTimeout, InvalidCatalog, describe
+from pellucid.errors import DiscoveryBackoff, DiscoveryError, DiscoveryTimeout, InvalidCatalog
+from pellucid.failures import describe
 from pellucid.mcp.connection import Connection
 from pellucid.mcp.exchange import Exchange, Refused, ServerGone, kind_of
 from pellucid.mcp.invalid_tools import Broken, first_problem, set_aside

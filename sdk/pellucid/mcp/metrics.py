@@ -11,7 +11,7 @@ from opentelemetry.context import Context
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
-from pellucid.errors import error_type_of
+from pellucid.failures import error_type_of
 from pellucid.mcp.exchange import Exchange, Refused, ServerGone
 from pellucid.telemetry import Scope, current_scope
 

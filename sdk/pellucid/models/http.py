@@ -18,7 +18,8 @@ import httpx2
 from anyio.lowlevel import current_token
 
 from pellucid.concurrency.forks import reset_in_child
-from pellucid.errors import ConfigError, ErrorKind, ModelError, ModelTimeout, describe, error_kind_of, kind_of_status
+from pellucid.errors import ConfigError, ErrorKind, ModelError, ModelTimeout
+from pellucid.failures import describe, error_kind_of, kind_of_status
 from pellucid.models.base import Settings
 
 TIMEOUT: Final = httpx2.Timeout(600.0, connect=10.0)

@@ -11,7 +11,8 @@ from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.trace import NoOpTracerProvider
 
 from pellucid.context import DiscoveryContext
-from pellucid.errors import DiscoveryError, ToolNameCollision, describe
+from pellucid.errors import DiscoveryError, ToolNameCollision
+from pellucid.failures import describe
 from pellucid.offer.lazy import Offers
 from pellucid.offer.permission import Permissions
 from pellucid.offer.policy import PERMITTED, PermissionRequest, Ruling, Stage, ask

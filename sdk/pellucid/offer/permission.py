@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from opentelemetry.trace import SpanContext
 
-from pellucid.errors import PermissionDenied, PolicyHalt, describe, error_type_of
+from pellucid.errors import PermissionDenied, PolicyHalt
 from pellucid.events import ToolDenied
+from pellucid.failures import describe, error_type_of
 from pellucid.offer.policy import PERMITTED, PermissionRequest, Policy, Ruling, Stage, ask
 from pellucid.telemetry import Scope
 from pellucid.tools.catalog import Catalog, Denied, PermittedCatalog

@@ -11,7 +11,8 @@ import anyio
 
 from pellucid.concurrency.race import ForeignCancellation, OutOfTime, race
 from pellucid.context import Identity
-from pellucid.errors import ConfigError, contained
+from pellucid.errors import ConfigError
+from pellucid.failures import contained
 from pellucid.tools.tool import Tool
 from pellucid.types import JSONObject
 

@@ -20,17 +20,9 @@ from pellucid.concurrency.forks import reset_in_child
 from pellucid.concurrency.race import OutOfTime, race
 from pellucid.concurrency.single_flight import Abandoned, Flight
 from pellucid.context import DiscoveryContext
-from pellucid.errors import (
-    ConfigError,
-    DiscoveryBackoff,
-    DiscoveryError,
-    DiscoveryTimeout,
-    InvalidCatalog,
-    describe,
-    error_type_of,
-    retry_after_of,
-)
+from pellucid.errors import ConfigError, DiscoveryBackoff, DiscoveryError, DiscoveryTimeout, InvalidCatalog
 from pellucid.events import ToolsCatalogStale
+from pellucid.failures import describe, error_type_of, retry_after_of
 from pellucid.providers.provider import OnInvalid, ToolHub
 from pellucid.telemetry import DISCOVERY, boundary, current_scope
 from pellucid.tools.catalog import as_sequence, check_catalog

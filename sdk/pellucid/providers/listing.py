@@ -17,8 +17,9 @@ from pellucid import semconv
 from pellucid.concurrency.forks import reset_in_child
 from pellucid.concurrency.race import OutOfTime, race, together
 from pellucid.context import DiscoveryContext
-from pellucid.errors import DiscoveryError, DiscoveryTimeout, contained, describe
+from pellucid.errors import DiscoveryError, DiscoveryTimeout
 from pellucid.events import ToolsCatalogChanged, ToolsQuarantined
+from pellucid.failures import contained, describe
 from pellucid.providers.provider import ProviderFacts, ToolProvider
 from pellucid.telemetry import DISCOVERY, Boundary, Recorded, Scope, boundary, current_scope, once
 from pellucid.telemetry.recording import Recorder

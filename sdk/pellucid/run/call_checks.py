@@ -12,7 +12,8 @@ from typing import Any, Final
 from pellucid.approvals.decisions import ApprovalRequest, Settled
 from pellucid.concurrency.race import race
 from pellucid.context import ToolContext
-from pellucid.errors import PolicyHalt, RunCancelled, ToolError, contained
+from pellucid.errors import PolicyHalt, RunCancelled, ToolError
+from pellucid.failures import contained
 from pellucid.messages import ToolCall, id_of
 from pellucid.offer.permission import Permissions
 from pellucid.offer.policy import Ruling

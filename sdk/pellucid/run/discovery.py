@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from pellucid.context import DiscoveryContext
-from pellucid.errors import error_type_of
 from pellucid.events import ToolsCatalogStale, ToolsDiscoveryFailed
+from pellucid.failures import error_type_of
 from pellucid.providers.listing import Lister, list_all
 from pellucid.reliability import Decision, Gate, Reliability, Situation, Subject, last_known_catalog
 from pellucid.run.state import Run

@@ -19,8 +19,9 @@ from pellucid.approvals.decisions import Settled
 from pellucid.concurrency.race import OutOfTime, race, together
 from pellucid.concurrency.tasks import call_soon
 from pellucid.context import ToolContext
-from pellucid.errors import PermissionDenied, PolicyHalt, ReliabilityFailFast, ToolError, describe
+from pellucid.errors import PermissionDenied, PolicyHalt, ReliabilityFailFast, ToolError
 from pellucid.events import ToolProgress
+from pellucid.failures import describe
 from pellucid.messages import Parts, ToolCall, ToolResult, id_of
 from pellucid.reliability import Decision, Gate, Reliability, Subject
 from pellucid.run.call_checks import (

@@ -13,7 +13,8 @@ from opentelemetry.trace import format_span_id
 
 from pellucid import semconv
 from pellucid.concurrency.race import OutOfTime, race
-from pellucid.errors import ConfigError, ModelError, ModelTimeout, contained, describe, error_kind_of, error_type_of
+from pellucid.errors import ConfigError, ModelError, ModelTimeout
+from pellucid.failures import contained, describe, error_kind_of, error_type_of
 from pellucid.messages import Message, Part, ReasoningPart, TextPart, ToolCall, Usage
 from pellucid.models import (
     Model,

@@ -15,8 +15,9 @@ from opentelemetry.trace import format_trace_id
 from pellucid import semconv
 from pellucid.approvals.checkpoint import Resumption, in_trace
 from pellucid.concurrency.race import race
-from pellucid.errors import OutputError, PolicyHalt, RunCancelled, RunTimeout, ToolError, describe
+from pellucid.errors import OutputError, PolicyHalt, RunCancelled, RunTimeout, ToolError
 from pellucid.events import OutputRejected
+from pellucid.failures import describe
 from pellucid.messages import Message, ToolCall, ToolResult, id_of
 from pellucid.models import ModelResponse, candidates
 from pellucid.run.call_checks import halted

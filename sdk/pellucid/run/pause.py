@@ -13,8 +13,9 @@ from pellucid import semconv
 from pellucid.approvals.checkpoint import Checkpoint, Resumption, trace_of
 from pellucid.approvals.claims import Claims, claim
 from pellucid.approvals.decisions import ApprovalRequest, Decision, Settled, settle
-from pellucid.errors import CheckpointError, ToolError, error_type_of
+from pellucid.errors import CheckpointError, ToolError
 from pellucid.events import ApprovalDecided, ApprovalRequested
+from pellucid.failures import error_type_of
 from pellucid.messages import ToolCall, ToolResult, dump_messages, dump_part, id_of
 from pellucid.run.state import Paused, Run, Waiting
 from pellucid.telemetry import Boundary

@@ -8,16 +8,8 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from pellucid.context import ToolContext
-from pellucid.errors import (
-    AlreadyResumed,
-    ConfigError,
-    PolicyHalt,
-    ReliabilityFailFast,
-    RunCancelled,
-    ToolError,
-    describe,
-    error_type_of,
-)
+from pellucid.errors import AlreadyResumed, ConfigError, PolicyHalt, ReliabilityFailFast, RunCancelled, ToolError
+from pellucid.failures import describe, error_type_of
 from pellucid.run.loop import execute
 from pellucid.run.start import Resumed
 from pellucid.run.state import Run, Suspended

@@ -16,8 +16,8 @@ from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
 from pellucid.context import Identity
-from pellucid.errors import describe
 from pellucid.events import Event, TelemetryError
+from pellucid.failures import describe
 from pellucid.telemetry.capture import CapturePolicy
 from pellucid.telemetry.listeners import Listeners
 from pellucid.telemetry.log_lines import LogLines

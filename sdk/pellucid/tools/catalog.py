@@ -9,7 +9,8 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Literal, TypeAlias, get_args
 
-from pellucid.errors import ConfigError, InvalidCatalog, ToolError, ToolNameCollision, describe
+from pellucid.errors import ConfigError, InvalidCatalog, ToolError, ToolNameCollision
+from pellucid.failures import describe
 from pellucid.messages import ToolCall, ToolDefinition
 from pellucid.telemetry import Recorded
 from pellucid.text import excerpt

@@ -14,7 +14,8 @@ from typing import Any, Final, Literal, TypeAlias, cast
 import anthropic
 import httpx2
 
-from pellucid.errors import ConfigError, ErrorKind, ModelError, describe
+from pellucid.errors import ConfigError, ErrorKind, ModelError
+from pellucid.failures import describe
 from pellucid.models.anthropic.requests import SAMPLING, SETTINGS, body_of
 from pellucid.models.anthropic.responses import Pieces, ReportedError, Turn
 from pellucid.models.base import ModelDelta, ModelRequest, ModelResponse, StreamItem

@@ -14,7 +14,8 @@ import httpx2
 import openai
 
 from pellucid import semconv
-from pellucid.errors import ConfigError, ErrorKind, ModelError, describe
+from pellucid.errors import ConfigError, ErrorKind, ModelError
+from pellucid.failures import describe
 from pellucid.models.base import ModelRequest, ModelResponse, StreamItem
 from pellucid.models.http import TIMEOUT, Clients, failure, server_at, trusted
 from pellucid.models.openai.chat import ChatCompletions
