@@ -28,8 +28,8 @@ from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetr
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 from pellucid import semconv
+from pellucid.concurrency.forks import in_child, reset_in_child
 from pellucid.errors import ConfigError
-from pellucid.forks import in_child, reset_in_child
 from pellucid.telemetry.pipeline import LogSink, current_default, set_default
 from pellucid.version import __version__
 from pellucid_exporters.endpoint import MetricsEndpoint

@@ -1,7 +1,8 @@
 """See through your agents: every discovery, compose, LLM call and dispatch is one OpenTelemetry span."""
 
 from pellucid.agent import Agent
-from pellucid.approvals import ApprovalRequest, Claims, Decision, FileClaims, MemoryClaims
+from pellucid.approvals.claims import Claims, FileClaims, MemoryClaims
+from pellucid.approvals.decisions import ApprovalRequest, Decision
 from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits, ToolContext, propagate
 from pellucid.errors import (
     AlreadyResumed,
@@ -38,6 +39,8 @@ from pellucid.messages import (
     ToolResult,
     UriPart,
     Usage,
+    dump_messages,
+    load_messages,
 )
 from pellucid.models import (
     FallbackModel,
@@ -49,6 +52,18 @@ from pellucid.models import (
     Price,
     PriceTable,
     Settings,
+)
+from pellucid.offer import Explanation, PermissionRequest, Policy, Verdict
+from pellucid.providers import (
+    DiscoveryProvider,
+    Skill,
+    ToolHub,
+    ToolProvider,
+    ToolRegistry,
+    combined,
+    gated_tools,
+    skill_scoped_tools,
+    static_tools,
 )
 from pellucid.reliability import (
     CircuitBreaker,
@@ -63,31 +78,10 @@ from pellucid.reliability import (
     retry,
     retry_other,
 )
-from pellucid.run import RunResult
-from pellucid.stream import RunStream
+from pellucid.run.state import RunResult
+from pellucid.run.stream import RunStream
 from pellucid.telemetry import DEFAULT_REDACTORS, CapturePolicy, Redactor, Telemetry
-from pellucid.tools import (
-    Builtin,
-    DiscoveryProvider,
-    Explanation,
-    Hub,
-    Mcp,
-    PermissionRequest,
-    Policy,
-    Skill,
-    Tool,
-    ToolHub,
-    ToolProvider,
-    ToolRegistry,
-    ToolSource,
-    Verdict,
-    combined,
-    gated_tools,
-    skill_scoped_tools,
-    static_tools,
-    tool,
-)
-from pellucid.transcript import dump_messages, load_messages
+from pellucid.tools import Builtin, Hub, Mcp, Tool, ToolSource, tool
 from pellucid.version import __version__
 
 __all__ = [

@@ -9,39 +9,32 @@ from typing import Any, Generic, overload
 
 from typing_extensions import TypeForm
 
-from pellucid.approvals import Claims, Decision
-from pellucid.beginning import Around, Input, Resumed, begin, conversation, resumed
-from pellucid.compose import digest_of_parameters
+from pellucid.approvals.claims import Claims
+from pellucid.approvals.decisions import Decision
+from pellucid.concurrency.sync import run_in_portal
 from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits, ToolContext
 from pellucid.errors import ConfigError
 from pellucid.messages import Message
-from pellucid.models import (
-    Model,
-    Prices,
-    PublishedPrices,
-    Settings,
-    candidates,
-    load_prices,
-    require_model,
-    resolve,
-)
-from pellucid.output import Output, OutputT
-from pellucid.portal import run_in_portal
+from pellucid.models import Model, Prices, PublishedPrices, Settings, candidates, load_prices, require_model, resolve
+from pellucid.offer.explain import Explanation, explain
+from pellucid.offer.permission import Permissions
+from pellucid.offer.policy import Policy
+from pellucid.providers import Lister, ToolProvider, static_tools
+from pellucid.providers.skills import Skill, SkillProvider
 from pellucid.reliability import Reliability
-from pellucid.run import Run, RunResult, Setup
-from pellucid.runtime import execute
-from pellucid.stream import RunStream
-from pellucid.subagent import agent_tool
+from pellucid.run.compose import digest_of_parameters
+from pellucid.run.loop import execute
+from pellucid.run.start import Around, Input, Resumed, begin, conversation, resumed
+from pellucid.run.state import Run, RunResult, Setup
+from pellucid.run.stream import RunStream
+from pellucid.run.structured_output import Output, OutputT
+from pellucid.run.subagent import agent_tool
+from pellucid.run.warm_up import warm_up
 from pellucid.telemetry import Listener, Listeners, Pipeline
-from pellucid.tools import Lister, Tool, ToolProvider, static_tools, tool
+from pellucid.tools import Tool, tool
 from pellucid.tools.catalog import Catalogs, RegistryMode, check_mode
 from pellucid.tools.collisions import Collisions, check_policy
-from pellucid.tools.explain import Explanation, explain
-from pellucid.tools.permission import Permissions
-from pellucid.tools.policy import Policy
-from pellucid.tools.skills import Skill, SkillProvider
 from pellucid.types import JSONObject
-from pellucid.warming import warm_up
 
 
 class Agent(Generic[OutputT]):

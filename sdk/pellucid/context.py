@@ -14,9 +14,9 @@ from anyio.lowlevel import current_token
 from opentelemetry.trace import SpanContext
 from opentelemetry.util.types import AttributeValue
 
-from pellucid.background import call_soon
+from pellucid.concurrency.forks import reset_in_child
+from pellucid.concurrency.tasks import call_soon
 from pellucid.errors import ConfigError
-from pellucid.forks import reset_in_child
 from pellucid.types import JSONValue
 
 _Params = ParamSpec("_Params")

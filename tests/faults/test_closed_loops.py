@@ -12,7 +12,8 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from pellucid import Agent, DiscoveryContext, DiscoveryProvider, background, gated_tools, semconv
+from pellucid import Agent, DiscoveryContext, DiscoveryProvider, gated_tools, semconv
+from pellucid.concurrency import tasks
 from pellucid.testing import FakeHub, ScriptedModel
 from support.clock import Clock
 from support.hubs import named, names
@@ -39,8 +40,8 @@ def closed_hard(function: Callable[..., Coroutine[Any, Any, Any]], *args: object
         loop.run_forever()
         loop.close()
         # asyncio complains of a task that is collected before it has ended; other tests count those that are running.
-        left = [each for each in background._running if each.get_loop() is loop]
-        background._running.difference_update(left)
+        left = [each for each in tasks.running if each.get_loop() is loop]
+        tasks.running.difference_update(left)
         kept.extend([task, *left])
 
     thread = threading.Thread(target=work)

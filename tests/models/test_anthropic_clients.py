@@ -15,7 +15,7 @@ from support.models import HELLO, asking, both
 from support.runs import attributes, within
 
 if TYPE_CHECKING:
-    from pellucid.models.anthropic import Client
+    from pellucid.models.anthropic.model import Client
     from pellucid_exporters.testing import Captured
     from support.vendor_server import VendorServer
 

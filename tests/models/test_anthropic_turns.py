@@ -22,7 +22,7 @@ from pellucid import (
     Usage,
 )
 from pellucid.models import AnthropicModel
-from pellucid.models.anthropic_answers import ReportedError
+from pellucid.models.anthropic.responses import ReportedError
 from support.anthropic_rules import strict
 from support.anthropic_wire import KEY, event, events, message, streamed, text, thinking, tool_use, whole_or_streamed
 from support.models import ADD, HELLO, asking, both, closed_port, joined, read

@@ -15,7 +15,8 @@ from google.auth.exceptions import RefreshError, TransportError
 from google.genai import types
 
 from pellucid import ModelError
-from pellucid.errors import ModelTimeout, error_type_of
+from pellucid.errors import ModelTimeout
+from pellucid.failures import error_type_of
 from pellucid.models.gemini import GeminiModel
 from support.gemini_wire import ASKED, KEY, NAME, detail, event, fault, gemini, piece, read, streamed, text, whole
 from support.vendor_server import Answer, Cut, Hang, answer_json, answer_sse

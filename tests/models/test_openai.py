@@ -26,7 +26,7 @@ from pellucid import (
 )
 from pellucid.models import Model, resolve
 from pellucid.models.openai import OpenAIModel
-from pellucid.models.openai_schema import is_strict
+from pellucid.models.openai.schema import is_strict
 from support.models import read
 from support.openai_wire import ask, call, chunks, completion, events, function_call, response, said, sse, thought
 from support.runs import attributes

@@ -10,7 +10,7 @@ import pytest
 
 from pellucid import Agent, ConfigError
 from pellucid.models import Model, resolve
-from pellucid.models.resolve import HOSTS
+from pellucid.models.names import HOSTS
 from support.models import HELLO
 from support.openai_wire import completion
 from support.processes import PATIENCE

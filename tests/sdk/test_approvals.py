@@ -27,8 +27,8 @@ from pellucid import (
     semconv,
     tool,
 )
+from pellucid.providers import DiscoveryProvider
 from pellucid.testing import FakeHub, ScriptedModel
-from pellucid.tools import DiscoveryProvider
 from pellucid_exporters.testing import capture
 from support.approvals import LOOK, OTHER, REFUND, decide, events, look, passed_on, ran, refund
 from support.runs import attributes, ending, everything, iteration, results, span_id, within

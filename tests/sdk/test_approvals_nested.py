@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pellucid import Agent, AlreadyResumed, Decision, Limits, ToolCall, ToolContext, ToolError, semconv
+from pellucid.providers import DiscoveryProvider
 from pellucid.reliability import Reliability, Rule, fallback
 from pellucid.testing import FakeHub, ScriptedModel
-from pellucid.tools import DiscoveryProvider
 from support.approvals import decide, events, passed_on, pending, ran, refund, unanswered
 from support.runs import attributes, ending, results, within
 

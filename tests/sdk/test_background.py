@@ -10,7 +10,8 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint, current_token
 
-from pellucid.background import ForeignCancellation, call_soon, race, spawn
+from pellucid.concurrency.race import ForeignCancellation, race
+from pellucid.concurrency.tasks import call_soon, spawn
 from support.runs import cancel_itself
 
 pytestmark = pytest.mark.anyio

@@ -23,9 +23,9 @@ from pellucid import (
     semconv,
 )
 from pellucid.events import ToolsCatalogStale, ToolsQuarantined
+from pellucid.providers import Lister
 from pellucid.telemetry import Scope
 from pellucid.testing import FakeHub
-from pellucid.tools import Lister
 from pellucid_exporters.testing import Captured, capture
 from support.clock import Clock
 from support.hubs import named, names, nothing

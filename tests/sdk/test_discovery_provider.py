@@ -26,10 +26,10 @@ from pellucid import (
     semconv,
 )
 from pellucid.events import ToolsCatalogStale
+from pellucid.providers import Lister
+from pellucid.providers.hub import FIRST_BACKOFF, LONGEST_BACKOFF, backoff
 from pellucid.telemetry import Scope, enter_scope, leave_scope
 from pellucid.testing import FakeHub
-from pellucid.tools import Lister
-from pellucid.tools.discovery_cache import FIRST_BACKOFF, LONGEST_BACKOFF, backoff
 from pellucid_exporters.testing import Captured
 from support.clock import Clock
 from support.hubs import named, names

@@ -27,8 +27,8 @@ from pellucid import (
     semconv,
     tool,
 )
+from pellucid.providers import DiscoveryProvider
 from pellucid.testing import FakeHub, ScriptedModel
-from pellucid.tools import DiscoveryProvider
 from pellucid_exporters.testing import capture
 from support.runs import attributes, ending, everything, results, within
 

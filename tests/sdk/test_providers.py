@@ -24,9 +24,9 @@ from pellucid import (
     static_tools,
 )
 from pellucid.events import ToolsCatalogChanged, ToolsQuarantined
+from pellucid.providers import Lister
 from pellucid.telemetry import Scope, enter_scope, leave_scope
 from pellucid.testing import FakeHub
-from pellucid.tools import Lister
 from pellucid_exporters.testing import Captured
 from support.hubs import named, names, nothing
 from support.runs import attributes, ending

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from pellucid import DEFAULT_REDACTORS, CapturePolicy, Identity, Message, TextPart, ToolCall, ToolResult
 from pellucid.messages import ToolDefinition
-from pellucid.telemetry.cleaning import LEFT_OUT, MARGIN, MAX_DEPTH, MAX_ITEMS
 from pellucid.telemetry.recording import Recorder
+from pellucid.telemetry.sanitize import LEFT_OUT, MARGIN, MAX_DEPTH, MAX_ITEMS
 
 SMALL = CapturePolicy(max_bytes=256)
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pellucid import DiscoveryContext, Tool, ToolProvider, combined, gated_tools, static_tools
+from pellucid.providers import Lister
 from pellucid.telemetry import Scope, enter_scope, leave_scope
-from pellucid.tools import Lister
-from pellucid.tools.remembered import MOST, Remembered
+from pellucid.tools.catalog_cache import MOST, Remembered
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from pellucid import ConfigError, ToolContext
-from pellucid.schema import MAX_ISSUES, Signature, Validator, signature_of
+from pellucid.tools.schema import MAX_ISSUES, Signature, Validator, signature_of
 
 
 class Address(BaseModel):

@@ -36,9 +36,9 @@ from pellucid import (
     PellucidError,
     Tool,
     ToolCall,
-    background,
 )
-from pellucid.tools.remembered import MOST
+from pellucid.concurrency.tasks import running
+from pellucid.tools.catalog_cache import MOST
 from pellucid_exporters.options import Otlp, Prometheus, Settings
 from pellucid_exporters.pipeline import build
 from pellucid_exporters.testing import FIRST_READING
@@ -401,7 +401,7 @@ def _growth(seen: list[int]) -> float:
 
 def _check_tables(soak: Soak) -> None:
     """Look into what could keep something of each run."""
-    assert not background._running
+    assert not running
     assert soak.token._callbacks == {}
     for provider in (soak.cached, soak.refetched, soak.down):
         assert len(provider._entries) <= 1

@@ -13,11 +13,12 @@ from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
 from pellucid.context import ToolContext
-from pellucid.errors import DiscoveryError, ToolError, error_kind_of
+from pellucid.errors import DiscoveryError, ToolError
+from pellucid.failures import error_kind_of
 from pellucid.mcp.connection import Connection
 from pellucid.mcp.content import to_value
 from pellucid.mcp.exchange import Exchange, Refused, ServerGone, SessionUnknown
-from pellucid.mcp.site import trace_context
+from pellucid.mcp.listing import trace_context
 from pellucid.types import JSONObject, JSONValue
 
 

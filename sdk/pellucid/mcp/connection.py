@@ -20,12 +20,12 @@ from opentelemetry.trace import INVALID_SPAN_CONTEXT
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
-from pellucid.background import call_soon
-from pellucid.errors import describe, error_type_of, first_of
+from pellucid.concurrency.single_flight import Flight
+from pellucid.concurrency.tasks import call_soon
+from pellucid.failures import describe, error_type_of, first_of
 from pellucid.mcp.exchange import Exchange, Refused, ServerGone, SessionUnknown
-from pellucid.mcp.measuring import Request, Session
+from pellucid.mcp.metrics import Request, Session
 from pellucid.mcp.transports import Link, Target
-from pellucid.tools.flight import Flight
 from pellucid.version import __version__
 
 T = TypeVar("T")

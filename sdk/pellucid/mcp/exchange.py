@@ -16,8 +16,9 @@ from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
-from pellucid.errors import ErrorKind, error_kind_of, kind_of_status
-from pellucid.models.wire import retry_after
+from pellucid.errors import ErrorKind
+from pellucid.failures import error_kind_of, kind_of_status
+from pellucid.models.http import retry_after
 from pellucid.text import excerpt
 
 SESSION_HEADER: Final = "mcp-session-id"

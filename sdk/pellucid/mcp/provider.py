@@ -20,18 +20,18 @@ from mcp_types import Tool as ServerTool
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
+from pellucid.concurrency.forks import reset_in_child
 from pellucid.context import DiscoveryContext, ToolContext
 from pellucid.errors import ConfigError, DiscoveryError
-from pellucid.forks import reset_in_child
-from pellucid.mcp.broken import Broken
 from pellucid.mcp.calls import call
 from pellucid.mcp.connection import CLOSE_PATIENCE, Connection
+from pellucid.mcp.invalid_tools import Broken
+from pellucid.mcp.listing import Plan, Site, Tools
 from pellucid.mcp.names import exposed_names
-from pellucid.mcp.site import Plan, Site, Tools
 from pellucid.mcp.transports import Target, in_process, once, over_http, over_stdio, over_transport
+from pellucid.providers.provider import OnInvalid
 from pellucid.tools import Mcp, Tool
 from pellucid.tools.catalog import check_catalog
-from pellucid.tools.provider import OnInvalid
 from pellucid.tools.tool import BrokenTool
 from pellucid.types import JSONObject, JSONValue
 

@@ -28,8 +28,8 @@ from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
 from pellucid.errors import ConfigError
-from pellucid.mcp.broken import put_aside
 from pellucid.mcp.exchange import SESSION_HEADER, current_exchange
+from pellucid.mcp.invalid_tools import put_aside
 from pellucid.text import clean
 
 CONNECT_PATIENCE: Final = 30.0

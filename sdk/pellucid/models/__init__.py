@@ -14,8 +14,8 @@ from pellucid.models.base import (
     require_model,
 )
 from pellucid.models.fallback import FallbackModel, candidates, falls_back, told
+from pellucid.models.names import ADAPTERS, adapter, resolve
 from pellucid.models.prices import Price, Prices, PriceTable, PublishedPrices, load_prices
-from pellucid.models.resolve import ADAPTERS, adapter, resolve
 
 if TYPE_CHECKING:
     from pellucid.models.anthropic import AnthropicModel as AnthropicModel

@@ -7,9 +7,10 @@ from contextlib import aclosing
 from difflib import get_close_matches
 from typing import Final, get_args
 
-from pellucid.errors import ConfigError, ErrorKind, ModelError, describe, error_kind_of
+from pellucid.errors import ConfigError, ErrorKind, ModelError
+from pellucid.failures import describe, error_kind_of
 from pellucid.models.base import Model, ModelRequest, ModelResponse, StreamItem, closable, require_model
-from pellucid.models.resolve import resolve
+from pellucid.models.names import resolve
 
 FALL_BACK_ON: Final[frozenset[ErrorKind]] = frozenset(
     {"auth", "circuit_open", "invalid_response", "rate_limited", "timeout", "unavailable", "unknown"}

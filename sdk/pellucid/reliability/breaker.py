@@ -8,8 +8,9 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from pellucid.errors import ConfigError, DiscoveryBackoff, DiscoveryError, ErrorKind, PolicyHalt, error_kind_of
-from pellucid.forks import reset_in_child
+from pellucid.concurrency.forks import reset_in_child
+from pellucid.errors import ConfigError, DiscoveryBackoff, DiscoveryError, ErrorKind, PolicyHalt
+from pellucid.failures import error_kind_of
 
 State: TypeAlias = Literal["closed", "half_open", "open"]
 

@@ -13,16 +13,7 @@ from opentelemetry.trace import Span
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
-from pellucid.errors import (
-    CircuitOpen,
-    DiscoveryCircuitOpen,
-    ModelCircuitOpen,
-    ReliabilityFailFast,
-    describe,
-    error_kind_of,
-    error_type_of,
-    retry_after_of,
-)
+from pellucid.errors import CircuitOpen, DiscoveryCircuitOpen, ModelCircuitOpen, ReliabilityFailFast
 from pellucid.events import (
     CircuitClosed,
     CircuitHalfOpened,
@@ -33,6 +24,7 @@ from pellucid.events import (
     ReliabilityRecovered,
     ReliabilityRetried,
 )
+from pellucid.failures import describe, error_kind_of, error_type_of, retry_after_of
 from pellucid.messages import Usage
 from pellucid.reliability.breaker import Circuit, Permit, Refused, State
 from pellucid.reliability.options import Reliability

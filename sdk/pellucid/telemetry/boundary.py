@@ -25,11 +25,11 @@ from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, StatusCode,
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
-from pellucid.errors import RunCancelled, contained, error_type_of, is_exit, stack_of
+from pellucid.errors import RunCancelled
 from pellucid.events import Event
-from pellucid.telemetry.content import Content, Record
+from pellucid.failures import contained, error_type_of, is_exit, stack_of
 from pellucid.telemetry.phases import PAYLOADS, Phase
-from pellucid.telemetry.recording import Recorded, Recorder
+from pellucid.telemetry.recording import Content, Record, Recorded, Recorder
 from pellucid.telemetry.scope import Scope
 from pellucid.types import JSONValue
 

@@ -9,8 +9,8 @@ from functools import lru_cache
 from typing import Final, Literal, TypeAlias, get_args
 
 from pellucid.errors import ConfigError
-from pellucid.telemetry.names import names_secret
-from pellucid.telemetry.shapes import find_secrets
+from pellucid.telemetry.secrets.names import names_secret
+from pellucid.telemetry.secrets.search import find_secrets
 from pellucid.types import JSONValue
 
 CaptureMode: TypeAlias = Literal["full", "redacted", "metadata", "off"]

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import anyio
 from anyio.lowlevel import current_token
 
-from pellucid.background import call_soon, spawn
-from pellucid.errors import ConfigError, contained
+from pellucid.concurrency.forks import reset_in_child
+from pellucid.concurrency.tasks import call_soon, spawn
+from pellucid.errors import ConfigError
 from pellucid.events import EVENTS, Event
-from pellucid.forks import reset_in_child
+from pellucid.failures import contained
 
 if TYPE_CHECKING:
     from pellucid.telemetry.pipeline import Listener

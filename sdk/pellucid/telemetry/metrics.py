@@ -16,8 +16,8 @@ from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 from opentelemetry.trace import INVALID_SPAN, set_span_in_context
 
 from pellucid import semconv
-from pellucid.background import is_running
-from pellucid.forks import reset_in_child
+from pellucid.concurrency.forks import reset_in_child
+from pellucid.concurrency.tasks import is_running
 from pellucid.version import __version__
 
 MAX_PROVIDERS: Final = 4096

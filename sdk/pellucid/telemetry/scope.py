@@ -16,11 +16,11 @@ from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
 from pellucid.context import Identity
-from pellucid.errors import describe
 from pellucid.events import Event, TelemetryError
+from pellucid.failures import describe
 from pellucid.telemetry.capture import CapturePolicy
 from pellucid.telemetry.listeners import Listeners
-from pellucid.telemetry.logging import LogLines
+from pellucid.telemetry.log_lines import LogLines
 from pellucid.telemetry.metrics import instruments_of
 from pellucid.telemetry.pipeline import Pipeline, complete
 from pellucid.telemetry.recording import Recorder

@@ -9,13 +9,14 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Literal, TypeAlias, get_args
 
-from pellucid.errors import ConfigError, InvalidCatalog, ToolError, ToolNameCollision, describe
+from pellucid.errors import ConfigError, InvalidCatalog, ToolError, ToolNameCollision
+from pellucid.failures import describe
 from pellucid.messages import ToolDefinition
 from pellucid.telemetry import Recorded
 from pellucid.text import excerpt
+from pellucid.tools.catalog_cache import MOST, Remembered
 from pellucid.tools.collisions import Binding, Collisions, Shadowed, resolve
 from pellucid.tools.names import LOAD_SKILL, LONGEST, RESERVED, problem_of
-from pellucid.tools.remembered import MOST, Remembered
 from pellucid.tools.search import SearchIndex
 from pellucid.tools.tool import BrokenTool, Builtin, MetaTool, Tool, ToolSource
 from pellucid.types import JSONValue

@@ -15,7 +15,7 @@ from pydantic_core import to_json
 
 from pellucid.context import ToolContext
 from pellucid.messages import ToolDefinition
-from pellucid.schema import Signature, Validator, name_of, signature_of
+from pellucid.tools.schema import Signature, Validator, name_of, signature_of
 from pellucid.types import JSONObject
 
 DispatchMode: TypeAlias = Literal["inline", "thread", "mcp"]

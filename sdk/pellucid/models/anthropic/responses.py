@@ -1,0 +1,259 @@
+"""Answers of Anthropic's Messages API, whole and in pieces, and what they become."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from pellucid.messages import (
+    FinishReason,
+    Message,
+    Part,
+    ReasoningPart,
+    ServerToolCall,
+    ServerToolResult,
+    TextPart,
+    ToolCall,
+    Usage,
+    Vendor,
+)
+from pellucid.models.anthropic.requests import CALLS, CONTAINER, VENDOR
+from pellucid.models.base import ModelDelta, ModelResponse
+from pellucid.types import JSONObject
+
+MOST_PAUSES: Final = 5
+"""Times that a turn which the vendor paused is gone on with, as its own tools make it do."""
+
+_FINISH: Final[Mapping[str, FinishReason]] = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "pause_turn": "length",
+    "tool_use": "tool_call",
+    "refusal": "content_filter",
+}
+
+
+class ReportedError(Exception):
+    """An error that is told in the middle of a stream. Attributes: kind: its type, in the vendor's words."""
+
+    def __init__(self, event: JSONObject) -> None:
+        inner = event.get("error")
+        told: Mapping[str, Any] = inner if isinstance(inner, dict) else {}
+        super().__init__(str(told.get("message") or "the vendor reports an error and does not say which"))
+        self.kind = str(told.get("type"))
+
+
+class Turn:
+    """One answer, of which there may be several messages: a turn that is paused goes on when it is sent back.
+
+    Attributes:
+        body: What to ask.
+    """
+
+    def __init__(self, body: JSONObject) -> None:
+        self.body = body
+        self._messages: Sequence[JSONObject] = body["messages"]
+        self._content: list[JSONObject] = []
+        self._usage = Usage()
+        self._pauses = 0
+
+    def add(self, message: object) -> ModelResponse | None:
+        """Take what was answered; return the answer, unless there is more to ask for.
+
+        Raises:
+            ValueError: it is no answer.
+        """
+        with _reading():
+            last = _checked(message)
+            self._content += [block for block in last["content"] if block["type"] != "text" or block["text"]]
+            self._usage += _usage(last.get("usage") or {})
+            if last["stop_reason"] == "pause_turn" and self._pauses < MOST_PAUSES:
+                self._go_on(last)
+                return None
+            return self._response(last)
+
+    def _go_on(self, last: JSONObject) -> None:
+        self._pauses += 1
+        self.body = {**self.body, "messages": [*self._messages, {"role": "assistant", "content": [*self._content]}]}
+        if (container := _container(last)) is not None:
+            self.body.setdefault(CONTAINER, container)
+
+    def _response(self, last: JSONObject) -> ModelResponse:
+        reason, container = last["stop_reason"], _container(last)
+        parts = [_part(block, container) for block in self._content]
+        if reason == "refusal" and not any(isinstance(part, TextPart) for part in parts):
+            parts += _explained(last.get("stop_details") or {})
+        if reason == "tool_use" and not any(isinstance(part, ToolCall) for part in parts):
+            raise ValueError("the answer ends with a tool call, and has none")
+        return ModelResponse(
+            message=Message("assistant", parts),
+            usage=self._usage,
+            # A reason that is not known yet is not taken for the end of a whole answer.
+            finish_reason=_FINISH.get(reason, "error"),
+            model=last.get("model"),
+            id=last.get("id"),
+        )
+
+
+class Pieces:
+    """Puts the events of a stream together to the message that a request for the whole one gets."""
+
+    def __init__(self) -> None:
+        self._message: JSONObject = {}
+        self._blocks: dict[int, JSONObject] = {}
+        self._inputs: dict[int, str] = {}
+        self._is_over = False
+
+    def is_over(self) -> bool:
+        """Return whether the message has come to its end."""
+        return self._is_over
+
+    def add(self, event: object) -> list[ModelDelta]:
+        """Take an event; return what a reader gets to see of it.
+
+        Raises:
+            ReportedError: it tells of one.
+            ValueError: it does not fit what came before.
+        """
+        if not isinstance(event, dict):
+            raise ValueError("an event of the stream is not a JSON object")  # noqa: TRY004  (the server's fault)
+        with _reading():
+            match event.get("type"):
+                case "error":
+                    raise ReportedError(event)
+                case "message_start":
+                    # The output is counted at the end; here it is only what had been written by now.
+                    usage = {**(event["message"].get("usage") or {}), "output_tokens": None}
+                    self._message = {**event["message"], "usage": usage}
+                case "content_block_start":
+                    return self._begin(event["index"], event["content_block"])
+                case "content_block_delta":
+                    return self._extend(event["index"], event["delta"])
+                case "message_delta":
+                    usage = {**self._message["usage"], **_known(event.get("usage") or {})}
+                    self._message = {**self._message, **_known(event["delta"]), "usage": usage}
+                case "message_stop":
+                    self._is_over = True
+        return []
+
+    def whole(self) -> JSONObject:
+        """Return the message.
+
+        Raises:
+            ConnectionError: the stream ended before the message did.
+        """
+        if not self._is_over:
+            raise ConnectionError("the stream ended before the answer did")
+        for index, text in self._inputs.items():
+            if text:
+                self._blocks[index]["input"] = _parsed(text)
+        return {**self._message, "content": [block for _, block in sorted(self._blocks.items())]}
+
+    def _begin(self, index: int, block: JSONObject) -> list[ModelDelta]:
+        self._blocks[index] = dict(block)
+        match block["type"]:
+            case "tool_use":
+                return [ModelDelta("tool_call", block["name"])]
+            case "text" if block["text"]:
+                return [ModelDelta("text", block["text"])]
+        return []
+
+    def _extend(self, index: int, delta: JSONObject) -> list[ModelDelta]:
+        block = self._blocks[index]
+        match delta["type"]:
+            case "text_delta":
+                block["text"] += delta["text"]
+                return [ModelDelta("text", delta["text"])] if delta["text"] else []
+            case "thinking_delta":
+                block["thinking"] += delta["thinking"]
+                return [ModelDelta("reasoning", delta["thinking"])] if delta["thinking"] else []
+            case "input_json_delta":
+                self._inputs[index] = self._inputs.get(index, "") + delta["partial_json"]
+            case "citations_delta":
+                block["citations"] = [*(block.get("citations") or []), delta["citation"]]
+            case _:  # signatures, and what comes whole in blocks that are newer than this
+                block.update({name: value for name, value in delta.items() if name != "type"})
+        return []
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Say of an answer without what it must have that it is none."""
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError) as error:
+        raise ValueError(f"the answer is not what the API describes: {type(error).__name__}: {error}") from error
+
+
+def _checked(message: object) -> JSONObject:
+    if not isinstance(message, dict):
+        raise ValueError("the answer is not a JSON object")  # noqa: TRY004  (the server's fault)
+    if not isinstance(message.get("content"), list) or not message.get("stop_reason"):
+        raise ValueError("the answer has no content or no stop reason")
+    return message
+
+
+def _part(block: JSONObject, container: str | None) -> Part:
+    kind = block["type"]
+    match kind:
+        case "text":
+            return TextPart(block["text"], vendor=_rest(block, "text"))
+        case "thinking":
+            return ReasoningPart(block["thinking"], vendor=_rest(block, "thinking"))
+        case "redacted_thinking":
+            return ReasoningPart("", vendor=_rest(block))
+        case "tool_use":
+            given = block["input"]
+            arguments = given if isinstance(given, dict | str) else json.dumps(given, ensure_ascii=False)
+            kept = {**block, CONTAINER: container}
+            return ToolCall(block["name"], arguments, block["id"], vendor=_rest(kept, "id", "name", "input"))
+    if kind in CALLS:
+        return ServerToolCall(name=block["name"], server_tool_call=block, id=block["id"])
+    return ServerToolResult(server_tool_call_response=block, id=block.get("tool_use_id"))
+
+
+def _rest(block: JSONObject, *read: str) -> Vendor | None:
+    """Return what a part has no place for, and goes back with it: signatures, citations, who called."""
+    rest = {name: value for name, value in block.items() if name not in {"type", *read} and value not in (None, "", [])}
+    return {VENDOR: rest} if rest else None
+
+
+def _container(message: JSONObject) -> str | None:
+    """Return the container in which the vendor's tools work, and which they need to go on."""
+    container: str | None = (message.get("container") or {}).get("id")
+    return container
+
+
+def _explained(details: JSONObject) -> list[Part]:
+    return [TextPart(details["explanation"])] if details.get("explanation") else []
+
+
+def _known(members: JSONObject) -> JSONObject:
+    return {name: value for name, value in members.items() if value is not None}
+
+
+def _parsed(text: str) -> Any:
+    """Return the input of a tool call: the object that the JSON says, or the text itself if it is none."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, dict) else text
+
+
+def _usage(usage: JSONObject) -> Usage:
+    """Return what was used; the API's input tokens are those that the cache has nothing to do with."""
+    fresh, read, written = (
+        usage.get(name) for name in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+    )
+    return Usage(
+        input_tokens=fresh + (read or 0) + (written or 0) if fresh is not None else None,
+        output_tokens=usage.get("output_tokens"),
+        cache_read_input_tokens=read,
+        cache_write_input_tokens=written,
+        reasoning_output_tokens=(usage.get("output_tokens_details") or {}).get("thinking_tokens"),
+    )

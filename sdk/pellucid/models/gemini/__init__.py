@@ -1,0 +1,5 @@
+"""Gemini, through Google's API or Vertex AI; needs the extra `gemini`."""
+
+from pellucid.models.gemini.model import GeminiModel
+
+__all__ = ["GeminiModel"]

@@ -1,0 +1,264 @@
+"""Gemini, through Google's API (`GEMINI_API_KEY`) or Vertex AI."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Final
+
+import httpx2
+from google import genai
+from google.auth.exceptions import GoogleAuthError, TransportError
+from google.genai import errors, types
+from pydantic import ValidationError
+
+from pellucid.errors import ConfigError, ErrorKind, ModelError
+from pellucid.models.base import ModelRequest, ModelResponse, StreamItem
+from pellucid.models.gemini.http import Connection, NotAnEvent, streamed, watch
+from pellucid.models.gemini.requests import Dialect, functions, parameters, refused
+from pellucid.models.gemini.responses import Answer
+from pellucid.models.http import TIMEOUT, Clients, failure, server_at
+
+_KEYS: Final = ("GOOGLE_API_KEY", "GEMINI_API_KEY")
+_BASE_URL: Final = "https://generativelanguage.googleapis.com/"
+_BEFORE_3: Final = re.compile(r"(?:^|/)gemini-[12][.-]")
+_CLIENT_CLOSED_REQUEST: Final = 499
+
+
+class GeminiModel:
+    """A Gemini model.
+
+    ```python
+    GeminiModel("gemini-3.8-flash")
+    GeminiModel("gemini-3.8-flash", server_tools=[{"google_search": {}}])
+    GeminiModel("gemini-3.8-flash", client=genai.Client(vertexai=True, project="shop", location="global"))
+    ```
+
+    `settings["reasoning_level"]` is one of `minimal`, `low`, `medium`, `high` and `xhigh`, or a number of tokens for
+    models before Gemini 3; thoughts are asked for when it is set. `FilePart.file_id` is the `uri` of an uploaded file.
+
+    Args:
+        name: Such as `gemini-3.8-flash`.
+        api_key: Instead of `GOOGLE_API_KEY` or `GEMINI_API_KEY`.
+        base_url: Instead of `GOOGLE_GEMINI_BASE_URL` or Google's own.
+        timeout: For a connection, and between two pieces of an answer.
+        server_tools: Tools that the API runs itself, as it defines them: `{"google_search": {}}`,
+            `{"code_execution": {}}`, `{"url_context": {}}`. Models before Gemini 3 refuse them beside other tools.
+        client: A client of the SDK, such as one for Vertex AI, used as it is but for retries, and not closed. For trio
+            give it an HTTP client: `types.HttpOptions(httpx_async_client=httpx2.AsyncClient())`.
+        native_output: Give the API the schema of `Agent(output=)`. Models before Gemini 3 refuse that beside tools;
+            for them, and for what is no Gemini, the schema is put into the instructions unless this is true.
+
+    Raises:
+        ConfigError: there is no key, the base URL is none, or the SDK does not know one of the server tools.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        timeout: httpx2.Timeout | float | None = TIMEOUT,
+        server_tools: Sequence[Mapping[str, Any]] = (),
+        client: genai.Client | None = None,
+        native_output: bool | None = None,
+    ) -> None:
+        self.name = name
+        self._given = client
+        if client is not None:
+            # What a client was made with is nowhere public.
+            base_url = client._api_client.get_read_only_http_options()["base_url"]  # noqa: SLF001
+            self._key = client._api_client.api_key  # noqa: SLF001
+        else:
+            base_url = base_url or os.environ.get("GOOGLE_GEMINI_BASE_URL") or _BASE_URL
+            self._key = key = _key(name, api_key)
+            limits, url = httpx2.Timeout(timeout), base_url
+            for kind in (types.GenerateContentConfig, types.GenerateContentResponse):
+                kind.model_rebuild()  # now, because it takes 0.1 s, in which an event loop would stand still
+            self._connections = Clients(lambda: Connection(api_key=key, base_url=url, timeout=limits))
+        self.server_address, self.server_port = server_at(base_url or _BASE_URL, asked_by=repr(self))
+        is_vertex = client is not None and client.vertexai
+        self.provider_name = "gcp.vertex_ai" if is_vertex else "gcp.gemini"
+        is_new = "gemini" in name and not _BEFORE_3.search(name)
+        self.native_output = is_new if native_output is None else native_output
+        self._dialect = Dialect(model=name, provider=self.provider_name, is_signed=is_new)
+        self._server_tools = [_server_tool(name, tool) for tool in server_tools]
+        self._mixes_tools = bool(server_tools) and is_new and not is_vertex
+
+    def __repr__(self) -> str:
+        return f"GeminiModel({self.name!r})"
+
+    async def generate(self, request: ModelRequest) -> ModelResponse:
+        """Return the whole answer."""
+        call = self._call(request)
+        answer = Answer(self.name, self.provider_name)
+        token: bytes | None = None
+        while True:
+            config = call["config"].model_copy(update={"continuation_token": token})
+            try:
+                piece = await self._models().generate_content(**{**call, "config": config})
+            except Exception as error:
+                raise self._failure(error) from error
+            for _ in answer.add(piece):
+                pass
+            if (token := answer.next_token()) is None:
+                return answer.response()
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamItem]:
+        """Yield pieces of the answer as they arrive, and last the whole answer."""
+        call = self._call(request)
+        answer = Answer(self.name, self.provider_name)
+        token: bytes | None = None
+        while True:
+            config = call["config"].model_copy(update={"continuation_token": token})
+            async with aclosing(self._pieces({**call, "config": config})) as pieces:
+                async for piece in pieces:
+                    request.on_chunk()
+                    for delta in answer.add(piece):
+                        yield delta
+            if (token := answer.next_token()) is None:
+                break
+        yield answer.response()
+
+    async def warm_up(self) -> None:
+        """Make the connections of this event loop."""
+        if self._given is None:
+            self._connections.get()
+
+    async def aclose(self) -> None:
+        """Close the connections of this event loop, unless the client was given."""
+        if self._given is None:
+            await self._connections.aclose()
+
+    async def _pieces(self, call: Mapping[str, Any]) -> AsyncGenerator[types.GenerateContentResponse]:
+        try:
+            if self._given is not None:
+                watch(self._given)
+            stream = await self._models().generate_content_stream(**call)
+            async with aclosing(streamed(stream)) as pieces:
+                async for piece in pieces:
+                    yield piece
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def _models(self) -> Any:
+        client = self._connections.get().client if self._given is None else self._given
+        return client.aio.models
+
+    def _call(self, request: ModelRequest) -> dict[str, Any]:
+        """Return the arguments of the SDK's methods.
+
+        Raises:
+            ModelError: something in the request is not for this API.
+        """
+        try:
+            return {
+                "model": self.name,
+                "contents": self._dialect.contents(request.messages),
+                "config": self._config(request),
+            }
+        except ValueError as error:  # what the SDK's types say of a value that is not of the API
+            raise refused(self.name, f"the request is not one of the API: {_told(error)}") from error
+
+    def _config(self, request: ModelRequest) -> types.GenerateContentConfig:
+        settings = request.settings
+        output = request.output if self.native_output else None
+        # Beside other tools, the API runs its own only if their calls are shown, as parts that go back to it.
+        shown = types.ToolConfig(include_server_side_tool_invocations=True) if self._mixes_tools else None
+        return types.GenerateContentConfig(
+            **parameters(self.name, settings),
+            system_instruction=self._dialect.instructions(request),
+            tools=[*self._server_tools, *functions(request.tools)] or None,
+            tool_config=shown if request.tools else None,
+            response_mime_type="application/json" if output is not None else None,
+            response_json_schema=output.schema if output is not None else None,
+            # The run calls the tools; and its reliability rules alone say what is tried again.
+            automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True),
+            automatic_continuation=False,
+            http_options=types.HttpOptions(
+                retry_options=types.HttpRetryOptions(attempts=1), extra_body=dict(settings.get("extra", {})) or None
+            ),
+        )
+
+    def _failure(self, error: Exception) -> ModelError:
+        """Return what to raise for what the SDK raised, or the HTTP client below it."""
+        if not isinstance(error, errors.APIError):
+            return failure(self.name, error, message=_told(error), kind=_kind_of(error), secrets=[self._key])
+        given: Mapping[str, str] = getattr(error.response, "headers", None) or {}
+        headers = {name.lower(): value for name, value in given.items()}
+        details = _details(error)
+        if "RetryInfo" in details and "retry-after" not in headers:
+            headers["retry-after"] = str(details["RetryInfo"].get("retryDelay", "")).removesuffix("s")
+        kind: ErrorKind | None = None
+        if str(details.get("ErrorInfo", {}).get("reason", "")).startswith("API_KEY"):
+            kind = "auth"  # a wrong key is status 400 here
+        elif error.code == _CLIENT_CLOSED_REQUEST:
+            kind = "unavailable"
+        return failure(
+            self.name,
+            error,
+            message=str(error.message) if error.message else None,
+            kind=kind,
+            status=error.code,
+            error_type=str(error.code),  # the SDK has one class for all that a client may do wrong
+            request_id=details.get("RequestInfo", {}).get("requestId") or headers.get("x-request-id"),
+            headers=headers,
+            secrets=[self._key],
+        )
+
+
+def _key(model: str, given: str | None) -> str:
+    for key in (given, *(os.environ.get(name) for name in _KEYS)):
+        if key and key.strip():
+            return key.strip()
+    raise ConfigError(
+        f"GeminiModel({model!r}): there is no key; set the environment variable {_KEYS[1]}, or pass api_key="
+    )
+
+
+def _server_tool(model: str, tool: Mapping[str, Any]) -> types.Tool:
+    try:
+        return types.Tool.model_validate(dict(tool))
+    except ValidationError as error:
+        raise ConfigError(f"GeminiModel({model!r}): {dict(tool)} is no tool of the API: {_told(error)}") from error
+
+
+def _details(error: errors.APIError) -> dict[str, Mapping[str, Any]]:
+    """Return the details of an error by the last word of their type, such as `RetryInfo`."""
+    body = error.details.get("error") if isinstance(error.details, dict) else None
+    found = body.get("details") if isinstance(body, dict) else None
+    return {
+        str(detail.get("@type", "")).rpartition(".")[2]: detail
+        for detail in (found if isinstance(found, list) else ())
+        if isinstance(detail, dict)
+    }
+
+
+def _kind_of(error: Exception) -> ErrorKind | None:
+    """Return what an error means that is not the API's, if its type is not one that all adapters know."""
+    module = type(error).__module__.partition(".")[0]
+    if isinstance(error, GoogleAuthError):
+        return "unavailable" if isinstance(error, TransportError) else "auth"
+    if module in {"aiohttp", "httpx"}:  # a client that was given may use them
+        return "timeout" if "Timeout" in type(error).__name__ else "unavailable"
+    if isinstance(error, ValidationError | json.JSONDecodeError | errors.UnknownApiResponseError | NotAnEvent):
+        return "invalid_response"
+    if isinstance(error, ValueError):  # the SDK refuses what this API lacks
+        return "invalid_request"
+    if isinstance(error, TypeError | AttributeError | LookupError):  # the SDK stumbles over what it got
+        return "invalid_response"
+    return None
+
+
+def _told(error: Exception) -> str | None:
+    """Return what an error says, without the content that some of them quote; nothing if its own text will do."""
+    if isinstance(error, ValidationError):
+        problems = error.errors(include_url=False, include_input=False, include_context=False)
+        return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in problems[:5])
+    if isinstance(error, errors.UnknownApiResponseError):
+        return "an event of its stream is not JSON"
+    return str(error) if isinstance(error, ValueError) else None

@@ -1,0 +1,222 @@
+"""OpenAI, and everything that speaks its protocols."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+import anyio
+import httpx2
+import openai
+
+from pellucid import semconv
+from pellucid.errors import ConfigError, ErrorKind, ModelError
+from pellucid.failures import describe
+from pellucid.models.base import ModelRequest, ModelResponse, StreamItem
+from pellucid.models.http import TIMEOUT, Clients, failure, server_at, trusted
+from pellucid.models.openai.chat import ChatCompletions
+from pellucid.models.openai.content import ReportedError, members
+from pellucid.models.openai.responses import Responses
+from pellucid.models.sse import read_events
+from pellucid.types import JSONObject
+
+_HOME: Final = "https://api.openai.com/v1"
+_NO_KEY: Final = "none"
+"""Sent to servers that ask for no key: OpenAI's SDK insists on one."""
+
+
+class OpenAIModel:
+    """A model of OpenAI, or of a server that speaks one of OpenAI's protocols.
+
+    ```python
+    OpenAIModel("gpt-6-sol")
+    OpenAIModel("qwen3", base_url="http://localhost:11434/v1", provider_name="ollama")
+    OpenAIModel("my-deployment", client=AsyncAzureOpenAI(max_retries=0), provider_name="azure.ai.openai")
+    ```
+
+    Args:
+        name: The model's name, as the server knows it.
+        api: Which protocol: `responses` for OpenAI itself and `chat`, which all others speak, elsewhere.
+        api_key: `OPENAI_API_KEY` if not given, wherever the server is; those elsewhere may need none.
+        base_url: `OPENAI_BASE_URL` if not given, else OpenAI's own address.
+        provider_name: Value of `gen_ai.provider.name`.
+        timeout: Seconds for a connection and between two pieces of an answer.
+        server_tools: Tools that the vendor runs, as its API defines them: `{"type": "web_search"}`.
+        native_output: The server takes a JSON Schema for the answer; otherwise the schema is put into the instructions.
+        client: A client to use as it is, with its own key, address, time-outs and retries; yours to close.
+
+    Raises:
+        ConfigError: there is no key, or the key or the address cannot be one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        api: Literal["responses", "chat"] | None = None,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        provider_name: str = "openai",
+        timeout: float | httpx2.Timeout = TIMEOUT,
+        server_tools: Sequence[Mapping[str, Any]] = (),
+        native_output: bool = True,
+        client: openai.AsyncOpenAI | None = None,
+    ) -> None:
+        self.name = name
+        self.provider_name = provider_name
+        self.native_output = native_output
+        url = str(client.base_url) if client is not None else base_url or os.environ.get("OPENAI_BASE_URL") or _HOME
+        self.server_address, self.server_port = server_at(url, asked_by="OpenAIModel")
+        host = self.server_address or ""
+        is_home = f".{host}".endswith(".api.openai.com")
+        self._given = client
+        self._secrets: tuple[str | None, ...] = (urlsplit(url).password,)
+        if client is None:
+            key = _key(api_key, required=is_home)
+            self._secrets += (key,)
+            self._clients = Clients(
+                lambda: openai.AsyncOpenAI(
+                    api_key=key or _NO_KEY,
+                    base_url=url,
+                    timeout=timeout,
+                    max_retries=0,
+                    # The SDK's default closes itself when it is collected, in whichever event loop runs then.
+                    http_client=openai.DefaultAsyncHttpxClient(timeout=timeout, verify=trusted()),
+                )
+            )
+        else:
+            self._secrets += (client.api_key,)
+        self._api: Responses | ChatCompletions
+        tools = tuple(server_tools)
+        if (api or ("responses" if is_home else "chat")) == "responses":
+            self._api = Responses(
+                model=name, provider_name=provider_name, native_output=native_output, server_tools=tools
+            )
+        else:
+            self._api = ChatCompletions(
+                model=name,
+                provider_name=provider_name,
+                is_openai=is_home or host.endswith(".azure.com"),
+                native_output=native_output,
+                server_tools=tools,
+            )
+
+    def __repr__(self) -> str:
+        return f"OpenAIModel({self.name!r}, server={self.server_address!r}, path={self._api.path!r})"
+
+    async def generate(self, request: ModelRequest) -> ModelResponse:
+        """Return the whole answer."""
+        body = self._body(request, stream=False)
+        response = await self._ask(body, stream=False)
+        try:
+            answer = _read(response)
+            return self._described(self._api.response(answer), body, answer)
+        except Exception as error:
+            raise self._failure(error, response, kind="invalid_response") from error
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
+        """Yield the answer's pieces as they arrive, and last the whole answer."""
+        body = self._body(request, stream=True)
+        response = await self._ask(body, stream=True)
+        pieces = self._api.pieces()
+        try:
+            async with aclosing(read_events(response, lambda: pieces.is_over)) as events:
+                async for data in events:
+                    if not data.startswith("[DONE]"):
+                        request.on_chunk()
+                    for delta in pieces.add(data):
+                        yield delta
+            answer = pieces.whole()
+            whole = self._described(self._api.response(answer), body, answer)
+        except Exception as error:
+            raise self._failure(error, response, kind="invalid_response") from error
+        yield whole
+
+    def _described(self, response: ModelResponse, body: JSONObject, answer: JSONObject) -> ModelResponse:
+        """Return a response with the attributes that the conventions have for OpenAI."""
+        if self.provider_name != "openai":
+            return response
+        attributes = {
+            semconv.OPENAI_API_TYPE: self._api.type,
+            semconv.OPENAI_REQUEST_SERVICE_TIER: body.get("service_tier"),
+            semconv.OPENAI_RESPONSE_SERVICE_TIER: answer.get("service_tier"),
+            semconv.OPENAI_RESPONSE_SYSTEM_FINGERPRINT: answer.get("system_fingerprint"),
+        }
+        known = {name: value for name, value in attributes.items() if value and isinstance(value, str)}
+        return replace(response, attributes=known)
+
+    async def warm_up(self) -> None:
+        """Make the client of this event loop."""
+        if self._given is None:
+            self._clients.get()
+
+    async def aclose(self) -> None:
+        """Close the connections of this event loop; a client that was given stays open."""
+        if self._given is None:
+            await self._clients.aclose()
+
+    def _body(self, request: ModelRequest, *, stream: bool) -> JSONObject:
+        try:
+            return self._api.body(request, stream=stream)
+        except (TypeError, ValueError) as error:
+            raise self._failure(error, kind="invalid_request") from error
+
+    async def _ask(self, body: JSONObject, *, stream: bool) -> httpx2.Response:
+        """Return the HTTP response; its body has been read unless it is a stream."""
+        client = self._given if self._given is not None else self._clients.get()
+        try:
+            # The SDK's types leave out members that other servers have, so it is asked for the response as it came.
+            return await client.post(self._api.path, cast_to=httpx2.Response, body=body, stream=stream)
+        except Exception as error:
+            raise self._failure(error, kind="invalid_request") from error
+
+    def _failure(self, error: Exception, response: httpx2.Response | None = None, *, kind: ErrorKind) -> ModelError:
+        """Return what to raise. `kind`: what is wrong if it is a value, of the request or of the answer, that is."""
+        details: dict[str, Any] = {"message": describe(error)}
+        if response is not None:
+            details["request_id"] = response.headers.get("x-request-id")
+        match error:
+            case ReportedError():
+                details |= {"message": str(error), "kind": error.kind, "status": error.status}
+            case openai.APIStatusError():
+                details |= _details(error)
+            case openai.APIConnectionError():
+                is_late = isinstance(error, openai.APITimeoutError)
+                told = f"{describe(error.__cause__ or error)} (server {self.server_address}:{self.server_port})"
+                details |= {"message": told, "kind": "timeout" if is_late else "unavailable"}
+            case EOFError() | anyio.EndOfStream():
+                details["kind"] = "unavailable"
+            case ValueError() | TypeError() | LookupError() | AttributeError():
+                details["kind"] = kind
+        return failure(self.name, error, secrets=self._secrets, **details)
+
+
+def _details(error: openai.APIStatusError) -> dict[str, Any]:
+    return {
+        "message": str(members(error.body).get("message") or error.message),
+        # Waiting does not help where there is no money left.
+        "kind": "auth" if "insufficient_quota" in {error.code, error.type} else None,
+        "status": error.status_code,
+        "request_id": error.request_id,
+        "headers": error.response.headers,
+    }
+
+
+def _key(given: str | None, *, required: bool) -> str | None:
+    key = (given or os.environ.get("OPENAI_API_KEY") or "").strip()
+    if not key and required:
+        raise ConfigError("OpenAIModel: there is no key; set the environment variable OPENAI_API_KEY, or give api_key=")
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError("OpenAIModel: the key has characters that no key has; was more copied than the key?")
+    return key or None
+
+
+def _read(response: httpx2.Response) -> JSONObject:
+    answer = response.json()
+    if not isinstance(answer, dict):
+        raise ValueError("the answer is not a JSON object")  # noqa: TRY004  (the server's fault, not a caller's)
+    return answer

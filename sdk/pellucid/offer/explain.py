@@ -1,0 +1,277 @@
+"""Why a model is, or is not, offered a tool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Final
+
+from opentelemetry.metrics import NoOpMeterProvider
+from opentelemetry.trace import NoOpTracerProvider
+
+from pellucid.context import DiscoveryContext
+from pellucid.errors import DiscoveryError, ToolNameCollision
+from pellucid.failures import describe
+from pellucid.offer.lazy import Offers
+from pellucid.offer.permission import Permissions
+from pellucid.offer.policy import PERMITTED, PermissionRequest, Ruling, Stage, ask
+from pellucid.providers.combined import Combined
+from pellucid.providers.listing import Lister
+from pellucid.providers.provider import ToolProvider
+from pellucid.providers.registry import ToolRegistry
+from pellucid.providers.skills import SkillProvider, tools_of
+from pellucid.providers.wrappers import GatedTools, SkillScopedTools
+from pellucid.telemetry import Scope, Telemetry, enter_scope, leave_scope
+from pellucid.tools.catalog import Catalog, Catalogs, ProviderCatalog
+from pellucid.tools.collisions import Binding, Shadowed
+from pellucid.tools.names import LAZY_DISCOVERY, LOAD_SKILL, TOOL_SEARCH
+from pellucid.tools.tool import Tool
+
+_NOWHERE: Final = Telemetry(
+    tracer_provider=NoOpTracerProvider(), meter_provider=NoOpMeterProvider(), log_sinks=(), listeners=()
+)
+_OFFERED_WITH: Final[Mapping[str, str]] = {
+    TOOL_SEARCH: "tools that are found by searching",
+    LAZY_DISCOVERY: "lazy tools that are discovered by name",
+    LOAD_SKILL: "skills",
+}
+"""What makes an agent offer the tools of Pellucid's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a model is, or is not, offered a tool; `str()` of it is a text to read.
+
+    Attributes:
+        visible: Whether it is offered from the beginning of a run.
+        provider_id: Whose tool it is; None if nobody lists it, or several do and a run fails of that.
+        reasons: One sentence for each provider, gate, skill, collision and policy that has a say in it.
+        via: If the tool is lazy, the tool with which the model activates it: `tool_search` or
+            `__lazy__tool__discovery__`.
+    """
+
+    tool_name: str
+    visible: bool
+    provider_id: str | None
+    reasons: tuple[str, ...]
+    via: str | None = None
+
+    def __str__(self) -> str:
+        reasons = "".join(f"\n- {reason}" for reason in self.reasons)
+        return f"Tool {self.tool_name!r} is {'' if self.visible else 'not '}offered:{reasons}"
+
+
+async def explain(
+    agent: str,
+    listers: Sequence[Lister],
+    catalogs: Catalogs,
+    permissions: Permissions | None,
+    within: float | None,
+    name: str,
+    ctx: DiscoveryContext,
+) -> Explanation:
+    """Ask the providers, each no longer than `within` seconds, and the policy about what they list."""
+    search = _Search(name, ctx, within)
+    entered = enter_scope(Scope(agent=agent, pipeline=_NOWHERE))  # what providers tell of must not look like a run
+    try:
+        parts = [part for lister in listers if (part := await search.ask(lister)) is not None]
+    finally:
+        leave_scope(entered)
+    catalog, reasons, policy = catalogs.of(parts), search.reasons, _Policy(agent, permissions, ctx, search.reasons)
+    try:
+        catalog.check()
+        binding = catalog.bindings.get(name)
+        _tell_shadowed(name, catalog.shadowed, f"collisions={catalogs.collisions!r}", reasons)
+    except ToolNameCollision as error:
+        binding = None
+        reasons.append(
+            f"{error.first!r} and {error.second!r} both list {error.tool_name!r}, and with collisions='error' a run "
+            f"fails of that"
+        )
+    else:
+        if binding is None and name in _OFFERED_WITH:
+            binding = await _meta(agent, name, catalog, policy)
+        elif binding is None and not search.is_known:
+            reasons.append(_unknown(agent, name, [*search.seen, *catalog.bindings], is_certain=not search.has_failed))
+    visible, via = False, None
+    if binding is not None:
+        visible = await policy.allows("offer", binding, "it")
+        via = None if name not in catalog.lazy else LAZY_DISCOVERY if name in catalog.named else TOOL_SEARCH
+    if binding is not None and via is not None:
+        reasons.append(f"it is lazy: the model activates it with {via!r} before it can call it")
+        if visible:
+            await policy.allows("offer", Offers(0, None).metas(catalog)[via], repr(via))
+            await policy.allows("activation", binding, "its activation")
+    return Explanation(
+        tool_name=name,
+        visible=visible and via is None and not search.has_failed,
+        provider_id=binding.provider_id if binding is not None else None,
+        reasons=tuple(reasons),
+        via=via,
+    )
+
+
+def _tell_shadowed(name: str, shadowed: Sequence[Shadowed], policy: str, reasons: list[str]) -> None:
+    """Say who has the name, if it is the name of several tools, or was made for one of them."""
+    for each in shadowed:
+        winner, loser = each.winner, each.loser
+        first, second = (repr(one.provider_id) for one in (winner, loser))
+        if winner.provider_id == loser.provider_id:  # within a registry
+            first, second = f"source '{winner.source}'", f"source '{loser.source}'"
+        if name == each.name:
+            rest = f"the other is offered as {each.offered_as!r}" if each.offered_as else "the other is not offered"
+            reasons.append(f"with {policy} the name is that of {first}, not of {second}; {rest}")
+        elif name == each.offered_as:
+            reasons.append(f"with {policy} it stands for {each.name!r} of {second}, as {first} has that name")
+
+
+def _unknown(agent: str, name: str, known: Sequence[str], *, is_certain: bool) -> str:
+    wanted = dict.fromkeys((name, name.rsplit("__", maxsplit=1)[-1]))  # as it would be offered after a collision
+    close = dict.fromkeys(match for each in wanted for match in get_close_matches(each, sorted(set(known)), n=3))
+    hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+    return f"no provider of agent {agent!r}{'' if is_certain else ' that answered'} lists a tool of this name{hint}"
+
+
+async def _meta(agent: str, name: str, catalog: Catalog, policy: _Policy) -> Binding | None:
+    """Return a tool of Pellucid's own, if there is something for it to do."""
+    lazy = {TOOL_SEARCH: catalog.searched, LAZY_DISCOVERY: catalog.named}.get(name, {})
+    if not lazy:
+        policy.reasons.append(f"it is offered to agents with {_OFFERED_WITH[name]}; agent {agent!r} has none")
+        return None
+    rulings = await policy.rulings("offer", list(lazy.values()))
+    left = sum(ruling.permission in PERMITTED for ruling in rulings)
+    if left == 0:
+        policy.reasons.append(f"it is for {len(lazy)} lazy tools, none of which the policy lets the model have")
+        return None
+    policy.reasons.append(f"it is for {left} lazy tool{'s' if left > 1 else ''}")
+    return Offers(0, None).metas(catalog)[name]
+
+
+class _Policy:
+    """Asks the policy, if there is one. Attributes: reasons: gets what it says."""
+
+    def __init__(self, agent: str, permissions: Permissions | None, ctx: DiscoveryContext, reasons: list[str]) -> None:
+        self.reasons = reasons
+        self._agent = agent
+        self._permissions = permissions
+        self._ctx = ctx
+
+    async def rulings(self, stage: Stage, bindings: Sequence[Binding]) -> Sequence[Ruling]:
+        """Return what it says of these tools, as far as the first halt."""
+        if self._permissions is None:
+            return [Ruling("allow", "")] * len(bindings)
+        requests = [
+            PermissionRequest(
+                stage=stage,
+                tool=binding.tool,
+                provider_id=binding.provider_id,
+                agent=self._agent,
+                iteration=self._ctx.iteration,
+                identity=self._ctx.identity,
+            )
+            for binding in bindings
+        ]
+        return await ask(self._permissions.policy, requests, self._permissions.within)
+
+    async def allows(self, stage: Stage, binding: Binding, what: str) -> bool:
+        """Return whether it allows a tool, and say so."""
+        if self._permissions is None:
+            return True
+        [ruling] = await self.rulings(stage, [binding])
+        if ruling.permission in PERMITTED:
+            asks = " and leaves each call to a person" if ruling.permission == "ask" and stage == "offer" else ""
+            self.reasons.append(f"the policy allows {what}{asks}")
+            return True
+        of = "" if what == "it" else f" of {what}"
+        why = ruling.reason if ruling.fault is None else f"{ruling.reason}: {describe(ruling.fault)}"
+        self.reasons.append(f"the policy says {ruling.permission}{of}: {why}")
+        return False
+
+
+class _Search:
+    """Looks for one tool.
+
+    Attributes:
+        reasons: What was found out.
+        seen: Names of other tools.
+        is_known: Whether any provider knows the tool.
+        has_failed: Whether a provider failed of which a run fails, too.
+    """
+
+    def __init__(self, name: str, ctx: DiscoveryContext, within: float | None) -> None:
+        self.name = name
+        self.reasons: list[str] = []
+        self.seen: list[str] = []
+        self.is_known = self.has_failed = False
+        self._ctx = ctx
+        self._within = within
+
+    async def ask(self, lister: Lister) -> ProviderCatalog | None:
+        """Return what a provider lists, and say why it does or does not list the tool."""
+        problem, listed = await self._list(lister)
+        if problem is not None:
+            self.has_failed = True
+            self._say(f"provider {lister.provider.id!r} failed, and a run fails with it unless a rule helps: {problem}")
+        await self._explain(lister.provider, listed)
+        return listed
+
+    async def _list(self, lister: Lister) -> tuple[str | None, ProviderCatalog | None]:
+        """Return what is wrong with a provider, or what it lists."""
+        try:
+            listed = await lister.peek(self._ctx, self._within)
+        except DiscoveryError as error:
+            return error.problem, None
+        self.seen += [tool.name for tool in listed.tools]
+        return None, listed
+
+    async def _explain(self, provider: ToolProvider, listed: ProviderCatalog | None) -> None:
+        """Say whether a provider lists the tool; if not, why, if it knows it at all."""
+        if listed is not None and self._has(listed.tools):
+            self._know(f"provider {provider.id!r} lists it")
+        elif isinstance(provider, GatedTools):
+            await self._explain_gate(provider, is_open=listed is not None)
+        elif isinstance(provider, Combined):
+            for each in provider.providers:
+                await self._explain_part(provider, each)
+        elif isinstance(provider, SkillScopedTools):
+            self._inactive(provider.id, provider.skill_id, provider.tools)
+        elif isinstance(provider, SkillProvider):
+            for skill in provider.skills.values():
+                self._inactive(provider.id, skill.id, tools_of(skill))
+        if listed is not None and (problem := dict(listed.quarantined).get(self.name)) is not None:
+            self._know(f"provider {provider.id!r} lists it, but it is broken and left out: {problem}")
+        if isinstance(provider, ToolRegistry):
+            _tell_shadowed(self.name, provider.shadowed, f"the policy of {provider.id!r}", self.reasons)
+
+    async def _explain_part(self, whole: Combined, provider: ToolProvider) -> None:
+        problem, found = await self._list(Lister(provider))
+        if problem is not None and whole.on_error == "skip":
+            self._say(f"provider {provider.id!r} failed, and {whole.id!r} goes on without it: {problem}")
+        await self._explain(provider, found)
+
+    async def _explain_gate(self, gate: GatedTools, *, is_open: bool) -> None:
+        _, found = await self._list(Lister(gate.inner))
+        if found is None or not self._has(found.tools):
+            await self._explain(gate.inner, found)
+        elif is_open:
+            self._know(f"provider {gate.inner.id!r} lists it, but {gate.id!r} keeps it back")
+        else:
+            self._know(f"provider {gate.inner.id!r} lists it, but {gate.id!r} failed")
+
+    def _inactive(self, provider_id: str, skill_id: str, tools: Sequence[Tool]) -> None:
+        self.seen += [tool.name for tool in tools]
+        if self._has(tools):
+            active = ", ".join(map(repr, self._ctx.active_skill_ids)) or "none"
+            self._know(f"provider {provider_id!r} lists it only while skill {skill_id!r} is active; active: {active}")
+
+    def _has(self, tools: Sequence[Tool]) -> bool:
+        return any(tool.name == self.name for tool in tools)
+
+    def _know(self, reason: str) -> None:
+        self.is_known = True
+        self._say(reason)
+
+    def _say(self, reason: str) -> None:
+        if reason not in self.reasons:
+            self.reasons.append(reason)

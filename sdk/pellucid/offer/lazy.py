@@ -1,0 +1,129 @@
+"""What is offered of a catalogue in which tools are lazy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from opentelemetry.trace import SpanContext
+
+from pellucid.errors import ToolError
+from pellucid.events import ToolsBudgetExceeded
+from pellucid.messages import Message
+from pellucid.offer.activation import Activation
+from pellucid.offer.meta import meta_tools
+from pellucid.offer.permission import Permissions
+from pellucid.telemetry import Scope
+from pellucid.tools.catalog import Catalog
+from pellucid.tools.collisions import Binding
+from pellucid.tools.names import LAZY_DISCOVERY, TOOL_SEARCH
+from pellucid.tools.tool import Builtin
+
+PROVIDER: Final = "lazy"
+"""Value of `pellucid.provider.id` for the tools that discover others."""
+
+
+class _Offer(NamedTuple):
+    """What was offered last. Attributes: whole: what it was taken from; active: names of its active lazy tools."""
+
+    whole: Catalog
+    metas: Mapping[str, Binding]
+    active: tuple[str, ...]
+    catalog: Catalog
+
+
+class Offers:
+    """What one run is offered, iteration after iteration. Attributes: activation: the lazy tools that are active."""
+
+    __slots__ = ("_latest", "_max_tokens", "_told", "activation")
+
+    def __init__(self, max_discoveries: int, permissions: Permissions | None, max_tokens: int | None = None) -> None:
+        self.activation = Activation(max_discoveries, permissions)
+        self._max_tokens = max_tokens
+        self._latest: _Offer | None = None
+        self._told = 0
+
+    def metas(self, catalog: Catalog) -> Mapping[str, Binding]:
+        """Return the tools that discover the lazy ones of a catalogue, but for those that the policy denies."""
+        tools = meta_tools(self.activation, catalog)
+        return {name: Binding(tool, PROVIDER, Builtin()) for name, tool in tools.items() if name not in catalog.denied}
+
+    async def of(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> Catalog:
+        """Return what is offered of a catalogue: the catalogue itself if nothing in it is lazy.
+
+        Raises:
+            PolicyHalt: the policy ends the run when it is asked about a tool of the history.
+        """
+        offered = await self._of(scope, span, catalog, history)
+        if self._max_tokens is not None:
+            self._tell(scope, span, offered.tokens, self._max_tokens, catalog)
+        return offered
+
+    def _tell(self, scope: Scope, span: SpanContext, tokens: int, most: int, catalog: Catalog) -> None:
+        """Tell of an offer that takes more than it may, once for as long as it is the same."""
+        if tokens > most and tokens != self._told:
+            payload = {"tokens": tokens, "max_tokens": most, "eager_tokens": catalog.eager_tokens}
+            scope.emit(ToolsBudgetExceeded, span, payload)
+        self._told = tokens
+
+    async def _of(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> Catalog:
+        activation = self.activation
+        if not catalog.lazy and not activation.active:
+            return catalog
+        await activation.restore(scope, span, catalog, history)
+        activation.revoke(scope, span, catalog)
+        if not catalog.lazy:
+            return catalog
+        latest = self._latest
+        metas = latest.metas if latest is not None and latest.whole is catalog else self.metas(catalog)
+        if self._max_tokens is not None:
+            # With all that discover others: they come back when something is deactivated.
+            fixed = catalog.eager_tokens + sum(meta.tool.tokens for meta in metas.values())
+            activation.fit(scope, span, catalog, self._max_tokens - fixed)
+        active = tuple(name for name in activation.active if name in catalog.lazy)
+        if latest is None or latest.whole is not catalog or latest.active != active:
+            latest = _Offer(catalog, metas, active, _offered(catalog, metas, active, activation))
+        self._latest = latest
+        return latest.catalog
+
+
+def _offered(
+    catalog: Catalog, metas: Mapping[str, Binding], active: tuple[str, ...], activation: Activation
+) -> Catalog:
+    """Return the tools that are not lazy, those that discover the lazy ones, and the active ones.
+
+    The active ones stand in the order of their activation, so that tools are added at the end.
+
+    Args:
+        catalog: With all tools.
+        metas: The tools that discover others; all of them can be called.
+        active: Names of the active tools.
+        activation: Says which are active meanwhile.
+    """
+
+    def refuse(name: str) -> ToolError | None:
+        if name in activation.active or name not in catalog.lazy:
+            return catalog.refuse(name)
+        is_named = name in catalog.named
+        if (LAZY_DISCOVERY if is_named else TOOL_SEARCH) not in metas:
+            text = f"Error: Tool '{name}' is not active, and you may not activate it. Go on without it."
+        elif is_named:
+            text = (
+                f"Error: Tool '{name}' must be discovered first. "
+                f"Call {LAZY_DISCOVERY} with toolNames: ['{name}'] to discover it."
+            )
+        else:
+            text = (
+                f"Error: Tool '{name}' must be activated first. Call {TOOL_SEARCH} with name: '{name}' to activate it."
+            )
+        return ToolError(text, error_type="tool_not_active")
+
+    has_more = bool(catalog.named.keys() - set(active))
+    discovering = {name: meta for name, meta in metas.items() if name == TOOL_SEARCH or has_more}
+    return catalog.narrowed(
+        {**catalog.eager, **discovering, **{name: catalog.lazy[name] for name in active}},
+        callable={**catalog.callable, **catalog.lazy, **metas},
+        refuse=refuse,
+        discovering=frozenset(metas),
+        recorded=catalog.recorded_of(active),
+    )

@@ -1,0 +1,22 @@
+"""Tool providers: what lists tools; see README.md beside this file for what is guaranteed."""
+
+from pellucid.providers.combined import combined
+from pellucid.providers.hub import DiscoveryProvider
+from pellucid.providers.listing import Lister
+from pellucid.providers.provider import ToolHub, ToolProvider
+from pellucid.providers.registry import ToolRegistry
+from pellucid.providers.skills import Skill
+from pellucid.providers.wrappers import gated_tools, skill_scoped_tools, static_tools
+
+__all__ = [
+    "DiscoveryProvider",
+    "Lister",
+    "Skill",
+    "ToolHub",
+    "ToolProvider",
+    "ToolRegistry",
+    "combined",
+    "gated_tools",
+    "skill_scoped_tools",
+    "static_tools",
+]

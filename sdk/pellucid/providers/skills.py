@@ -1,0 +1,172 @@
+"""Skills: instructions and tools that a model asks for when it needs them.
+
+What is active is read from the conversation: a skill is active once a call of `load_skill` has brought its
+instructions. So it stays active for as long as the model can read them, in a later run with this history too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pellucid.context import DiscoveryContext
+from pellucid.errors import ConfigError, ToolError
+from pellucid.messages import Message, ToolCall, ToolResult
+from pellucid.providers.provider import Listing
+from pellucid.text import close_to
+from pellucid.tools.names import LOAD_SKILL
+from pellucid.tools.tool import MetaTool, Tool, tool
+from pellucid.types import JSONObject
+
+SKILLS: Final = "skills"
+"""Id of the provider that lists `load_skill` and the tools of active skills."""
+
+_ARGUMENT: Final = "skill_id"
+_LONGEST: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """Instructions that a model loads when it needs them, and tools that it has from then on.
+
+    ```python
+    refunds = Skill("refunds", "How to refund an order.", "Look up the order first. Then ...", tools=[refund])
+    agent = Agent("support", model=model, skills=[refunds])
+    ```
+
+    Attributes:
+        id: What the model asks for.
+        description: What the model reads to decide.
+        body: The instructions; the result of `load_skill`.
+        tools: Offered from the iteration after the one that loads the skill; tools, or functions to make tools of.
+
+    Raises:
+        ConfigError: the id, the description or the body is empty, or two tools have one name.
+    """
+
+    id: str
+    description: str
+    body: str
+    tools: Sequence[Tool | Callable[..., Any]] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("id", "description", "body"):
+            if not getattr(self, name).strip():
+                raise ConfigError(f"Skill {self.id!r}: {name} must not be empty; the model reads it")
+        object.__setattr__(self, "tools", tuple(item if isinstance(item, Tool) else tool(item) for item in self.tools))
+        names = [item.name for item in tools_of(self)]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ConfigError(f"Skill {self.id!r}: two tools are called {min(twice)!r}; give each a name of its own")
+
+
+class SkillProvider:
+    """Lists `load_skill`, and after it the tools of the skills that are active, in the order of their activation.
+
+    Attributes:
+        skills: The skills by their ids.
+
+    Raises:
+        ConfigError: two skills have one id, or two different tools of theirs have one name.
+    """
+
+    id = SKILLS
+    kind = "skill"
+
+    def __init__(self, skills: Iterable[Skill]) -> None:
+        self.skills: dict[str, Skill] = {}
+        owners: dict[str, tuple[Skill, Tool]] = {}
+        for skill in skills:
+            if skill.id in self.skills:
+                raise ConfigError(f"Agent(skills=...): two skills have the id {skill.id!r}; give each an id of its own")
+            self.skills[skill.id] = skill
+            for item in tools_of(skill):
+                other, same = owners.setdefault(item.name, (skill, item))
+                if same is not item:
+                    raise ConfigError(
+                        f"Agent(skills=...): skills {other.id!r} and {skill.id!r} have different tools called "
+                        f"{item.name!r}; rename one, or give both skills the same tool"
+                    )
+        self._loader = _loader(self.skills)
+
+    def list_tools(self, ctx: DiscoveryContext) -> Listing:
+        """Return what is offered while these skills are active."""
+        active = [self.skills[skill_id] for skill_id in ctx.active_skill_ids if skill_id in self.skills]
+        return [self._loader, *dict.fromkeys(item for skill in active for item in tools_of(skill))]
+
+
+def tools_of(skill: Skill) -> Sequence[Tool]:
+    """Return the tools of a skill."""
+    return [item for item in skill.tools if isinstance(item, Tool)]
+
+
+def _loader(skills: Mapping[str, Skill]) -> Tool:
+    async def load_skill(arguments: JSONObject, ctx: object) -> str:
+        skill_id = str(arguments[_ARGUMENT])
+        if (skill := skills.get(skill_id)) is not None:
+            return skill.body
+        advice = close_to(skill_id, skills) or f"There are: {', '.join(skills)}."
+        raise ToolError(f"There is no skill {skill_id[:_LONGEST]!r}. {advice}", error_type="unknown_skill")
+
+    listed = "\n".join(f"- {skill.id}: {skill.description}" for skill in skills.values())
+    return MetaTool(
+        name=LOAD_SKILL,
+        description=(
+            "Load a skill before you do what it is about. The result is its instructions; tools that it brings are "
+            f"available from then on. Skills:\n{listed}"
+        ),
+        input_schema={
+            "type": "object",
+            "properties": {_ARGUMENT: {"type": "string", "description": "Id of the skill."}},
+            "required": [_ARGUMENT],
+            "additionalProperties": False,
+        },
+        run=load_skill,
+    )
+
+
+class ActiveSkills:
+    """Which skills a conversation has activated; it reads what is new in it, and never the same message twice.
+
+    Attributes:
+        ids: The active skills, in the order of their activation.
+    """
+
+    __slots__ = ("_asked", "_known", "_read", "ids")
+
+    def __init__(self, known: Mapping[str, Skill]) -> None:
+        self._known = known
+        self._read = 0
+        self._asked: dict[str | None, str | None] = {}
+        self.ids: tuple[str, ...] = ()
+
+    def read(self, messages: Sequence[Message]) -> tuple[str, ...]:
+        """Return the active skills, after reading what has come to the conversation."""
+        for message in messages[self._read :]:
+            if message.role == "assistant":
+                # Ids of calls are unique in a message only, so that a result belongs to a call of the message before.
+                # Of two calls with one id the first was run.
+                self._asked = {call.id: self._skill(call) for call in reversed(message.tool_calls)}
+            else:
+                self._activate(part for part in message.parts if isinstance(part, ToolResult))
+        self._read = len(messages)
+        return self.ids
+
+    def _skill(self, call: ToolCall) -> str | None:
+        if call.name != LOAD_SKILL:
+            return None
+        arguments: object = call.arguments
+        if isinstance(arguments, str):
+            # What is no JSON, or too deep to read, has failed as a call too, and its result says so.
+            with suppress(ValueError, RecursionError):
+                arguments = json.loads(arguments)
+        asked = arguments.get(_ARGUMENT) if isinstance(arguments, dict) else None
+        return asked if isinstance(asked, str) and asked in self._known else None
+
+    def _activate(self, results: Iterable[ToolResult]) -> None:
+        for result in results:
+            skill_id = self._asked.get(result.id)
+            if skill_id is not None and not result.is_error and skill_id not in self.ids:
+                self.ids = (*self.ids, skill_id)

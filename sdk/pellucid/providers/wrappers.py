@@ -1,0 +1,149 @@
+"""Providers made of tools, and providers made of other providers: each one behaviour, composed by wrapping."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from pellucid.context import DiscoveryContext
+from pellucid.errors import ConfigError
+from pellucid.providers.provider import Listing, OnInvalid, ProviderFacts, ToolProvider
+from pellucid.tools.catalog import as_sequence
+from pellucid.tools.tool import Tool, ToolSource
+
+PATIENCE: Final = 1.0
+"""Seconds that a gate has beyond the timeout of the provider behind it."""
+
+Predicate: TypeAlias = Callable[[Tool, DiscoveryContext], bool | Awaitable[bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class _StaticTools:
+    tools: tuple[Tool, ...]
+    id: str = "static"
+    kind: str = "static"
+
+    def list_tools(self, ctx: DiscoveryContext) -> Listing:
+        return self.tools
+
+
+def static_tools(tools: Iterable[Tool]) -> ToolProvider:
+    """Return a provider, called `static`, that always lists `tools`; they are copied now."""
+    return _StaticTools(tuple(tools))
+
+
+@dataclass(frozen=True, slots=True)
+class SkillScopedTools:
+    """What `skill_scoped_tools` returns."""
+
+    skill_id: str
+    tools: tuple[Tool, ...]
+    kind: str = "skill"
+
+    @property
+    def id(self) -> str:
+        """Named after the skill."""
+        return f"skill-scoped:{self.skill_id}"
+
+    def list_tools(self, ctx: DiscoveryContext) -> Listing:
+        """Return the tools if the skill is active."""
+        active = ctx.active_skill_id == self.skill_id or self.skill_id in ctx.active_skill_ids
+        return self.tools if active else ()
+
+
+def skill_scoped_tools(skill_id: str, tools: Iterable[Tool]) -> ToolProvider:
+    """Return a provider that lists `tools` while a skill is active, and nothing otherwise.
+
+    Raises:
+        ConfigError: `skill_id` is empty.
+    """
+    if not skill_id.strip():
+        raise ConfigError("skill_scoped_tools: skill_id must not be empty; give the id of the skill")
+    return SkillScopedTools(skill_id, tuple(tools))
+
+
+@dataclass(frozen=True, slots=True)
+class GatedTools:
+    """What `gated_tools` returns."""
+
+    inner: ToolProvider
+    predicate: Predicate
+    kind: str = "gated"
+    objective: float | None = field(init=False)
+    timeout: float | None = field(init=False)
+    source: ToolSource | None = field(init=False)
+    on_invalid: OnInvalid = field(init=False)
+    server_address: str | None = field(init=False)
+    server_port: int | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        facts = ProviderFacts.of(self.inner)
+        for name in ("objective", "source", "on_invalid", "server_address", "server_port"):
+            object.__setattr__(self, name, getattr(facts, name))
+        # A moment more than the provider behind it, so that an old list of that one's still comes through.
+        object.__setattr__(self, "timeout", None if facts.timeout is None else facts.timeout + PATIENCE)
+
+    @property
+    def id(self) -> str:
+        """Named after the provider behind it."""
+        return f"gated({self.inner.id})"
+
+    def list_tools(self, ctx: DiscoveryContext) -> Listing:
+        """Return what the predicate lets through."""
+        # Where something is async, nothing is called yet: a discovery that is cancelled at once would leave coroutines
+        # that nobody awaits.
+        if inspect.iscoroutinefunction(self.predicate) or inspect.iscoroutinefunction(self.inner.list_tools):
+            return self._gate_later(ctx)
+        answer = self.inner.list_tools(ctx)
+        if inspect.isawaitable(answer):
+            return self._judge_later(answer, ctx)
+        listed = as_sequence(self.inner.id, answer)
+        kept: list[Tool] = []
+        for index, tool in enumerate(listed):
+            verdict = self._ask(tool, ctx)
+            if inspect.isawaitable(verdict):
+                return self._finish_later(kept, verdict, listed[index:], ctx)
+            if verdict:
+                kept.append(tool)
+        return tuple(kept)
+
+    async def _gate_later(self, ctx: DiscoveryContext) -> Sequence[Tool]:
+        listed = self.inner.list_tools(ctx)
+        return await self._judge_later(listed, ctx)
+
+    async def _judge_later(self, listed: Listing, ctx: DiscoveryContext) -> Sequence[Tool]:
+        answer = await listed if inspect.isawaitable(listed) else listed
+        return tuple([tool for tool in as_sequence(self.inner.id, answer) if await self._allows(tool, ctx)])
+
+    async def _finish_later(
+        self, kept: list[Tool], verdict: Awaitable[bool], rest: Sequence[Tool], ctx: DiscoveryContext
+    ) -> Sequence[Tool]:
+        first, *others = rest
+        if await verdict:
+            kept.append(first)
+        return (*kept, *[tool for tool in others if await self._allows(tool, ctx)])
+
+    async def _allows(self, tool: Tool, ctx: DiscoveryContext) -> bool:
+        verdict = self._ask(tool, ctx)
+        return await verdict if inspect.isawaitable(verdict) else verdict
+
+    def _ask(self, tool: Any, ctx: DiscoveryContext) -> bool | Awaitable[bool]:
+        # What is no tool is let through to where it is refused or put in quarantine, whatever the gate is for.
+        return self.predicate(tool, ctx) if isinstance(tool, Tool) else True
+
+    async def aclose(self) -> None:
+        """Close the provider behind it."""
+        close = getattr(self.inner, "aclose", None)
+        if close is not None:
+            await close()
+
+
+def gated_tools(inner: ToolProvider, predicate: Predicate) -> ToolProvider:
+    """Return a provider that lists those of `inner`'s tools for which `predicate(tool, ctx)` is true.
+
+    The predicate may be sync or async; nothing is awaited when both it and `inner` are sync. If it raises, the
+    discovery fails: a gate that cannot decide stays shut.
+    """
+    return GatedTools(inner, predicate)

@@ -1,0 +1,336 @@
+"""Phase 4: run the tools that the model asked for. Every call id gets exactly one result; failures are results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
+from functools import partial
+from inspect import isawaitable
+from typing import Any, TypeAlias
+
+import anyio
+import anyio.to_thread
+from anyio.lowlevel import current_token
+from opentelemetry.trace import SpanContext
+
+from pellucid import semconv
+from pellucid.approvals.decisions import Settled
+from pellucid.concurrency.race import OutOfTime, race, together
+from pellucid.concurrency.tasks import call_soon
+from pellucid.context import ToolContext
+from pellucid.errors import PermissionDenied, PolicyHalt, ReliabilityFailFast, ToolError
+from pellucid.events import ToolProgress
+from pellucid.failures import describe
+from pellucid.messages import Parts, ToolCall, ToolResult
+from pellucid.reliability import Decision, Gate, Reliability, Subject
+from pellucid.run.call_checks import (
+    Call,
+    bind,
+    check_running,
+    context_of,
+    decide,
+    halted,
+    needs_decision,
+    permit,
+    resolve,
+)
+from pellucid.run.pause import take
+from pellucid.run.state import Paused, Run, Suspended, Waiting
+from pellucid.run.tool_results import respond, to_response, with_note
+from pellucid.telemetry import DISPATCH, Boundary, boundary
+from pellucid.tools.catalog import Catalog
+from pellucid.tools.collisions import Binding
+from pellucid.tools.tool import MetaTool, Tool
+from pellucid.types import JSONObject, JSONValue
+
+_Outcome: TypeAlias = ToolResult | Waiting | Suspended
+
+_LONGEST_NAME = 64
+_LONGEST_ID = 256
+
+
+async def dispatch(
+    run: Run, catalog: Catalog, requests: Sequence[ToolCall], approvals: Mapping[str, Settled] | None = None
+) -> Paused:
+    """Run the calls of one message at the same time, up to `Limits.parallel_tools`.
+
+    Of several calls with one id the first is run; the others are refused, which its result says. Calls that discover
+    tools run before those of the tools that they discover.
+
+    Args:
+        run: The run.
+        catalog: What the names stand for.
+        requests: The calls.
+        approvals: What people decided, by ids of calls, in a run that resumes another.
+
+    Returns:
+        Results and calls that wait for a person, each in call order.
+    """
+    first: dict[str, ToolCall] = {}
+    repeated: list[tuple[str, ToolCall]] = []
+    for request in requests:
+        assert request.id is not None  # inference gave it one
+        if first.setdefault(request.id, request) is not request:
+            repeated.append((request.id, request))
+    outcomes: dict[str, _Outcome] = {}
+    if len(first) == 1:
+        [(call_id, request)] = first.items()
+        outcomes[call_id] = await _in_turn(run, catalog, call_id, request, approvals, nullcontext())
+    else:
+        slots = anyio.CapacityLimiter(run.limits.parallel_tools)
+
+        async def work(call_id: str, request: ToolCall) -> None:
+            outcomes[call_id] = await _in_turn(run, catalog, call_id, request, approvals, slots)
+
+        for group in _groups(catalog, first):
+            await together(partial(work, call_id, first[call_id]) for call_id in group)
+    for call_id, request in repeated:
+        outcomes[call_id] = _refuse_repeated(run, bind(run, catalog, call_id, request), outcomes[call_id])
+    return _gathered(first, outcomes)
+
+
+def _groups(catalog: Catalog, requests: Mapping[str, ToolCall]) -> list[list[str]]:
+    """Return the ids of calls that discover tools, one by one, then all others: what is discovered can be called.
+
+    One by one, because the order of activation is the order of the offer, which must not depend on chance.
+    """
+    discovering = [[call_id] for call_id, request in requests.items() if request.name in catalog.discovering]
+    others = [call_id for call_id, request in requests.items() if request.name not in catalog.discovering]
+    return [*discovering, others] if others else discovering
+
+
+def _gathered(order: Iterable[str], outcomes: Mapping[str, _Outcome]) -> Paused:
+    results: list[ToolResult] = []
+    waiting: list[Waiting] = []
+    nested: dict[str, JSONObject] = {}
+    notes: dict[str, str] = {}
+    for call_id in order:
+        outcome = outcomes[call_id]
+        if isinstance(outcome, ToolResult):
+            results.append(outcome)
+            continue
+        if outcome.note is not None:
+            notes[call_id] = outcome.note
+        if isinstance(outcome, Waiting):
+            waiting.append(outcome)
+        else:
+            waiting += [Waiting(request, is_told=True) for request in outcome.approvals]
+            nested[call_id] = outcome.checkpoint
+    return Paused(results, waiting, nested, notes)
+
+
+async def _in_turn(
+    run: Run,
+    catalog: Catalog,
+    call_id: str,
+    request: ToolCall,
+    approvals: Mapping[str, Settled] | None,
+    slot: AbstractAsyncContextManager[object],
+) -> _Outcome:
+    """Run one call once it has a slot. A call of a serial tool waits for its turn before that, and before its span."""
+    binding = catalog.find(request.name)
+    if binding is None or not binding.tool.serial:
+        async with slot:
+            return await _execute(run, bind(run, catalog, call_id, request, approvals))
+    arrived = run.now()
+    async with run.serial, slot:
+        queued = (run.now() - arrived) / 1e6
+        return await _execute(run, bind(run, catalog, call_id, request, approvals, queued))
+
+
+async def _execute(run: Run, call: Call) -> _Outcome:
+    """Run one call within its boundary, unless it has to wait for a person first."""
+    if needs_decision(run, call):
+        decided = await _decided(run, call)
+        if isinstance(decided, Waiting):
+            return decided
+        call = decided
+    note = call.approval.note if call.approval is not None else None
+    with _observed(run, call) as b:
+        b.input(call.request.arguments)
+        try:
+            if call.approval is not None:
+                take(run, b, call.approval)
+            binding = resolve(run, b, call)
+            if run.setup.reliability is None:
+                value = await _perform(run, b, binding, call)
+            else:
+                value = await _guarded(run, b, run.setup.reliability, binding, call)
+            if isinstance(value, Suspended):
+                return replace(_suspended(b, value), note=note)
+            response = await respond(value, run.limits.max_result_bytes)
+        except ReliabilityFailFast:
+            raise
+        except Exception as error:  # noqa: BLE001  (whatever a tool raises is a result for the model)
+            b.fail(error)
+            text = to_response(_explain(error), run.limits.max_result_bytes)
+            result = ToolResult(call.id, text, is_error=True, name=call.request.name)
+        else:
+            structured = value.structured if isinstance(value, Parts) else None
+            result = ToolResult(call.id, response, name=call.request.name, structured=structured)
+        if note is not None:
+            result = with_note(result, note)
+        b.output(result.to_dict()["response"])
+        return result
+
+
+async def _decided(run: Run, call: Call) -> Call | Waiting:
+    """Ask about a call. It has a span when it is made, or if the run ends meanwhile."""
+    try:
+        decided = await decide(run, call)
+    except BaseException:
+        if not run.closed:
+            with _observed(run, call) as b:
+                b.input(call.request.arguments)
+                raise
+        raise
+    run.check_open()
+    return decided
+
+
+def _suspended(b: Boundary, value: Suspended) -> Suspended:
+    """Note in its boundary that an agent that is a tool waits."""
+    b.note(approval="awaiting")
+    if value.fault is not None:
+        b.fail(value.fault)
+    b.output({"approvals": [request.approval_id for request in value.approvals]})
+    return value
+
+
+async def _guarded(run: Run, b: Boundary, reliability: Reliability, binding: Binding, call: Call) -> Any:
+    """Run the tool as often as the rules want, all within its one boundary."""
+    tool = binding.tool
+
+    def bar(decision: Decision, error: BaseException | None) -> str | None:
+        if run.halted is not None or isinstance(error, PermissionDenied):
+            return "denied"  # no rule makes a yes of it, and nothing stands in for it
+        if decision.then == "retry_other":
+            return "no_other"
+        return "not_idempotent" if decision.then == "retry" and not tool.idempotent else None
+
+    subject = Subject(operation="tool", tool_name=tool.name, apart=tool.source)
+    gate = Gate(reliability, run, subject, usage=lambda: run.spent, over=run.over, bar=bar)
+
+    async def attempt() -> Any:
+        # What the policy said before is for the first attempt.
+        attempted = call if gate.attempt == 1 else replace(call, ruling=None)
+        return await gate.judged(b.span, lambda: _perform(run, b, binding, attempted), unjudged=Suspended)
+
+    return await gate.run(attempt, instead=Decision.result)
+
+
+def _observed(run: Run, call: Call) -> Boundary:
+    binding, request = call.binding, call.request
+    tool = binding.tool if binding is not None else None
+    run.own_tool_calls += 1
+    # A name that the model made up is content of its own.
+    name = request.name if tool is not None else run.label(request.name[:_LONGEST_NAME]) or semconv.OTHER
+    b = boundary(
+        run,
+        DISPATCH,
+        name,
+        began=call.began,
+        agent=run.agent,
+        tool_name=name,
+        tool_type="function",
+        tool_call_id=call.id[:_LONGEST_ID],
+        provider_id=binding.provider_id if binding is not None else None,
+        source=binding.source.kind if binding is not None else None,
+        source_place=binding.source.place if binding is not None else None,
+        dispatch_mode=tool.mode if tool is not None else None,
+        queued=call.queued,
+        conversation_id=run.conversation_id,
+    )
+    if tool is None:
+        b.label(tool_name=semconv.OTHER)
+    elif b.records:
+        b.note(tool_description=run.label(tool.description) if tool.description else None)
+        b.attributes(tool.attributes)
+    return b
+
+
+async def _perform(run: Run, b: Boundary, binding: Binding, call: Call) -> Any:
+    """Check the arguments and the permission, and run the tool within its timeout."""
+    tool, arguments = binding.tool, call.arguments
+    if isinstance(arguments, ToolError):
+        raise arguments
+    assert arguments is not None  # read for every tool that may be called
+    if run.setup.permissions is not None:
+        await permit(run, b, run.setup.permissions, binding, call, arguments)
+    timeout = tool.timeout if tool.timeout is not None else run.limits.tool_timeout
+    ctx = context_of(run, call, progress=_progress(run, b.span.get_span_context(), call))
+    try:
+        check_running(run)
+        return await _call(tool, arguments, ctx, timeout)
+    except PolicyHalt as halt:
+        if isinstance(tool, MetaTool):  # the policy was asked about what it activates
+            b.note(permission="halt")
+            run.halted = run.halted or halt
+        raise
+    except OutOfTime:
+        raise ToolError(
+            f"Tool {tool.name!r} did not finish within {timeout:g} s and was stopped.", error_type="timeout"
+        ) from None
+    finally:
+        if run.nested:  # what did not let itself be stopped is left behind, and must not outlive the call
+            run.leave_all(call.id)
+
+
+async def _call(tool: Tool, arguments: JSONObject, ctx: ToolContext, within: float | None) -> Any:
+    """Run the tool in a task or thread of its own, so that one that cannot be stopped is left behind."""
+    if tool.mode != "thread":
+        return await race(tool.run, arguments, ctx, within=within)
+    return await race(_call_in_thread, tool, arguments, ctx, within=within)
+
+
+async def _call_in_thread(tool: Tool, arguments: JSONObject, ctx: ToolContext) -> Any:
+    # A limiter of its own: a thread that was left behind must not keep later calls waiting. How many run at a time is
+    # bounded by `dispatch`. The list is there because trio refuses functions that return an awaitable.
+    limiter = anyio.CapacityLimiter(1)
+    call = partial(_boxed, tool, arguments, ctx)
+    [value] = await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=limiter)
+    return await value if isawaitable(value) else value
+
+
+def _boxed(tool: Tool, arguments: JSONObject, ctx: ToolContext) -> list[Any]:
+    return [tool.run(arguments, ctx)]
+
+
+def _progress(run: Run, span: SpanContext, call: Call) -> Any:
+    """Return a function that emits progress; it may be called from any thread."""
+    loop = current_token()
+
+    def progress(value: JSONValue) -> None:
+        if not run.heard(ToolProgress.name):
+            return
+        try:
+            clean = run.recorder.clean(value)
+        except Exception as error:  # noqa: BLE001  (redactors and values are the application's)
+            run.fault("recording", error)
+            return
+        payload = {"tool_name": call.request.name, "tool_call_id": call.id, "value": clean}
+        call_soon(loop, lambda: run.emit(ToolProgress, span, payload))
+
+    return progress
+
+
+def _explain(error: Exception) -> str:
+    if isinstance(error, PolicyHalt):
+        return halted(error)
+    return str(error) if isinstance(error, ToolError) else f"The tool failed. {describe(error)}"
+
+
+def _refuse_repeated(run: Run, call: Call, outcome: _Outcome) -> _Outcome:
+    """Record a call whose id was taken, and say so in the one result of that id."""
+    text = (
+        f"Note: you used the call id {call.id!r} for several calls of one message. Only the first was run; "
+        f"call {call.request.name!r} again with an id of its own."
+    )
+    with _observed(run, call) as b:
+        b.input(call.request.arguments)
+        b.fail(ToolError(text, error_type="repeated_call_id"))
+        b.output(text)
+    if isinstance(outcome, ToolResult):
+        return with_note(outcome, text)
+    return replace(outcome, note=f"{outcome.note}\n\n{text}" if outcome.note is not None else text)

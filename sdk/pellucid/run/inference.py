@@ -1,0 +1,323 @@
+"""Phase 3: call the model, whole or streamed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+from opentelemetry.trace import format_span_id
+
+from pellucid import semconv
+from pellucid.concurrency.race import OutOfTime, race
+from pellucid.errors import ConfigError, ModelError, ModelTimeout
+from pellucid.failures import contained, describe, error_kind_of, error_type_of
+from pellucid.messages import Message, Part, ReasoningPart, TextPart, ToolCall, Usage
+from pellucid.models import (
+    Model,
+    ModelDelta,
+    ModelRequest,
+    ModelResponse,
+    candidates,
+    falls_back,
+    told,
+)
+from pellucid.reliability import Decision, Gate, Reliability, Situation, Subject
+from pellucid.run.model_stream import Chunks, read_stream
+from pellucid.run.state import Run
+from pellucid.run.structured_output import prompted
+from pellucid.run.token_metrics import count_failed, count_tokens
+from pellucid.telemetry import INFERENCE, Boundary, boundary, once
+from pellucid.tools.catalog import Catalog
+
+
+async def infer(run: Run, request: ModelRequest, catalog: Catalog) -> ModelResponse:
+    """Return the model's answer, every tool call in it with an id of its own.
+
+    A `FallbackModel` is a list of models that are asked in turn; each attempt is a `chat` span of its own.
+
+    Raises:
+        ModelError: the model failed; its own exception is the cause. Of several models, the last one's error has
+            notes that tell of the others.
+    """
+    models = candidates(run.setup.model)
+    if run.setup.reliability is not None:
+        return await _guarded(run, run.setup.reliability, models, request, catalog)
+    failures: list[ModelError] = []
+    for attempt, model in enumerate(models, 1):
+        partial: list[ModelDelta] = []
+        try:
+            return await _attempt(run, model, request, catalog, attempt, partial)
+        except ModelError as error:
+            failures.append(error)
+            # Whoever reads the stream has had the beginning of an answer; another one cannot follow it.
+            if partial or run.over() or not falls_back(run.setup.model, error):
+                break
+    raise told(failures)
+
+
+async def _guarded(
+    run: Run, reliability: Reliability, models: Sequence[Model], request: ModelRequest, catalog: Catalog
+) -> ModelResponse:
+    """Ask models as often as the rules want; where they say nothing, a `FallbackModel` does as it does without them."""
+    left = list(models)
+    failures: list[ModelError] = []
+    partial: list[ModelDelta] = []
+
+    def bar(decision: Decision, error: BaseException | None) -> str | None:
+        # Whoever reads the stream has had the beginning of an answer; another one cannot follow it.
+        if partial:
+            return "mid_stream"
+        return "no_other" if decision.then == "retry_other" and len(left) == 1 else None
+
+    gate = Gate(reliability, run, _subject(left[0]), usage=lambda: run.spent, over=run.over, bar=bar)
+
+    async def attempt() -> ModelResponse:
+        partial.clear()
+        try:
+            return await _attempt(run, left[0], request, catalog, gate.attempt, partial, gate)
+        except ModelError as error:
+            failures.append(error)
+            told(failures)
+            raise
+
+    def other() -> bool:
+        if len(left) == 1:
+            return False
+        left.pop(0)
+        gate.subject = _subject(left[0])
+        return True
+
+    def otherwise(error: Exception) -> bool:
+        if not isinstance(error, ModelError) or partial or run.over():
+            return False
+        return falls_back(run.setup.model, error) and other()
+
+    async def instead(decision: Decision, situation: Situation) -> ModelResponse:
+        return _checked(run, left[0], _as_response(await decision.result(situation)))
+
+    return await gate.run(attempt, instead=instead, other=other, otherwise=otherwise)
+
+
+def _as_response(value: Any) -> Any:
+    """Return what a fallback gives as a response, if it is a text or a message."""
+    if isinstance(value, str):
+        value = Message("assistant", value)
+    if isinstance(value, Message):
+        value = ModelResponse(message=value, finish_reason="tool_call" if value.tool_calls else "stop")
+    return value
+
+
+def _subject(model: Model) -> Subject:
+    place = model.provider_name, getattr(model, "server_address", None), getattr(model, "server_port", None)
+    return Subject(operation="inference", model=model.name, apart=place)
+
+
+async def _attempt(
+    run: Run,
+    model: Model,
+    request: ModelRequest,
+    catalog: Catalog,
+    attempt: int,
+    partial: list[ModelDelta],
+    gate: Gate | None = None,
+) -> ModelResponse:
+    request = request if getattr(model, "native_output", False) else prompted(request)
+    with boundary(
+        run,
+        INFERENCE,
+        model.name,
+        model=model.name,
+        model_provider=model.provider_name,
+        server_address=getattr(model, "server_address", None),
+        server_port=getattr(model, "server_port", None),
+        conversation_id=run.conversation_id,
+        stream=run.reader is not None or None,
+        output_type="json" if request.output is not None else None,
+        attempt=attempt,
+        **request.settings,
+    ) as b:
+        run.model_calls += 1
+        b.note(finish_reasons=("error",))  # until there is a better one, whatever ends this
+        forget = run.recorder.mark()
+        _record_request(run, b, request, catalog)
+        try:
+            with gate.admitted() if gate is not None else nullcontext():
+                response = await _answer(run, b, model, request, partial)
+        except BaseException as error:
+            forget()  # the next attempt has its own input
+            if isinstance(error, Exception):
+                count_failed(run, b, _labels(model), error_type_of(error))
+            if partial:
+                b.record_output(lambda recorder: recorder.answer(_unfinished(partial), "error"))
+            if gate is not None and isinstance(error, Exception) and not isinstance(error, ConfigError):
+                gate.judge(b.span, error=error)
+            raise
+        response = _priced(run, model, response)
+        run.usage += response.usage
+        run.answering = model.name
+        _record_response(run, b, model, response)
+        if gate is not None:
+            gate.judge(b.span, response=response)
+        return response
+
+
+async def _answer(
+    run: Run, b: Boundary, model: Model, request: ModelRequest, partial: list[ModelDelta]
+) -> ModelResponse:
+    timeout = run.limits.model_timeout
+    try:
+        if run.reader is not None:
+            return await _streamed(run, b, model, request, partial)
+        return _checked(run, model, await race(model.generate, request, within=timeout))
+    except (ModelError, ConfigError):  # a mistake of whoever wrote this, which no other attempt mends
+        raise
+    except OutOfTime:
+        raise ModelTimeout(
+            model.name, f"no answer within {timeout:g} s; raise Limits.model_timeout if that is normal"
+        ) from None
+    except Exception as error:
+        raise ModelError(model.name, describe(error), error_kind=error_kind_of(error)) from error
+
+
+async def _streamed(
+    run: Run, b: Boundary, model: Model, request: ModelRequest, partial: list[ModelDelta]
+) -> ModelResponse:
+    chunks = Chunks(run, b)
+    answered: str | None = None
+    try:
+        last = await race(read_stream, run, b, model, request, partial, chunks, within=run.limits.model_timeout)
+        response = _checked(run, model, last)
+        answered = response.model
+        return response
+    finally:
+        chunks.count(_labels(model, answered))
+
+
+def _priced(run: Run, model: Model, response: ModelResponse) -> ModelResponse:
+    """Say what the answer cost, unless the vendor did or nobody knows."""
+    usage = response.usage
+    if usage.cost is not None:
+        return response
+    try:
+        cost = _dollars(run.setup.prices(model.provider_name, response.model or model.name, usage, model.name))
+    except BaseException as error:  # noqa: BLE001  (price tables are the application's)
+        run.fault("prices", contained(error))
+        return response
+    return response if cost is None else replace(response, usage=replace(usage, cost=cost))
+
+
+def _dollars(cost: object) -> float | None:
+    """Return a cost as a number of dollars.
+
+    Raises:
+        ValueError: it is none; to add it up would make the sum one that is not.
+    """
+    if cost is None:
+        return None
+    if isinstance(cost, bool) or not isinstance(cost, int | float | Decimal) or not 0 <= cost < math.inf:
+        raise ValueError(f"prices returned {cost!r}, which is no number of US dollars")
+    return float(cost)
+
+
+def _checked(run: Run, model: Model, response: object) -> ModelResponse:
+    """Refuse what is not a response, and give an id to every tool call that has none."""
+    if not isinstance(response, ModelResponse):
+        raise ModelError(
+            model.name,
+            f"it returned an object of type {type(response).__name__} instead of a ModelResponse"
+            f"{'; a stream must end with one' if run.reader is not None else ''}",
+            error_type="invalid_response",
+            error_kind="invalid_response",
+        )
+    message = response.message
+    if all(call.id for call in message.tool_calls):
+        return response
+    parts = tuple(
+        replace(part, id=f"call_{run.run_id[:8]}_{run.iteration}_{index}")
+        if isinstance(part, ToolCall) and not part.id
+        else part
+        for index, part in enumerate(message.parts)
+    )
+    return replace(response, message=replace(message, parts=parts))
+
+
+def _record_request(run: Run, b: Boundary, request: ModelRequest, catalog: Catalog) -> None:
+    """Record what of the request is new in this run; digests say what the rest is."""
+    span_id = format_span_id(b.span.get_span_context().span_id)
+    b.record_input(lambda recorder: recorder.new_messages(request.messages, span_id))
+    if request.instructions:
+        parts = [TextPart(request.instructions).to_dict()]
+        b.content(semconv.SYSTEM_INSTRUCTIONS, request.instructions, lambda recorder: recorder.value(parts))
+    if request.tools:
+        b.note(catalog_digest=catalog.digest)
+        record = once(catalog.recorded, lambda recorder: recorder.definitions(request.tools))
+        b.content(semconv.TOOL_DEFINITIONS, catalog.digest, record)
+
+
+def _record_response(run: Run, b: Boundary, model: Model, response: ModelResponse) -> None:
+    usage = response.usage
+    share = _cached_share(usage)
+    b.note(
+        response_id=response.id,
+        response_model=response.model,
+        finish_reasons=(response.finish_reason,),
+        finish_reason=response.finish_reason,
+        usage=usage,
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cache_read_input_tokens=usage.cache_read_input_tokens,
+        cache_write_input_tokens=usage.cache_write_input_tokens,
+        reasoning_output_tokens=usage.reasoning_output_tokens,
+        cached_share=share,
+        cost=usage.cost,
+    )
+    if response.attributes:
+        b.attributes(response.attributes)
+    if usage.by_modality:
+        b.attributes({f"gen_ai.usage.{name}": count for name, count in usage.by_modality.items()})
+    b.record_output(lambda recorder: recorder.answer(response.message, response.finish_reason))
+    _count(run, b, model, response, share)
+
+
+def _count(run: Run, b: Boundary, model: Model, response: ModelResponse, share: float | None) -> None:
+    usage = response.usage
+    count_tokens(run, b, _labels(model, response.model), usage)
+    labels = {semconv.PROVIDER_NAME: model.provider_name, semconv.REQUEST_MODEL: model.name}
+    if share is not None:
+        run.count(semconv.PROMPT_CACHE_SHARE, share, labels, b.context)
+    if usage.cost is not None:
+        run.count(semconv.COST, usage.cost, labels, b.context)
+
+
+def _cached_share(usage: Usage) -> float | None:
+    """Return which share of the input came from the vendor's prompt cache, if both are known and can be."""
+    read = usage.cache_read_input_tokens
+    if not usage.input_tokens or read is None or not 0 <= read <= usage.input_tokens:
+        return None
+    return read / usage.input_tokens
+
+
+def _labels(model: Model, answered: str | None = None) -> dict[str, Any]:
+    labels = {
+        semconv.OPERATION_NAME: semconv.CHAT,
+        semconv.PROVIDER_NAME: model.provider_name,
+        semconv.REQUEST_MODEL: model.name,
+        semconv.RESPONSE_MODEL: answered,
+        semconv.SERVER_ADDRESS: getattr(model, "server_address", None),
+        semconv.SERVER_PORT: getattr(model, "server_port", None),
+    }
+    return {name: value for name, value in labels.items() if value is not None}
+
+
+def _unfinished(partial: list[ModelDelta]) -> Message:
+    """Return what had arrived of an answer that did not come to its end."""
+    text = "".join(delta.content for delta in partial if delta.type == "text")
+    reasoning = "".join(delta.content for delta in partial if delta.type == "reasoning")
+    parts: list[Part] = [ReasoningPart(reasoning)] if reasoning else []
+    if text:
+        parts.append(TextPart(text))
+    return Message("assistant", parts)

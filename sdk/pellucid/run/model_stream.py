@@ -1,0 +1,79 @@
+"""Read a streamed answer: pass its pieces on, and measure when its chunks arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+from pellucid import semconv
+from pellucid.events import InferenceDelta
+from pellucid.models import Model, ModelDelta, ModelRequest, StreamItem, closable
+from pellucid.run.state import Run
+from pellucid.telemetry import Boundary
+
+
+class Chunks:
+    """Arrival times of the chunks of one answer. A chunk may have no content, as the first one of most vendors."""
+
+    __slots__ = ("_boundary", "_durations", "_previous", "_reported", "_run")
+
+    def __init__(self, run: Run, boundary: Boundary) -> None:
+        self._run = run
+        self._boundary = boundary
+        self._durations: list[float] = []
+        self._previous = run.now()
+        self._reported = False
+
+    def report(self) -> None:
+        """Note a chunk that the model reports; from now on pieces are not taken for chunks."""
+        self._reported = True
+        self._arrived()
+
+    def piece(self) -> None:
+        """Note a piece of the answer, which is a chunk if the model reports none."""
+        if not self._reported:
+            self._arrived()
+
+    def _arrived(self) -> None:
+        now = self._run.now()
+        self._durations.append((now - self._previous) / 1e9)
+        self._previous = now
+        if len(self._durations) == 1:
+            self._boundary.note(time_to_first_chunk=self._durations[0])
+
+    def count(self, labels: Mapping[str, Any]) -> None:
+        """Record the times. That is done once the model which answers is known: it is one of the labels."""
+        metric = semconv.TIME_TO_FIRST_CHUNK
+        for duration in self._durations:
+            self._run.count(metric, duration, labels, self._boundary.context)
+            metric = semconv.TIME_PER_OUTPUT_CHUNK
+
+
+async def read_stream(
+    run: Run, b: Boundary, model: Model, request: ModelRequest, partial: list[ModelDelta], chunks: Chunks
+) -> StreamItem | None:
+    """Read a stream to its end and pass on each piece as it arrives; return the last item."""
+    last: StreamItem | None = None
+    request = replace(request, on_chunk=chunks.report)
+    async with aclosing(closable(model.stream(request))) as items:
+        async for item in items:
+            if b not in run.open:
+                break  # the run was abandoned, because this stream did not let itself be cancelled
+            if isinstance(item, ModelDelta):
+                chunks.piece()
+                partial.append(item)
+                _emit(run, b, item)
+            last = item
+    return last
+
+
+def _emit(run: Run, b: Boundary, delta: ModelDelta) -> None:
+    """Emit a piece to the reader of the stream as it is, and to listeners as the capture policy lets them see it."""
+    span = b.span.get_span_context()
+    if run.reader is not None:
+        run.emit(InferenceDelta, span, {"type": delta.type, "content": delta.content}, to=[run.reader])
+    others = [listeners for listeners in run.listeners if listeners is not run.reader]
+    if any(listeners.heard(InferenceDelta.name) for listeners in others):
+        run.emit(InferenceDelta, span, {"type": delta.type, "content": run.text(delta.content) or ""}, to=others)

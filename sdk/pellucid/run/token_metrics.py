@@ -1,0 +1,50 @@
+"""Metrics of the tokens that model calls use, in the conventions of release 1.41 or, if asked for, in the newest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pellucid import semconv
+from pellucid.messages import Usage
+from pellucid.run.state import Run
+from pellucid.telemetry import Boundary
+
+_MODALITIES: Final = ("text", "image", "audio")
+
+
+def count_tokens(run: Run, b: Boundary, labels: Mapping[str, Any], usage: Usage) -> None:
+    """Record what a model call used, as far as it is known."""
+    if run.instruments.counts_usage:
+        _count_by_modality(run, b, labels, usage)
+        return
+    for kind, tokens in (("input", usage.input_tokens), ("output", usage.output_tokens)):
+        if tokens is not None:
+            run.count(semconv.TOKEN_USAGE, tokens, {**labels, semconv.TOKEN_TYPE: kind}, b.context)
+
+
+def count_failed(run: Run, b: Boundary, labels: Mapping[str, Any], error_type: str) -> None:
+    """Record that a model call failed and its usage is unknown, which the newest conventions count as 0."""
+    if run.instruments.counts_usage:
+        _count_by_modality(run, b, {**labels, semconv.ERROR_TYPE: error_type}, Usage())
+
+
+def _count_by_modality(run: Run, b: Boundary, labels: Mapping[str, Any], usage: Usage) -> None:
+    totals = {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cache_read.input_tokens": usage.cache_read_input_tokens,
+        "cache_write.input_tokens": usage.cache_write_input_tokens,
+        "reasoning.output_tokens": usage.reasoning_output_tokens,
+    }
+    for name, total in totals.items():
+        per_call = semconv.CALL_TOKENS.get(name)
+        if total is None and per_call is None:
+            continue
+        parts = {modality: usage.by_modality.get(f"{modality}.{name}", 0) for modality in _MODALITIES}
+        unknown = max(0, (total or 0) - sum(parts.values()))
+        counted = {modality: count for modality, count in {**parts, "unknown": unknown}.items() if count}
+        for modality, count in (counted or {"unknown": 0}).items():
+            run.count(semconv.USAGE_COUNTERS[name], count, {**labels, semconv.TOKEN_MODALITY: modality}, b.context)
+        if per_call is not None and total is not None:
+            run.count(per_call, total, labels, b.context)

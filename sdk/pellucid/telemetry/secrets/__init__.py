@@ -1,0 +1,1 @@
+"""Secrets in texts: the search, and the tables of what a secret looks like."""
