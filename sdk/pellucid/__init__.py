@@ -78,7 +78,7 @@ from pellucid.reliability import (
     retry,
     retry_other,
 )
-from pellucid.run.state import RunResult
+from pellucid.run.outcomes import RunResult
 from pellucid.run.stream import RunStream
 from pellucid.telemetry import DEFAULT_REDACTORS, CapturePolicy, Redactor, Telemetry
 from pellucid.tools import Builtin, Hub, Mcp, Tool, ToolSource, tool

@@ -24,8 +24,9 @@ from pellucid.providers.skills import Skill, SkillProvider
 from pellucid.reliability import Reliability
 from pellucid.run.compose import digest_of_parameters
 from pellucid.run.loop import execute
+from pellucid.run.outcomes import RunResult
 from pellucid.run.start import Around, Input, Resumed, begin, conversation, resumed
-from pellucid.run.state import Run, RunResult, Setup
+from pellucid.run.state import Run, Setup
 from pellucid.run.stream import RunStream
 from pellucid.run.structured_output import Output, OutputT
 from pellucid.run.subagent import agent_tool

@@ -17,7 +17,8 @@ from pellucid.failures import contained
 from pellucid.messages import ToolCall
 from pellucid.offer.permission import Permissions
 from pellucid.offer.policy import Ruling
-from pellucid.run.state import Run, Waiting
+from pellucid.run.outcomes import Waiting
+from pellucid.run.state import Run
 from pellucid.telemetry import Boundary
 from pellucid.text import close_to
 from pellucid.tools.catalog import Catalog, Denied
@@ -68,7 +69,7 @@ def bind(
     queued: float | None = None,
 ) -> Call:
     """Find the tool of a call, and read its arguments; `approvals` is given in a run that resumes another."""
-    began, name = run.now(), request.name
+    began, name = run.scope.now(), request.name
     denied = catalog.denied.get(name)
     binding = denied.binding if denied is not None else catalog.find(name)
     refusal: ToolError | None = None
@@ -106,14 +107,14 @@ async def decide(run: Run, call: Call) -> Call | Waiting:
     assert binding is not None
     assert isinstance(arguments, dict)
     permissions = run.setup.permissions
-    ruling = await permissions.rule(run, binding, arguments, call.id) if permissions is not None else None
+    ruling = await permissions.rule(run.scope, binding, arguments, call.id) if permissions is not None else None
     call = replace(call, ruling=ruling)
     if ruling is not None and ruling.permission in ("deny", "halt"):
         return call
     needed, fault = await _needs_approval(run, binding.tool, arguments, call)
     if not needed and (ruling is None or ruling.permission == "allow"):
         return call
-    now, patience = run.now() / 1e9, run.limits.approval_timeout
+    now, patience = run.scope.now() / 1e9, run.limits.approval_timeout
     request = ApprovalRequest(
         approval_id=f"approval_{uuid.uuid4().hex}",
         tool_call_id=call.id,
@@ -144,12 +145,12 @@ async def _awaited(answer: Awaitable[bool]) -> bool:
 def context_of(run: Run, call: Call, **more: Any) -> ToolContext:
     """Return what a tool may know of the run."""
     return ToolContext(
-        run_id=run.run_id,
-        iteration=run.iteration,
+        run_id=run.scope.run_id,
+        iteration=run.scope.iteration,
         tool_call_id=call.id,
-        identity=run.identity,
+        identity=run.scope.identity,
         signal=run.signal,
-        deadline=run.deadline,
+        deadline=run.scope.deadline,
         deps=run.deps,
         **more,
     )
@@ -161,7 +162,7 @@ def resolve(run: Run, b: Boundary, call: Call) -> Binding:
     Raises:
         ToolError: it may not; the text tells the model what to do.
     """
-    if (most := run.count_call()) is not None:
+    if (most := run.nesting.count_call()) is not None:
         raise ToolError(
             f"Not run: this run may make {most} tool calls and has made them. Answer with what you have.",
             error_type="max_tool_calls",
@@ -169,7 +170,7 @@ def resolve(run: Run, b: Boundary, call: Call) -> Binding:
     check_halted(run)
     if call.denied is not None and run.setup.permissions is not None:
         b.note(permission="deny")
-        raise run.setup.permissions.refuse(run, b.span.get_span_context(), call.denied, call.id)
+        raise run.setup.permissions.refuse(run.scope, b.span.get_span_context(), call.denied, call.id)
     if call.refusal is not None:
         raise call.refusal
     assert call.binding is not None  # otherwise it is refused
@@ -178,7 +179,7 @@ def resolve(run: Run, b: Boundary, call: Call) -> Binding:
 
 def _unknown(run: Run, catalog: Catalog, name: str) -> ToolError:
     alternatives = _alternatives(catalog, name)
-    if name in run.offered:
+    if name in run.offering.names:
         return ToolError(f"Tool {name!r} was removed since it was offered. {alternatives}", error_type="tool_removed")
     return ToolError(f"Unknown tool: {name!r}. {alternatives}", error_type="unknown_tool")
 
@@ -223,12 +224,12 @@ async def permit(
 ) -> None:
     """Hold a call to the policy; a halt ends the run once every call has its result."""
     b.note(permission="deny")  # until it has said something else, whatever ends this
-    ruling = call.ruling or await permissions.rule(run, binding, arguments, call.id)
+    ruling = call.ruling or await permissions.rule(run.scope, binding, arguments, call.id)
     if ruling.permission == "ask" and call.is_resumed:
         b.note(permission="ask")
         return
     try:
-        permissions.check(run, b.span.get_span_context(), binding, call.id, ruling)
+        permissions.check(run.scope, b.span.get_span_context(), binding, call.id, ruling)
     except PolicyHalt as halt:
         b.note(permission="halt")
         run.halted = run.halted or halt
@@ -255,7 +256,7 @@ def check_running(run: Run) -> None:
     """
     check_halted(run)
     if (reason := run.over()) is not None:
-        raise TimeoutError("the run's deadline has passed") if reason == "deadline" else RunCancelled(run.agent)
+        raise TimeoutError("the run's deadline has passed") if reason == "deadline" else RunCancelled(run.scope.agent)
 
 
 def halted(halt: PolicyHalt) -> str:

@@ -7,10 +7,9 @@ from hashlib import blake2b
 
 from pellucid.models import ModelRequest, OutputSchema, Settings
 from pellucid.run.state import Run
-from pellucid.telemetry import COMPOSE, Boundary, Recorded, boundary
+from pellucid.telemetry import COMPOSE, Recorded, boundary
 from pellucid.telemetry.recording import Recorder
 from pellucid.tools.catalog import Catalog
-from pellucid.tools.collisions import tell_shadowed
 from pellucid.types import JSONValue
 
 MOST_NAMES = 64
@@ -24,22 +23,20 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
         ToolNameCollision: two providers offer one name, and the agent's policy is to refuse that.
         PolicyHalt: the permission policy ended the run.
     """
-    with boundary(run, COMPOSE, agent=run.agent) as b:
-        asked = {"catalog": catalog.digest, "messages": len(run.messages), "closing": closing}
-        b.record_input(lambda recorder: recorder.facts(asked))
+    with boundary(run.scope, COMPOSE, agent=run.scope.agent) as b:
+        messages, offering = run.conversation.messages, run.offering
+        facts = {"catalog": catalog.digest, "messages": len(messages), "closing": closing}
+        b.record_input(lambda recorder: recorder.facts(facts))
         if not closing:
-            catalog = await offer(run, b, catalog)
+            catalog = await offering.narrow(run.scope, b, catalog, messages)
         definitions = () if closing else catalog.definitions
-        is_new = run.offering != catalog.digest
+        is_new = offering.digest != catalog.digest
         if is_new and not closing:
-            run.offering = catalog.digest
-            run.offered.update(catalog.bindings)
-        if catalog.shadowed:
-            b.note(shadowed=len(catalog.shadowed))
-            run.shadowed = tell_shadowed(run, b.span.get_span_context(), catalog.shadowed, run.shadowed)
+            offering.add(catalog)
+        offering.report_shadowed(run.scope, b, catalog)
         request = ModelRequest(
             instructions=run.setup.instructions,
-            messages=tuple(run.messages),
+            messages=tuple(messages),
             tools=definitions,
             settings=run.setup.settings,
             output=run.setup.output.schema if run.setup.output is not None else None,
@@ -54,42 +51,6 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
 
         b.record_output(record)
         return request, catalog
-
-
-async def offer(run: Run, b: Boundary, catalog: Catalog) -> Catalog:
-    """Return what of a catalogue the model may have now.
-
-    Raises:
-        ToolNameCollision: two providers offer one name, and the agent's policy is to refuse that.
-        PolicyHalt: the permission policy ended the run.
-    """
-    catalog.check()
-    for narrow in (_permit, _pin, _activate):
-        catalog = await narrow(run, b, catalog)
-    return catalog
-
-
-async def _permit(run: Run, b: Boundary, catalog: Catalog) -> Catalog:
-    """Leave out what the policy denies; it is asked once about each catalogue."""
-    permissions = run.setup.permissions
-    if permissions is None:
-        return catalog
-    if run.permitted is None or run.permitted[0] is not catalog:
-        span = b.span.get_span_context()
-        offered = await permissions.offer(run, span, catalog, run.denied, run.offers.metas)
-        run.permitted = (catalog, offered)
-    b.note(denied=len(run.permitted[1].denied))
-    return run.permitted[1]
-
-
-async def _pin(run: Run, b: Boundary, catalog: Catalog) -> Catalog:
-    """Leave out what is no longer what the model was given, if the agent pins tools."""
-    return run.pins.check(run, b, catalog, run.messages)
-
-
-async def _activate(run: Run, b: Boundary, catalog: Catalog) -> Catalog:
-    """Leave out lazy tools that are not active."""
-    return await run.offers.of(run, b.span.get_span_context(), catalog, run.messages)
 
 
 def digest_of_parameters(settings: Settings, output: OutputSchema | None) -> str:

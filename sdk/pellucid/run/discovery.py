@@ -26,7 +26,7 @@ async def discover(run: Run) -> Catalog:
     setup = run.setup
     guard = partial(_guarded, run, setup.reliability) if setup.reliability is not None else None
     within = run.limits.discovery_timeout
-    parts = await list_all(setup.listers, run, run.discovery_context(), within=within, guard=guard)
+    parts = await list_all(setup.listers, run.scope, run.discovery_context(), within=within, guard=guard)
     return setup.catalogs.of(parts)
 
 
@@ -46,10 +46,10 @@ async def _guarded(
         return "nothing_known" if decision.value is last_known_catalog and lister.last_known(ctx) is None else None
 
     subject = Subject(operation="discovery", provider_id=lister.provider.id)
-    gate = Gate(reliability, run, subject, usage=lambda: run.spent, over=run.over, bar=bar)
+    gate = Gate(reliability, run.scope, subject, usage=lambda: run.spent, over=run.over, bar=bar)
 
     async def attempt() -> ProviderCatalog:
-        began = run.now()
+        began = run.scope.now()
         try:
             return await gate.judged(b.span, ask)
         except Exception as error:
@@ -74,13 +74,13 @@ def _tell(run: Run, b: Boundary, began: int, lister: Lister, error: Exception) -
     error_type = error_type_of(error)
     payload = {
         "provider_id": lister.provider.id,
-        "duration_ms": (run.now() - began) / 1e6,
+        "duration_ms": (run.scope.now() - began) / 1e6,
         "cache": b.noted("cache"),
         "outcome": "timeout" if error_type == "timeout" else "failed",
-        "error": run.text_of(error),
+        "error": run.scope.text_of(error),
         "error_type": error_type,
     }
-    run.emit(ToolsDiscoveryFailed, b.span.get_span_context(), payload)
+    run.scope.emit(ToolsDiscoveryFailed, b.span.get_span_context(), payload)
 
 
 def _last_known(run: Run, b: Boundary, lister: Lister, ctx: DiscoveryContext, situation: Situation) -> ProviderCatalog:
@@ -92,8 +92,8 @@ def _last_known(run: Run, b: Boundary, lister: Lister, ctx: DiscoveryContext, si
     payload = {
         "provider_id": lister.provider.id,
         "seconds_over": time.monotonic() - when,
-        "error": run.text_of(error) if error is not None else None,
+        "error": run.scope.text_of(error) if error is not None else None,
         "error_type": error_type_of(error) if error is not None else None,
     }
-    run.emit(ToolsCatalogStale, b.span.get_span_context(), payload)
+    run.scope.emit(ToolsCatalogStale, b.span.get_span_context(), payload)
     return catalog

@@ -35,8 +35,9 @@ from pellucid.run.call_checks import (
     permit,
     resolve,
 )
+from pellucid.run.outcomes import Paused, Suspended, Waiting
 from pellucid.run.pause import take
-from pellucid.run.state import Paused, Run, Suspended, Waiting
+from pellucid.run.state import Run
 from pellucid.run.tool_results import respond, to_response, with_note
 from pellucid.telemetry import DISPATCH, Boundary, boundary
 from pellucid.tools.catalog import Catalog
@@ -133,9 +134,9 @@ async def _in_turn(
     if binding is None or not binding.tool.serial:
         async with slot:
             return await _execute(run, bind(run, catalog, call_id, request, approvals))
-    arrived = run.now()
+    arrived = run.scope.now()
     async with run.serial, slot:
-        queued = (run.now() - arrived) / 1e6
+        queued = (run.scope.now() - arrived) / 1e6
         return await _execute(run, bind(run, catalog, call_id, request, approvals, queued))
 
 
@@ -210,7 +211,7 @@ async def _guarded(run: Run, b: Boundary, reliability: Reliability, binding: Bin
         return "not_idempotent" if decision.then == "retry" and not tool.idempotent else None
 
     subject = Subject(operation="tool", tool_name=tool.name, apart=tool.source)
-    gate = Gate(reliability, run, subject, usage=lambda: run.spent, over=run.over, bar=bar)
+    gate = Gate(reliability, run.scope, subject, usage=lambda: run.spent, over=run.over, bar=bar)
 
     async def attempt() -> Any:
         # What the policy said before is for the first attempt.
@@ -223,15 +224,15 @@ async def _guarded(run: Run, b: Boundary, reliability: Reliability, binding: Bin
 def _observed(run: Run, call: Call) -> Boundary:
     binding, request = call.binding, call.request
     tool = binding.tool if binding is not None else None
-    run.own_tool_calls += 1
+    run.tally.own_tool_calls += 1
     # A name that the model made up is content of its own.
-    name = request.name if tool is not None else run.label(request.name[:_LONGEST_NAME]) or semconv.OTHER
+    name = request.name if tool is not None else run.scope.label(request.name[:_LONGEST_NAME]) or semconv.OTHER
     b = boundary(
-        run,
+        run.scope,
         DISPATCH,
         name,
         began=call.began,
-        agent=run.agent,
+        agent=run.scope.agent,
         tool_name=name,
         tool_type="function",
         tool_call_id=call.id[:_LONGEST_ID],
@@ -245,7 +246,7 @@ def _observed(run: Run, call: Call) -> Boundary:
     if tool is None:
         b.label(tool_name=semconv.OTHER)
     elif b.records:
-        b.note(tool_description=run.label(tool.description) if tool.description else None)
+        b.note(tool_description=run.scope.label(tool.description) if tool.description else None)
         b.attributes(tool.attributes)
     return b
 
@@ -273,8 +274,8 @@ async def _perform(run: Run, b: Boundary, binding: Binding, call: Call) -> Any:
             f"Tool {tool.name!r} did not finish within {timeout:g} s and was stopped.", error_type="timeout"
         ) from None
     finally:
-        if run.nested:  # what did not let itself be stopped is left behind, and must not outlive the call
-            run.leave_all(call.id)
+        if run.nesting.inner:  # what did not let itself be stopped is left behind, and must not outlive the call
+            run.nesting.release_all(call.id)
 
 
 async def _call(tool: Tool, arguments: JSONObject, ctx: ToolContext, within: float | None) -> Any:
@@ -302,15 +303,15 @@ def _progress(run: Run, span: SpanContext, call: Call) -> Any:
     loop = current_token()
 
     def progress(value: JSONValue) -> None:
-        if not run.heard(ToolProgress.name):
+        if not run.scope.heard(ToolProgress.name):
             return
         try:
-            clean = run.recorder.clean(value)
+            clean = run.scope.recorder.clean(value)
         except Exception as error:  # noqa: BLE001  (redactors and values are the application's)
-            run.fault("recording", error)
+            run.scope.fault("recording", error)
             return
         payload = {"tool_name": call.request.name, "tool_call_id": call.id, "value": clean}
-        call_soon(loop, lambda: run.emit(ToolProgress, span, payload))
+        call_soon(loop, lambda: run.scope.emit(ToolProgress, span, payload))
 
     return progress
 

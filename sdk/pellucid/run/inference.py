@@ -73,7 +73,7 @@ async def _guarded(
             return "mid_stream"
         return "no_other" if decision.then == "retry_other" and len(left) == 1 else None
 
-    gate = Gate(reliability, run, _subject(left[0]), usage=lambda: run.spent, over=run.over, bar=bar)
+    gate = Gate(reliability, run.scope, _subject(left[0]), usage=lambda: run.spent, over=run.over, bar=bar)
 
     async def attempt() -> ModelResponse:
         partial.clear()
@@ -127,7 +127,7 @@ async def _attempt(
 ) -> ModelResponse:
     request = request if getattr(model, "native_output", False) else prompted(request)
     with boundary(
-        run,
+        run.scope,
         INFERENCE,
         model.name,
         model=model.name,
@@ -140,9 +140,9 @@ async def _attempt(
         attempt=attempt,
         **request.settings,
     ) as b:
-        run.model_calls += 1
+        run.tally.model_calls += 1
         b.note(finish_reasons=("error",))  # until there is a better one, whatever ends this
-        forget = run.recorder.mark()
+        forget = run.scope.recorder.mark()
         _record_request(run, b, request, catalog)
         try:
             with gate.admitted() if gate is not None else nullcontext():
@@ -150,15 +150,15 @@ async def _attempt(
         except BaseException as error:
             forget()  # the next attempt has its own input
             if isinstance(error, Exception):
-                count_failed(run, b, _labels(model), error_type_of(error))
+                count_failed(run.scope, b, _labels(model), error_type_of(error))
             if partial:
                 b.record_output(lambda recorder: recorder.answer(_unfinished(partial), "error"))
             if gate is not None and isinstance(error, Exception) and not isinstance(error, ConfigError):
                 gate.judge(b.span, error=error)
             raise
         response = _priced(run, model, response)
-        run.usage += response.usage
-        run.answering = model.name
+        run.tally.usage += response.usage
+        run.conversation.answered_by = model.name
         _record_response(run, b, model, response)
         if gate is not None:
             gate.judge(b.span, response=response)
@@ -205,7 +205,7 @@ def _priced(run: Run, model: Model, response: ModelResponse) -> ModelResponse:
     try:
         cost = _dollars(run.setup.prices(model.provider_name, response.model or model.name, usage, model.name))
     except BaseException as error:  # noqa: BLE001  (price tables are the application's)
-        run.fault("prices", contained(error))
+        run.scope.fault("prices", contained(error))
         return response
     return response if cost is None else replace(response, usage=replace(usage, cost=cost))
 
@@ -237,7 +237,7 @@ def _checked(run: Run, model: Model, response: object) -> ModelResponse:
     if all(call.id for call in message.tool_calls):
         return response
     parts = tuple(
-        replace(part, id=f"call_{run.run_id[:8]}_{run.iteration}_{index}")
+        replace(part, id=f"call_{run.scope.run_id[:8]}_{run.scope.iteration}_{index}")
         if isinstance(part, ToolCall) and not part.id
         else part
         for index, part in enumerate(message.parts)
@@ -285,12 +285,12 @@ def _record_response(run: Run, b: Boundary, model: Model, response: ModelRespons
 
 def _count(run: Run, b: Boundary, model: Model, response: ModelResponse, share: float | None) -> None:
     usage = response.usage
-    count_tokens(run, b, _labels(model, response.model), usage)
+    count_tokens(run.scope, b, _labels(model, response.model), usage)
     labels = {semconv.PROVIDER_NAME: model.provider_name, semconv.REQUEST_MODEL: model.name}
     if share is not None:
-        run.count(semconv.PROMPT_CACHE_SHARE, share, labels, b.context)
+        run.scope.count(semconv.PROMPT_CACHE_SHARE, share, labels, b.context)
     if usage.cost is not None:
-        run.count(semconv.COST, usage.cost, labels, b.context)
+        run.scope.count(semconv.COST, usage.cost, labels, b.context)
 
 
 def _cached_share(usage: Usage) -> float | None:

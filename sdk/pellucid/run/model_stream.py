@@ -23,7 +23,7 @@ class Chunks:
         self._run = run
         self._boundary = boundary
         self._durations: list[float] = []
-        self._previous = run.now()
+        self._previous = run.scope.now()
         self._reported = False
 
     def report(self) -> None:
@@ -37,7 +37,7 @@ class Chunks:
             self._arrived()
 
     def _arrived(self) -> None:
-        now = self._run.now()
+        now = self._run.scope.now()
         self._durations.append((now - self._previous) / 1e9)
         self._previous = now
         if len(self._durations) == 1:
@@ -47,7 +47,7 @@ class Chunks:
         """Record the times. That is done once the model which answers is known: it is one of the labels."""
         metric = semconv.TIME_TO_FIRST_CHUNK
         for duration in self._durations:
-            self._run.count(metric, duration, labels, self._boundary.context)
+            self._run.scope.count(metric, duration, labels, self._boundary.context)
             metric = semconv.TIME_PER_OUTPUT_CHUNK
 
 
@@ -59,7 +59,7 @@ async def read_stream(
     request = replace(request, on_chunk=chunks.report)
     async with aclosing(closable(model.stream(request))) as items:
         async for item in items:
-            if b not in run.open:
+            if b not in run.scope.open:
                 break  # the run was abandoned, because this stream did not let itself be cancelled
             if isinstance(item, ModelDelta):
                 chunks.piece()
@@ -73,7 +73,9 @@ def _emit(run: Run, b: Boundary, delta: ModelDelta) -> None:
     """Emit a piece to the reader of the stream as it is, and to listeners as the capture policy lets them see it."""
     span = b.span.get_span_context()
     if run.reader is not None:
-        run.emit(InferenceDelta, span, {"type": delta.type, "content": delta.content}, to=[run.reader])
-    others = [listeners for listeners in run.listeners if listeners is not run.reader]
+        run.scope.emit(InferenceDelta, span, {"type": delta.type, "content": delta.content}, to=[run.reader])
+    others = [listeners for listeners in run.scope.listeners if listeners is not run.reader]
     if any(listeners.heard(InferenceDelta.name) for listeners in others):
-        run.emit(InferenceDelta, span, {"type": delta.type, "content": run.text(delta.content) or ""}, to=others)
+        run.scope.emit(
+            InferenceDelta, span, {"type": delta.type, "content": run.scope.text(delta.content) or ""}, to=others
+        )

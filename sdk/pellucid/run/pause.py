@@ -17,7 +17,8 @@ from pellucid.errors import CheckpointError, ToolError
 from pellucid.events import ApprovalDecided, ApprovalRequested
 from pellucid.failures import error_type_of
 from pellucid.messages import ToolCall, ToolResult, dump_messages, dump_part
-from pellucid.run.state import Paused, Run, Waiting
+from pellucid.run.outcomes import Paused, Waiting
+from pellucid.run.state import Run
 from pellucid.telemetry import Boundary
 from pellucid.tools.catalog import Catalog
 from pellucid.types import JSONObject
@@ -34,18 +35,18 @@ def pause(run: Run, b: Boundary, paused: Paused) -> JSONObject:
     span = b.span.get_span_context()
     kept = Checkpoint(
         id=uuid.uuid4().hex,
-        agent=run.agent,
-        run_id=run.run_id,
+        agent=run.scope.agent,
+        run_id=run.scope.run_id,
         trace=trace_of(span),
-        created_at=run.now() / 1e9,
-        identity=run.identity,
-        iteration=run.iteration,
-        tool_calls=run.tool_calls,
-        discoveries=run.offers.activation.iterations,
+        created_at=run.scope.now() / 1e9,
+        identity=run.scope.identity,
+        iteration=run.scope.iteration,
+        tool_calls=run.tally.tool_calls,
+        discoveries=run.offering.lazy.activation.iterations,
         usage=run.spent,
-        active=list(run.offers.activation.active),
-        pins=run.pins.to_dict(),
-        messages=dump_messages(run.messages),
+        active=list(run.offering.lazy.activation.active),
+        pins=run.offering.pins.to_dict(),
+        messages=dump_messages(run.conversation.messages),
         results=[dump_part(result) for result in paused.results],
         approvals=[each.request for each in paused.waiting],
         nested=dict(paused.nested),
@@ -54,38 +55,38 @@ def pause(run: Run, b: Boundary, paused: Paused) -> JSONObject:
     for each in paused.waiting:
         if not each.is_told:
             _tell_requested(run, b, each)
-    run.waits_for = tuple(each.request for each in paused.waiting)
-    run.answer_for(run.waits_for)
+    run.approvals.requested = tuple(each.request for each in paused.waiting)
+    run.approvals.release(run.approvals.requested)
     return kept
 
 
 def withdraw(run: Run, b: Boundary) -> None:
     """Tell of what people were asked and can no longer decide, because the run that had to heed it has ended."""
-    for request in run.asked.values():
-        waited = max(0.0, run.now() / 1e9 - request.requested_at)
+    for request in run.approvals.expected.values():
+        waited = max(0.0, run.scope.now() / 1e9 - request.requested_at)
         b.event(ApprovalDecided.name, {**_facts(request), semconv.APPROVAL_OUTCOME: "withdrawn"})
-        run.count(semconv.APPROVAL_PENDING, -1, {semconv.TOOL_NAME: request.tool_name}, b.context)
+        run.scope.count(semconv.APPROVAL_PENDING, -1, {semconv.TOOL_NAME: request.tool_name}, b.context)
         _tell_decided(run, b, request, outcome="withdrawn", waited_ms=waited * 1e3)
-    run.asked.clear()
+    run.approvals.expected.clear()
 
 
 def _tell_requested(run: Run, b: Boundary, waiting: Waiting) -> None:
     request = waiting.request
     error_type = error_type_of(waiting.fault) if waiting.fault is not None else None
     b.event(ApprovalRequested.name, _facts(request))
-    run.count(semconv.APPROVAL_PENDING, 1, {semconv.TOOL_NAME: request.tool_name}, b.context)
-    if run.heard(ApprovalRequested.name):
+    run.scope.count(semconv.APPROVAL_PENDING, 1, {semconv.TOOL_NAME: request.tool_name}, b.context)
+    if run.scope.heard(ApprovalRequested.name):
         told = {
             "approval_id": request.approval_id,
             "tool_name": request.tool_name,
             "tool_call_id": request.tool_call_id,
             "provider_id": waiting.provider_id,
-            "arguments": run.clean(request.arguments),
+            "arguments": run.scope.clean(request.arguments),
             "expires_at": request.expires_at,
-            "reason": run.text(request.reason) if request.reason is not None else None,
+            "reason": run.scope.text(request.reason) if request.reason is not None else None,
             "error_type": error_type,
         }
-        run.emit(ApprovalRequested, b.span.get_span_context(), told)
+        run.scope.emit(ApprovalRequested, b.span.get_span_context(), told)
 
 
 def _facts(request: ApprovalRequest) -> dict[str, AttributeValue]:
@@ -102,7 +103,7 @@ def prepare(run: Run, state: Checkpoint, decisions: Sequence[Decision], claims: 
     Raises:
         CheckpointError: these decisions are none for it.
     """
-    settled, waiting = settle(state.approvals, decisions, run.now() / 1e9)
+    settled, waiting = settle(state.approvals, decisions, run.scope.now() / 1e9)
     nested = state.nested_checkpoints
     inner = {each.approval_id: call_id for call_id, kept in nested.items() for each in kept.approvals}
     going = {inner[approval_id] for approval_id in settled if approval_id in inner}
@@ -119,12 +120,12 @@ def prepare(run: Run, state: Checkpoint, decisions: Sequence[Decision], claims: 
         left={call_id: kept for call_id, kept in state.nested.items() if call_id not in going},
         claims=claims,
     )
-    run.tool_calls = state.tool_calls - len(run.resumption.nested)  # these are dispatched again
-    run.earlier = state.usage
-    run.offered.update(call.name for call in run.messages[-1].tool_calls)
-    run.offers.activation.iterations = state.discoveries
-    run.offers.activation.take_up(state.active)
-    run.pins.restore(state.pins)
+    run.tally.tool_calls = state.tool_calls - len(run.resumption.nested)  # these are dispatched again
+    run.tally.earlier = state.usage
+    run.offering.names.update(call.name for call in run.conversation.calls)
+    run.offering.lazy.activation.iterations = state.discoveries
+    run.offering.lazy.activation.take_up(state.active)
+    run.offering.pins.restore(state.pins)
 
 
 async def take_up(run: Run, resumption: Resumption, catalog: Catalog, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
@@ -139,7 +140,7 @@ async def take_up(run: Run, resumption: Resumption, catalog: Catalog, calls: Seq
     await claim(resumption.claims, resumption.checkpoint.id)
     resumption.is_taken_up = True
     run.check_open()
-    run.ask(resumption.checkpoint.approvals)
+    run.approvals.expect(resumption.checkpoint.approvals)
     return found
 
 
@@ -162,8 +163,8 @@ def take(run: Run, b: Boundary, settled: Settled) -> None:
         ToolError: the call is not made; the text tells the model.
     """
     request, decision = settled.request, settled.decision
-    run.answer_for([request])
-    by = run.text(decision.decided_by) if decision is not None and decision.decided_by else None
+    run.approvals.release([request])
+    by = run.scope.text(decision.decided_by) if decision is not None and decision.decided_by else None
     b.note(
         approval_id=request.approval_id,
         approval=settled.outcome,
@@ -171,15 +172,15 @@ def take(run: Run, b: Boundary, settled: Settled) -> None:
         approval_decided_by=by,
     )
     labels = {semconv.TOOL_NAME: request.tool_name}
-    run.count(semconv.APPROVAL_PENDING, -1, labels, b.context)
-    run.count(semconv.APPROVAL_WAIT, settled.waited, labels, b.context)
+    run.scope.count(semconv.APPROVAL_PENDING, -1, labels, b.context)
+    run.scope.count(semconv.APPROVAL_WAIT, settled.waited, labels, b.context)
     _tell_decided(
         run,
         b,
         request,
         outcome=settled.outcome,
         edited=settled.edited is not None,
-        reason=run.text(decision.reason) if decision is not None and decision.reason else None,
+        reason=run.scope.text(decision.reason) if decision is not None and decision.reason else None,
         decided_by=by,
         waited_ms=settled.waited * 1e3,
     )
@@ -197,7 +198,7 @@ def _tell_decided(run: Run, b: Boundary, request: ApprovalRequest, **more: Any) 
         "decided_by": None,
         **more,
     }
-    run.emit(ApprovalDecided, b.span.get_span_context(), told)
+    run.scope.emit(ApprovalDecided, b.span.get_span_context(), told)
 
 
 def in_order(calls: Sequence[ToolCall], *results: Mapping[str, ToolResult]) -> list[ToolResult]:

@@ -19,7 +19,8 @@ from pellucid.concurrency.tasks import call_soon, spawn
 from pellucid.errors import ConfigError
 from pellucid.events import Event
 from pellucid.run.loop import execute
-from pellucid.run.state import Run, RunResult
+from pellucid.run.outcomes import RunResult
+from pellucid.run.state import Run
 from pellucid.run.structured_output import OutputT
 from pellucid.telemetry import Listeners
 

@@ -11,9 +11,10 @@ from pellucid.context import ToolContext
 from pellucid.errors import AlreadyResumed, ConfigError, PolicyHalt, ReliabilityFailFast, RunCancelled, ToolError
 from pellucid.failures import describe, error_type_of
 from pellucid.run.loop import execute
+from pellucid.run.outcomes import Suspended
 from pellucid.run.start import Resumed
-from pellucid.run.state import Run, Suspended
-from pellucid.telemetry import Pipeline, current_scope
+from pellucid.run.state import Run, current_run
+from pellucid.telemetry import Pipeline
 from pellucid.tools.tool import Tool
 from pellucid.types import JSONObject
 
@@ -47,11 +48,11 @@ def agent_tool(agent: str, name: str | None, description: str | None, timeout: f
         )
 
     async def run(arguments: JSONObject, ctx: ToolContext) -> Any:
-        outer = current_scope()
+        outer = current_run()
         try:
-            return await _nested(agent, outer if isinstance(outer, Run) else None, str(arguments["input"]), ctx, begin)
+            return await _nested(agent, outer, str(arguments["input"]), ctx, begin)
         except (PolicyHalt, ReliabilityFailFast) as error:
-            if not isinstance(outer, Run):
+            if outer is None:
                 raise
             # They end the run in which they are raised, and not the one that it is nested in.
             raise ToolError(f"The tool failed. {describe(error)}", error_type=error_type_of(error)) from error
@@ -75,14 +76,14 @@ async def _nested(agent: str, outer: Run | None, given: str, ctx: ToolContext, b
     resumption = outer.resumption if outer is not None else None
     kept = resumption.nested.pop(ctx.tool_call_id, None) if resumption is not None else None
     if outer is None or resumption is None or kept is None:
-        return await _run(agent, outer, begin(given, ctx, outer.pipeline if outer is not None else None), ctx)
+        return await _run(agent, outer, begin(given, ctx, outer.scope.pipeline if outer is not None else None), ctx)
     checkpoint, decisions = kept
     run: Run | None = None
     try:
-        run = begin(Resumed(checkpoint, decisions, resumption.claims), ctx, outer.pipeline)
+        run = begin(Resumed(checkpoint, decisions, resumption.claims), ctx, outer.scope.pipeline)
         return await _run(agent, outer, run, ctx)
     except AlreadyResumed:
-        outer.answer_for(checkpoint.approvals)  # by whoever has resumed it
+        outer.approvals.release(checkpoint.approvals)  # by whoever has resumed it
         raise
     except (PolicyHalt, RunCancelled):
         raise
@@ -95,22 +96,22 @@ async def _nested(agent: str, outer: Run | None, given: str, ctx: ToolContext, b
 
 async def _run(agent: str, outer: Run | None, run: Run, ctx: ToolContext) -> Any:
     """Return the answer of a run, or that it waits."""
-    run.outer_deadline = ctx.deadline if ctx.deadline is not None else math.inf
+    run.nesting.deadline = ctx.deadline if ctx.deadline is not None else math.inf
     if outer is None:
-        run.may_wait = False
+        run.nesting.may_wait = False
         return (await execute(run)).output
-    run.outer, run.depth = outer, outer.depth + 1
-    if run.depth > DEEPEST:
+    run.nesting.enter(outer)
+    if run.nesting.depth > DEEPEST:
         raise ToolError(
             f"Agent {agent!r} was not run: {DEEPEST} runs are nested in each other already. "
             f"Do not ask other agents; answer with what you have.",
             error_type="nested_too_deep",
         )
-    outer.nested[run] = ctx.tool_call_id
+    outer.nesting.inner[run] = ctx.tool_call_id
     try:
         result = await execute(run)
     finally:
-        outer.leave(run)
+        outer.nesting.release(run)
     if result.checkpoint is None:
         return result.output
     return Suspended(result.checkpoint, result.approvals)

@@ -7,29 +7,28 @@ from typing import Any, Final
 
 from pellucid import semconv
 from pellucid.messages import Usage
-from pellucid.run.state import Run
-from pellucid.telemetry import Boundary
+from pellucid.telemetry import Boundary, Scope
 
 _MODALITIES: Final = ("text", "image", "audio")
 
 
-def count_tokens(run: Run, b: Boundary, labels: Mapping[str, Any], usage: Usage) -> None:
+def count_tokens(scope: Scope, b: Boundary, labels: Mapping[str, Any], usage: Usage) -> None:
     """Record what a model call used, as far as it is known."""
-    if run.instruments.counts_usage:
-        _count_by_modality(run, b, labels, usage)
+    if scope.instruments.counts_usage:
+        _count_by_modality(scope, b, labels, usage)
         return
     for kind, tokens in (("input", usage.input_tokens), ("output", usage.output_tokens)):
         if tokens is not None:
-            run.count(semconv.TOKEN_USAGE, tokens, {**labels, semconv.TOKEN_TYPE: kind}, b.context)
+            scope.count(semconv.TOKEN_USAGE, tokens, {**labels, semconv.TOKEN_TYPE: kind}, b.context)
 
 
-def count_failed(run: Run, b: Boundary, labels: Mapping[str, Any], error_type: str) -> None:
+def count_failed(scope: Scope, b: Boundary, labels: Mapping[str, Any], error_type: str) -> None:
     """Record that a model call failed and its usage is unknown, which the newest conventions count as 0."""
-    if run.instruments.counts_usage:
-        _count_by_modality(run, b, {**labels, semconv.ERROR_TYPE: error_type}, Usage())
+    if scope.instruments.counts_usage:
+        _count_by_modality(scope, b, {**labels, semconv.ERROR_TYPE: error_type}, Usage())
 
 
-def _count_by_modality(run: Run, b: Boundary, labels: Mapping[str, Any], usage: Usage) -> None:
+def _count_by_modality(scope: Scope, b: Boundary, labels: Mapping[str, Any], usage: Usage) -> None:
     totals = {
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
@@ -45,6 +44,6 @@ def _count_by_modality(run: Run, b: Boundary, labels: Mapping[str, Any], usage: 
         unknown = max(0, (total or 0) - sum(parts.values()))
         counted = {modality: count for modality, count in {**parts, "unknown": unknown}.items() if count}
         for modality, count in (counted or {"unknown": 0}).items():
-            run.count(semconv.USAGE_COUNTERS[name], count, {**labels, semconv.TOKEN_MODALITY: modality}, b.context)
+            scope.count(semconv.USAGE_COUNTERS[name], count, {**labels, semconv.TOKEN_MODALITY: modality}, b.context)
         if per_call is not None and total is not None:
-            run.count(per_call, total, labels, b.context)
+            scope.count(per_call, total, labels, b.context)
