@@ -9,7 +9,7 @@ from pellucid import semconv
 from pellucid_dashboards.names import label
 from pellucid_dashboards.rules import words
 from pellucid_dashboards.rules.model import Alert, Context
-from pellucid_dashboards.rules.promql import ALERTS, INSTANCE, JOB, UP, by, increase, number, select
+from pellucid_dashboards.rules.queries import ALERTS, INSTANCE, JOB, UP, by, increase, number, select
 from pellucid_dashboards.rules.words import seconds
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pellucid import semconv
-from pellucid_dashboards.matchers import REFUSALS, ROUND_TRIPS, where
 from pellucid_dashboards.names import label, series
+from pellucid_dashboards.promql import REFUSALS, ROUND_TRIPS, where
 
 if TYPE_CHECKING:
     from pellucid.semconv import Metric
