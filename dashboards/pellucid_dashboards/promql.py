@@ -1,4 +1,4 @@
-"""Matchers that rules, dashboards and the relay share: what is a round trip, a failure, a refusal."""
+"""PromQL that rules, dashboards and the relay share: labels, selectors, and matchers of round trips and failures."""
 
 from __future__ import annotations
 
@@ -6,6 +6,27 @@ from typing import Final
 
 from pellucid import semconv
 from pellucid_dashboards.names import label
+
+JOB: Final = "job"
+INSTANCE: Final = "instance"
+LE: Final = "le"
+UP: Final = "up"
+ALERTS: Final = "ALERTS"
+
+
+def by(*attributes: str) -> str:
+    """Return the labels that rules group by: the job, and those of attributes."""
+    return ", ".join((JOB, *(label(attribute) for attribute in attributes)))
+
+
+def selector(name: str, *matchers: str) -> str:
+    """Return a selector of the series of a name, such as that of a recording rule."""
+    return f"{name}{{{', '.join(matchers)}}}" if matchers else name
+
+
+def number(value: float) -> str:
+    """Return a number as PromQL reads it, without an exponent if it has up to 15 digits."""
+    return f"{value:.15g}"
 
 
 def where(attribute: str, operator: str, *values: str) -> str:

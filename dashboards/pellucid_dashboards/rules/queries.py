@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from pellucid_dashboards.names import label, series
+from pellucid_dashboards.names import series
+from pellucid_dashboards.promql import INSTANCE, JOB, LE, UP, number, selector
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pellucid.semconv import Metric
 
-JOB: Final = "job"
-INSTANCE: Final = "instance"
-LE: Final = "le"
-UP: Final = "up"
-ALERTS: Final = "ALERTS"
-
-
-def by(*attributes: str) -> str:
-    """Return the labels that rules group by: the job, and those of attributes."""
-    return ", ".join((JOB, *(label(attribute) for attribute in attributes)))
-
 
 def select(metric: Metric, *matchers: str, suffix: str = "") -> str:
     """Return a selector of a metric's series."""
     return selector(series(metric, suffix), *matchers)
-
-
-def selector(name: str, *matchers: str) -> str:
-    """Return a selector of the series of a name, such as that of a recording rule."""
-    return f"{name}{{{', '.join(matchers)}}}" if matchers else name
-
-
-def number(value: float) -> str:
-    """Return a number as PromQL reads it, without an exponent if it has up to 15 digits."""
-    return f"{value:.15g}"
 
 
 def increase(metric: Metric, *matchers: str, window: str) -> str:
