@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pellucid.semconv import Metric
-from pellucid_exporters.naming import to_labels, to_name
+from pellucid_exporters.prometheus.naming import to_labels, to_name
 
 
 def series(metric: Metric, suffix: str = "") -> str:

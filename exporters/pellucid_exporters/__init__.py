@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pellucid_exporters.console import Console
-    from pellucid_exporters.endpoint import MetricsApp
     from pellucid_exporters.file.options import File
     from pellucid_exporters.options import Otlp, Prometheus
     from pellucid_exporters.pipeline import configure
-    from pellucid_exporters.prometheus import PrometheusReader
-    from pellucid_exporters.tail_sampling import TailSampling
+    from pellucid_exporters.prometheus.endpoint import MetricsApp
+    from pellucid_exporters.prometheus.reader import PrometheusReader
+    from pellucid_exporters.sampling.rules import TailSampling
     from pellucid_exporters.telemetry import Telemetry
 
 __all__ = [
@@ -34,11 +34,11 @@ __all__ = [
 _HOMES = {
     "Console": "console",
     "File": "file.options",
-    "MetricsApp": "endpoint",
+    "MetricsApp": "prometheus.endpoint",
     "Otlp": "options",
     "Prometheus": "options",
-    "PrometheusReader": "prometheus",
-    "TailSampling": "tail_sampling",
+    "PrometheusReader": "prometheus.reader",
+    "TailSampling": "sampling.rules",
     "Telemetry": "telemetry",
     "configure": "pipeline",
 }

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pellucid.telemetry.capture import CapturePolicy
     from pellucid_exporters.console import Console
     from pellucid_exporters.file.options import File
-    from pellucid_exporters.tail_sampling import TailSampling
+    from pellucid_exporters.sampling.rules import TailSampling
 
 OtlpProtocol: TypeAlias = Literal["http/protobuf", "grpc"]
 OtlpCompression: TypeAlias = Literal["none", "gzip", "deflate"]

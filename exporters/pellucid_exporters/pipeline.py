@@ -32,8 +32,6 @@ from pellucid.concurrency.forks import in_child, reset_in_child
 from pellucid.errors import ConfigError
 from pellucid.telemetry.pipeline import LogSink, current_default, set_default
 from pellucid.version import __version__
-from pellucid_exporters.endpoint import MetricsEndpoint
-from pellucid_exporters.exemplars import Fates
 from pellucid_exporters.faults import Faults
 from pellucid_exporters.options import (
     Otlp,
@@ -45,11 +43,13 @@ from pellucid_exporters.options import (
     resolve_otlp,
     resolve_prometheus,
 )
-from pellucid_exporters.otlp import OtlpLogSink, log_exporter, metric_exporter, span_exporter
-from pellucid_exporters.outlets import LogOutlet, LogQueue, MetricOutlet, SpanOutlet, SpanQueue
-from pellucid_exporters.prometheus import PrometheusReader
+from pellucid_exporters.otlp.delivery import LogOutlet, LogQueue, MetricOutlet, SpanOutlet, SpanQueue
+from pellucid_exporters.otlp.exporters import OtlpLogSink, log_exporter, metric_exporter, span_exporter
+from pellucid_exporters.prometheus.endpoint import MetricsEndpoint
+from pellucid_exporters.prometheus.reader import PrometheusReader
 from pellucid_exporters.resource import make_resource
-from pellucid_exporters.tail_sampler import TailSampler
+from pellucid_exporters.sampling.exemplars import Fates
+from pellucid_exporters.sampling.tail_sampler import TailSampler
 from pellucid_exporters.telemetry import Parts, Telemetry
 from pellucid_exporters.variables import wrong_values
 
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from pellucid.telemetry.capture import CapturePolicy
     from pellucid_exporters.console import Console
     from pellucid_exporters.file.options import File
-    from pellucid_exporters.tail_sampling import TailSampling
+    from pellucid_exporters.sampling.rules import TailSampling
 
 _log: Final = logging.getLogger(__name__)
 
@@ -221,7 +221,8 @@ def _span_processors(
     settings: Settings, parts: Parts, faults: Faults, fates: Fates, meter_provider: MeterProvider
 ) -> Iterator[SpanProcessor]:
     if settings.console is not None:
-        from pellucid_exporters.console import ConsoleProcessor, is_shown
+        from pellucid_exporters.console import ConsoleProcessor
+        from pellucid_exporters.console.processor import is_shown
 
         if is_shown(settings.console, asked="console" in exporters_of("traces")):
             console = ConsoleProcessor(settings.console)

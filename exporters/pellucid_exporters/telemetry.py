@@ -8,7 +8,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from pellucid_exporters.errands import Call, Errands
+from pellucid_exporters.worker import Call, Errands
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from pellucid.telemetry.capture import CapturePolicy
     from pellucid.telemetry.pipeline import Listener, LogSink
-    from pellucid_exporters.endpoint import MetricsApp, MetricsEndpoint
     from pellucid_exporters.file.processor import FileProcessor
-    from pellucid_exporters.outlets import Outlet
+    from pellucid_exporters.otlp.delivery import Outlet
+    from pellucid_exporters.prometheus.endpoint import MetricsApp, MetricsEndpoint
 
 _log: Final = logging.getLogger(__name__)
 

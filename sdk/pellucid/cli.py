@@ -4,7 +4,7 @@ A package adds one by naming a `Command` in its metadata:
 
 ```toml
 [project.entry-points."pellucid.commands"]
-demo = "pellucid_exporters.demo.command:COMMAND"
+demo = "pellucid_commands.demo.command:COMMAND"
 ```
 """
 

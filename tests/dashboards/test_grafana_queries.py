@@ -16,7 +16,7 @@ from pellucid_dashboards.grafana import dashboards
 from pellucid_dashboards.names import label, series
 from pellucid_exporters.options import Otlp, Prometheus, Settings
 from pellucid_exporters.pipeline import build
-from pellucid_exporters.tail_sampling import TailSampling
+from pellucid_exporters.sampling.rules import TailSampling
 from support.dashboard_queries import panel_queries, queries, variable_queries
 from support.dashboard_scenes import Hub, Trouble, changing, normal
 from support.prometheus_server import prometheus_server, scrape_config

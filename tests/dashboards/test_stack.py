@@ -18,8 +18,8 @@ import pytest
 import yaml
 
 import pellucid_dashboards
+from pellucid_commands.demo import session
 from pellucid_dashboards.relay import command
-from pellucid_exporters.demo import session
 from pellucid_exporters.options import Prometheus
 from support.prometheus_server import program, prometheus_server
 

@@ -12,7 +12,7 @@ from opentelemetry.trace import format_span_id
 
 from pellucid import Agent, CapturePolicy, DiscoveryError, DiscoveryProvider, ToolCall, semconv, tool
 from pellucid.testing import FakeHub, ScriptedModel
-from pellucid_exporters.boundaries import boundary_of
+from pellucid_exporters.boundary_records import boundary_of
 from pellucid_exporters.testing import capture
 
 if TYPE_CHECKING:

@@ -31,7 +31,8 @@ from pellucid import (
     tool,
 )
 from pellucid.testing import FakeHub, ScriptedModel
-from pellucid_exporters.console import MOST_RUNS, MOST_SPANS, Console, ConsoleProcessor
+from pellucid_exporters.console import Console, ConsoleProcessor
+from pellucid_exporters.console.processor import MOST_RUNS, MOST_SPANS
 from support.processes import run_python
 
 

@@ -6,7 +6,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import StatusCode
 
 from pellucid import semconv
-from pellucid_exporters.hub_stats import MOST_HUBS, HubStatsProcessor, hub_table
+from pellucid_exporters.console.hub_stats import MOST_HUBS, HubStatsProcessor, hub_table
 
 MILLISECOND = 1_000_000
 SECOND = 1_000 * MILLISECOND

@@ -12,8 +12,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
 from pellucid import semconv
-from pellucid_exporters.batches import MAX_REQUEST
 from pellucid_exporters.options import Otlp, Settings
+from pellucid_exporters.otlp.batches import MAX_REQUEST
 from pellucid_exporters.pipeline import build
 from support.otlp_receiver import Received, Receiver, attributes_of, otlp_receiver
 

@@ -21,12 +21,12 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from pellucid import semconv
 from pellucid.errors import ConfigError
-from pellucid_exporters.endpoint import MetricsEndpoint
-from pellucid_exporters.families import to_classic
-from pellucid_exporters.naming import to_labels, to_name
 from pellucid_exporters.options import Prometheus, Settings
 from pellucid_exporters.pipeline import build
-from pellucid_exporters.prometheus import PrometheusCollector, PrometheusReader
+from pellucid_exporters.prometheus.endpoint import MetricsEndpoint
+from pellucid_exporters.prometheus.families import to_classic
+from pellucid_exporters.prometheus.naming import to_labels, to_name
+from pellucid_exporters.prometheus.reader import PrometheusCollector, PrometheusReader
 from support.instruments import ANY_INSTRUMENT
 from support.openmetrics import exemplars, fetch, scrape, values
 

@@ -32,9 +32,9 @@ from pellucid import Agent, Telemetry
 from pellucid.errors import ConfigError
 from pellucid.testing import ScriptedModel
 from pellucid_exporters import MetricsApp, PrometheusReader
-from pellucid_exporters.exposition import negotiate
 from pellucid_exporters.options import Prometheus, Settings
 from pellucid_exporters.pipeline import build
+from pellucid_exporters.prometheus.exposition import negotiate
 from support.metrics_proto import PROTOBUF, decode
 from support.openmetrics import OPENMETRICS
 

@@ -25,8 +25,8 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 from prometheus_client.samples import BucketSpan, Exemplar, NativeHistogram, Sample
 
-from pellucid_exporters.endpoint import MetricsApp
-from pellucid_exporters.prometheus import PrometheusReader
+from pellucid_exporters.prometheus.endpoint import MetricsApp
+from pellucid_exporters.prometheus.reader import PrometheusReader
 from support.instruments import ANY_INSTRUMENT
 from support.metrics_proto import (
     COUNTER,

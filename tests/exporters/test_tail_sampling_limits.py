@@ -22,9 +22,9 @@ from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
 from pellucid import Agent, ConfigError, semconv
 from pellucid.testing import FunctionModel
 from pellucid_exporters import TailSampling
-from pellucid_exporters.exemplars import MOST_DECISIONS, Fates, Withheld
 from pellucid_exporters.options import Otlp, Prometheus, Settings
 from pellucid_exporters.pipeline import build
+from pellucid_exporters.sampling.exemplars import MOST_DECISIONS, Fates, Withheld
 from support.openmetrics import scrape
 from support.otlp_receiver import otlp_receiver
 from support.processes import PATIENCE

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from pellucid import semconv
 from pellucid.telemetry.metrics import Hubs
-from pellucid_exporters.hub_stats import HubStatsProcessor
+from pellucid_exporters.console.hub_stats import HubStatsProcessor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

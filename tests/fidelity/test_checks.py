@@ -10,8 +10,8 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode
 from fidelity.scripts import Playing, Script, make_tool, quick
 from pellucid import Agent, CapturePolicy, DiscoveryProvider, ToolCall, semconv
 from pellucid.testing import FakeHub, ScriptedModel
-from pellucid_exporters.checks.measurements import SDK_BOUNDS
 from pellucid_exporters.testing import Captured, Exemplar, Point, capture, check_telemetry
+from pellucid_exporters.testing.checks.measurements import SDK_BOUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,7 +14,7 @@ from urllib.request import urlopen
 import pytest
 
 from pellucid.cli import main
-from pellucid_exporters.demo.script import read_log
+from pellucid_commands.demo.script import read_log
 from support.otlp_receiver import attributes_of, otlp_receiver
 from support.processes import PATIENCE, python
 

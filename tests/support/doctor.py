@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pellucid_exporters.doctor.command import COMMAND
+from pellucid_commands.doctor.command import COMMAND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

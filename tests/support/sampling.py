@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.context import Context
 
-    from pellucid_exporters.tail_sampling import TailSampling
+    from pellucid_exporters.sampling.rules import TailSampling
     from pellucid_exporters.telemetry import Telemetry
 
 

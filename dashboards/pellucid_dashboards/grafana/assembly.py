@@ -13,7 +13,7 @@ from grafana_foundation_sdk.models.dashboard import DashboardCursorSync
 
 from pellucid import semconv
 from pellucid_dashboards.grafana.links import TAG, siblings
-from pellucid_dashboards.grafana.promql import select
+from pellucid_dashboards.grafana.queries import select
 from pellucid_dashboards.grafana.variables import PROMETHEUS, variables
 from pellucid_dashboards.names import label
 

@@ -19,7 +19,7 @@ from pellucid_dashboards.grafana.panels import (
     states,
     tiles,
 )
-from pellucid_dashboards.grafana.promql import (
+from pellucid_dashboards.grafana.queries import (
     AGENT,
     MADE,
     ROUND_TRIP,
@@ -36,8 +36,8 @@ from pellucid_dashboards.grafana.promql import (
     share,
     total,
 )
-from pellucid_dashboards.matchers import FAILED, NOT_HALTED, SUCCEEDED
 from pellucid_dashboards.names import series
+from pellucid_dashboards.promql import FAILED, NOT_HALTED, SUCCEEDED
 
 UID: Final = "pellucid-overview"
 _NAMES: Final = (

@@ -21,7 +21,7 @@ from grafana_foundation_sdk.models.dashboard import (
 from grafana_foundation_sdk.models.heatmap import HeatmapColorMode, HeatmapColorScale
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from pellucid_dashboards.grafana.promql import WINDOW, quantile
+from pellucid_dashboards.grafana.queries import WINDOW, quantile
 from pellucid_dashboards.grafana.variables import PROMETHEUS
 from pellucid_dashboards.names import label
 

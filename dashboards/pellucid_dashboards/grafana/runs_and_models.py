@@ -8,7 +8,7 @@ from pellucid import semconv
 from pellucid_dashboards.grafana.assembly import Shelf, assemble
 from pellucid_dashboards.grafana.links import TRACED, traces_link
 from pellucid_dashboards.grafana.panels import Column, Panel, Query, as_legend, lines, percentiles, rows
-from pellucid_dashboards.grafana.promql import (
+from pellucid_dashboards.grafana.queries import (
     AGENT,
     MODEL,
     SERVICE,
@@ -22,7 +22,7 @@ from pellucid_dashboards.grafana.promql import (
     share,
     total,
 )
-from pellucid_dashboards.matchers import FAILED
+from pellucid_dashboards.promql import FAILED
 
 UID: Final = "pellucid-runs-and-models"
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from pellucid import semconv
 from pellucid_dashboards.grafana.assembly import Shelf, assemble
 from pellucid_dashboards.grafana.panels import Panel, Query, as_legend, lines
-from pellucid_dashboards.grafana.promql import SERVICE, grouped, of_agents, or_none, rate
+from pellucid_dashboards.grafana.queries import SERVICE, grouped, of_agents, or_none, rate
 
 UID: Final = "pellucid-telemetry-health"
 

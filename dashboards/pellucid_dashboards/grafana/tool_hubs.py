@@ -23,7 +23,7 @@ from pellucid_dashboards.grafana.panels import (
     rows,
     states,
 )
-from pellucid_dashboards.grafana.promql import (
+from pellucid_dashboards.grafana.queries import (
     HUB,
     PROVIDER,
     ROUND_TRIP,
@@ -40,8 +40,8 @@ from pellucid_dashboards.grafana.promql import (
     select,
     share,
 )
-from pellucid_dashboards.matchers import FAILED
 from pellucid_dashboards.names import label, series
+from pellucid_dashboards.promql import FAILED
 
 UID: Final = "pellucid-tool-hubs"
 

@@ -9,7 +9,7 @@ from pellucid.tools.names import LAZY_DISCOVERY, LOAD_SKILL, TOOL_SEARCH
 from pellucid_dashboards.grafana.assembly import Shelf, assemble
 from pellucid_dashboards.grafana.links import TRACED, traces_link
 from pellucid_dashboards.grafana.panels import Column, Panel, Query, as_legend, lines, percentiles, rows
-from pellucid_dashboards.grafana.promql import (
+from pellucid_dashboards.grafana.queries import (
     AGENT,
     MADE,
     PROVIDER,
@@ -24,8 +24,8 @@ from pellucid_dashboards.grafana.promql import (
     select,
     share,
 )
-from pellucid_dashboards.matchers import FAILED
 from pellucid_dashboards.names import label, series
+from pellucid_dashboards.promql import FAILED
 
 UID: Final = "pellucid-tools"
 

@@ -10,7 +10,7 @@ from grafana_foundation_sdk.models.dashboard import VariableHide, VariableOption
 
 from pellucid import semconv
 from pellucid_dashboards.grafana.links import TRACED
-from pellucid_dashboards.grafana.promql import HUB, SERVICE, of_agents, values
+from pellucid_dashboards.grafana.queries import HUB, SERVICE, of_agents, values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

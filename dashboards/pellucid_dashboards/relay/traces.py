@@ -14,8 +14,8 @@ from urllib.request import urlopen
 
 from pellucid import semconv
 from pellucid.errors import PellucidError
-from pellucid_dashboards.matchers import ROUND_TRIPS
 from pellucid_dashboards.names import label, series
+from pellucid_dashboards.promql import ROUND_TRIPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

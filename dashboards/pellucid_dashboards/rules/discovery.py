@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pellucid import semconv
-from pellucid_dashboards.matchers import FAILED, ROUND_TRIPS, where
+from pellucid_dashboards.promql import FAILED, ROUND_TRIPS, by, where
 from pellucid_dashboards.rules.model import Context, Record
-from pellucid_dashboards.rules.promql import by, quantile, ratio, summed, total
+from pellucid_dashboards.rules.queries import quantile, ratio, summed, total
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

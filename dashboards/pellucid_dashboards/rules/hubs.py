@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pellucid import semconv
-from pellucid_dashboards.matchers import FAILED, ROUND_TRIPS, SUCCEEDED, where
 from pellucid_dashboards.names import label
+from pellucid_dashboards.promql import FAILED, JOB, ROUND_TRIPS, SUCCEEDED, by, number, where
 from pellucid_dashboards.rules import words
 from pellucid_dashboards.rules.discovery import (
     ERROR_RATIO,
@@ -18,7 +18,7 @@ from pellucid_dashboards.rules.discovery import (
     round_trips,
 )
 from pellucid_dashboards.rules.model import Alert, Context, Severity
-from pellucid_dashboards.rules.promql import JOB, by, increase, mostly, number, select, summed
+from pellucid_dashboards.rules.queries import increase, mostly, select, summed
 from pellucid_dashboards.rules.words import asked, seconds, share
 
 if TYPE_CHECKING:

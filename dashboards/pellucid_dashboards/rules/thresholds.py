@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final, cast
 
 from pellucid.errors import ConfigError
-from pellucid_dashboards.matchers import REFUSALS
+from pellucid_dashboards.promql import REFUSALS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

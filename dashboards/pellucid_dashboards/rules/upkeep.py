@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from pellucid import semconv
 from pellucid_dashboards.names import label
+from pellucid_dashboards.promql import ALERTS, INSTANCE, JOB, UP, by, number
 from pellucid_dashboards.rules import words
 from pellucid_dashboards.rules.model import Alert, Context
-from pellucid_dashboards.rules.promql import ALERTS, INSTANCE, JOB, UP, by, increase, number, select
+from pellucid_dashboards.rules.queries import increase, select
 from pellucid_dashboards.rules.words import seconds
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from pellucid import semconv
 from pellucid_dashboards.names import label
-from pellucid_dashboards.rules.promql import JOB
+from pellucid_dashboards.promql import JOB
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pellucid import semconv
-from pellucid_dashboards.matchers import FAILED, NOT_HALTED, where
 from pellucid_dashboards.names import label
+from pellucid_dashboards.promql import FAILED, NOT_HALTED, by, number, where
 from pellucid_dashboards.rules import words
 from pellucid_dashboards.rules.model import Alert, Context, Record
-from pellucid_dashboards.rules.promql import added, by, mostly, number, quantile, select, summed, total
+from pellucid_dashboards.rules.queries import added, mostly, quantile, select, summed, total
 from pellucid_dashboards.rules.words import seconds, share
 
 if TYPE_CHECKING:

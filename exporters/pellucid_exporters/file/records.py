@@ -14,7 +14,7 @@ from opentelemetry.trace import format_span_id, format_trace_id
 from pydantic_core import PydanticSerializationError, to_json
 
 from pellucid.events import Event, InferenceDelta
-from pellucid_exporters.boundaries import boundary_of
+from pellucid_exporters.boundary_records import boundary_of
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource

@@ -1,0 +1,63 @@
+"""PromQL that rules, dashboards and the relay share: labels, selectors, and matchers of round trips and failures."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pellucid import semconv
+from pellucid_dashboards.names import label
+
+JOB: Final = "job"
+INSTANCE: Final = "instance"
+LE: Final = "le"
+UP: Final = "up"
+ALERTS: Final = "ALERTS"
+
+
+def by(*attributes: str) -> str:
+    """Return the labels that rules group by: the job, and those of attributes."""
+    return ", ".join((JOB, *(label(attribute) for attribute in attributes)))
+
+
+def selector(name: str, *matchers: str) -> str:
+    """Return a selector of the series of a name, such as that of a recording rule."""
+    return f"{name}{{{', '.join(matchers)}}}" if matchers else name
+
+
+def number(value: float) -> str:
+    """Return a number as PromQL reads it, without an exponent if it has up to 15 digits."""
+    return f"{value:.15g}"
+
+
+def where(attribute: str, operator: str, *values: str) -> str:
+    """Return a matcher, such as `error_type!~"backoff|circuit_open"`."""
+    return f'{label(attribute)}{operator}"{"|".join(values)}"'
+
+
+REFUSALS: Final = (
+    "approval",
+    "approval_denied",
+    "approval_expired",
+    "max_discoveries",
+    "max_tool_calls",
+    "permission_denied",
+    "policy_halt",
+    "repeated_call_id",
+    "tool_not_active",
+    "tool_redefined",
+    "tool_removed",
+    "unknown_tool",
+)
+"""Values of `error.type` of tool calls that were not made, because a person, a policy or a limit did not let them, or
+because there is no such tool: they are neither failures nor calls."""
+
+FAILED: Final = where(semconv.ERROR_TYPE, "!=")
+SUCCEEDED: Final = where(semconv.ERROR_TYPE, "=")
+NOT_HALTED: Final = where(semconv.ERROR_TYPE, "!=", "policy_halt")
+"""Runs that the permission policy did not halt: one that it did is no failed one."""
+
+ROUND_TRIPS: Final = (
+    where(semconv.DISCOVERY_CACHE, "=~", "miss", "none"),
+    where(semconv.ERROR_TYPE, "!~", "backoff", "circuit_open"),  # nobody was asked
+)
+"""Discoveries for which the hub was asked: a catalogue from the cache, or a refusal, shows nothing of it."""

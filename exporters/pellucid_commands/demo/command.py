@@ -1,0 +1,118 @@
+"""The `demo` subcommand: options, and what has to be there before anything starts."""
+
+from __future__ import annotations
+
+import subprocess
+from argparse import ArgumentTypeError
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pellucid.cli import Command
+from pellucid.errors import ConfigError
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+NEEDED: Final = ("mcp", "mcp_server_git", "mcp_server_time")
+LONGEST_PAUSE: Final = 24 * 3600
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the options of `pellucid demo`."""
+    parser.add_argument(
+        "--repository",
+        type=Path,
+        default=Path(),
+        metavar="PATH",
+        help="git repository to ask about (default: this one)",
+    )
+    parser.add_argument(
+        "--model",
+        metavar="HOST:NAME",
+        help="ask a real model, such as openai:gpt-6-luna or ollama:qwen3 (default: a script without any key)",
+    )
+    parser.add_argument("--content", action="store_true", help="show the input and output of each span, too")
+    parser.add_argument(
+        "--otlp", metavar="URL", help="also send traces, metrics and logs there (http://localhost:4318)"
+    )
+    parser.add_argument("--port", type=int, metavar="N", help="port of /metrics (default: 9464, or any that is free)")
+    afterwards = parser.add_mutually_exclusive_group()
+    afterwards.add_argument(
+        "--repeat",
+        type=_pause,
+        metavar="SECONDS",
+        help="ask again after so many seconds, until Ctrl-C: for dashboards and alerts",
+    )
+    afterwards.add_argument("--serve", action="store_true", help="keep /metrics up afterwards, until Ctrl-C")
+    parser.add_argument("--no-color", action="store_true", help="plain text, without live display")
+
+
+def _pause(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1
+    if not 0 <= seconds <= LONGEST_PAUSE:
+        raise ArgumentTypeError(f"{text!r} is not a number of seconds from 0 to {LONGEST_PAUSE}")
+    return seconds
+
+
+def run(options: Namespace) -> int:
+    """Run the demo and return the exit code.
+
+    Raises:
+        ConfigError: it cannot start; the message says what to do.
+    """
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"{' and '.join(missing)} not installed; run: pip install 'pellucid[demo]'")
+    repository = find_repository(options.repository)
+    from pellucid_commands.demo.session import show
+
+    return show(options, repository)
+
+
+def find_repository(path: Path) -> Path:
+    """Return the top folder of the work tree around `path`.
+
+    Raises:
+        ConfigError: there is none, it has no commit, or git is missing.
+    """
+    if not path.is_dir():
+        raise ConfigError(f"{path} is not a folder; give --repository the path of a git repository")
+    top, problem = _git(path, "rev-parse", "--show-toplevel")
+    if problem:
+        raise ConfigError(
+            f"{path.resolve()} is not a git repository ({problem}); "
+            f"run the demo inside of one, or name one: pellucid demo --repository PATH"
+        )
+    if _git(path, "rev-parse", "--verify", "HEAD^{commit}")[1]:
+        raise ConfigError(
+            f"the git repository {top} has no commit to ask about; "
+            f"commit something, or name another: pellucid demo --repository PATH"
+        )
+    return Path(top)
+
+
+def _git(path: Path, *arguments: str) -> tuple[str, str]:
+    """Return what git answers, and what is wrong."""
+    try:
+        ran = subprocess.run(  # noqa: S603  (a fixed command)
+            ["git", "-C", str(path), *arguments],  # noqa: S607  (whichever git the user has)
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise ConfigError("git is not installed or not on PATH; install it, the demo asks about a repository") from None
+    problem = ran.stderr.strip().partition("\n")[0] or f"git exit code {ran.returncode}"
+    return ran.stdout.strip(), problem.removeprefix("fatal: ") if ran.returncode else ""
+
+
+COMMAND: Final = Command(
+    name="demo",
+    help="Run an agent on three real tool hubs, one of them slow and failing, and see all of it.",
+    add_arguments=add_arguments,
+    run=run,
+)

@@ -1,0 +1,43 @@
+"""Which model the demo asks: a script, unless a real one is named or a server for one is given."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from pellucid.models import resolve
+from pellucid_commands.demo.script import scripted_model
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pellucid import Model
+
+SERVERS: Final = {"OPENAI_BASE_URL": "openai:gpt-6-luna", "ANTHROPIC_BASE_URL": "anthropic:claude-haiku-5-5"}
+"""Variables that point to a server, and the model that is asked for there."""
+
+KEYS: Final = {"OPENAI_API_KEY": "openai:gpt-6-luna", "ANTHROPIC_API_KEY": "anthropic:claude-haiku-5-5"}
+
+
+def choose(name: str | None, repository: Path) -> tuple[Model, list[str]]:
+    """Return the model, and what to say of it.
+
+    A key in the environment alone is no wish to spend money on a demo: it is mentioned, not used.
+
+    Raises:
+        ConfigError: the model that is named cannot be made; the message says what is missing.
+    """
+    server = next((variable for variable in SERVERS if os.environ.get(variable)), None)
+    if name is None and server is not None:
+        name = SERVERS[server]
+    if name is not None:
+        model = resolve(name)
+        address = getattr(model, "server_address", None)
+        return model, [f"{name}{f' at {address}' if address else ''}{f', because {server} is set' if server else ''}"]
+    said = ["a script that says only what the tools returned: no key, no tokens, no cost"]
+    said += [
+        f"({variable} is set: pellucid demo --model {real} asks a real one, which costs)"
+        for variable, real in KEYS.items()
+        if os.environ.get(variable)
+    ]
+    return scripted_model(repository), said

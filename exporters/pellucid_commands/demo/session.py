@@ -1,0 +1,151 @@
+"""The demo itself: an agent on three hubs is asked until it answers, and all of it is shown."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+import threading
+import warnings
+from contextlib import aclosing
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from pellucid import Agent, DiscoveryBackoff, DiscoveryError
+from pellucid.errors import ConfigError
+from pellucid_commands.demo.catalogue_server import catalogue_server
+from pellucid_commands.demo.hubs import catalogue_hub, git_hub, time_hub
+from pellucid_commands.demo.model import choose
+from pellucid_commands.demo.report import Report, use_color
+from pellucid_commands.demo.script import QUESTION
+from pellucid_exporters import configure
+from pellucid_exporters.console import Console
+from pellucid_exporters.console.hub_stats import HubStatsProcessor
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pellucid import Model, RunResult
+    from pellucid_exporters import Telemetry
+
+PORT: Final = 9464
+MOST_RUNS: Final = 5
+CONTENT_WIDTH: Final = 500
+"""Columns for content that goes into a pipe or file, where nothing is gained by cutting it."""
+DELIVERY: Final = 3.0
+"""Seconds that a collector has to take in what happened."""
+
+
+def show(options: Namespace, repository: Path) -> int:
+    """Run the demo and return the exit code."""
+    _prepare_output()
+    model, said = choose(options.model, repository)
+    color = use_color(no_color=options.no_color)
+    telemetry = _configure(options, _console(options, color=color))
+    hubs = HubStatsProcessor()
+    telemetry.tracer_provider.add_span_processor(hubs)
+    report = Report(color=color)
+    try:
+        report.introduce(repository, said)
+        while True:
+            result, objectives = anyio.run(_converse, repository, model, report)
+            report.answered(result)
+            report.hubs(hubs.stats(objectives))
+            _point_out(report, telemetry, options, result)
+            if options.repeat is None:
+                break
+            threading.Event().wait(options.repeat)
+    finally:
+        telemetry.shutdown(timeout=1)
+    return 0
+
+
+def _point_out(report: Report, telemetry: Telemetry, options: Namespace, result: RunResult) -> None:
+    """Say where all of this can be seen, and keep it there if asked to."""
+    url = telemetry.prometheus_url
+    assert url is not None
+    report.metrics(url, "catalogue", result.trace_id)
+    delivered = options.otlp is not None and telemetry.flush(DELIVERY)
+    report.next_steps(result.trace_id, options.otlp, delivered=delivered)
+    if options.serve:
+        report.serving(url)
+        _wait_for_interrupt()
+
+
+async def _converse(repository: Path, model: Model, report: Report) -> tuple[RunResult, Mapping[str, float | None]]:
+    """Start the hubs, ask the agent, stop the hubs; return the result and the hubs' objectives."""
+    with catalogue_server() as port:
+        async with git_hub(repository) as git, time_hub() as time, aclosing(catalogue_hub(port)) as catalogue:
+            agent = Agent(
+                "demo",
+                model=model,
+                instructions=(
+                    f"Answer from what the tools return, and from nothing else. The git repository is at {repository}."
+                ),
+                providers=[git, time, catalogue],
+            )
+            result = await _ask(agent, report)
+            return result, {hub.id: hub.objective for hub in (git, time, catalogue)}
+
+
+async def _ask(agent: Agent, report: Report) -> RunResult:
+    """Ask until all hubs answer, and do as their errors say.
+
+    Raises:
+        DiscoveryError: a hub still fails in the last of several runs.
+    """
+    for _ in range(MOST_RUNS - 1):
+        report.begin()
+        try:
+            return await agent.run(QUESTION)
+        except DiscoveryBackoff as refusal:
+            report.refused(refusal)
+            await anyio.sleep(refusal.retry_after)
+        except DiscoveryError as failure:
+            report.failed(failure)
+    report.begin()
+    return await agent.run(QUESTION)
+
+
+def _configure(options: Namespace, console: Console) -> Telemetry:
+    """Send telemetry to the terminal and to `/metrics`, on any port if nobody asked for one and the usual is taken."""
+    connect = partial(configure, "pellucid-demo", otlp=options.otlp, console=console)
+    if options.port is not None:
+        telemetry = connect(prometheus=options.port)
+    else:
+        try:
+            telemetry = connect(prometheus=PORT)
+        except ConfigError:
+            telemetry = connect(prometheus=0)
+    if telemetry.prometheus_url is None:
+        raise ConfigError("OTEL_SDK_DISABLED turns off all that the demo shows; unset it")
+    return telemetry
+
+
+def _console(options: Namespace, *, color: bool) -> Console:
+    return Console(
+        content=options.content,
+        live=False if options.no_color else None,
+        color=color,
+        width=CONTENT_WIDTH if options.content and not sys.stdout.isatty() else None,
+        stream=sys.stdout,  # also into a pipe
+    )
+
+
+def _prepare_output() -> None:
+    """Keep the terminal for the demo: what libraries log and warn of is not about it."""
+    logging.getLogger().addHandler(logging.NullHandler())
+    warnings.simplefilter("ignore")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # trees, and whatever commits say, in a terminal without Unicode
+
+
+def _wait_for_interrupt() -> None:
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        return

@@ -1,0 +1,99 @@
+"""Whether the collector takes what the application sends, and how to mend it if it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+from urllib.parse import urlsplit
+
+from pellucid.errors import ConfigError
+from pellucid.text import excerpt
+from pellucid_commands.doctor.findings import Finding, Setup, shown
+from pellucid_commands.doctor.samples import NAME, WORDS
+from pellucid_commands.doctor.sending import Sent, send
+from pellucid_commands.doctor.web import Kind, Trouble
+from pellucid_exporters.options import SIGNALS, Otlp, Signal, resolve_otlp
+
+_USUAL: Final = {"http/protobuf": 4318, "grpc": 4317}
+_OTHER: Final = {"http/protobuf": "grpc", "grpc": "http/protobuf"}
+
+_REMEDIES: Final[Mapping[Kind, str]] = {
+    "address": "write it as http://host:port or https://host:port",
+    "refused": "start the collector, or set OTEL_EXPORTER_OTLP_ENDPOINT to where it listens",
+    "name": "check the host in OTEL_EXPORTER_OTLP_ENDPOINT",
+    "untrusted": "name the authority of its certificate in OTEL_EXPORTER_OTLP_CERTIFICATE",
+    "other_host": "use the name that is in its certificate",
+    "certificate_wanted": (
+        "it may want a client certificate: set OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY"
+    ),
+    "no_tls": "write http:// instead of https://",
+    "not_http": "",  # see _protocol_remedy
+    "closed": "if it speaks TLS, write https://",
+    "timeout": "see whether the collector hangs or a firewall swallows packets; --timeout waits for longer",
+    "credentials": "set OTEL_EXPORTER_OTLP_HEADERS to the credentials: name=value, with %20 for a blank after Bearer",
+    "not_allowed": "the credentials in OTEL_EXPORTER_OTLP_HEADERS are not allowed to send this",
+    "path": (
+        "give the base URL of an OTLP receiver; if it takes no {signal}, send it none: Otlp({signal}=False) in code, "
+        "or OTEL_{upper}_EXPORTER=none where code does not say where to send"
+    ),
+    "overloaded": "it is overloaded or a quota is used up: see its log",
+    "redirect": "give the URL that it redirects to",
+    "page": "give the port of the collector's OTLP receiver",
+    "other": "see the collector's log",
+}
+
+
+def check_otlp(setup: Setup) -> Iterator[Finding]:
+    """Send one item of each signal that is on."""
+    try:
+        options = _options(setup)
+    except ConfigError as error:
+        yield Finding("wrong", "OTLP", str(error))
+        return
+    if options is None:
+        yield Finding("note", "OTLP", "not asked: the environment sends nothing", "--otlp URL asks a collector")
+        return
+    signals: dict[Signal, bool] = {"traces": options.traces, "metrics": options.metrics, "logs": options.logs}
+    for signal, is_on in signals.items():
+        if is_on:
+            yield _check(replace(options, timeout=setup.timeout), signal)
+
+
+def _options(setup: Setup) -> Otlp | None:
+    if setup.otlp is None:
+        return resolve_otlp(None)
+    wanted = {signal: signal in setup.signals for signal in SIGNALS} if setup.signals else {}
+    return Otlp(endpoint=setup.otlp, protocol=setup.protocol, **wanted)  # type: ignore[arg-type]  # checked there
+
+
+def _check(options: Otlp, signal: Signal) -> Finding:
+    about = f"OTLP {signal}"
+    try:
+        sent = send(options, signal)
+    except ConfigError as error:
+        return Finding("wrong", about, str(error))
+    where = shown(sent.to)
+    if isinstance(sent.got, Trouble):
+        return Finding("wrong", about, f"{where} {sent.got.text}".lstrip(), _remedy(sent, sent.got.kind))
+    partial = sent.got.partial_success
+    if any(value for field, value in partial.ListFields() if field.name.startswith("rejected")):
+        text = f"{where} took the request and rejected what is in it: {excerpt(partial.error_message)}"
+        return Finding("wrong", about, text, "see the collector's log")
+    return Finding("ok", about, f"{where} took the {WORDS[signal]} {NAME!r} by {sent.protocol}")
+
+
+def _remedy(sent: Sent, kind: Kind) -> str:
+    if kind == "not_http" or (kind in ("closed", "timeout", "other") and _port(sent) == _USUAL[_OTHER[sent.protocol]]):
+        other = _OTHER[sent.protocol]
+        return (
+            f"if this is the port for {other}, set OTEL_EXPORTER_OTLP_PROTOCOL={other}; "
+            f"the usual one for {sent.protocol} is {_USUAL[sent.protocol]}"
+        )
+    if kind == "closed" and sent.to.startswith("https://"):
+        kind = "certificate_wanted"  # what servers do that miss one, to clients of TLS 1.3 and of gRPC
+    return _REMEDIES[kind].format(signal=sent.signal, upper=sent.signal.upper())
+
+
+def _port(sent: Sent) -> int | None:
+    return urlsplit(sent.to).port

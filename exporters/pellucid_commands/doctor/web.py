@@ -1,0 +1,161 @@
+"""Asking a server over HTTP, and what it means when it does not answer."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+import requests
+import urllib3.exceptions
+
+from pellucid_commands.doctor.findings import Finding, Setup, shown
+
+Kind: TypeAlias = Literal[
+    # no answer
+    "address", "refused", "name", "untrusted", "other_host", "certificate_wanted", "no_tls", "not_http", "closed",
+    "timeout",
+    # another answer than was hoped for
+    "credentials", "not_allowed", "path", "overloaded", "redirect", "page",
+    "other",
+]  # fmt: skip
+
+MAX_BYTES: Final = 32 * 1024 * 1024
+
+REMEDIES: Final[Mapping[Kind, str]] = {
+    "refused": "start what should listen there, or give another address",
+    "name": "check the host's name",
+    "untrusted": "name the authority of its certificate: --ca FILE",
+    "other_host": "use the name that is in its certificate",
+    "certificate_wanted": "it asks for a client certificate, which this command does not have: ask from where it has",
+    "no_tls": "write http:// instead of https://",
+    "not_http": "give the port that speaks HTTP",
+    "closed": "if it speaks TLS, write https://",
+    "timeout": "see whether it hangs or a firewall swallows packets; --timeout waits for longer",
+    "other": "see that server's log",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why there was no answer. Attributes: text: what happened, in words."""
+
+    kind: Kind
+    text: str
+
+
+class Unreachable(Exception):
+    """There was no answer. Attributes: trouble: why."""
+
+    def __init__(self, trouble: Trouble) -> None:
+        super().__init__(trouble.text)
+        self.trouble = trouble
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """An answer. Attributes: content_type: in lower case."""
+
+    status: int
+    content_type: str
+    text: str
+
+
+def fetch(url: str, setup: Setup, *, accept: str = "*/*", token: str | None = None) -> Page:
+    """Ask for a page, for at most `setup.timeout` seconds and some bytes.
+
+    Raises:
+        Unreachable: there is no answer.
+    """
+    headers = {"Accept": accept, **({"Authorization": f"Bearer {token}"} if token else {})}
+    deadline = time.monotonic() + setup.timeout
+    try:
+        with (
+            requests.Session() as session,
+            session.get(
+                url, headers=headers, timeout=setup.timeout, verify=setup.ca or True, stream=True, allow_redirects=False
+            ) as answer,
+        ):
+            body = b"".join(_read(answer, deadline))
+            return Page(
+                answer.status_code, answer.headers.get("Content-Type", "").lower(), body.decode(errors="replace")
+            )
+    except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+        raise Unreachable(why(error, setup.timeout)) from error
+
+
+def unreachable(about: str, url: str, trouble: Trouble) -> Finding:
+    """Return what to say of a page that could not be had."""
+    return Finding("wrong", about, f"{shown(url)} {trouble.text}", REMEDIES[trouble.kind])
+
+
+def why(error: BaseException, timeout: float) -> Trouble:
+    """Return what an error of the HTTP library means; its own words may quote addresses with secrets in them."""
+    for cause in _causes(error):
+        found = _known(cause, timeout)
+        if found is not None:
+            return found
+    return Trouble("other", f"could not be asked ({type(error).__name__})")
+
+
+_CLOSED: Final = Trouble("closed", "closed the connection without an answer")
+_KNOWN: Final[tuple[tuple[type[BaseException], Trouble], ...]] = (
+    (ConnectionRefusedError, Trouble("refused", "refused the connection: nothing listens there")),
+    (socket.gaierror, Trouble("name", "has a host name that is not known here")),
+    (http.client.RemoteDisconnected, _CLOSED),
+    (http.client.BadStatusLine, Trouble("not_http", "answered something that is not HTTP/1, as gRPC ports do")),
+    (ConnectionError, _CLOSED),
+)
+"""Errors of the standard library; the first that fits holds."""
+
+
+def _known(error: BaseException, timeout: float) -> Trouble | None:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if "mismatch" in error.verify_message:
+            return Trouble("other_host", "shows a certificate for another host")
+        return Trouble("untrusted", f"shows a certificate that is not trusted: {error.verify_message}")
+    if isinstance(error, ssl.SSLError):
+        return _tls(error)
+    if isinstance(error, (TimeoutError, requests.Timeout, urllib3.exceptions.TimeoutError)):
+        return Trouble("timeout", f"did not answer within {timeout:g} s")
+    return next((trouble for kind, trouble in _KNOWN if isinstance(error, kind)), None)
+
+
+def _tls(error: ssl.SSLError) -> Trouble:
+    if isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+        return _CLOSED
+    reason = error.reason or "no reason given"
+    if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"):
+        return Trouble("no_tls", "does not speak TLS")
+    if "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason:
+        return Trouble("certificate_wanted", f"ended the TLS handshake ({reason})")
+    return Trouble("other", f"failed in the TLS handshake ({reason})")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and what led to it, the innermost first."""
+    found: list[BaseException] = []
+    queue = [error]
+    while queue:
+        one = queue.pop()
+        if any(one is known for known in found):
+            continue
+        found.append(one)
+        linked = [one.__cause__, one.__context__, getattr(one, "reason", None), *one.args]
+        queue += [link for link in linked if isinstance(link, BaseException)]
+    return reversed(found)
+
+
+def _read(answer: requests.Response, deadline: float) -> Iterator[bytes]:
+    read = 0
+    for piece in answer.iter_content(64 * 1024):
+        read += len(piece)
+        if read > MAX_BYTES:
+            raise ValueError(f"the answer is bigger than {MAX_BYTES} bytes")
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        yield piece

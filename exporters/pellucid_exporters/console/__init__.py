@@ -1,0 +1,5 @@
+"""Runs as trees in the terminal, and a table of tool hubs."""
+
+from pellucid_exporters.console.processor import Console, ConsoleProcessor
+
+__all__ = ["Console", "ConsoleProcessor"]

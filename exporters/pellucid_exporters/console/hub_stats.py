@@ -1,0 +1,159 @@
+"""How each tool hub does, from the spans of its discoveries: for a terminal, without a Prometheus."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias
+
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+
+from pellucid import semconv
+from pellucid.errors import DiscoveryBackoff
+from pellucid.text import clean
+from pellucid_exporters.console.tree import duration, elapsed
+
+MOST_HUBS: Final = 1_000
+"""Hubs that are kept; of more, the one that was idle for longest is forgotten."""
+MOST_DURATIONS: Final = 1_000
+"""Round trips of each hub that percentiles are made of, the latest ones."""
+
+Verdict: TypeAlias = Literal["ok", "slow", "failing", "-"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubStats:
+    """What is known of one hub.
+
+    Attributes:
+        round_trips: Times that it was really asked.
+        hits: Times that a cache answered for it, or another caller's round trip.
+        failures: Round trips that failed.
+        p50, p95: Of the round trips that succeeded, in seconds; None if there were none.
+        objective: Seconds that a round trip should take.
+        verdict: `failing` if the last round trip failed, `slow` if p95 is over the objective, `ok`, or `-` if no
+            round trip has come to an end of its own.
+    """
+
+    provider_id: str
+    round_trips: int
+    hits: int
+    failures: int
+    p50: float | None
+    p95: float | None
+    objective: float | None
+    verdict: Verdict
+
+
+@dataclass(slots=True)
+class _Hub:
+    """Attributes: number: place in the order in which hubs were first asked."""
+
+    number: int
+    durations: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_DURATIONS))
+    round_trips: int = 0
+    hits: int = 0
+    failures: int = 0
+    failing: bool = False
+
+
+class HubStatsProcessor(SpanProcessor):
+    """Collects `HubStats` from `discover_tools` spans."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # a garbage collection in here may end a span, which leads here again
+        self._hubs: OrderedDict[str, _Hub] = OrderedDict()  # the one that was idle for longest comes first
+        self._count = 0
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Take a discovery into account."""
+        attributes: Mapping[str, Any] = span.attributes or {}
+        if attributes.get(semconv.PHASE) != semconv.DISCOVERY or semconv.PROVIDER_ID not in attributes:
+            return
+        with self._lock:
+            hub = self._hub(str(attributes[semconv.PROVIDER_ID]))
+            if attributes.get(semconv.DISCOVERY_CACHE) in ("hit", "joined", "stale"):
+                hub.hits += 1
+                return
+            if attributes.get(semconv.ERROR_TYPE) == DiscoveryBackoff.error_type:
+                return  # it was not asked
+            hub.round_trips += 1
+            outcome = attributes.get(semconv.OUTCOME)
+            if outcome in (semconv.FAILED, semconv.TIMEOUT):
+                hub.failing = True
+                hub.failures += 1
+            elif outcome == semconv.COMPLETED:  # one that was cancelled says nothing about the hub
+                hub.failing = False
+                hub.durations.append(elapsed(span))
+
+    def stats(self, objectives: Mapping[str, float | None] | None = None) -> list[HubStats]:
+        """Return what is known of each hub, in the order in which they were first asked."""
+        with self._lock:
+            hubs = sorted(self._hubs.items(), key=lambda item: item[1].number)
+            return [_stats(name, hub, (objectives or {}).get(name)) for name, hub in hubs]
+
+    def _hub(self, provider_id: str) -> _Hub:
+        hub = self._hubs.pop(provider_id, None)
+        if hub is None:
+            hub = _Hub(self._count)
+            self._count += 1
+        self._hubs[provider_id] = hub
+        if len(self._hubs) > MOST_HUBS:
+            self._hubs.popitem(last=False)
+        return hub
+
+
+def _stats(provider_id: str, hub: _Hub, objective: float | None) -> HubStats:
+    ordered = sorted(hub.durations)
+    p95 = _percentile(ordered, 0.95)
+    verdict: Verdict = "ok"
+    if hub.failing:
+        verdict = "failing"
+    elif p95 is None:
+        verdict = "-"
+    elif objective is not None and p95 > objective:
+        verdict = "slow"
+    return HubStats(
+        provider_id=provider_id,
+        round_trips=hub.round_trips,
+        hits=hub.hits,
+        failures=hub.failures,
+        p50=_percentile(ordered, 0.5),
+        p95=p95,
+        objective=objective,
+        verdict=verdict,
+    )
+
+
+def _percentile(ordered: Sequence[float], share: float) -> float | None:
+    """Return the smallest value that at least `share` of the values do not exceed (nearest rank)."""
+    if not ordered:
+        return None
+    rank = -int(-share * len(ordered) // 1)
+    return ordered[max(0, rank - 1)]
+
+
+def hub_table(stats: Sequence[HubStats]) -> str:
+    """Return a table for people."""
+    head = ("hub", "round trips", "from cache", "failures", "p50", "p95", "objective", "verdict")
+    rows = [
+        (
+            clean(hub.provider_id),
+            f"{hub.round_trips:,}",
+            f"{hub.hits:,}",
+            f"{hub.failures:,}",
+            *("-" if value is None else duration(value) for value in (hub.p50, hub.p95, hub.objective)),
+            hub.verdict,
+        )
+        for hub in stats
+    ]
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if column in (0, len(head) - 1) else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in (head, *rows)
+    )

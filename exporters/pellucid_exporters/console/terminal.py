@@ -1,0 +1,152 @@
+"""Where the console writes lines: a screen with colours that is redrawn, or plain text."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, Protocol, TextIO
+
+from pellucid_exporters.console.tree import Line, fitted, plain
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+PLAIN_WIDTH: Final = 100
+"""Columns where there is no terminal to ask."""
+
+STYLES: Final = {
+    "tree": "dim",
+    "name": "bold",
+    "number": "cyan",
+    "fact": "",
+    "bad": "bold red",
+    "content": "dim italic",
+    "": "dim",
+}
+
+
+class Writer(Protocol):
+    """What the console writes to, one call at a time."""
+
+    def show(self, finished: Sequence[Line], *, busy: bool) -> None:
+        """Write the lines of a run that is over. `busy`: runs are under way."""
+
+    def stop(self) -> None:
+        """Leave the stream as it was."""
+
+    def renew(self) -> None:
+        """Forget, in a forked child, what the parent is showing."""
+
+
+class Page:
+    """Plain text, written once per run."""
+
+    def __init__(self, stream: TextIO, *, width: int | None) -> None:
+        self._stream = stream
+        self._width = width or PLAIN_WIDTH
+
+    def show(self, finished: Sequence[Line], *, busy: bool) -> None:
+        """Write the lines of a run that is over."""
+        if finished:
+            self._stream.write(_encodable(f"{plain(fitted(finished, self._width))}\n\n", self._stream))
+            self._stream.flush()
+
+    def stop(self) -> None:
+        """Nothing to put back."""
+
+    def renew(self) -> None:
+        """Nothing to forget."""
+
+
+class Screen:
+    """A terminal, through Rich: finished runs above, runs under way below, redrawn as time goes by."""
+
+    def __init__(
+        self, stream: TextIO, under_way: Callable[[], list[Line]], *, width: int | None, color: bool, live: bool
+    ) -> None:
+        self._stream = stream
+        self._under_way = under_way
+        self._width = width
+        self._has_color = color
+        self._redraws = live
+        self._live: Live | None = None
+        self._console = self._make_console()
+
+    def show(self, finished: Sequence[Line], *, busy: bool) -> None:
+        """Write the lines of a run that is over above those under way."""
+        if not busy:
+            self.stop()
+        elif self._redraws and self._live is None:
+            self._start()
+        if finished:
+            self._console.print(self._text(finished), no_wrap=True, overflow="ellipsis")
+            self._console.print()
+
+    def stop(self) -> None:
+        """End the live display."""
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+
+    def renew(self) -> None:
+        """Leave the display to the parent: write around it, with locks that nobody holds."""
+        if self._live is not None:
+            sys.stdout = getattr(sys.stdout, "rich_proxied_file", sys.stdout)
+            sys.stderr = getattr(sys.stderr, "rich_proxied_file", sys.stderr)
+        self._live = None
+        self._console = self._make_console()
+
+    def _make_console(self) -> Console:
+        from rich.console import Console
+
+        return Console(
+            file=self._stream,
+            width=self._width or (None if self._stream.isatty() else PLAIN_WIDTH),
+            force_terminal=True,
+            color_system="auto" if self._has_color else None,
+            no_color=not self._has_color,
+            highlight=False,
+            markup=False,
+            emoji=False,
+        )
+
+    def _start(self) -> None:
+        from rich.live import Live
+
+        self._live = Live(
+            get_renderable=self._now,
+            console=self._console,
+            refresh_per_second=8,
+            transient=True,
+            # What the application prints may go around the tree, but never to another file than it would.
+            redirect_stdout=is_terminal(sys.stdout),
+            redirect_stderr=is_terminal(sys.stderr),
+        )
+        self._live.start()
+
+    def _now(self) -> Text:
+        """Return the latest of what is under way, as much as the screen holds."""
+        return self._text(self._under_way()[1 - self._console.height :])
+
+    def _text(self, tree: Sequence[Line]) -> Text:
+        from rich.text import Text
+
+        text = Text(no_wrap=True, overflow="ellipsis")
+        for number, line in enumerate(fitted(tree, self._console.width)):
+            text.append("\n" if number else "")
+            for word in line:
+                text.append(_encodable(word.text, self._stream), STYLES[word.style] or None)
+        return text
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether somebody looks at what is written to a stream."""
+    return stream is not None and not stream.closed and stream.isatty()
+
+
+def _encodable(text: str, stream: TextIO) -> str:
+    """Replace what the stream cannot write; terminals without Unicode are still about."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, "replace").decode(encoding)

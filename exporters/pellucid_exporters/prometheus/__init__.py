@@ -1,0 +1,1 @@
+"""`/metrics`: readers, metric families, formats and the endpoint that serves them."""

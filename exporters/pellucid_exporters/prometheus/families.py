@@ -1,0 +1,274 @@
+"""OpenTelemetry's metrics as Prometheus' metric families: names, labels, buckets, exemplars."""
+
+from __future__ import annotations
+
+import math
+import time
+from bisect import bisect_left
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from opentelemetry.sdk.metrics.export import (
+    ExponentialHistogram,
+    ExponentialHistogramDataPoint,
+    Gauge,
+    Histogram,
+    HistogramDataPoint,
+    Metric,
+    NumberDataPoint,
+    Sum,
+)
+from prometheus_client.core import Metric as Family
+from prometheus_client.samples import Exemplar, Sample
+from prometheus_client.utils import floatToGoString
+
+from pellucid import semconv
+from pellucid_exporters.prometheus.naming import Labels, encodable, to_labels, to_name
+from pellucid_exporters.prometheus.native_histograms import Native
+from pellucid_exporters.sampling.exemplars import Withheld
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+RESERVED_SUFFIXES: Final[Mapping[str, tuple[str, ...]]] = {
+    "counter": ("", "_total", "_created"),
+    "gauge": ("",),
+    "histogram": ("", "_bucket", "_count", "_sum", "_created"),
+    "info": ("", "_info"),
+}
+"""The names that a family takes for itself, by its type."""
+
+CLASSIC_BOUNDS: Final = tuple(digit * 10.0**power for power in range(-3, 7) for digit in (1, 2.5, 5))
+"""Buckets for an exponential histogram that `semconv` does not know; fixed, so that series do not come and go."""
+
+_SEMCONV_BOUNDS: Final = {metric.name: metric.buckets for metric in semconv.METRICS if metric.buckets}
+
+
+@dataclass(frozen=True, slots=True)
+class NumberSeries:
+    """One counter or gauge with its labels. Attributes: adds: two of the same labels add up, else the later wins."""
+
+    value: float
+    adds: bool
+    created: float
+    exemplars: Mapping[float, Exemplar]
+
+    def merged(self, other: NumberSeries) -> NumberSeries:
+        """Return both as one."""
+        created = min(self.created, other.created)
+        return replace(other, value=self.value + other.value, created=created) if self.adds else other
+
+    def samples(self, family: Family, labels: Labels, *, complete: bool) -> Iterator[Sample]:
+        """Yield the one sample and, if complete, since when it counts."""
+        if family.type != "counter":
+            yield Sample(family.name, dict(labels), self.value)
+            return
+        yield Sample(f"{family.name}_total", dict(labels), self.value, None, self.exemplars.get(math.inf))
+        if complete:
+            yield Sample(f"{family.name}_created", dict(labels), self.created)
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramSeries:
+    """One histogram with its labels.
+
+    Attributes:
+        bounds: Inclusive, the last one infinite.
+        counts: Not cumulative.
+        created: When its first measurement was made, in seconds since the epoch.
+        native: The same measurements in native buckets.
+    """
+
+    bounds: Sequence[float]
+    counts: Sequence[int]
+    total: float
+    created: float
+    exemplars: Mapping[float, Exemplar]
+    native: Native | None = None
+
+    def merged(self, other: HistogramSeries) -> HistogramSeries:
+        """Return both as one."""
+        if self.bounds != other.bounds:
+            raise ValueError("two histograms of one name and labels have different buckets")
+        counts = [mine + its for mine, its in zip(self.counts, other.counts, strict=True)]
+        created = min(self.created, other.created)
+        return replace(other, counts=counts, total=self.total + other.total, created=created)
+
+    def with_native(self, native: Native) -> HistogramSeries:
+        """Return this with native buckets, beside those that it has."""
+        return replace(self, native=native if self.native is None else self.native.merged(native))
+
+    def samples(self, family: Family, labels: Labels, *, complete: bool) -> Iterator[Sample]:
+        """Yield the cumulative buckets, and count and sum where OpenMetrics allows them.
+
+        If complete, as only protobuf has it: count and sum always, the native buckets, and since when it counts.
+        """
+        seen = 0
+        for bound, count in zip(self.bounds, self.counts, strict=True):
+            seen += count
+            named = {**dict(labels), "le": floatToGoString(bound)}  # type: ignore[no-untyped-call]  # a function without types
+            yield Sample(f"{family.name}_bucket", named, seen, None, self.exemplars.get(bound))
+        if complete or self.bounds[0] >= 0:
+            yield Sample(f"{family.name}_count", dict(labels), seen)
+            yield Sample(f"{family.name}_sum", dict(labels), self.total)
+        if complete:
+            yield Sample(f"{family.name}_created", dict(labels), self.created)
+        if complete and self.native is not None:
+            yield Sample(family.name, dict(labels), 0.0, native_histogram=self.native.to_prometheus())
+
+
+Series: TypeAlias = NumberSeries | HistogramSeries
+
+
+class ExemplarMemory:
+    """Remembers the latest exemplar of each bucket, since the SDK hands each one out only once.
+
+    Scrapers ask every few seconds; without this an exemplar would be there in one scrape only. Exemplars of traces that
+    `is_dropped` says were dropped are left out, also those that were shown before; those that `is_undecided` says may
+    still be dropped wait.
+    """
+
+    def __init__(
+        self,
+        ttl: float,
+        clock: Callable[[], float] = time.time,
+        is_dropped: Callable[[int], bool] = lambda _: False,
+        is_undecided: Callable[[int], bool] = lambda _: False,
+    ) -> None:
+        self._ttl = ttl
+        self._clock = clock
+        self._is_dropped = is_dropped
+        self._withheld = Withheld(is_dropped, is_undecided)
+        self._kept: dict[tuple[str, Labels], dict[float, Exemplar]] = {}
+
+    def recall(
+        self, family: str, labels: Labels, bounds: Sequence[float], fresh: Iterable[Any]
+    ) -> Mapping[float, Exemplar]:
+        """Take in the exemplars of one collection and return all young enough, by the upper bound of their bucket."""
+        kept = self._kept.setdefault((family, labels), {})
+        for exemplar in self._withheld.release((family, labels), fresh):
+            if exemplar.trace_id:
+                ids = {"trace_id": f"{exemplar.trace_id:032x}", "span_id": f"{exemplar.span_id:016x}"}
+                bound = bounds[bisect_left(bounds, exemplar.value)]
+                kept[bound] = Exemplar(ids, float(exemplar.value), exemplar.time_unix_nano / 1e9)
+        oldest = self._clock() - self._ttl
+        for bound, exemplar in list(kept.items()):
+            if float(exemplar.timestamp or 0) <= oldest or self._is_dropped(int(exemplar.labels["trace_id"], 16)):
+                del kept[bound]
+        return dict(kept)
+
+
+@dataclass(slots=True)
+class Families:
+    """The families of one scrape. Metrics of one name from several instruments become one family."""
+
+    memory: ExemplarMemory
+    _families: dict[str, tuple[Family, dict[Labels, Series]]] = field(default_factory=dict)
+    _owners: dict[str, str] = field(default_factory=dict)
+
+    def add_info(self, name: str, documentation: str, attributes: Mapping[str, Any]) -> None:
+        """Add a family whose labels are its content."""
+        family, _ = self._family(name, documentation, "info", "")
+        family.samples.append(Sample(f"{name}_info", dict(to_labels(attributes)), 1))
+
+    def add(self, metric: Metric) -> None:
+        """Add all points of a metric or, when something about it is wrong, none.
+
+        Raises:
+            ValueError: it cannot be shown, as when its name is that of another family.
+        """
+        kind = _kind_of(metric)
+        name, unit = to_name(metric.name, metric.unit or "", kind)
+        _, known = self._family(name, encodable(metric.description or ""), kind, unit)
+        series = dict(known)
+        for point in metric.data.data_points:
+            labels = to_labels(point.attributes or {})
+            found = self._series_of(metric, point, name, labels)
+            same = series.get(labels)
+            series[labels] = found if same is None else same.merged(found)  # type: ignore[arg-type]  # one kind a family
+        known.update(series)
+
+    def add_native(self, metric: Metric) -> None:
+        """Add native buckets, which another reader took a little later, to the histograms that are already there.
+
+        Raises:
+            ValueError: they have no counterpart in Prometheus.
+        """
+        if not isinstance(metric.data, ExponentialHistogram):  # a view of the application wants classic buckets only
+            return
+        name, _ = to_name(metric.name, metric.unit or "", "histogram")
+        family, known = self._families.get(name, (None, {}))
+        if family is None or family.type != "histogram":
+            return
+        series = dict(known)
+        for point in metric.data.data_points:
+            labels = to_labels(point.attributes or {})
+            found = series.get(labels)
+            if isinstance(found, HistogramSeries):  # else its first measurement is younger than the classic buckets
+                series[labels] = found.with_native(Native.of(point))
+        known.update(series)
+
+    def render(self, *, complete: bool) -> Iterator[Family]:
+        """Yield the families with their samples; complete with what only protobuf can say."""
+        for family, series in self._families.values():
+            for labels, found in series.items():
+                family.samples.extend(found.samples(family, labels, complete=complete))
+            if family.samples:
+                yield family
+
+    def _family(self, name: str, documentation: str, kind: str, unit: str) -> tuple[Family, dict[Labels, Series]]:
+        existing = self._families.get(name)
+        if existing is not None and existing[0].type == kind:
+            return existing
+        taken = [name + suffix for suffix in RESERVED_SUFFIXES[kind]]
+        for sample_name in taken:
+            if owner := self._owners.get(sample_name):
+                raise ValueError(f"{kind} {name!r} clashes with {sample_name!r} of the family {owner!r}")
+        made = self._families[name] = (Family(name, documentation, kind, unit), {})
+        self._owners.update(dict.fromkeys(taken, name))
+        return made
+
+    def _series_of(self, metric: Metric, point: Any, family: str, labels: Labels) -> Series:
+        created = (point.start_time_unix_nano or 0) / 1e9
+        if isinstance(point, NumberDataPoint):
+            exemplars = self.memory.recall(family, labels, (math.inf,), point.exemplars)
+            return NumberSeries(float(point.value), isinstance(metric.data, Sum), created, exemplars)
+        if any(name == "le" for name, _ in labels):
+            raise ValueError("the label 'le' belongs to histograms themselves")
+        if isinstance(point, HistogramDataPoint):
+            bounds = [*(float(bound) for bound in point.explicit_bounds), math.inf]
+            counts: Sequence[int] = point.bucket_counts
+        else:
+            bounds = [*_SEMCONV_BOUNDS.get(metric.name, CLASSIC_BOUNDS), math.inf]
+            counts = to_classic(point, bounds)
+        exemplars = self.memory.recall(family, labels, bounds, point.exemplars)
+        return HistogramSeries(bounds, counts, float(point.sum), created, exemplars)
+
+
+def to_classic(point: ExponentialHistogramDataPoint, bounds: Sequence[float]) -> list[int]:
+    """Sort the buckets of an exponential histogram into classic ones, each by its own upper bound."""
+    counts = [0] * len(bounds)
+    counts[bisect_left(bounds, 0.0)] += point.zero_count
+    for index, count in enumerate(point.positive.bucket_counts, point.positive.offset):
+        counts[bisect_left(bounds, _power(index + 1, point.scale))] += count
+    for index, count in enumerate(point.negative.bucket_counts, point.negative.offset):
+        counts[bisect_left(bounds, -_power(index, point.scale))] += count
+    return counts
+
+
+def _power(index: int, scale: int) -> float:
+    """Return base ** index for the base 2 ** (2 ** -scale)."""
+    try:
+        return float(2.0 ** (index * 2.0**-scale))
+    except OverflowError:
+        return math.inf
+
+
+def _kind_of(metric: Metric) -> str:
+    if isinstance(metric.data, Sum):
+        return "counter" if metric.data.is_monotonic else "gauge"
+    if isinstance(metric.data, Gauge):
+        return "gauge"
+    if isinstance(metric.data, (Histogram, ExponentialHistogram)):
+        return "histogram"
+    raise ValueError(f"{type(metric.data).__name__} has no counterpart in Prometheus")

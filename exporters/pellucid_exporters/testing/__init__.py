@@ -1,0 +1,27 @@
+"""Telemetry in memory, for tests: what runs recorded, with ids and a clock that are the same every time.
+
+```python
+def test_the_forecast_comes_from_the_hub():
+    with capture() as telemetry:
+        Agent("weather", model=model, providers=[hub]).run_sync("Will it rain in Bergen?")
+    assert telemetry.tree()[0][0] == "invoke_agent weather"
+    assert telemetry.histogram(semconv.DISCOVERY_DURATION, pellucid_provider_id="rube").count == 1
+```
+
+With pytest, the fixture `telemetry` does the `with`.
+"""
+
+from pellucid_exporters.testing.captured import FIRST_READING, TICK, Captured, Exemplar, Point, Tree, Which, capture
+from pellucid_exporters.testing.checks import check_telemetry
+
+__all__ = [
+    "FIRST_READING",
+    "TICK",
+    "Captured",
+    "Exemplar",
+    "Point",
+    "Tree",
+    "Which",
+    "capture",
+    "check_telemetry",
+]

@@ -1,0 +1,276 @@
+"""Telemetry in memory: what runs recorded, with ids and a clock that are the same every time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader, NumberDataPoint
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from opentelemetry.trace import format_span_id, format_trace_id
+
+from pellucid.semconv import Metric
+from pellucid.telemetry.pipeline import Pipeline, set_default
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from opentelemetry.context import Context
+    from opentelemetry.sdk.metrics import Exemplar as SdkExemplar
+
+    from pellucid.events import Event
+    from pellucid.telemetry.capture import CapturePolicy
+    from pellucid.telemetry.pipeline import Listener, LogSink
+
+FIRST_READING: Final = 1_735_689_600_000_000_000
+"""What the fixed clock shows first: 2025-01-01T00:00:00Z, in nanoseconds."""
+
+TICK: Final = 1_000_000
+"""Nanoseconds between two readings of the fixed clock: a millisecond."""
+
+Tree: TypeAlias = tuple[str, list["Tree"]]
+"""The name of a span, and its children in the order in which they were started."""
+
+Which: TypeAlias = str | Callable[[ReadableSpan], bool]
+"""What the name of a span begins with, or a predicate."""
+
+
+def capture(*, capture: CapturePolicy | None = None, fixed: bool = True) -> Captured:
+    """Return a pipeline that keeps telemetry in memory.
+
+    While it is entered with `with`, agents that are given no `telemetry=` use it; pass it as `telemetry=` to have it
+    without that.
+
+    Args:
+        capture: What runs record of their content; `None` asks the environment.
+        fixed: Count trace and span ids up from 1, and move the clock of runs on by a millisecond per reading, so that
+            the same run gives the same telemetry. Timeouts and deadlines go by the real clock all the same.
+    """
+    return Captured(capture=capture, fixed=fixed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exemplar:
+    """One measurement of a point, and the span in which it was made (ids in hexadecimal)."""
+
+    value: float
+    trace_id: str
+    span_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One metric under one set of attributes.
+
+    Attributes:
+        value: What a counter or gauge shows; the sum of a histogram's measurements.
+        count: How many measurements a histogram has; `None` for other instruments.
+        bounds: Upper bounds of a histogram's buckets, inclusive.
+        buckets: Measurements in each bucket; one more than there are bounds.
+        exemplars: In the order in which they were made known.
+    """
+
+    name: str
+    unit: str
+    attributes: Mapping[str, Any]
+    value: float
+    count: int | None = None
+    bounds: tuple[float, ...] = ()
+    buckets: tuple[int, ...] = ()
+    exemplars: tuple[Exemplar, ...] = ()
+
+
+class Captured:
+    """A pipeline whose telemetry stays in memory; `capture()` makes one.
+
+    Attributes:
+        tracer_provider, meter_provider, log_sinks, capture, listeners, clock: What runs use of it.
+        started: Spans in the order of their starts, ended or not.
+        spans: Ended spans, in the order of their ends.
+        logs: Log lines, as log sinks get them.
+        events: Events of all runs.
+        is_checked: Whether the fixture `telemetry` calls `check_telemetry` when its test is over; set it to False in a
+            test that breaks telemetry on purpose, or leaves a run open.
+    """
+
+    def __init__(self, *, capture: CapturePolicy | None, fixed: bool) -> None:
+        self.capture = capture
+        self.spans: list[ReadableSpan] = []
+        self.logs: list[Mapping[str, Any]] = []
+        self.events: list[Event] = []
+        self.clock: Callable[[], int] | None = itertools.count(FIRST_READING, TICK).__next__ if fixed else None
+        self.log_sinks: tuple[LogSink, ...] = (self.logs.append,)
+        self.listeners: tuple[tuple[str, Listener], ...] = (("*", self.events.append),)
+        self.is_checked = True
+        self.started: list[Span] = []
+        # What the environment says of resources and samplers must not change what a test sees.
+        self.tracer_provider = TracerProvider(
+            sampler=ALWAYS_ON,
+            resource=Resource({}),
+            shutdown_on_exit=False,
+            id_generator=_CountedIds() if fixed else RandomIdGenerator(),
+        )
+        self.tracer_provider.add_span_processor(_Keeper(self.started, self.spans))
+        self._reader = InMemoryMetricReader()
+        self.meter_provider = MeterProvider([self._reader], resource=Resource({}), shutdown_on_exit=False)
+        self._exemplars: dict[tuple[str, frozenset[tuple[str, Any]]], dict[Exemplar, None]] = {}
+        self._replaced: list[Pipeline | None] = []
+
+    def __enter__(self) -> Self:
+        self._replaced.append(set_default(self))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        set_default(self._replaced.pop())
+
+    @property
+    def unended(self) -> list[str]:
+        """Names of spans that were started and have not ended."""
+        ended = {_id(span) for span in self.spans}
+        return [span.name for span in self.started if _id(span) not in ended]
+
+    def find(self, which: Which) -> list[ReadableSpan]:
+        """Return the ended spans that match, in the order of their ends."""
+        return [span for span in self.spans if (span.name.startswith(which) if isinstance(which, str) else which(span))]
+
+    def span(self, which: Which) -> ReadableSpan:
+        """Return the one ended span that matches.
+
+        Raises:
+            LookupError: none does, or several do.
+        """
+        found = self.find(which)
+        if len(found) != 1:
+            raise LookupError(
+                f"{len(found)} spans match {which!r}; those that ended: {[span.name for span in self.spans]}"
+            )
+        return found[0]
+
+    def tree(self) -> list[Tree]:
+        """Return the ended spans as trees of names, one for each span whose parent is not among them."""
+        ended = {_id(span) for span in self.spans}
+        nodes: dict[int, Tree] = {}
+        roots: list[Tree] = []
+        for span in self.started:
+            if _id(span) not in ended:
+                continue
+            node = nodes[_id(span)] = (span.name, [])
+            parent = nodes.get(span.parent.span_id) if span.parent is not None else None
+            (parent[1] if parent is not None else roots).append(node)
+        return roots
+
+    @property
+    def metrics(self) -> list[Point]:
+        """All points of this moment. Exemplars accumulate: reading them does not use them up."""
+        data = self._reader.get_metrics_data()
+        found = []
+        for resource in data.resource_metrics if data is not None else ():
+            for scope in resource.scope_metrics:
+                for metric in scope.metrics:
+                    found += [self._point(metric.name, metric.unit or "", point) for point in metric.data.data_points]
+        return found
+
+    def histogram(self, metric: str | Metric, /, **attributes: Any) -> Point:
+        """Return the one histogram point that has these attributes, among others.
+
+        Dots of attribute names may be written as underscores: `pellucid_provider_id="rube"`. `None` says that a point
+        must not have the attribute.
+
+        Raises:
+            LookupError: no point matches, or several do.
+        """
+        return self._one(metric, attributes, lambda point: point.count is not None)
+
+    def value(self, metric: str | Metric, /, **attributes: Any) -> float:
+        """Return what the one counter or gauge with these attributes shows; they are given as for `histogram`.
+
+        Raises:
+            LookupError: no point matches, or several do.
+        """
+        return self._one(metric, attributes, lambda point: point.count is None).value
+
+    def _one(self, metric: str | Metric, attributes: Mapping[str, Any], fits: Callable[[Point], bool]) -> Point:
+        name = metric if isinstance(metric, str) else metric.name
+        points = [point for point in self.metrics if point.name == name and fits(point)]
+        found = [point for point in points if _matches(point, attributes)]
+        if len(found) != 1:
+            present = [dict(point.attributes) for point in points]
+            raise LookupError(f"{len(found)} points of {name!r} have {attributes}; those that there are: {present}")
+        return found[0]
+
+    def _point(self, name: str, unit: str, point: Any) -> Point:
+        attributes = dict(point.attributes or {})
+        assert isinstance(point, HistogramDataPoint | NumberDataPoint)  # no view makes exponential ones here
+        common: dict[str, Any] = {"name": name, "unit": unit, "attributes": attributes}
+        # The SDK hands out each exemplar once; a test may look twice.
+        kept = self._exemplars.setdefault((name, frozenset(attributes.items())), {})
+        kept.update(dict.fromkeys(_exemplars(point.exemplars)))
+        if isinstance(point, NumberDataPoint):
+            return Point(**common, value=point.value, exemplars=tuple(kept))
+        return Point(
+            **common,
+            value=point.sum,
+            count=point.count,
+            bounds=tuple(point.explicit_bounds),
+            buckets=tuple(point.bucket_counts),
+            exemplars=tuple(kept),
+        )
+
+
+class _CountedIds(IdGenerator):
+    """Ids that count up from 1, safe to take from any thread."""
+
+    def __init__(self) -> None:
+        self._spans = itertools.count(1)
+        self._traces = itertools.count(1)
+
+    def generate_span_id(self) -> int:
+        return next(self._spans)
+
+    def generate_trace_id(self) -> int:
+        return next(self._traces)
+
+
+class _Keeper(SpanProcessor):
+    """Keeps every span, at its start and at its end."""
+
+    def __init__(self, started: list[Span], ended: list[ReadableSpan]) -> None:
+        self.started = started
+        self._ended = ended
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        self.started.append(span)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self._ended.append(span)
+
+
+def _id(span: ReadableSpan) -> int:
+    context = span.get_span_context()
+    assert context is not None
+    return context.span_id
+
+
+def _exemplars(given: Any) -> Iterator[Exemplar]:
+    exemplars: list[SdkExemplar] = given
+    for exemplar in exemplars:
+        yield Exemplar(
+            value=exemplar.value,
+            trace_id=format_trace_id(exemplar.trace_id or 0),
+            span_id=format_span_id(exemplar.span_id or 0),
+        )
+
+
+def _matches(point: Point, attributes: Mapping[str, Any]) -> bool:
+    present = {_underscored(name): value for name, value in point.attributes.items()}
+    return all(present.get(_underscored(name)) == value for name, value in attributes.items())
+
+
+def _underscored(name: str) -> str:
+    return name.replace(".", "_")

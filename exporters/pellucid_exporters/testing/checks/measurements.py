@@ -1,0 +1,184 @@
+"""Rules for metrics: what spans say, measured once more."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from pellucid import semconv
+from pellucid.events import ApprovalDecided, ApprovalRequested
+from pellucid_exporters.testing.checks.observed import DECISIONS, PHASES, Observed, Seen
+
+Labels: TypeAlias = frozenset[tuple[str, Any]]
+Expected: TypeAlias = dict[str, dict[Labels, list[float]]]
+
+SDK_BOUNDS: Final = (
+    0.0, 5.0, 10.0, 25.0, 50.0, 75.0, 100.0, 250.0, 500.0, 750.0, 1000.0, 2500.0, 5000.0, 7500.0, 10000.0,
+)  # fmt: skip
+METRICS: Final = {metric.name: metric for metric in semconv.METRICS}
+PHASE_OF: Final[Mapping[str, str]] = {
+    **{phase.duration.name: phase.name for phase in PHASES.values()},
+    semconv.TOKEN_USAGE.name: semconv.INFERENCE,
+    semconv.TIME_TO_FIRST_CHUNK.name: semconv.INFERENCE,
+    semconv.TIME_PER_OUTPUT_CHUNK.name: semconv.INFERENCE,
+    semconv.PROMPT_CACHE_SHARE.name: semconv.INFERENCE,
+    semconv.COST.name: semconv.INFERENCE,
+    semconv.RUN_ITERATIONS.name: semconv.RUN,
+    semconv.INFERENCE_CALLS.name: semconv.RUN,
+    semconv.TOOL_CALLS.name: semconv.RUN,
+    semconv.APPROVAL_WAIT.name: semconv.DISPATCH,
+    semconv.DISCOVERY_OVER_OBJECTIVE.name: semconv.DISCOVERY,
+}
+DERIVED: Final = (
+    *(phase.duration for phase in PHASES.values()),
+    semconv.TOKEN_USAGE, semconv.TIME_TO_FIRST_CHUNK, semconv.RUN_ITERATIONS, semconv.CATALOG_CHANGES,
+    semconv.PROMPT_CACHE_SHARE, semconv.COST, semconv.RELIABILITY_DECISIONS, semconv.APPROVAL_PENDING,
+    semconv.APPROVAL_WAIT, semconv.DISCOVERY_OVER_OBJECTIVE, semconv.INFERENCE_CALLS, semconv.TOOL_CALLS,
+)  # fmt: skip
+"""Metrics that can be worked out from spans."""
+OPERATIONS: Final[Mapping[str, str]] = {
+    semconv.DISCOVERY: "discovery",
+    semconv.INFERENCE: "inference",
+    semconv.DISPATCH: "tool",
+    semconv.RUN: "inference",  # a rule that does not let the first attempt begin has no span of an attempt
+}
+"""What reliability rules decide about, by the span that says so."""
+
+
+def check(observed: Observed) -> Iterator[str]:
+    """Yield what is wrong."""
+    expected = _expected(observed)
+    found: Expected = defaultdict(dict)
+    for point in observed.points:
+        metric = METRICS.get(point.name)
+        if metric is None:
+            continue
+        where = f"{point.name} of {dict(point.attributes)}"
+        if extra := set(point.attributes) - set(metric.attributes):
+            yield f"{where} has labels that its instrument does not allow: {sorted(extra)}"
+        if point.unit == "s" and point.bounds == SDK_BOUNDS:
+            yield f"{where} has bounds that are made for milliseconds"
+        found[point.name][frozenset(point.attributes.items())] = [point.value, point.count or 0]
+        for exemplar in point.exemplars:
+            yield from _exemplar(where, exemplar, point.name, observed)
+    for metric in DERIVED:
+        yield from _compare(metric, expected[metric.name], found[metric.name])
+    yield from _requests(observed, found)
+
+
+def _requests(observed: Observed, found: Expected) -> Iterator[str]:
+    """Compare MCP calls with the tool calls that had an answer; a call may be sent twice, or be measured later."""
+    answered = [
+        seen
+        for seen in observed.phases
+        if seen.attributes.get(semconv.MCP_METHOD_NAME) == "tools/call"
+        and semconv.MCP_PROTOCOL_VERSION in seen.attributes
+        and seen.outcome == semconv.COMPLETED
+    ]
+    points = found[semconv.MCP_OPERATION_DURATION.name].items()
+    measured = sum(count for labels, (_, count) in points if (semconv.MCP_METHOD_NAME, "tools/call") in labels)
+    if measured < len(answered):
+        name = semconv.MCP_OPERATION_DURATION.name
+        yield f"{name} has {measured:g} measurements for {len(answered)} calls of MCP tools"
+
+
+def _compare(
+    metric: semconv.Metric, expected: Mapping[Labels, list[float]], found: Mapping[Labels, list[float]]
+) -> Iterator[str]:
+    for labels in expected.keys() | found.keys():
+        values = expected.get(labels, [])
+        total, count = found.get(labels, [0.0, 0])
+        where = f"{metric.name} of {dict(labels)}"
+        if metric.kind == "histogram" and count != len(values):
+            yield f"{where} has {count} measurements for {len(values)} spans"
+        elif not math.isclose(total, sum(values), rel_tol=1e-9, abs_tol=1e-9):
+            yield f"{where} adds up to {total}, its spans to {sum(values)}"
+
+
+def _exemplar(where: str, exemplar: Any, name: str, observed: Observed) -> Iterator[str]:
+    seen = observed.by_id.get(exemplar.span_id)
+    if seen is None or seen.trace != exemplar.trace_id:
+        yield f"{where} has an exemplar of a span that was not exported: {exemplar.span_id}"
+    elif name in PHASE_OF and seen.phase.name != PHASE_OF[name]:
+        yield f"{where} has an exemplar that leads to {seen}"
+    elif name == seen.phase.duration.name and not math.isclose(exemplar.value, seen.seconds, rel_tol=1e-9):
+        yield f"{where} has an exemplar of {exemplar.value} s that leads to {seen}, which took {seen.seconds} s"
+
+
+def _expected(observed: Observed) -> Expected:
+    expected: Expected = defaultdict(lambda: defaultdict(list))
+    objectives = {
+        point.attributes.get(semconv.PROVIDER_ID): point.value
+        for point in observed.points
+        if point.name == semconv.DISCOVERY_OBJECTIVE.name
+    }
+    for run in observed.runs:
+        for metric, of_run, value in _calls(observed.by_run[run]):
+            expected[metric.name][of_run].append(value)
+    for seen in observed.phases:
+        for metric, extra, value in (*_measured(seen), *_decided(seen), *_judged(seen, objectives)):
+            source = {**_labelled(seen), **extra}
+            labels = {name: source[name] for name in metric.attributes if source.get(name) is not None}
+            expected[metric.name][frozenset(labels.items())].append(value)
+    return expected
+
+
+def _measured(seen: Seen) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], float]]:
+    attributes = seen.attributes
+    yield seen.phase.duration, {}, seen.seconds
+    if seen.phase.name == semconv.INFERENCE:
+        for kind, name in (("input", semconv.USAGE_INPUT_TOKENS), ("output", semconv.USAGE_OUTPUT_TOKENS)):
+            if name in attributes:
+                yield semconv.TOKEN_USAGE, {semconv.TOKEN_TYPE: kind}, attributes[name]
+        for metric, name in ((semconv.PROMPT_CACHE_SHARE, semconv.CACHED_SHARE), (semconv.COST, semconv.COST_USD)):
+            if name in attributes:
+                yield metric, {}, attributes[name]
+        if semconv.RESPONSE_TIME_TO_FIRST_CHUNK in attributes:
+            yield semconv.TIME_TO_FIRST_CHUNK, {}, attributes[semconv.RESPONSE_TIME_TO_FIRST_CHUNK]
+    if seen.phase.name == semconv.RUN and semconv.STOP_REASON in attributes:
+        yield semconv.RUN_ITERATIONS, {}, attributes[semconv.ITERATIONS]
+    yield from _approvals(seen)
+    if attributes.get(semconv.CATALOG_CHANGED):
+        yield semconv.CATALOG_CHANGES, {}, 1
+
+
+def _calls(of_run: Sequence[Seen]) -> Iterator[tuple[semconv.Metric, Labels, float]]:
+    """Return how many calls a run made, if it has ended."""
+    phases = Counter(seen.phase.name for seen in of_run)
+    for seen in of_run:
+        if seen.phase.name == semconv.RUN:
+            for metric, phase in ((semconv.INFERENCE_CALLS, semconv.INFERENCE), (semconv.TOOL_CALLS, semconv.DISPATCH)):
+                labels = {name: seen.attributes[name] for name in metric.attributes if name in seen.attributes}
+                yield metric, frozenset(labels.items()), phases[phase]
+
+
+def _approvals(seen: Seen) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], float]]:
+    if semconv.APPROVAL_WAITED in seen.attributes:
+        # The tool may be gone when it is approved, but was not invented.
+        tool = {semconv.TOOL_NAME: seen.attributes[semconv.TOOL_NAME]}
+        yield semconv.APPROVAL_WAIT, tool, seen.attributes[semconv.APPROVAL_WAITED]
+        yield semconv.APPROVAL_PENDING, tool, -1
+    for event in seen.span.events:
+        if event.name in (ApprovalRequested.name, ApprovalDecided.name):
+            yield semconv.APPROVAL_PENDING, event.attributes or {}, 1 if event.name == ApprovalRequested.name else -1
+
+
+def _decided(seen: Seen) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], float]]:
+    operation = {semconv.OPERATION: OPERATIONS.get(seen.phase.name)}
+    for event in seen.span.events:
+        if event.name in DECISIONS:
+            yield semconv.RELIABILITY_DECISIONS, {**operation, **(event.attributes or {})}, 1
+
+
+def _judged(seen: Seen, objectives: Mapping[Any, float]) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], float]]:
+    objective = objectives.get(seen.attributes.get(semconv.PROVIDER_ID))
+    if seen.phase.name == semconv.DISCOVERY and objective is not None:
+        yield semconv.DISCOVERY_OVER_OBJECTIVE, {}, int(seen.seconds > objective)
+
+
+def _labelled(seen: Seen) -> Mapping[str, Any]:
+    """Return the attributes as labels have them: a tool that is in no catalogue has no name there."""
+    is_invented = seen.phase.name == semconv.DISPATCH and semconv.DISPATCH_MODE not in seen.attributes
+    return {**seen.attributes, semconv.TOOL_NAME: semconv.OTHER} if is_invented else seen.attributes

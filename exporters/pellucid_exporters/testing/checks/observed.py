@@ -1,0 +1,145 @@
+"""What was captured, arranged for checking."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry.trace import format_span_id, format_trace_id
+
+from pellucid import semconv
+from pellucid.events import ReliabilityFailedFast, ReliabilityFellBack, ReliabilityRecovered, ReliabilityRetried
+from pellucid.telemetry.capture import CapturePolicy
+from pellucid.telemetry.phases import COMPOSE, DISCOVERY, DISPATCH, INFERENCE, RUN, Phase
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+    from pellucid.events import Event
+    from pellucid_exporters.testing.captured import Captured, Point
+
+DECISIONS: Final = frozenset(
+    event.name for event in (ReliabilityRetried, ReliabilityRecovered, ReliabilityFellBack, ReliabilityFailedFast)
+)
+"""What reliability rules had done: counted, told to listeners, and noted on the span where it happened."""
+PHASES: Final[Mapping[str, Phase]] = {phase.name: phase for phase in (RUN, DISCOVERY, COMPOSE, INFERENCE, DISPATCH)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """One ended span of a phase. Attributes: id, trace, parent: hexadecimal; start, end: nanoseconds."""
+
+    span: ReadableSpan
+    phase: Phase
+    attributes: Mapping[str, Any]
+    id: str
+    trace: str
+    parent: str | None
+    start: int
+    end: int
+
+    @property
+    def run(self) -> str | None:
+        """Id of the run; None for work that belongs to none."""
+        return self.attributes.get(semconv.RUN_ID)
+
+    @property
+    def iteration(self) -> int:
+        """0 if there is none."""
+        return int(self.attributes.get(semconv.ITERATION, 0))
+
+    @property
+    def outcome(self) -> str | None:
+        """How it ended."""
+        return self.attributes.get(semconv.OUTCOME)
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return (self.end - self.start) / 1e9
+
+    def __str__(self) -> str:
+        where = f" in iteration {self.iteration}" if self.iteration else ""
+        return f"span {self.span.name!r} ({self.id}){where} of run {self.run or 'none'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """All that was captured.
+
+    Attributes:
+        runs: Ids of the runs whose own span was started here; work below a run of another process has none.
+        started: Names of all spans of ours that were started, by id.
+        ends: How often each has ended.
+    """
+
+    phases: Sequence[Seen]
+    by_id: Mapping[str, Seen]
+    by_run: Mapping[str, Sequence[Seen]]
+    runs: frozenset[str]
+    started: Mapping[str, str]
+    ends: Mapping[str, int]
+    points: Sequence[Point]
+    events: Sequence[Event]
+    logs: Sequence[Mapping[str, Any]]
+    policy: CapturePolicy
+
+    @classmethod
+    def of(cls, captured: Captured) -> Observed:
+        """Arrange what was captured."""
+        phases = [seen for span in captured.spans if (seen := _seen(span)) is not None]
+        ours = [span for span in captured.started if _is_ours(span)]
+        by_run: dict[str, list[Seen]] = defaultdict(list)
+        ends: dict[str, int] = defaultdict(int)
+        for seen in phases:
+            ends[seen.id] += 1
+            if seen.run is not None:
+                by_run[seen.run].append(seen)
+        return cls(
+            phases=phases,
+            by_id={seen.id: seen for seen in phases},
+            by_run=by_run,
+            runs=frozenset(
+                str((span.attributes or {})[semconv.RUN_ID]) for span in ours if _phase(span) == semconv.RUN
+            ),
+            started={_id(span): span.name for span in ours},
+            ends=ends,
+            points=captured.metrics,
+            events=list(captured.events),
+            logs=[line for line in captured.logs if line["event"] != semconv.EXCEPTION_EVENT],
+            policy=(captured.capture or CapturePolicy.from_environment()).within_attribute_limit(),
+        )
+
+
+def _seen(span: ReadableSpan) -> Seen | None:
+    attributes = dict(span.attributes or {})
+    phase = PHASES.get(_phase(span))
+    context = span.get_span_context()
+    if phase is None or context is None or not _is_ours(span):
+        return None
+    return Seen(
+        span=span,
+        phase=phase,
+        attributes=attributes,
+        id=format_span_id(context.span_id),
+        trace=format_trace_id(context.trace_id),
+        parent=format_span_id(span.parent.span_id) if span.parent is not None else None,
+        start=span.start_time or 0,
+        end=span.end_time or 0,
+    )
+
+
+def _is_ours(span: ReadableSpan) -> bool:
+    return span.instrumentation_scope is not None and span.instrumentation_scope.name == semconv.SCOPE
+
+
+def _phase(span: ReadableSpan) -> str:
+    return str((span.attributes or {}).get(semconv.PHASE))
+
+
+def _id(span: ReadableSpan) -> str:
+    context = span.get_span_context()
+    assert context is not None  # the SDK's spans have one
+    return format_span_id(context.span_id)

@@ -1,0 +1,194 @@
+"""Rules for events, log lines and boundary records: each agrees with its span."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pellucid import semconv
+from pellucid.events import (
+    ReliabilityFellBack,
+    ReliabilityRetried,
+    ToolDenied,
+    ToolsActivated,
+    ToolsBudgetExceeded,
+    ToolsDeactivated,
+    ToolsRedefined,
+    ToolsSearched,
+    ToolsShadowed,
+)
+from pellucid_exporters.boundary_records import boundary_of
+from pellucid_exporters.testing.checks.observed import DECISIONS, PHASES, Observed, Seen
+
+if TYPE_CHECKING:
+    from pellucid.events import Event
+
+
+RESTORED: Final = ("history", "checkpoint")
+"""How it is known that tools were active before."""
+
+
+def check(observed: Observed) -> Iterator[str]:
+    """Yield what is wrong."""
+    events: dict[str, list[Event]] = defaultdict(list)
+    for event in observed.events:
+        events[event.span_id].append(event)
+    lines: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for line in observed.logs:
+        lines[str(line.get("span_id"))].append(line)
+    for seen in observed.phases:
+        yield from _events(seen, events[seen.id])
+        yield from _lines(seen, lines[seen.id])
+        yield from _record(seen)
+        yield from _tools(seen, events[seen.id])
+        yield from _denials(seen, [event for event in events[seen.id] if isinstance(event, ToolDenied)])
+        yield from _decisions(seen, events[seen.id])
+    known = observed.by_id.keys() | observed.started.keys()
+    kinds = {kind for phase in PHASES.values() for kind in (phase.started, phase.completed, phase.failed)}
+    for stray in (event for event in observed.events if type(event) in kinds and event.span_id not in known):
+        yield f"event {stray.name} of run {stray.run_id or 'none'} tells of a span that there is not: {stray.span_id}"
+    for span_id in lines.keys() - known:
+        yield f"a log line tells of a span that there is not: {span_id}"
+
+
+def _events(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
+    phase = seen.phase
+    ended = phase.completed if seen.outcome == semconv.COMPLETED else phase.failed
+    order = [type(event) for event in events if type(event) in (phase.started, ended)]
+    if phase.started is not None and order == [ended, phase.started]:
+        yield f"{seen} has its events in the wrong order"
+    for kind in {phase.started, phase.completed, phase.failed} - {None}:
+        assert kind is not None  # just taken out
+        of_kind = [event for event in events if type(event) is kind]
+        expected = 1 if kind in (phase.started, ended) else 0
+        if kind is phase.failed and (tries := _failures(seen)):
+            # A rule had a discovery go on: each attempt that failed is told, and only the last can be the span's end.
+            if not expected <= len(of_kind) <= tries:
+                yield f"{seen} has {len(of_kind)} events {kind.name} of {tries} attempts"
+            of_kind = of_kind[len(of_kind) - expected :]
+        elif len(of_kind) != expected:
+            yield f"{seen} has {len(of_kind)} events {kind.name} instead of {expected}"
+        for event in of_kind:
+            said = {"run_id": event.run_id or None, "trace_id": event.trace_id, "iteration": event.iteration}
+            if kind is ended:
+                said |= {
+                    name: getattr(event, name)
+                    for name in ("duration_ms", "outcome", "error_type")
+                    if hasattr(event, name)
+                }
+            yield from _differences(seen, f"event {kind.name}", said)
+
+
+def _failures(seen: Seen) -> int:
+    """Return how many attempts at a discovery a rule did not let end it, with the last."""
+    if seen.phase is not PHASES[semconv.DISCOVERY]:
+        return 0
+    decided = [event for event in seen.span.events if event.name in (ReliabilityRetried.name, ReliabilityFellBack.name)]
+    return len(decided) + 1 if decided else 0
+
+
+def _tools(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
+    """Check that what is told of tools is told of the span in which it happened, which says the same."""
+    found = seen.attributes
+    offers = _offers(seen)
+    for event in events:
+        if isinstance(event, ToolsSearched):
+            told: tuple[Any, ...] = (event.query, event.hits, event.names)
+            said = tuple(found.get(name) for name in (semconv.SEARCH_QUERY, semconv.SEARCH_HITS, semconv.SEARCH_RANKED))
+            if told != said:
+                yield f"{seen} says {said} of a search, but its event {told}"
+        elif isinstance(event, ToolsActivated):
+            is_restored = event.via in RESTORED
+            if not (offers if is_restored else event.via == found.get(semconv.TOOL_NAME)):
+                yield f"{seen} has an event of a tool that was activated via {event.via!r}"
+        elif isinstance(event, ToolsDeactivated) and not offers:
+            yield f"{seen} has an event of a tool that was deactivated"
+        elif isinstance(event, ToolsRedefined) and not offers:
+            yield f"{seen} has an event of a tool that was redefined"
+    yield from _counts(seen, events)
+
+
+def _counts(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
+    """Check what the span says in numbers; when a run goes on it says none before it composes a request."""
+    found = seen.attributes
+    for event in events:
+        if isinstance(event, ToolsBudgetExceeded) and (
+            found.get(semconv.COMPOSE_TOOL_TOKENS, event.tokens if semconv.RESUMED_FROM in found else None)
+            != event.tokens
+        ):
+            yield f"{seen} has an event of tools that take {event.tokens} tokens, and says something else"
+    shadowed = sum(isinstance(event, ToolsShadowed) for event in events)
+    if seen.phase.name == semconv.COMPOSE and shadowed > found.get(semconv.COMPOSE_SHADOWED, 0):
+        yield f"{seen} has more events of collisions than it counts: {shadowed}"
+    refused = sum(isinstance(event, ToolsRedefined) and event.refused for event in events)
+    if seen.phase.name == semconv.COMPOSE and refused > found.get(semconv.COMPOSE_REDEFINED, 0):
+        yield f"{seen} has more events of tools that are refused than it counts redefined ones: {refused}"
+
+
+def _offers(seen: Seen) -> bool:
+    """Say whether tools are offered in a span: when a request is composed, and when a run goes on that has waited."""
+    return seen.phase.name == semconv.COMPOSE or semconv.RESUMED_FROM in seen.attributes
+
+
+def _denials(seen: Seen, events: Sequence[ToolDenied]) -> Iterator[str]:
+    """Check that denials are told of the span in which the policy was asked, and that a call's span says it too."""
+    is_call, said = seen.phase.name == semconv.DISPATCH, seen.attributes.get(semconv.PERMISSION)
+    asked = {"offer": _offers(seen), "activation": _offers(seen) or is_call, "dispatch": is_call}
+    for event in events:
+        if not asked.get(event.stage, False):
+            yield f"{seen} has an event of a denial at stage {event.stage!r}"
+        decides = is_call and (event.stage == "dispatch" or event.permission == "halt")
+        if decides and said != event.permission:
+            yield f"{seen} has {semconv.PERMISSION}={said!r}, but its event says {event.permission!r}"
+
+
+def _decisions(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
+    """Check that listeners were told of what reliability rules had done in a span, and of nothing else."""
+    told = Counter((event.name, getattr(event, "attempt", None)) for event in events if event.name in DECISIONS)
+    noted = Counter(
+        (event.name, (event.attributes or {}).get(semconv.ATTEMPT))
+        for event in seen.span.events
+        if event.name in DECISIONS
+    )
+    for name, attempt in noted - told:
+        yield f"{seen} notes {name} at attempt {attempt}, but no event tells of it"
+    for name, attempt in told - noted:
+        yield f"{seen} has an event {name} of attempt {attempt} that it does not note"
+
+
+def _lines(seen: Seen, lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if len(lines) != 1:
+        yield f"{seen} has {len(lines)} log lines instead of one"
+    for line in lines:
+        names = ("trace_id", "iteration", "duration_ms", "outcome", "error_type")
+        said = {name: line.get(name) for name in names}
+        yield from _differences(seen, "log line", {**said, "run_id": line.get("run_id") or None})
+
+
+def _record(seen: Seen) -> Iterator[str]:
+    record = boundary_of(seen.span)
+    if record is None:
+        yield f"{seen} has no boundary record"
+        return
+    names = ("trace_id", "duration_ms", "outcome", "error_type", "run_id")
+    yield from _differences(seen, "boundary record", {name: record.get(name) for name in names})
+
+
+def _differences(seen: Seen, what: str, said: Mapping[str, Any]) -> Iterator[str]:
+    truth: dict[str, Any] = {
+        "run_id": seen.run,
+        "trace_id": seen.trace,
+        "iteration": seen.iteration,
+        "duration_ms": seen.seconds * 1e3,
+        "outcome": seen.outcome,
+        "error_type": seen.attributes.get(semconv.ERROR_TYPE),
+    }
+    for name, value in said.items():
+        if name == "iteration" and seen.phase.name == semconv.RUN:
+            continue  # a run is in the iteration that it has come to; its span counts them instead
+        expected = truth[name]
+        is_same = math.isclose(value, expected, rel_tol=1e-6) if isinstance(value, float) else value == expected
+        if not is_same:
+            yield f"{seen} has {name}={expected!r}, but its {what} says {value!r}"

@@ -1,0 +1,242 @@
+"""Rules for spans."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+from opentelemetry.trace import StatusCode
+
+from pellucid import semconv
+from pellucid.events import ReliabilityRetried
+from pellucid_exporters.testing.checks.observed import Observed, Seen
+
+OUTCOMES: Final = (semconv.COMPLETED, semconv.FAILED, semconv.CANCELLED, semconv.TIMEOUT)
+CONTENT: Final = (
+    semconv.INPUT, semconv.OUTPUT, semconv.INPUT_MESSAGES, semconv.OUTPUT_MESSAGES, semconv.SYSTEM_INSTRUCTIONS,
+    semconv.TOOL_DEFINITIONS, semconv.TOOL_CALL_ARGUMENTS, semconv.TOOL_CALL_RESULT,
+)  # fmt: skip
+TARGETS: Final[Mapping[str, str]] = {
+    semconv.RUN: semconv.AGENT_NAME, semconv.DISCOVERY: semconv.PROVIDER_ID, semconv.INFERENCE: semconv.REQUEST_MODEL,
+    semconv.DISPATCH: semconv.TOOL_NAME,
+}  # fmt: skip
+REQUIRED: Final[Mapping[str, Mapping[str, type]]] = {
+    semconv.RUN: {semconv.OPERATION_NAME: str, semconv.AGENT_NAME: str},
+    semconv.DISCOVERY: {semconv.PROVIDER_ID: str, semconv.PROVIDER_KIND: str, semconv.DISCOVERY_CACHE: str},
+    semconv.COMPOSE: {semconv.AGENT_NAME: str},
+    semconv.INFERENCE: {
+        semconv.OPERATION_NAME: str, semconv.PROVIDER_NAME: str, semconv.REQUEST_MODEL: str, semconv.ATTEMPT: int,
+        semconv.RESPONSE_FINISH_REASONS: tuple,
+    },
+    semconv.DISPATCH: {semconv.OPERATION_NAME: str, semconv.TOOL_NAME: str, semconv.TOOL_CALL_ID: str},
+}  # fmt: skip
+WHEN_COMPLETED: Final[Mapping[str, Mapping[str, type]]] = {
+    semconv.RUN: {semconv.ITERATIONS: int, semconv.STOP_REASON: str, semconv.RESPONSE_FINISH_REASONS: tuple},
+    semconv.DISCOVERY: {semconv.DISCOVERY_TOOL_COUNT: int, semconv.CATALOG_DIGEST: str, semconv.CATALOG_CHANGED: bool},
+    semconv.COMPOSE: {semconv.COMPOSE_TOOLS: int, semconv.COMPOSE_MESSAGES: int, semconv.CATALOG_DIGEST: str},
+    semconv.DISPATCH: {semconv.PROVIDER_ID: str, semconv.DISPATCH_MODE: str},
+}
+RESUMED: Final = (semconv.DISCOVERY, semconv.DISPATCH)
+ORDER: Final = (semconv.DISCOVERY, semconv.COMPOSE, semconv.INFERENCE, semconv.DISPATCH)
+
+
+def check(observed: Observed) -> Iterator[str]:
+    """Yield what is wrong."""
+    yield from _ends(observed)
+    for seen in observed.phases:
+        yield from _attributes(seen)
+        yield from _outcome(seen)
+        yield from _content(seen, observed)
+        yield from _parent(seen, observed)
+    for run in observed.runs:
+        yield from _run(run, observed.by_run[run])
+
+
+def _ends(observed: Observed) -> Iterator[str]:
+    for span_id, name in observed.started.items():
+        ends = observed.ends.get(span_id, 0)
+        if ends != 1:
+            yield f"span {name!r} ({span_id}) has ended {ends} times instead of once"
+
+
+def _attributes(seen: Seen) -> Iterator[str]:
+    phase = seen.phase
+    target = seen.attributes.get(TARGETS.get(phase.name, ""))
+    name = f"{phase.operation} {target}" if target else phase.operation
+    if seen.span.name != name:
+        yield f"{seen} should be called {name!r}"
+    if seen.span.kind is not phase.kind:
+        yield f"{seen} has the kind {seen.span.kind.name} instead of {phase.kind.name}"
+    required = dict(REQUIRED[phase.name])
+    if seen.outcome == semconv.COMPLETED and seen.run is not None:
+        required.update(WHEN_COMPLETED.get(phase.name, {}))
+    for attribute, kind in required.items():
+        value = seen.attributes.get(attribute)
+        if not isinstance(value, kind):
+            yield f"{seen} has {attribute}={value!r}, which should be of type {kind.__name__}"
+    share = seen.attributes.get(semconv.CACHED_SHARE, 0.0)
+    if not 0 <= share <= 1:
+        yield f"{seen} has {semconv.CACHED_SHARE}={share}, which is no share of its input"
+    for attribute, expected in phase.attributes.items():
+        if seen.attributes.get(attribute) != expected:
+            yield f"{seen} has {attribute}={seen.attributes.get(attribute)!r} instead of {expected!r}"
+
+
+def _outcome(seen: Seen) -> Iterator[str]:
+    outcome, error_type = seen.outcome, seen.attributes.get(semconv.ERROR_TYPE)
+    if outcome not in OUTCOMES:
+        yield f"{seen} has no outcome"
+        return
+    is_error = outcome in (semconv.FAILED, semconv.TIMEOUT)
+    status = seen.span.status.status_code
+    if (status is StatusCode.ERROR) is not is_error:
+        yield f"{seen} has outcome {outcome} but status {status.name}"
+    if (error_type is not None) is not is_error or (error_type == semconv.TIMEOUT) is not (outcome == semconv.TIMEOUT):
+        yield f"{seen} has outcome {outcome} but error.type {error_type!r}"
+
+
+def _content(seen: Seen, observed: Observed) -> Iterator[str]:
+    total = 0
+    for attribute in CONTENT:
+        text = seen.attributes.get(attribute)
+        if text is None:
+            continue
+        size = len(text.encode("utf-8", "surrogatepass"))
+        total += size
+        try:
+            json.loads(text)
+        except ValueError as error:
+            yield f"{seen} has {attribute} that is not JSON: {error}"
+        if size > observed.policy.max_bytes:
+            yield f"{seen} has {attribute} of {size} bytes; the bound is {observed.policy.max_bytes}"
+        if not observed.policy.content:
+            yield f"{seen} has {attribute} although no content is recorded in mode {observed.policy.mode!r}"
+    if total > observed.policy.max_span_bytes:
+        yield f"{seen} has {total} bytes of content; the bound is {observed.policy.max_span_bytes}"
+
+
+def _parent(seen: Seen, observed: Observed) -> Iterator[str]:
+    if seen.end < seen.start:
+        yield f"{seen} ends before it begins"
+    parent = observed.by_id.get(seen.parent or "")
+    if seen.phase.name == semconv.RUN:
+        yield from _nested(seen, parent)
+        return
+    if parent is None:
+        if seen.run in observed.runs:
+            yield f"{seen} is not below its run"
+        return
+    # A provider that is made of others lists them below itself; everything else is right below the run.
+    is_nested = seen.phase.name == parent.phase.name == semconv.DISCOVERY
+    if not (parent.phase.name == semconv.RUN or is_nested) or parent.run != seen.run:
+        yield f"{seen} is below {parent}"
+    if parent.trace != seen.trace:
+        yield f"{seen} is in another trace than {parent}"
+    if seen.start < parent.start or seen.end > parent.end:
+        yield f"{seen} does not lie within {parent} in time"
+
+
+def _nested(seen: Seen, parent: Seen | None) -> Iterator[str]:
+    """Check a run that was started in a phase of another one. It may outlive that, if a tool leaves it running."""
+    if parent is None:
+        return
+    if parent.run == seen.run:
+        yield f"{seen} is below {parent}, which is a part of it"
+    if parent.trace != seen.trace:
+        yield f"{seen} is in another trace than {parent}"
+    if seen.start < parent.start:
+        yield f"{seen} begins before {parent}"
+
+
+def _run(run: str, spans: Sequence[Seen]) -> Iterator[str]:
+    roots = [seen for seen in spans if seen.phase.name == semconv.RUN]
+    if len(roots) != 1:
+        yield f"run {run} has {len(roots)} spans of its own that have ended instead of one"
+        return
+    by_iteration: dict[int, list[Seen]] = defaultdict(list)
+    for seen in spans:
+        if seen.phase.name != semconv.RUN:
+            by_iteration[seen.iteration].append(seen)
+    # A run that was resumed begins in the iteration in which it came to wait, and with the calls that waited.
+    resumed = semconv.RESUMED_FROM in roots[0].attributes
+    first = min(by_iteration, default=1) if resumed else 1
+    if sorted(by_iteration) != list(range(first, first + len(by_iteration))):
+        yield f"run {run} has the iterations {sorted(by_iteration)}"
+    previous = roots[0].start
+    for number, group in sorted(by_iteration.items()):
+        yield from _iteration(run, group, previous, RESUMED if resumed and number == first else ORDER)
+        previous = max(seen.end for seen in group)
+    counted = roots[0].attributes.get(semconv.ITERATIONS, 0)
+    if counted < max(by_iteration, default=0):  # the last may have been cut off before its first phase
+        yield f"{roots[0]} counts {counted} iterations; there are spans of {max(by_iteration)}"
+    yield from _usage(roots[0], spans)
+
+
+def _turns(group: Sequence[Seen]) -> Iterator[str]:
+    """Check that calls of serial tools did not overlap, and that none waited for less than no time."""
+    serial = sorted((seen for seen in group if semconv.TOOL_QUEUED in seen.attributes), key=lambda seen: seen.start)
+    for before, after in pairwise(serial):
+        if after.start < before.end:
+            yield f"{after} begins before {before}, of a serial tool, has ended"
+    for seen in serial:
+        if seen.attributes[semconv.TOOL_QUEUED] < 0:
+            yield f"{seen} has {semconv.TOOL_QUEUED}={seen.attributes[semconv.TOOL_QUEUED]}"
+
+
+def _iteration(run: str, group: Sequence[Seen], previous: int, order: Sequence[str]) -> Iterator[str]:
+    for seen in group:
+        if seen.start < previous:
+            yield f"{seen} begins before the iteration before has ended"
+    counts = Counter(seen.phase.name for seen in group)
+    if not counts[semconv.DISCOVERY]:
+        yield f"run {run} asked no provider in iteration {group[0].iteration}"
+    calls = [seen for seen in group if seen.phase.name == semconv.INFERENCE]
+    asked = sum(seen.attributes.get(semconv.ATTEMPT) == 1 for seen in calls)
+    if counts[semconv.COMPOSE] > 2 or asked > counts[semconv.COMPOSE]:  # noqa: PLR2004  (the second is a closing answer)
+        yield f"run {run} has in iteration {group[0].iteration} the spans {dict(counts)}"
+    yield from _attempts(calls)
+    yield from _turns(group)
+    first = {name: min((seen.start for seen in group if seen.phase.name == name), default=None) for name in order}
+    # All providers have answered before a request is composed; of the rest there may be more after a closing answer.
+    done = {name: max if name == semconv.DISCOVERY else min for name in order}
+    last = {name: done[name]((seen.end for seen in group if seen.phase.name == name), default=None) for name in order}
+    for before, after in pairwise(order):
+        ended, began = last[before], first[after]
+        if began is not None and (ended is None or began < ended):
+            yield f"run {run} began {after} before {before} in iteration {group[0].iteration}"
+
+
+def _attempts(calls: Sequence[Seen]) -> Iterator[str]:
+    """Check that each further attempt follows one that failed."""
+    before: Seen | None = None
+    for seen in sorted(calls, key=lambda call: call.start):
+        attempt = seen.attributes.get(semconv.ATTEMPT)
+        if attempt != 1 and (
+            before is None
+            or before.attributes.get(semconv.ATTEMPT, 0) + 1 != attempt
+            or not (
+                before.attributes.get(semconv.OUTCOME) in {semconv.FAILED, semconv.TIMEOUT}
+                or any(event.name == ReliabilityRetried.name for event in before.span.events)
+            )
+        ):
+            yield f"{seen} is attempt {attempt}, but no failed attempt goes before it"
+        before = seen
+
+
+def _usage(root: Seen, spans: Sequence[Seen]) -> Iterator[str]:
+    for attribute in (semconv.USAGE_INPUT_TOKENS, semconv.USAGE_OUTPUT_TOKENS, semconv.COST_USD):
+        told: list[Any] = [
+            seen.attributes[attribute]
+            for seen in spans
+            if seen.phase.name == semconv.INFERENCE and attribute in seen.attributes
+        ]
+        total = sum(told) if told else None
+        of_run = root.attributes.get(attribute)
+        # Costs are fractions, and adding them in another order gives another last digit.
+        is_same = of_run == total or (of_run is not None and total is not None and math.isclose(of_run, total))
+        if not is_same:
+            yield f"{root} has {attribute}={of_run}; its chat spans add up to {total}"
