@@ -1,6 +1,6 @@
 """Real applications break in every way that an alert is for, and people are told: by our rules and configuration.
 
-All scenes break at the same time and are mended at the same time; windows and waiting times are a hundredth of those
+All scenes break at the same time and are mended at the same time; windows and waiting times are a fiftieth of those
 that are shipped.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.integration, pytest.mark.prometheus]
 
-SCALE: Final = 0.01
+SCALE: Final = 0.02
 THRESHOLDS: Final = Thresholds(
     hanging_after=2.0,
     model_slow=0.4,
@@ -92,7 +92,7 @@ def test_who_is_paged_first(broken: Observatory, record_property: Any) -> None:
     record_property("seconds from hanging to the page", round(seconds, 1))
     assert broken.has_trace(alert["annotations"]["trace_id"])
     hanging = f'{series(semconv.DISCOVERY_INFLIGHT)}{{{HUB}="hanging"}}'
-    assert broken.prometheus.value(hanging) == 1
+    broken.prometheus.until(lambda: broken.prometheus.value(hanging) == 1)
 
 
 @pytest.mark.parametrize("name", ALERTS)
@@ -121,12 +121,12 @@ def test_an_alert_has_a_trace(broken: Observatory, name: str) -> None:
 def test_an_alert_is_over_when_things_are_well_again(mended: Observatory, name: str) -> None:
     """People are told that, too."""
     labels, _ = ALERTS[name]
-    mended.prometheus.until(lambda: mended.is_over({"alertname": name, **labels}), timeout=90.0)
+    mended.prometheus.until(lambda: mended.is_over({"alertname": name, **labels}), timeout=200.0)
 
 
 def test_nothing_is_left(mended: Observatory) -> None:
     """No alert fires any more, also none that came along with others."""
-    mended.prometheus.until(lambda: not mended.prometheus.query('ALERTS{alertstate="firing"}'), timeout=90.0)
+    mended.prometheus.until(lambda: not mended.prometheus.query('ALERTS{alertstate="firing"}'), timeout=200.0)
     mended.prometheus.until(lambda: set(mended.last_told().values()) == {"resolved"})
 
 

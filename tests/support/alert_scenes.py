@@ -43,7 +43,7 @@ from pellucid_exporters import Otlp, Prometheus, configure
 OBJECTIVE: Final = 0.2
 SLOW: Final = 0.4
 SLOW_MODEL: Final = 0.6
-PAUSE: Final = 0.2
+PAUSE: Final = 0.4
 """Seconds between two runs of an agent: what users do."""
 
 

@@ -27,7 +27,7 @@ from support.prometheus_server import PrometheusServer, prometheus_server, scrap
 
 FILES: Final = Path(pellucid_dashboards.__file__).parent / "files"
 TRACES: Final = "http://jaeger.example"
-INTERVAL: Final = "500ms"
+INTERVAL: Final = "1s"
 Labels: TypeAlias = Mapping[str, str]
 
 
@@ -121,7 +121,7 @@ class Observatory:
         for name in ("hubs", "work"):
             self.applications[name].order("heal")
 
-    def told(self, status: str, labels: Labels, timeout: float = 60.0, annotation: str = "summary") -> dict[str, Any]:
+    def told(self, status: str, labels: Labels, timeout: float = 200.0, annotation: str = "summary") -> dict[str, Any]:
         """Return the first alert with these labels, this status and an annotation that people are told; wait for it."""
         notification = self.paged.until(lambda one: _find(one, status, labels, annotation) is not None, timeout)
         found = _find(notification, status, labels, annotation)
