@@ -1,4 +1,4 @@
-"""A refund waits for a person: one process asks and ends, another one goes on when the decision is there."""
+"""A refund waits for a person: one process pauses the run and exits, another resumes it after the decision."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def refund(number: str, amount: float) -> str:
 
 
 def ask(place: Path) -> None:
-    """Run until somebody has to decide, and keep the checkpoint."""
+    """Run until a person has to decide, and store the checkpoint."""
     calls = [ToolCall("order", {"number": "A-17"}), ToolCall("refund", {"number": "A-17", "amount": 500})]
     agent = Agent("support", model=ScriptedModel(calls), tools=[order, refund])
     result = agent.run_sync("I want my money back for A-17.")
@@ -36,18 +36,18 @@ def ask(place: Path) -> None:
 
 
 def go_on(place: Path) -> None:
-    """Approve of less, and resume."""
+    """Approve a smaller amount, and resume."""
     agent = Agent("support", model=ScriptedModel("You get 300 back."), tools=[order, refund])
     checkpoint = json.loads((place / "checkpoint.json").read_text())
     [asked] = checkpoint["approvals"]
     less = {**asked["arguments"], "amount": 300}
     decision = Decision(asked["approval_id"], approved=True, arguments=less, decided_by="ann")
-    claims = FileClaims(place / "claims")  # no two processes go on from the same checkpoint
+    claims = FileClaims(place / "claims")  # no two processes resume the same checkpoint
     print(agent.resume_sync(checkpoint, decisions=[decision], claims=claims).output)
 
 
 def main() -> None:
-    """Do the step that is asked for; without one, do both, each in a process of its own."""
+    """Run the step named on the command line; without one, run both, each in its own process."""
     if len(sys.argv) == 1:
         with tempfile.TemporaryDirectory() as place:
             for step in ("ask", "go_on"):

@@ -1,4 +1,4 @@
-"""A registry of 1,000 tools in lazy mode: the model finds the one that it needs, and is offered only that."""
+"""A lazy registry of 1,000 tools: the model searches for the tool it needs, and is offered only that one."""
 
 from collections.abc import Callable
 from itertools import product
@@ -14,7 +14,7 @@ SYSTEMS = ("crm", "erp", "helpdesk", "hr", "warehouse", "billing", "calendar", "
 
 
 def pretending(done: str) -> Callable[..., Any]:
-    """Return a tool's function that pretends to have done something."""
+    """Return a tool function that only pretends to work."""
 
     async def run(arguments: dict[str, str], ctx: object) -> str:
         return f"{done}: {arguments['id']}"

@@ -1,4 +1,4 @@
-"""A hub that is down and a model that is busy: the run answers all the same, and the tree shows what it took."""
+"""A hub is down and a model is busy: the run still answers, and the tree shows the retries and fallbacks."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ ATTEMPTS = 3
 
 @tool
 async def price(item: str) -> str:
-    """Return what something costs."""
+    """Return the price of an item."""
     return f"{item}: 4 NOK"
 
 
 class Shop:
-    """A hub that works once, and is down afterwards."""
+    """A hub that answers once and then goes down."""
 
     id = "shop"
     asked = 0
 
     async def list_tools(self, ctx: DiscoveryContext) -> list[Tool]:
-        """Answer, or fail."""
+        """Return the tools on the first call; raise on later ones."""
         self.asked += 1
         if self.asked > 1:
             raise ConnectionError("the shop's hub is down")

@@ -1,4 +1,4 @@
-"""Skills: the model loads the instructions and the tools that it needs, and the next iteration has them."""
+"""Skills: the model loads instructions and tools on demand, and the next iteration has them."""
 
 from pellucid import Agent, Skill, ToolCall, tool
 from pellucid.testing import ScriptedModel

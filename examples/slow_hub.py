@@ -1,4 +1,4 @@
-"""A tool hub behind a cache, with an objective: what a slow hub looks like, and who waits for it."""
+"""A slow tool hub behind a cache, with an objective: how it looks in a trace, and which run waits for it."""
 
 import sys
 from functools import partial
@@ -21,7 +21,7 @@ tickets = DiscoveryProvider(hub, id="tickets", ttl=60, objective=0.1, stale_whil
 
 
 async def main() -> None:
-    """Run two agents of one tenant at the same time: the hub is asked once, and one of them waits for the other."""
+    """Run two agents of one tenant at the same time: they share one fetch from the hub."""
     async with anyio.create_task_group() as runs:
         for name in ("triage", "support"):
             model = ScriptedModel(ToolCall("search_tickets", {"query": "login"}), "There are 3.")

@@ -17,7 +17,7 @@ agent = Agent("sums", model=ScriptedModel(ToolCall("add", {"a": 2, "b": 3}), "Tw
 
 
 async def main() -> None:
-    """Print what the model says, word by word."""
+    """Print the model's answer as it arrives."""
     async with agent.stream("What is 2 + 3?") as events:
         async for event in events:
             match event:

@@ -1,4 +1,4 @@
-"""An agent that is another agent's tool: its run is nested in the call, and its usage is counted once."""
+"""An agent as another agent's tool: its run is nested in the call, and its usage is counted once."""
 
 from pellucid import Agent, Message, ModelResponse, ToolCall, Usage
 from pellucid.testing import ScriptedModel
@@ -13,7 +13,7 @@ def show(branches: list[Tree], indent: str = "") -> None:
 
 
 def answer(content: str | list[ToolCall], tokens: int) -> ModelResponse:
-    """Return an answer that took so many tokens."""
+    """Return an answer with this number of input tokens."""
     return ModelResponse(message=Message("assistant", content), usage=Usage(input_tokens=tokens, output_tokens=10))
 
 

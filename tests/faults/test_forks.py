@@ -44,7 +44,7 @@ def wait_for(condition):
 def fork(state, run):
     child = os.fork()
     if child == 0:
-        signal.alarm(20)
+        signal.alarm(100)
         code = 1
         try:
             assert run().output == "done"
@@ -104,7 +104,8 @@ def open_breaker():
     return lambda: guarded.run_sync("y")
 
 def feeding():
-    able, stuck, heard = agent(), threading.Event(), threading.Event()
+    hub = FakeHub(latency=math.inf)  # nothing of the run is going on while the listener is
+    able, stuck, heard = agent(provider(hub, timeout=None)), threading.Event(), threading.Event()
     async def listen(event):
         if event.agent == "a" and not stuck.is_set():
             stuck.set()
@@ -112,7 +113,8 @@ def feeding():
         heard.set()
     able.on("run.started", listen)
     in_thread(able.run, "x")
-    wait_for(stuck.is_set)
+    wait_for(lambda: stuck.is_set() and hub.calls)
+    hub.latency = 0
     def again():
         result = able.run_sync("y")
         wait_for(heard.is_set)

@@ -42,24 +42,24 @@ def mask_secret_shapes(path: Sequence[str], value: JSONValue) -> JSONValue:
 
 @lru_cache(maxsize=4096)
 def mask_key(key: str) -> tuple[str, int]:
-    """Mask a key that is itself a secret, as in a table by token; return it and the places examined."""
+    """Mask a key that is itself a secret, as in a table by token; return it and the work that this was."""
     return mask_text(key)
 
 
 def mask_text(text: str, most: int | None = None) -> tuple[str, int]:
-    """Mask the secrets in a text; return it and the places examined.
+    """Mask the secrets in a text; return it and the work that this was.
 
-    If these are more than `most`, the text was not examined to its end, and must not be recorded.
+    If this is more than `most`, the text was not examined to its end, and must not be recorded.
     """
-    found, places = find_secrets(text, most)
+    found, work = find_secrets(text, most)
     if not found:
-        return text, places
+        return text, work
     pieces: list[str] = []
     end = 0
     for start, stop in found:
         pieces += text[end:start], MASK
         end = stop
-    return "".join([*pieces, text[end:]]), places
+    return "".join([*pieces, text[end:]]), work
 
 
 DEFAULT_REDACTORS: Final[tuple[Redactor, ...]] = (mask_secret_keys, mask_secret_shapes)

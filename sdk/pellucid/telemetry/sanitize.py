@@ -10,7 +10,7 @@ from typing import Any, get_args
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from pellucid.messages import Role
-from pellucid.telemetry.capture import Redactor, mask_key, mask_secret_shapes, mask_text
+from pellucid.telemetry.capture import MASK, Redactor, mask_key, mask_secret_keys, mask_secret_shapes, mask_text
 from pellucid.telemetry.secrets.names import names_secret
 from pellucid.types import JSONValue
 
@@ -39,11 +39,14 @@ _SHORTER = (
 READ = 2
 """How many times the bytes that are recorded of a value are read of it at most; what comes after that is left out."""
 
-BYTES_OF_PLACE = 16
-"""How many bytes of the bound of a value allow one more place to be examined for a secret. Honest texts have fewer."""
+WORK = 0.375
+"""How much work the search for secrets may be for each byte that is recorded of a value. Honest texts need less."""
 
-LEAF = 2
-"""Characters that a leaf and what separates it from the next one take at least."""
+OVERHEAD = 4
+QUOTES = 2
+"""What each value and key counts for beside its characters, and a text and a key for its quotes: at most `READ` times
+what these take in JSON.
+"""
 
 LEFT_OUT = "[left out]"
 
@@ -52,6 +55,9 @@ _VALUE_KEYS = frozenset({"value", "val"})
 """Keys of an object that has the name of a value beside the value."""
 
 _LEAVES = (str, bool, int, float, type(None))
+_UNCHANGED = frozenset({bool, float, type(None)})
+"""Leaves that are recorded as they are, unless their name makes them secrets or a redactor of the user changes them."""
+_CONTAINERS = frozenset({dict, list})
 
 
 class Cleaner:
@@ -61,44 +67,70 @@ class Cleaner:
         removed: Characters and items that were left out.
     """
 
-    __slots__ = ("_left", "_masks_keys", "_max_text", "_places", "_redactors", "removed")
+    __slots__ = ("_left", "_masks_names", "_masks_shapes", "_max_text", "_others", "_redactors", "_work", "removed")
 
     def __init__(self, redactors: Sequence[Redactor], max_bytes: int) -> None:
         self._redactors = redactors
-        self._masks_keys = mask_secret_shapes in redactors
+        self._masks_names = mask_secret_keys in redactors
+        self._masks_shapes = mask_secret_shapes in redactors
+        self._others = any(redact not in (mask_secret_keys, mask_secret_shapes) for redact in redactors)
         self._max_text = max_bytes // 2
         self._left = READ * max_bytes
-        self._places = max_bytes // BYTES_OF_PLACE
+        self._work = int(WORK * max_bytes)
         self.removed = 0
 
-    def clean(self, value: Any, path: tuple[str, ...] = (), depth: int = 0) -> JSONValue:
-        """Return `value`, which `path` leads to, as JSON-able data."""
+    def clean(self, value: Any) -> JSONValue:
+        """Return `value` as JSON-able data."""
+        return self._clean(value, (), 0, is_secret=False)
+
+    def redact(self, text: str) -> JSONValue:
+        """Return a text redacted, and not cut."""
+        return self._redact(text, (), is_secret=False)
+
+    def _clean(self, value: Any, path: tuple[str, ...], depth: int, *, is_secret: bool) -> JSONValue:
+        """Clean a value that `path` leads to, in which one name is that of a secret if `is_secret`."""
         if self._left <= 0:
             self.removed += 1
             return LEFT_OUT
-        if type(value) is str and len(value) <= self._max_text:  # most of what there is, hence first
-            self._left -= len(value) + LEAF
-            return self.redact(value, path)
+        self._left -= OVERHEAD
+        kind = type(value)
+        if kind is str and len(value) <= self._max_text:  # most of what there is, hence first
+            self._left -= len(value) + QUOTES
+            return self._redact(value, path, is_secret=is_secret)
+        if kind in _UNCHANGED or (kind is int and value.bit_length() <= MAX_BITS):
+            return self._redact(value, path, is_secret=is_secret) if is_secret or self._others else value
         if isinstance(value, _LEAVES):
-            return self._leaf(value, path)
+            return self._leaf(value, path, is_secret=is_secret)
+        if kind in _CONTAINERS and not value:
+            return kind()
+        return self._container(value, path, depth, is_secret=is_secret)
+
+    def _container(self, value: Any, path: tuple[str, ...], depth: int, *, is_secret: bool) -> JSONValue:
         if depth == MAX_DEPTH:
             return "[nested too deeply]"
-        self._left -= LEAF
         if isinstance(value, Mapping):
-            return self._object(value, path, depth + 1)
+            return self._object(value, path, depth + 1, is_secret=is_secret)
         if isinstance(value, (set, frozenset)):
             value = sorted(value, key=repr)  # in an order that is the same every time
-        is_list = isinstance(value, (list, tuple))
-        return self._list(value, path, depth + 1) if is_list else self.clean(_jsonable(value), path, depth + 1)
+        if isinstance(value, (list, tuple)):
+            return self._list(value, path, depth + 1, is_secret=is_secret)
+        return self._clean(_jsonable(value), path, depth + 1, is_secret=is_secret)
 
-    def redact(self, value: JSONValue, path: tuple[str, ...] = ()) -> JSONValue:
-        """Return a leaf redacted, and not cut."""
+    def _redact(self, value: JSONValue, path: tuple[str, ...], *, is_secret: bool) -> JSONValue:
+        if not self._others:
+            if is_secret:
+                return MASK
+            return self._masked(value) if self._masks_shapes and isinstance(value, str) else value
         for redact in self._redactors:
-            is_text = redact is mask_secret_shapes and isinstance(value, str)
-            value = self._masked(value) if is_text else redact(path, value)
+            if redact is mask_secret_keys:
+                value = MASK if is_secret else value
+            elif redact is mask_secret_shapes:
+                value = self._masked(value) if isinstance(value, str) else value
+            else:
+                value = redact(path, value)
         return value
 
-    def _object(self, value: Mapping[Any, Any], path: tuple[str, ...], depth: int) -> JSONValue:
+    def _object(self, value: Mapping[Any, Any], path: tuple[str, ...], depth: int, *, is_secret: bool) -> JSONValue:
         found: dict[str, JSONValue] = {}
         called = _called(value)
         for key, item in islice(value.items(), MAX_ITEMS):
@@ -107,31 +139,35 @@ class Cleaner:
             name = self._key(key)
             if name in found:  # of keys that were masked or cut, or 1 beside "1"
                 name = f"{name} ({len(found)})"
-            where = (*path, called, name) if called and name in _VALUE_KEYS else (*path, name)
-            found[name] = self.clean(item, where, depth)
-            self._left -= len(name)
+            self._left -= len(name) + OVERHEAD + QUOTES
+            names = (called, name) if called and name in _VALUE_KEYS else (name,)
+            hides = is_secret or (self._masks_names and (len(names) > 1 or names_secret(name)))
+            item_path = (*path, *names) if self._others else path
+            found[name] = self._clean(item, item_path, depth, is_secret=hides)
         self.removed += len(value) - len(found)
         return found
 
-    def _list(self, value: Sequence[Any], path: tuple[str, ...], depth: int) -> JSONValue:
+    def _list(self, value: Sequence[Any], path: tuple[str, ...], depth: int, *, is_secret: bool) -> JSONValue:
         found: list[JSONValue] = []
-        before = None
+        before: object = None
+        hides = is_secret or self._masks_names
         for item in islice(value, MAX_ITEMS):
             if self._left <= 0:
                 break
             if _is_pair(item):
-                found.append([self.clean(item[0], path, depth + 1), self.clean(item[1], (*path, item[0]), depth + 1)])
-            elif isinstance(before, str) and before.startswith("-") and names_secret(before):
-                found.append(self.clean(item, (*path, before), depth))
+                name, content = item
+                first = self._clean(name, path, depth + 1, is_secret=is_secret)
+                found.append([first, self._clean(content, (*path, name), depth + 1, is_secret=hides)])
+            elif type(before) is str and before.startswith("-") and names_secret(before):
+                found.append(self._clean(item, (*path, before), depth, is_secret=hides))
             else:
-                found.append(self.clean(item, path, depth))
+                found.append(self._clean(item, path, depth, is_secret=is_secret))
             before = item
         self.removed += len(value) - len(found)
         return found
 
-    def _leaf(self, value: JSONValue, path: tuple[str, ...]) -> JSONValue:
+    def _leaf(self, value: JSONValue, path: tuple[str, ...], *, is_secret: bool) -> JSONValue:
         over = 0
-        self._left -= LEAF
         if isinstance(value, str):
             over = len(value) - self._max_text
             if over > 0:
@@ -139,7 +175,7 @@ class Cleaner:
             self._left -= len(value)
         elif isinstance(value, int) and value.bit_length() > MAX_BITS:
             value = f"[a number of {value.bit_length()} bits]"
-        value = self.redact(value, path)
+        value = self._redact(value, path, is_secret=is_secret)
         return self._cut(value, over) if over > 0 and isinstance(value, str) else value
 
     def _key(self, key: object) -> str:
@@ -152,26 +188,26 @@ class Cleaner:
         return f"{text[:LONGEST_KEY]}… [{over} more characters]"
 
     def _masked_key(self, text: str) -> str:
-        if not self._masks_keys:
+        if not self._masks_shapes:
             return text
-        masked, places = mask_key(text)
-        self._allows(places)
+        masked, work = mask_key(text)
+        self._allows(work)
         return masked
 
     def _masked(self, text: str) -> str:
-        masked, places = mask_text(text, self._places)
-        if self._allows(places):
+        masked, work = mask_text(text, self._work)
+        if self._allows(work):
             return masked
         self.removed += len(text)
         return LEFT_OUT
 
-    def _allows(self, places: int) -> bool:
-        """Count places that were examined. After too many of them nothing more of the value is read."""
-        is_allowed = places <= self._places
-        self._places = max(0, self._places - places)
-        if not is_allowed:
-            self._left = 0
-        return is_allowed
+    def _allows(self, work: int) -> bool:
+        """Count the work of a search. After too much of it nothing more of the value is read."""
+        self._work -= work
+        if self._work >= 0:
+            return True
+        self._work = self._left = 0
+        return False
 
     def _cut(self, text: str, over: int) -> str:
         self.removed += over
@@ -188,7 +224,7 @@ def _called(value: Mapping[Any, Any]) -> str:
 
 def _is_pair(item: Any) -> bool:
     """Return whether this is the name of a secret and the secret."""
-    return isinstance(item, list | tuple) and len(item) == 2 and isinstance(item[0], str) and names_secret(item[0])  # noqa: PLR2004
+    return isinstance(item, (list, tuple)) and len(item) == 2 and isinstance(item[0], str) and names_secret(item[0])  # noqa: PLR2004
 
 
 def dumps(value: JSONValue) -> str:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import repeat
 from typing import Final
 
-from pellucid.telemetry.secrets.names import ends_secret, names_secret
+from pellucid.telemetry.secrets.names import WORDS, ends_secret, has_word, names_secret
 
-_WORDS: Final = ("pass", "pwd", "secret", "token", "key", "authorization", "bearer", "cookie", "cred")
-"""One of these is in every name of a secret."""
+_SEARCH_COST: Final = 6
+_NAME_COST: Final = 4
+_VALUE_COST: Final = 10
+_SHORTENED_COST: Final = 16
 
 _IN_NAME: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.$[]"
 _LONGEST_NAME: Final = 64
@@ -27,7 +28,7 @@ _AFTER_NAME: Final = (
     rf"|\s{{0,64}}+,\s{{0,64}}+(?P<pair>)(?=b?{_QUOTE})"
     r"|(?P<tag>)>)"
 )
-_NAMES: Final = tuple((word, re.compile(f"(?P<name>{word}{_AFTER_NAME}", re.ASCII)) for word in _WORDS)
+_NAMES: Final = tuple((word, re.compile(f"(?P<name>{word}{_AFTER_NAME}", re.ASCII)) for word in WORDS)
 _OPTION: Final = re.compile(r"--(?<!---)(?P<name>[\w-]{2,64}+)(?P<option>)[ \t]{1,8}+(?=[^\s-])", re.ASCII)
 _BEFORE_PAIR: Final = re.compile(rf"(?:\(|\[\s{{0,8}}\[|[\])],\s{{0,8}}\[)\s{{0,8}}b?{_QUOTE}\Z")
 
@@ -71,32 +72,39 @@ _SHORTENED: Final = re.compile(r"input_value=([^\n]{0,120}?)(?:\.\.\.|…)([^\n]
 _REST: Final = re.compile(r"""([\w.$-]{0,40})["'](?:\s?:\s?["']?([^"'\n]{1,60})|(?=[,}\])]))""")
 
 
-def find_assigned(text: str, lower: str) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of values with the name of a secret; `lower` is the text in lower case.
+def may_assign(text: str, lower: str) -> bool:
+    """Return whether it is worth the time to look for values; `lower` is the text in lower case."""
+    return has_word(lower) or "--" in text or "input_value=" in text
 
-    For each word that may be in a name an empty span comes first, before its values are looked at.
+
+def find_assigned(text: str, lower: str) -> Iterator[tuple[int, int, int]]:
+    """Yield the start and end of values with the name of a secret, and the work; `lower` is the text in lower case.
+
+    The work for words that may be in a name is yielded first, before their values are looked at.
     """
+    yield 0, 0, _SEARCH_COST
     for word, pattern in _NAMES:
         if words := lower.count(word):
-            yield from repeat((0, 0), words)
+            yield 0, 0, words
             yield from _find(pattern, text, lower)
     if options := text.count("--"):
-        yield from repeat((0, 0), options)
+        yield 0, 0, options
         yield from _find(_OPTION, text, lower)
     if "input_value=" in text:
         yield from _find_shortened(text)
 
 
-def _find(pattern: re.Pattern[str], text: str, lower: str) -> Iterator[tuple[int, int]]:
+def _find(pattern: re.Pattern[str], text: str, lower: str) -> Iterator[tuple[int, int, int]]:
     match = pattern.search(lower)
     while match is not None:
         end = match.end()
         name = _name(text, match)
         if names_secret(name):
             start, stop = _value(text, match, name)
-            if start < stop:
-                yield start, stop
-                end = max(end, stop)
+            yield start, stop, _VALUE_COST
+            end = max(end, stop)
+        else:
+            yield 0, 0, _NAME_COST
         match = pattern.search(lower, end)
 
 
@@ -183,14 +191,15 @@ def _closing(text: str, start: int, quote: str) -> int:
     return end
 
 
-def _find_shortened(text: str) -> Iterator[tuple[int, int]]:
+def _find_shortened(text: str) -> Iterator[tuple[int, int, int]]:
     """Find what is left of names and values in an input that pydantic has shortened in the middle."""
     for match in _SHORTENED.finditer(text):
+        yield 0, 0, _SHORTENED_COST
         rest = _REST.match(match[2])
         if rest is None or match[1].startswith(("'", '"')):
             continue  # a text, which has no names
         offset = match.start(2)
         if rest[2] is None:
-            yield offset, offset + rest.end(1)
+            yield offset, offset + rest.end(1), 0
         elif ends_secret(rest[1]):
-            yield offset + rest.start(2), offset + rest.end(2)
+            yield offset + rest.start(2), offset + rest.end(2), 0

@@ -18,23 +18,15 @@ _ISSUERS: Final = (
     ("Diners Club", "30[0-5][0-9]|3[689][0-9]{2}", (4, 6, 4)),
 )
 
-_KEPT: Final = frozenset(b" -")
-_DIGITS: Final = bytes(
-    ord("0") if code in frozenset(b"0123456789") else code if code in _KEPT else ord("a") for code in range(256)
-)
-_STARTS: Final = (b"0" * 14, b"0000 0000", b"0000-0000")
-"""How numbers of cards begin, once each digit is 0."""
+_START: Final = re.compile(r"[2-6](?<![0-9.].)[0-9]{3}(?=[0-9]{10}|[ -][0-9]{4})")
+"""How numbers of cards begin, whatever the issuer: a search that is fast where digits are rare."""
+
+_START_COST: Final = 4
+_CARD_COST: Final = 8
 
 _IN_JSON: Final = re.compile(r"(?:\":|\[[-+0-9.,eE\s]*)\s*\Z")
 _AFTER_IN_JSON: Final = re.compile(r"\s*(?:[,\]}]|\Z)")
 _NAMED: Final = re.compile(r"card|credit|\bpan\b|\bcc", re.IGNORECASE)
-_FIRST: Final = frozenset("23456")
-"""First digits of the issuers."""
-
-_BEFORE_NONE: Final = frozenset(".0123456789")
-"""Characters behind which no number of a card begins."""
-
-_DIGITS_ONLY: Final = re.compile(b"0+")
 _ONCE: Final = bytes(code - ord("0") if code in b"0123456789" else 0 for code in range(256))
 _DOUBLED: Final = bytes(sum(divmod(2 * value, 10)) for value in _ONCE)
 """What the digits of a number add to its check sum."""
@@ -54,18 +46,17 @@ def _pattern() -> re.Pattern[str]:
 _CARD: Final = _pattern()
 
 
-def find_cards(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of numbers of cards. A number in JSON is one only if its name says so."""
-    digits = text.encode("latin-1", "replace").translate(_DIGITS)
-    for beginning in _STARTS:
-        start = digits.find(beginning)
-        while start >= 0:
-            end = start
-            # Most long numbers are parts of floats, and decided without the pattern.
-            if text[start] in _FIRST and not (start and text[start - 1] in _BEFORE_NONE):
-                end = _end_of_card(text, start)
-                yield start, end
-            start = digits.find(beginning, end if end > start else _end_of_digits(digits, start))
+def may_have_cards(text: str) -> bool:
+    """Return whether something begins like the number of a card."""
+    return _START.search(text) is not None
+
+
+def find_cards(text: str) -> Iterator[tuple[int, int, int]]:
+    """Yield the start and end of numbers of cards, and the work. A number in JSON is one only if its name says so."""
+    for beginning in _START.finditer(text):
+        start = beginning.start()
+        end = _end_of_card(text, start)
+        yield start, end, _CARD_COST if start < end else _START_COST
 
 
 def _end_of_card(text: str, start: int) -> int:
@@ -74,12 +65,6 @@ def _end_of_card(text: str, start: int) -> int:
     if match is None or not _passes_check(match[0]) or _is_number_in_json(text, *match.span()):
         return start
     return match.end()
-
-
-def _end_of_digits(digits: bytes, start: int) -> int:
-    """Return where the digits end among which no other number begins."""
-    found = _DIGITS_ONLY.match(digits, start)
-    return start + 1 if found is None else found.end()
 
 
 def _is_number_in_json(text: str, start: int, end: int) -> bool:

@@ -131,42 +131,64 @@ _IN_TOKENS: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuv
 _CLASSES: Final = bytes(ord("a") if code in _IN_TOKENS else ord(" ") for code in range(256))
 _RUN: Final = b"a" * SHORTEST
 
+_CHARACTERS_OF_COST: Final = 16
+_TOKEN_COST: Final = 4
+_BLOCK_COST: Final = 8
+
 
 def _forms() -> str:
-    """Return the table as a pattern, by first letters, which decide fast."""
-    by_letter: dict[str, list[str]] = {}
-    for _, prefixes, alphabet, least in _TABLE:
-        for prefix in prefixes.split():
-            body = f"{_ALPHABETS[alphabet]}{{{least},}}"
-            by_letter.setdefault(prefix[0], []).append(re.escape(prefix[1:]) + body)
-    letters = [f"{letter}(?:{'|'.join(rests)})" for letter, rests in by_letter.items()]
-    return "|".join([*letters, *_OTHER])
+    """Return the table as a pattern that decides letter by letter."""
+    rows = [(prefix, alphabet, least) for _, prefixes, alphabet, least in _TABLE for prefix in prefixes.split()]
+    return "|".join(
+        [_tree([(prefix, f"{_ALPHABETS[alphabet]}{{{least},}}") for prefix, alphabet, least in rows]), *_OTHER]
+    )
 
 
-_TOKEN: Final = re.compile(rf"[^A-Za-z0-9](?:(?<=\\)[nrtbf]|(?<=%)[0-9A-Fa-f]{{2}}|)({_forms()})", re.ASCII)
-"""A token behind something that is no letter or digit, which may be an escape such as that of a line's end."""
+def _tree(forms: list[tuple[str, str]]) -> str:
+    """Return a pattern of prefixes and what follows each; the longer one of two that begin alike comes first."""
+    by_letter: dict[str, list[tuple[str, str]]] = {}
+    for prefix, rest in forms:
+        by_letter.setdefault(prefix[:1], []).append((prefix[1:], rest))
+    ends = [rest for _, rest in by_letter.pop("", [])]
+    branches = [re.escape(letter) + _tree(rests) for letter, rests in by_letter.items()] + ends
+    return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
 
 
-def find_tokens(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of what is a key or token of a vendor.
+_FORMS: Final = _forms()
+_TOKEN: Final = re.compile(rf"[^A-Za-z0-9]({_FORMS})", re.ASCII)
+_ESCAPED: Final = re.compile(rf"(?:\\[nrtbf]|%[0-9A-Fa-f]{{2}})({_FORMS})", re.ASCII)
+"""A token behind something that is no letter or digit, or an escape such as that of a line's end."""
 
-    Only runs of characters that tokens are made of are searched, if they are long enough: in prose there is hardly any.
-    """
-    classes = text.encode("latin-1", "replace").translate(_CLASSES)
+
+def may_have_tokens(text: str) -> bool:
+    """Return whether a run of characters that tokens are made of is long enough: in prose there is hardly any."""
+    return len(text) >= SHORTEST and _RUN in _classes(text)
+
+
+def find_tokens(text: str) -> Iterator[tuple[int, int, int]]:
+    """Yield the start and end of what is a key or token of a vendor, and the work; only long runs are searched."""
+    classes = _classes(text)
     padded = f" {text}"
     start = classes.find(_RUN)
     while start >= 0:
         end = classes.find(b" ", start)
         if end < 0:
             end = len(classes)
+        yield start, start, (end - start) // _CHARACTERS_OF_COST
+        if padded[start] in "\\%" and (match := _ESCAPED.match(padded, start, end + 1)):
+            yield match.start(1) - 1, match.end(1) - 1, _TOKEN_COST
         for match in _TOKEN.finditer(padded, start, end + 1):
-            yield match.start(1) - 1, match.end(1) - 1
+            yield match.start(1) - 1, match.end(1) - 1, _TOKEN_COST
         start = classes.find(_RUN, end)
 
 
-def find_blocks(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of private keys and of what is secret in addresses of webhooks."""
+def _classes(text: str) -> bytes:
+    return text.encode("latin-1", "replace").translate(_CLASSES)
+
+
+def find_blocks(text: str) -> Iterator[tuple[int, int, int]]:
+    """Yield the start and end of private keys and of what is secret in addresses of webhooks, and the work."""
     if "-----BEGIN " in text:
-        yield from (match.span() for match in _BLOCK.finditer(text))
+        yield from ((*match.span(), _BLOCK_COST) for match in _BLOCK.finditer(text))
     if "://" in text and "hook" in text:
-        yield from (match.span(1) for match in _WEBHOOK.finditer(text))
+        yield from ((*match.span(1), _BLOCK_COST) for match in _WEBHOOK.finditer(text))
