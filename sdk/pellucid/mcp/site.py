@@ -85,6 +85,8 @@ class ServerListing:
                     raise
                 # The connection ended while it was idle, which says nothing about the server of this moment.
                 return await self._list(ctx)
+        except DiscoveryError:
+            raise
         except Exception as error:  # noqa: BLE001  (raised as what it means to callers)
             raise failure_of(self._plan, error) from cause_of(error)
 
