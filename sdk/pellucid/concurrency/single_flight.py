@@ -35,6 +35,7 @@ class Flight(Generic[T]):
 
     Attributes:
         span: Where the fetch is traced; those who join link to it.
+        is_outdated: Whether what it fetches has changed meanwhile; set by whoever knows.
         error: What the fetch raised, once it is settled; `OutOfTime` and `Abandoned` are not the hub's.
     """
 
@@ -49,6 +50,7 @@ class Flight(Generic[T]):
         "_settled",
         "_waiters",
         "error",
+        "is_outdated",
         "span",
     )
 
@@ -57,6 +59,7 @@ class Flight(Generic[T]):
     ) -> None:
         self.span = span
         self.error: BaseException | None = None
+        self.is_outdated = False
         self._result: list[T] = []
         self._deadline = math.inf if timeout is None else time.monotonic() + timeout
         self._held = held

@@ -44,15 +44,21 @@ class Connection:
     are the caller's; only opening, closing and listening for changes belong to the owner task. The owner does not
     inherit the context of the run that happened to connect first: it outlives it.
 
+    Args:
+        target: The way to the server.
+        expire: Called when the tools that were listed may be out of date: with `changed=True` when the server says so,
+            otherwise when it can no longer say so.
+        ended: Called when everything is released.
+
     Attributes:
         lost: Nothing can be sent any longer, or the server forgot the session.
         notified: The server tells when its tools change.
     """
 
     __slots__ = (
-        "_changed",
         "_client",
         "_closing",
+        "_expire",
         "_failure",
         "_failures",
         "_link",
@@ -70,11 +76,11 @@ class Connection:
         "notified",
     )
 
-    def __init__(self, target: Target, *, changed: Callable[[], None], ended: Callable[[Connection], None]) -> None:
+    def __init__(self, target: Target, *, expire: Callable[..., None], ended: Callable[[Connection], None]) -> None:
         self.lost = False
         self.notified = False
         self._target = target
-        self._changed = changed
+        self._expire = expire
         self._link = Link(ended=partial(self._lose, "connection_lost"))
         self._session = Session()
         self._reason: str | None = None
@@ -192,7 +198,7 @@ class Connection:
             self._retired = True
             self._reason = reason
             if self._settled.is_set():
-                self._changed()
+                self._expire()
             self._rest()
 
     def close(self) -> None:
@@ -324,7 +330,7 @@ class Connection:
     async def _follow(self, subscription: Subscription) -> None:
         try:
             async for _event in subscription:
-                self._changed()
+                self._expire(changed=True)
         except SubscriptionLost:
             pass  # lost or ended by the server, it is the same to us: changes are not told of any longer
         self.notified = False
@@ -332,7 +338,7 @@ class Connection:
 
     async def _hear(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):
-            self._changed()
+            self._expire(changed=True)
 
 
 def _ignored(_name: str, _value: AttributeValue) -> None:

@@ -26,10 +26,12 @@ from pellucid.errors import ConfigError, DiscoveryError
 from pellucid.mcp.calls import call
 from pellucid.mcp.connection import CLOSE_PATIENCE, Connection
 from pellucid.mcp.invalid_tools import Broken
-from pellucid.mcp.listing import Plan, Site, Tools
+from pellucid.mcp.listing import Plan
 from pellucid.mcp.names import exposed_names
+from pellucid.mcp.server_catalog import ServerCatalog
 from pellucid.mcp.transports import Target, in_process, once, over_http, over_stdio, over_transport
-from pellucid.providers.provider import OnInvalid
+from pellucid.providers.hub import check_not_negative
+from pellucid.providers.provider import OnInvalid, Tools
 from pellucid.tools import Mcp, Tool
 from pellucid.tools.catalog import check_catalog
 from pellucid.tools.tool import BrokenTool
@@ -46,6 +48,8 @@ class Options(TypedDict, total=False):
     timeout: float | None
     call_timeout: float | None
     ttl: float | None
+    stale_if_error: float
+    stale_while_revalidate: float
     on_invalid: OnInvalid
 
 
@@ -59,7 +63,7 @@ class MCPProvider:
 
     How long a listing is kept: as long as the server says (`ttlMs`), else `ttl`, else, with servers before protocol
     2026-07-28 that announce changes, until they do. Failing all of these the server is asked each time, because a list
-    that is kept on no promise goes stale silently. An announced change ends any of these.
+    that is kept on no promise goes stale silently. An announced change or a lost connection ends any of these.
 
     Args:
         target: The way to the server.
@@ -68,7 +72,10 @@ class MCPProvider:
         objective: Seconds that listing should take; exported for alerts.
         timeout: Seconds to connect and to list all pages, by the wall clock.
         call_timeout: Seconds for each tool call; `Limits.tool_timeout` if not given.
-        ttl: Seconds that a listing is good for when the server does not say.
+        ttl: Seconds that a listing is good for when the server does not say, less a jitter of up to a tenth.
+        stale_if_error: Seconds beyond its end in which an old listing is served if a new one fails.
+        stale_while_revalidate: Seconds beyond its end in which an old listing is served at once while a new one is
+            fetched. After an announced change callers wait for the new one.
         on_invalid: `quarantine` leaves broken tools out, with an event, instead of failing.
 
     Raises:
@@ -87,6 +94,8 @@ class MCPProvider:
         timeout: float | None = 30.0,
         call_timeout: float | None = None,
         ttl: float | None = None,
+        stale_if_error: float = 0.0,
+        stale_while_revalidate: float = 0.0,
         on_invalid: OnInvalid = "fail",
     ) -> None:
         if not id:
@@ -94,8 +103,8 @@ class MCPProvider:
         for name, value in (("timeout", timeout), ("call_timeout", call_timeout), ("objective", objective)):
             if value is not None and not value > 0:
                 raise ConfigError(f"MCPProvider {id!r}: {name}={value!r} must be a positive number of seconds")
-        if ttl is not None and ttl < 0:
-            raise ConfigError(f"MCPProvider {id!r}: ttl={ttl!r} must not be negative")
+        seconds = {"ttl": ttl, "stale_if_error": stale_if_error, "stale_while_revalidate": stale_while_revalidate}
+        check_not_negative(f"MCPProvider {id!r}", seconds)
         self.id = id
         self.kind = target.kind
         self.objective = objective
@@ -109,18 +118,21 @@ class MCPProvider:
         self._plan = Plan(
             id=id,
             target=target,
+            objective=objective,
             timeout=timeout,
             ttl=ttl,
+            stale_if_error=stale_if_error,
+            stale_while_revalidate=stale_while_revalidate,
             build=self._build,
             attributes={semconv.MCP_METHOD_NAME: "tools/list", **target.attributes},
             opened=self._opened,
             ended=self._ended,
         )
-        self._sites: WeakKeyDictionary[object, Site] = WeakKeyDictionary()
+        self._catalogs: WeakKeyDictionary[object, ServerCatalog] = WeakKeyDictionary()
         self._connections: set[Connection] = set()
         self._server_names: Mapping[str, str] = {}
         self._closed = False
-        reset_in_child(self, _sites=WeakKeyDictionary, _connections=set)
+        reset_in_child(self, _catalogs=WeakKeyDictionary, _connections=set)
 
     @classmethod
     def stdio(
@@ -203,7 +215,7 @@ class MCPProvider:
         Raises:
             DiscoveryError: the server could not be reached or did not list them.
         """
-        return await self._site().list_tools(ctx)
+        return await self._catalog().list_tools(ctx)
 
     def server_name(self, name: str) -> str:
         """Return the server's own name of a tool that it listed. Raises KeyError for others."""
@@ -229,14 +241,14 @@ class MCPProvider:
     ) -> None:
         await self.aclose()
 
-    def _site(self) -> Site:
+    def _catalog(self) -> ServerCatalog:
         if self._closed:
             raise DiscoveryError(self.id, _CLOSED)
         loop = current_token().native_token
-        site = self._sites.get(loop)
-        if site is None:
-            site = self._sites[loop] = Site(self._plan)
-        return site
+        catalog = self._catalogs.get(loop)
+        if catalog is None:
+            catalog = self._catalogs[loop] = ServerCatalog(self._plan)
+        return catalog
 
     def _opened(self, connection: Connection) -> None:
         if self._closed:
@@ -274,4 +286,4 @@ class MCPProvider:
         return await call(self.id, self._connection, name, arguments, ctx, exposed=exposed)
 
     async def _connection(self) -> Connection:
-        return await self._site().connection()
+        return await self._catalog().connection()

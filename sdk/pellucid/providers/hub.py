@@ -7,8 +7,8 @@ import random
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, TypeVar
 
 import anyio
@@ -23,10 +23,10 @@ from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError, DiscoveryBackoff, DiscoveryError, DiscoveryTimeout, InvalidCatalog
 from pellucid.events import ToolsCatalogStale
 from pellucid.failures import describe, error_type_of, retry_after_of
-from pellucid.providers.provider import OnInvalid, ToolHub
+from pellucid.providers.provider import HubCatalog, OnInvalid, ToolHub, Tools
 from pellucid.telemetry import DISCOVERY, boundary, current_scope
 from pellucid.tools.catalog import as_sequence, check_catalog
-from pellucid.tools.tool import Hub, Tool
+from pellucid.tools.tool import Hub
 
 FIRST_BACKOFF: Final = 0.5
 LONGEST_BACKOFF: Final = 30.0
@@ -34,14 +34,16 @@ JITTER: Final = 0.1
 """Entries live up to this share shorter than their time to live, so that they do not all end at once."""
 
 V = TypeVar("V")
-Tools: TypeAlias = tuple[Tool, ...]
-Fetch: TypeAlias = Flight[Tools]
+Fetch: TypeAlias = Flight[HubCatalog]
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
+    """A cached catalogue. Attributes: is_outdated: the hub announced that its tools have changed since."""
+
     tools: Tools
     expires: float
+    is_outdated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +98,7 @@ class DiscoveryProvider:
         if not id:
             raise ConfigError("DiscoveryProvider: id must not be empty; it names the hub in traces, metrics and alerts")
         seconds = {"ttl": ttl, "stale_if_error": stale_if_error, "stale_while_revalidate": stale_while_revalidate}
-        for name, value in {**seconds, "timeout": timeout or 0.0}.items():
-            if value < 0:
-                raise ConfigError(f"DiscoveryProvider {id!r}: {name}={value!r} must not be negative")
+        check_not_negative(f"DiscoveryProvider {id!r}", {**seconds, "timeout": timeout})
         if max_entries < 1:
             raise ConfigError(f"DiscoveryProvider {id!r}: max_entries={max_entries!r} must be at least 1")
         self.id = id
@@ -121,7 +121,7 @@ class DiscoveryProvider:
         self._flights: dict[Hashable, Fetch] = {}
         reset_in_child(self, _lock=threading.RLock, _flights=dict)
 
-    async def list_tools(self, ctx: DiscoveryContext) -> Sequence[Tool]:
+    async def list_tools(self, ctx: DiscoveryContext) -> Tools:
         """Return the cached catalogue, or wait for one.
 
         Raises:
@@ -137,26 +137,26 @@ class DiscoveryProvider:
                     ctx.report(cache="hit")
                     return entry.tools
                 failure = self._failures.get(key)
-                wait = failure.until - self._clock() if failure is not None else 0.0
+                refusal = self._refusal(key)
                 flight = self._flights.get(key)
                 if flight is not None and flight.is_orphaned:
                     flight.cancel(Abandoned())
                     flight = None
                 joined = flight is not None
-                revalidating = entry is not None and over < self._stale_while_revalidate
-                if flight is None and wait <= 0:
+                revalidating = entry is not None and not entry.is_outdated and over < self._stale_while_revalidate
+                if flight is None and refusal is None:
                     flight = self._flight(key, held=revalidating)
             if flight is not None and not joined:
                 flight.start(self._refresh(ctx, flight.span) if revalidating else self._fetch(ctx))
             if entry is not None and revalidating:
                 return self._stale(entry, over, ctx, failure.error if failure is not None else None)
             if flight is None:
-                assert failure is not None
-                return self._rescue(entry, over, ctx, failure.error, DiscoveryBackoff(self.id, wait, failure.error))
+                assert failure is not None and refusal is not None  # noqa: PT018  (both or neither)
+                return self._rescue(entry, over, ctx, failure.error, refusal)
             ctx.report(cache="joined" if joined else "miss", link=flight.span if joined else None)
             await flight.wait()
             if flight.error is None:
-                return flight.result
+                return flight.result.tools
             if not flight.abandoned:
                 return self._rescue(entry, over, ctx, flight.error, self._failed(flight.error))
             # The others left in the moment in which this caller came, or their event loop ended: it asks by itself.
@@ -170,6 +170,21 @@ class DiscoveryProvider:
                     table.clear()
                 else:
                     table.pop(key, None)
+
+    def _expire(self, key: Hashable, *, changed: bool = False) -> None:
+        """End the life of a catalogue now; later callers do not join a fetch under way, and its result is not kept.
+
+        Unlike `invalidate`, this keeps the catalogue for `stale_if_error` and, unless the hub `changed` its tools, for
+        `stale_while_revalidate`. The back-off continues.
+        """
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is not None:
+                expires = min(entry.expires, self._clock())
+                self._entries[key] = replace(entry, expires=expires, is_outdated=entry.is_outdated or changed)
+            flight = self._flights.pop(key, None)
+            if flight is not None:
+                flight.is_outdated = True
 
     async def aclose(self) -> None:
         """Cancel fetches under way, forget everything, and close the hub if it can be closed."""
@@ -190,24 +205,23 @@ class DiscoveryProvider:
         self._flights[key] = flight
         return flight
 
-    def _fetch(self, ctx: DiscoveryContext) -> Callable[[], Awaitable[Tools]]:
+    def _fetch(self, ctx: DiscoveryContext) -> Callable[[], Awaitable[HubCatalog]]:
         """Return a fetch for callers that wait for it; it belongs to the run of the first."""
         hubs = current_scope().instruments.hubs
 
-        async def fetch() -> Tools:
+        async def fetch() -> HubCatalog:
             with hubs.fetching(self.id):
-                tools = await race(self._ask, ctx)
+                catalog = await race(self._ask, ctx)
             hubs.succeeded(self.id)
-            return tools
+            return catalog
 
         return fetch
 
-    def _refresh(self, ctx: DiscoveryContext, span: SpanContext) -> Callable[[], Awaitable[Tools]]:
+    def _refresh(self, ctx: DiscoveryContext, span: SpanContext) -> Callable[[], Awaitable[HubCatalog]]:
         """Return a fetch in the background: it belongs to no run, and its trace is linked to what set it off."""
         scope = current_scope()
-        fetch = self._fetch(ctx)
 
-        async def refresh() -> Tools:
+        async def refresh() -> HubCatalog:
             token = otel_context.attach(otel_context.Context())
             try:
                 with boundary(
@@ -220,47 +234,68 @@ class DiscoveryProvider:
                     objective=self.objective,
                 ) as b:
                     b.link(span)
+                    fetch = self._fetch(ctx.reporting(ctx.report, b.attributes, ctx.timeout))
                     with anyio.move_on_after(self.timeout):
-                        tools = await fetch()
-                        b.note(tool_count=len(tools))
-                        return tools
+                        catalog = await fetch()
+                        b.note(tool_count=len(catalog.tools))
+                        return catalog
                     raise self._failed(OutOfTime())
             finally:
                 otel_context.detach(token)
 
         return refresh
 
-    async def _ask(self, ctx: DiscoveryContext) -> Tools:
+    async def _ask(self, ctx: DiscoveryContext) -> HubCatalog:
         answer: object = self._hub.fetch_catalog(ctx)
         if inspect.isawaitable(answer):
             answer = await answer
-        tools = tuple(as_sequence(self.id, answer))
-        check_catalog(self.id, tools, quarantine=self.on_invalid == "quarantine")
-        return tools
+        lifetime = self._ttl * (1 - JITTER * random.random())  # noqa: S311  (not for secrets)
+        if isinstance(answer, HubCatalog):
+            lifetime, answer = answer.lifetime, answer.tools
+        catalog = HubCatalog(tuple(as_sequence(self.id, answer)), lifetime)
+        check_catalog(self.id, catalog.tools, quarantine=self.on_invalid == "quarantine")
+        return catalog
 
     def _settle(self, key: Hashable, flight: Fetch) -> None:
-        """Keep what a fetch came to, unless it was invalidated meanwhile."""
+        """Keep the result of a fetch, unless it was invalidated or has expired meanwhile."""
         with self._lock:
-            if self._flights.get(key) is not flight:
+            is_current = self._flights.get(key) is flight
+            if is_current:
+                del self._flights[key]
+            elif not flight.is_outdated:
                 return
-            del self._flights[key]
             if flight.error is None:
                 self._failures.pop(key, None)
-                expires = self._clock() + self._ttl * (1 - JITTER * random.random())  # noqa: S311  (not for secrets)
-                _keep(self._entries, key, _Entry(flight.result, expires), self._max_entries)
+                if is_current:
+                    entry = _Entry(flight.result.tools, expires=self._clock() + flight.result.lifetime)
+                    _keep(self._entries, key, entry, self._max_entries)
             elif not flight.abandoned:
-                before = self._failures.get(key)
-                count = before.count + 1 if before else 1
-                until = self._clock() + backoff(count, flight.error)
-                _keep(self._failures, key, _Failure(flight.error, count, until), self._max_entries)
+                self._note_failure(key, flight.error)
+
+    def _note_failure(self, key: Hashable, error: BaseException) -> None:
+        """Start the back-off, or make it longer."""
+        with self._lock:
+            previous = self._failures.get(key)
+            count = previous.count + 1 if previous else 1
+            until = self._clock() + backoff(count, error)
+            _keep(self._failures, key, _Failure(error, count, until), self._max_entries)
+
+    def _refusal(self, key: Hashable) -> DiscoveryBackoff | None:
+        """Return the error to raise while the hub is left alone."""
+        failure = self._failures.get(key)
+        if failure is None or (wait := failure.until - self._clock()) <= 0:
+            return None
+        refusal = DiscoveryBackoff(self.id, wait, failure.error)
+        refusal.__cause__ = failure.error
+        return refusal
 
     def _rescue(
-        self, entry: _Entry | None, over: float, ctx: DiscoveryContext, cause: BaseException, failure: DiscoveryError
+        self, entry: _Entry | None, over: float, ctx: DiscoveryContext, error: BaseException, failure: DiscoveryError
     ) -> Tools:
         """Serve the old catalogue if `stale_if_error` allows it, or raise."""
         if entry is not None and over < self._stale_if_error:
-            return self._stale(entry, over, ctx, cause)
-        raise failure from cause
+            return self._stale(entry, over, ctx, error)
+        raise failure from failure.__cause__ or error
 
     def _stale(self, entry: _Entry, over: float, ctx: DiscoveryContext, error: BaseException | None) -> Tools:
         """Serve an old catalogue, and say so."""
@@ -293,6 +328,17 @@ def backoff(failures: int, last: BaseException | None = None) -> float:
     if seconds is None:
         seconds = FIRST_BACKOFF * 2.0 ** min(failures - 1, 64)  # 64: no float holds 2 ** 1024
     return min(seconds, LONGEST_BACKOFF)
+
+
+def check_not_negative(owner: str, options: Mapping[str, float | None]) -> None:
+    """Refuse negative numbers of seconds.
+
+    Raises:
+        ConfigError: an option is negative.
+    """
+    for name, value in options.items():
+        if value is not None and value < 0:
+            raise ConfigError(f"{owner}: {name}={value!r} must not be negative")
 
 
 def _tenant(ctx: DiscoveryContext) -> Hashable:

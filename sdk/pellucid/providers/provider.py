@@ -11,6 +11,7 @@ from pellucid.errors import ConfigError
 from pellucid.tools.tool import Tool, ToolSource
 
 Listing: TypeAlias = Sequence[Tool] | Awaitable[Sequence[Tool]]
+Tools: TypeAlias = tuple[Tool, ...]
 OnInvalid: TypeAlias = Literal["fail", "quarantine"]
 
 
@@ -42,10 +43,18 @@ class ToolProvider(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class HubCatalog:
+    """Tools of a hub that says for how many seconds they are good; otherwise `ttl` says so."""
+
+    tools: Tools
+    lifetime: float
+
+
 class ToolHub(Protocol):
     """A remote catalogue, as `DiscoveryProvider` asks it."""
 
-    async def fetch_catalog(self, ctx: DiscoveryContext) -> Sequence[Tool]:
+    async def fetch_catalog(self, ctx: DiscoveryContext) -> Sequence[Tool] | HubCatalog:
         """Make a round trip and return the tools."""
         ...
 

@@ -1,0 +1,105 @@
+"""The cached tools of an MCP server, and the connection that listings and tool calls share."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import partial
+from typing import Final
+
+from opentelemetry import trace
+
+from pellucid import semconv
+from pellucid.concurrency.single_flight import Flight
+from pellucid.errors import DiscoveryError
+from pellucid.mcp.connection import Connection
+from pellucid.mcp.listing import Plan, ServerListing, cause_of, failure_of, with_details
+from pellucid.providers.hub import DiscoveryProvider
+
+_KEY: Final = "tools"
+"""The only key: a server does not know who asks."""
+
+
+class ServerCatalog(DiscoveryProvider):
+    """Lists the tools of a server within one event loop, and connects to it once at a time, whatever number ask.
+
+    A server that failed is left alone by listings and by connecting for a tool call alike.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(
+            ServerListing(plan, self._connect, lambda: self._usable is not None),
+            id=plan.id,
+            ttl=plan.ttl or 0.0,
+            key=lambda _ctx: _KEY,
+            objective=plan.objective,
+            timeout=plan.timeout,
+            stale_if_error=plan.stale_if_error,
+            stale_while_revalidate=plan.stale_while_revalidate,
+            max_entries=1,
+            on_invalid="quarantine",  # `plan.build` has refused a broken list already, unless that is wanted
+        )
+        self.kind = plan.target.kind
+        self._plan = plan
+        self._connection: Connection | None = None
+        self._connecting: Flight[Connection] | None = None
+
+    async def connection(self) -> Connection:
+        """Return the connection, or wait for a new one.
+
+        Raises:
+            DiscoveryError: the server cannot be reached, or is left alone because it failed a moment ago.
+        """
+        if self._usable is None and self._connecting is None and (refusal := self._refusal(_KEY)) is not None:
+            raise refusal
+        return await self._connect()
+
+    @property
+    def _usable(self) -> Connection | None:
+        return self._connection if self._connection is not None and self._connection.usable else None
+
+    async def _connect(self) -> Connection:
+        if (connection := self._usable) is not None:
+            return connection
+        flight = self._connecting
+        if flight is None:
+            span = trace.get_current_span().get_span_context()
+            flight = Flight(span=span, timeout=self.timeout, held=False, settled=self._connected)
+            self._connecting = flight
+            flight.start(self._open)
+        await flight.wait()
+        if flight.error is not None:
+            raise self._failed(flight.error)
+        return flight.result
+
+    async def _open(self) -> Connection:
+        connection = Connection(self._plan.target, expire=partial(self._expire, _KEY), ended=self._plan.ended)
+        self._plan.opened(connection)
+        try:
+            await connection.open()
+        except Exception as error:
+            failure = DiscoveryError(self.id, f"cannot connect to the MCP server: {connection.explain(error)}")
+            raise with_details(failure, error) from error
+        return connection
+
+    def _connected(self, flight: Flight[Connection]) -> None:
+        self._connecting = None
+        if flight.error is None:
+            was_failing = self._connection is not None and self._connection.is_failing
+            self._connection = flight.result
+            if not was_failing:  # else only a listing shows that a new connection helped
+                self._failures.pop(_KEY, None)
+        elif not flight.abandoned:
+            super()._note_failure(_KEY, flight.error)
+
+    def _note_failure(self, key: Hashable, error: BaseException) -> None:
+        """Start the back-off after a failed listing, unless it failed to connect, which was counted by `_connected`."""
+        cause, previous = cause_of(error), self._failures.get(key)
+        if previous is None or cause_of(previous.error) is not cause:
+            super()._note_failure(key, error)
+        if isinstance(cause, TimeoutError) and self._connection is not None:
+            self._connection.retire(semconv.TIMEOUT)  # it may be half dead; requests under way continue
+
+    def _failed(self, error: BaseException) -> DiscoveryError:
+        failure = failure_of(self._plan, error)
+        failure.__cause__ = cause_of(error)
+        return failure
