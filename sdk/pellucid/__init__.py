@@ -1,5 +1,7 @@
 """See through your agents: every discovery, compose, LLM call and dispatch is one OpenTelemetry span."""
 
+from typing import TYPE_CHECKING, TypeAlias
+
 from pellucid.agent import Agent
 from pellucid.approvals import ApprovalRequest, Claims, Decision, FileClaims, MemoryClaims
 from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits, ToolContext, propagate
@@ -50,6 +52,7 @@ from pellucid.models import (
     PriceTable,
     Settings,
 )
+from pellucid.module_names import module_getattr
 from pellucid.reliability import (
     CircuitBreaker,
     Reliability,
@@ -65,7 +68,7 @@ from pellucid.reliability import (
 )
 from pellucid.run import RunResult
 from pellucid.stream import RunStream
-from pellucid.telemetry import DEFAULT_REDACTORS, CapturePolicy, Redactor, Telemetry
+from pellucid.telemetry import DEFAULT_REDACTORS, CapturePolicy, Redactor, TelemetryOptions
 from pellucid.tools import (
     Builtin,
     DiscoveryProvider,
@@ -151,7 +154,7 @@ __all__ = [
     "Settings",
     "Situation",
     "Skill",
-    "Telemetry",
+    "TelemetryOptions",
     "TextPart",
     "Tool",
     "ToolCall",
@@ -184,3 +187,8 @@ __all__ = [
     "static_tools",
     "tool",
 ]
+
+if TYPE_CHECKING:
+    Telemetry: TypeAlias = TelemetryOptions
+else:
+    __getattr__ = module_getattr(__name__, deprecated={"Telemetry": (__name__, "TelemetryOptions")})

@@ -84,6 +84,11 @@ class PellucidError(Exception):
 class ConfigError(PellucidError, ValueError):
     """An option has a value that cannot work."""
 
+    @classmethod
+    def empty(cls, owner: str, name: str, remedy: str) -> ConfigError:
+        """Return the error of an option that must not be empty."""
+        return cls(f"{owner}: {name} must not be empty; {remedy}")
+
 
 class RunCancelled(PellucidError):
     """The run was cancelled through its `CancelToken`. Attributes: reason: what `cancel()` was given."""

@@ -16,15 +16,8 @@ from pellucid.background import OutOfTime, race
 from pellucid.errors import ConfigError, ModelError, ModelTimeout, contained, describe, error_kind_of, error_type_of
 from pellucid.messages import Message, Part, ReasoningPart, TextPart, ToolCall, Usage
 from pellucid.model_stream import Chunks, read_stream
-from pellucid.models import (
-    Model,
-    ModelDelta,
-    ModelRequest,
-    ModelResponse,
-    candidates,
-    falls_back,
-    told,
-)
+from pellucid.models import Model, ModelDelta, ModelRequest, ModelResponse
+from pellucid.models.fallback import candidates, falls_back, told
 from pellucid.output import prompted
 from pellucid.reliability import Decision, Gate, Reliability, Situation, Subject
 from pellucid.run import Run

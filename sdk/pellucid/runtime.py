@@ -23,7 +23,8 @@ from pellucid.errors import OutputError, PolicyHalt, RunCancelled, RunTimeout, T
 from pellucid.events import OutputRejected
 from pellucid.inference import infer
 from pellucid.messages import Message, ToolCall, ToolResult, id_of
-from pellucid.models import ModelResponse, candidates
+from pellucid.models import ModelResponse
+from pellucid.models.fallback import candidates
 from pellucid.output import Mismatch, repair, said
 from pellucid.pausing import AWAITING_APPROVAL, in_order, pause, take_up, withdraw
 from pellucid.results import with_note

@@ -9,7 +9,7 @@ from typing import Final, get_args
 
 from pellucid.errors import ConfigError, ErrorKind, ModelError, describe, error_kind_of
 from pellucid.models.base import Model, ModelRequest, ModelResponse, StreamItem, closable, require_model
-from pellucid.models.resolve import resolve
+from pellucid.models.names import resolve
 
 FALL_BACK_ON: Final[frozenset[ErrorKind]] = frozenset(
     {"auth", "circuit_open", "invalid_response", "rate_limited", "timeout", "unavailable", "unknown"}

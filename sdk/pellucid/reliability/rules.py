@@ -182,4 +182,4 @@ class Rule:
         if not isinstance(self.then, Decision):
             raise ConfigError(f"Rule {self.kind!r}: then={self.then!r} is no decision; call it, as in then=retry()")
         if not self.kind:
-            raise ConfigError("Rule: kind must not be empty; it names the rule in events and metrics")
+            raise ConfigError.empty("Rule", "kind", "it names the rule in events and metrics")

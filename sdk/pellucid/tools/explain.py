@@ -12,7 +12,7 @@ from opentelemetry.trace import NoOpTracerProvider
 
 from pellucid.context import DiscoveryContext
 from pellucid.errors import DiscoveryError, ToolNameCollision, describe
-from pellucid.telemetry import Scope, Telemetry, enter_scope, leave_scope
+from pellucid.telemetry import Scope, TelemetryOptions, enter_scope, leave_scope
 from pellucid.tools.catalog import Catalog, Catalogs, ProviderCatalog
 from pellucid.tools.collisions import Binding, Shadowed
 from pellucid.tools.combined import Combined
@@ -27,7 +27,7 @@ from pellucid.tools.skills import SkillProvider, tools_of
 from pellucid.tools.tool import Tool
 from pellucid.tools.wrappers import GatedTools, SkillScopedTools
 
-_NOWHERE: Final = Telemetry(
+_NOWHERE: Final = TelemetryOptions(
     tracer_provider=NoOpTracerProvider(), meter_provider=NoOpMeterProvider(), log_sinks=(), listeners=()
 )
 _OFFERED_WITH: Final[Mapping[str, str]] = {

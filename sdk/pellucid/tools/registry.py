@@ -70,7 +70,7 @@ class ToolRegistry:
         registry_mode: RegistryMode = "full",
     ) -> None:
         if not id:
-            raise ConfigError("ToolRegistry: id must not be empty; it names the registry in traces and metrics")
+            raise ConfigError.empty("ToolRegistry", "id", "it names the registry in traces and metrics")
         check_policy(f"ToolRegistry {id!r}", collisions)
         check_mode(f"ToolRegistry {id!r}", registry_mode)
         self.id = id

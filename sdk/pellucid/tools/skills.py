@@ -55,7 +55,7 @@ class Skill:
     def __post_init__(self) -> None:
         for name in ("id", "description", "body"):
             if not getattr(self, name).strip():
-                raise ConfigError(f"Skill {self.id!r}: {name} must not be empty; the model reads it")
+                raise ConfigError.empty(f"Skill {self.id!r}", name, "the model reads it")
         object.__setattr__(self, "tools", tuple(item if isinstance(item, Tool) else tool(item) for item in self.tools))
         names = [item.name for item in tools_of(self)]
         if twice := {name for name in names if names.count(name) > 1}:

@@ -60,7 +60,7 @@ def skill_scoped_tools(skill_id: str, tools: Iterable[Tool]) -> ToolProvider:
         ConfigError: `skill_id` is empty.
     """
     if not skill_id.strip():
-        raise ConfigError("skill_scoped_tools: skill_id must not be empty; give the id of the skill")
+        raise ConfigError.empty("skill_scoped_tools", "skill_id", "give the id of the skill")
     return SkillScopedTools(skill_id, tuple(tools))
 
 
