@@ -72,6 +72,7 @@ from pellucid.telemetry import DEFAULT_REDACTORS, CapturePolicy, Redactor, Telem
 from pellucid.tools import (
     Builtin,
     DiscoveryProvider,
+    ExplainContext,
     Explanation,
     Hub,
     Mcp,
@@ -114,6 +115,7 @@ __all__ = [
     "DiscoveryProvider",
     "DiscoveryTimeout",
     "ErrorKind",
+    "ExplainContext",
     "Explanation",
     "FallbackModel",
     "FileClaims",

@@ -6,7 +6,7 @@ from pellucid.tools.discovery_cache import DiscoveryProvider
 from pellucid.tools.explain import Explanation
 from pellucid.tools.listing import Lister
 from pellucid.tools.policy import PermissionRequest, Policy, Verdict
-from pellucid.tools.provider import ToolHub, ToolProvider
+from pellucid.tools.provider import ExplainContext, ToolHub, ToolProvider
 from pellucid.tools.registry import ToolRegistry
 from pellucid.tools.skills import Skill
 from pellucid.tools.tool import Builtin, Hub, Mcp, Tool, ToolSource, tool
@@ -15,6 +15,7 @@ from pellucid.tools.wrappers import gated_tools, skill_scoped_tools, static_tool
 __all__ = [
     "Builtin",
     "DiscoveryProvider",
+    "ExplainContext",
     "Explanation",
     "Hub",
     "Lister",

@@ -16,8 +16,9 @@ from pellucid.errors import ConfigError, ToolNameCollision
 from pellucid.forks import reset_in_child
 from pellucid.telemetry import Scope, current_scope
 from pellucid.tools.catalog import RegistryMode, check_mode
-from pellucid.tools.collisions import Binding, Collisions, Shadowed, check_policy, resolve, tell_shadowed
+from pellucid.tools.collisions import Binding, Collisions, Shadowed, check_policy, reasons_of, resolve, tell_shadowed
 from pellucid.tools.names import RESERVED, fit, problem_of
+from pellucid.tools.provider import ExplainContext
 from pellucid.tools.tool import Mcp, Tool, ToolSource, tool
 from pellucid.types import JSONObject
 
@@ -169,6 +170,11 @@ class ToolRegistry:
         if now.shadowed:
             self._tell(current_scope(), now.shadowed)
         return now.listed
+
+    def explain(self, ctx: ExplainContext) -> None:
+        """Say which source has the name, if several do."""
+        for reason in reasons_of(ctx.tool_name, self.shadowed, f"the policy of {self.id!r}"):
+            ctx.add(reason, is_known=False)
 
     def _tell(self, scope: Scope, shadowed: tuple[Shadowed, ...]) -> None:
         """Emit events of collisions, to each run once for each change."""

@@ -17,8 +17,9 @@ from pellucid.errors import ConfigError, ToolError
 from pellucid.messages import Message, ToolCall, ToolResult
 from pellucid.text import close_to
 from pellucid.tools.names import LOAD_SKILL
-from pellucid.tools.provider import Listing
+from pellucid.tools.provider import ExplainContext, Listing
 from pellucid.tools.tool import MetaTool, Tool, tool
+from pellucid.tools.wrappers import explain_inactive
 from pellucid.types import JSONObject
 
 SKILLS: Final = "skills"
@@ -95,6 +96,11 @@ class SkillProvider:
         """Return what is offered while these skills are active."""
         active = [self.skills[skill_id] for skill_id in ctx.active_skill_ids if skill_id in self.skills]
         return [self._loader, *dict.fromkeys(item for skill in active for item in tools_of(skill))]
+
+    def explain(self, ctx: ExplainContext) -> None:
+        """Name the skills that bring the tool."""
+        for skill in self.skills.values():
+            explain_inactive(ctx, self.id, skill.id, tools_of(skill))
 
 
 def tools_of(skill: Skill) -> Sequence[Tool]:
