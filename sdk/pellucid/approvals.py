@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +12,8 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 import anyio.to_thread
 
+from pellucid.bounded_map import BoundedMap
 from pellucid.errors import AlreadyResumed, CheckpointError, ConfigError
-from pellucid.forks import reset_in_child
 from pellucid.types import JSONObject
 
 Outcome: TypeAlias = Literal["approved", "denied", "expired"]
@@ -180,19 +178,12 @@ class MemoryClaims:
     """Claims within this process; it remembers the latest 100,000."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        reset_in_child(self, _lock=threading.Lock)
-        self._taken: OrderedDict[str, None] = OrderedDict()
+        self._taken: BoundedMap[str, object] = BoundedMap(REMEMBERED, by_use=False)
 
     async def claim(self, checkpoint_id: str) -> bool:
         """Take a checkpoint; return whether it was free."""
-        with self._lock:
-            if checkpoint_id in self._taken:
-                return False
-            self._taken[checkpoint_id] = None
-            if len(self._taken) > REMEMBERED:
-                self._taken.popitem(last=False)
-            return True
+        claim = object()
+        return self._taken.setdefault(checkpoint_id, claim) is claim
 
 
 class FileClaims:

@@ -289,5 +289,5 @@ class Catalogs:
         made = self._made.get(key)
         if made is None:
             made = Catalog(parts=tuple(parts), collisions=self._collisions, is_lazy=self._is_lazy)
-            self._made.keep(key, made, sum(len(part.tools) for part in parts))
+            self._made.put(key, made, sum(len(part.tools) for part in parts))
         return made

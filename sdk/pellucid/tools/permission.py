@@ -126,7 +126,7 @@ class Permissions:
                 whole=catalog,
                 denied=denied,
             )
-            self._made.keep(key, made, len(catalog.bindings))
+            self._made.put(key, made, len(catalog.bindings))
         return made
 
 

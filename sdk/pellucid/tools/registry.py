@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, Final
 
 from opentelemetry import trace
 
+from pellucid.bounded_map import BoundedMap
 from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError, ToolNameCollision
 from pellucid.forks import reset_in_child
@@ -82,7 +82,7 @@ class ToolRegistry:
         self._bindings: tuple[Binding, ...] = ()
         self._taken: dict[Hashable, Binding] = {}
         self._snapshot: _Snapshot | None = None
-        self._told: OrderedDict[str, object] = OrderedDict()
+        self._told: BoundedMap[str, tuple[Shadowed, ...]] = BoundedMap(REMEMBERED)
         self._change((), [self._binding(each) for each in tools])
 
     def __repr__(self) -> str:
@@ -178,13 +178,7 @@ class ToolRegistry:
 
     def _tell(self, scope: Scope, shadowed: tuple[Shadowed, ...]) -> None:
         """Emit events of collisions, to each run once for each change."""
-        with self._lock:
-            is_told = bool(scope.run_id) and self._told.get(scope.run_id) is shadowed
-            self._told[scope.run_id] = shadowed
-            self._told.move_to_end(scope.run_id)
-            if len(self._told) > REMEMBERED:
-                self._told.popitem(last=False)
-        if not is_told:
+        if self._told.put(scope.run_id, shadowed) is not shadowed or not scope.run_id:
             tell_shadowed(scope, trace.get_current_span().get_span_context(), shadowed)
 
     def _binding(self, item: Tool | Callable[..., Any], source: ToolSource | None = None) -> Binding:
