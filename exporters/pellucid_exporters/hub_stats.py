@@ -51,7 +51,11 @@ class HubStats:
 
 @dataclass(slots=True)
 class _Hub:
-    """Attributes: number: place in the order in which hubs were first asked."""
+    """Numbers of one hub.
+
+    Attributes:
+        number: Place in the order in which hubs were first asked.
+    """
 
     number: int
     durations: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_DURATIONS))

@@ -53,6 +53,7 @@ from pellucid.models import (
     Settings,
 )
 from pellucid.module_names import module_getattr
+from pellucid.options import AgentOptions, ResumeOptions, RunOptions
 from pellucid.reliability import (
     CircuitBreaker,
     Reliability,
@@ -97,6 +98,7 @@ from pellucid.version import __version__
 __all__ = [
     "DEFAULT_REDACTORS",
     "Agent",
+    "AgentOptions",
     "AlreadyResumed",
     "ApprovalRequest",
     "BlobPart",
@@ -146,8 +148,10 @@ __all__ = [
     "Redactor",
     "Reliability",
     "ReliabilityFailFast",
+    "ResumeOptions",
     "Rule",
     "RunCancelled",
+    "RunOptions",
     "RunResult",
     "RunStream",
     "RunTimeout",

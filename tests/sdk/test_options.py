@@ -6,8 +6,7 @@ from typing import Any, Literal, assert_type
 
 import pytest
 
-from pellucid import Agent, Identity, RunResult
-from pellucid.options import AgentOptions, ResumeOptions, RunOptions
+from pellucid import Agent, AgentOptions, Identity, ResumeOptions, RunOptions, RunResult
 from pellucid.testing import ScriptedModel
 
 pytestmark = pytest.mark.usefixtures("quiet_opentelemetry")

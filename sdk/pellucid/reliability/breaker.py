@@ -49,7 +49,11 @@ class CircuitBreaker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """The circuit is open. Attributes: retry_after: seconds until somebody may try."""
+    """The circuit is open.
+
+    Attributes:
+        retry_after: Seconds until somebody may try.
+    """
 
     retry_after: float
 
@@ -70,7 +74,11 @@ class Permit:
 
 
 class Circuit:
-    """The state of one breaker; safe from any thread and event loop. Attributes: state: what it is now."""
+    """The state of one breaker; safe from any thread and event loop.
+
+    Attributes:
+        state: What it is now.
+    """
 
     def __init__(self, options: CircuitBreaker, clock: Callable[[], float]) -> None:
         self.state: State = "closed"

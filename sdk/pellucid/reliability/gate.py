@@ -72,7 +72,11 @@ _CIRCUIT: Final[dict[State, type[Event]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What is called: one of these. Attributes: apart: tells two of one name apart, for their breakers."""
+    """What is called: one of these.
+
+    Attributes:
+        apart: Tells two of one name apart, for their breakers.
+    """
 
     operation: Operation
     provider_id: str | None = None

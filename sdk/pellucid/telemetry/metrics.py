@@ -132,7 +132,8 @@ def _table() -> BoundedMap[str, Any]:
 class Instruments:
     """Every instrument of `semconv.METRICS`; histograms and counters by their name in `by_name`.
 
-    Attributes: counts_usage: the newest conventions are asked for, which count tokens instead of distributing them.
+    Attributes:
+        counts_usage: The newest conventions are asked for, which count tokens instead of distributing them.
     """
 
     __slots__ = ("by_name", "counts_usage", "hubs")

@@ -130,7 +130,11 @@ async def _meta(agent: str, name: str, catalog: Catalog, policy: _Policy) -> Bin
 
 
 class _Policy:
-    """Asks the policy, if there is one. Attributes: reasons: gets what it says."""
+    """Asks the policy, if there is one.
+
+    Attributes:
+        reasons: Gets what it says.
+    """
 
     def __init__(self, agent: str, permissions: Permissions | None, ctx: DiscoveryContext, reasons: list[str]) -> None:
         self.reasons = reasons
