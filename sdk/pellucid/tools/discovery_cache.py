@@ -6,10 +6,9 @@ import inspect
 import random
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias
 
 import anyio
 from opentelemetry import context as otel_context
@@ -17,6 +16,7 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanContext
 
 from pellucid.background import OutOfTime, race
+from pellucid.bounded_map import BoundedMap
 from pellucid.context import DiscoveryContext
 from pellucid.errors import (
     ConfigError,
@@ -41,7 +41,6 @@ LONGEST_BACKOFF: Final = 30.0
 JITTER: Final = 0.1
 """Entries live up to this share shorter than their time to live, so that they do not all end at once."""
 
-V = TypeVar("V")
 Tools: TypeAlias = tuple[Tool, ...]
 Fetch: TypeAlias = Flight[Tools]
 
@@ -121,11 +120,10 @@ class DiscoveryProvider:
         self.timeout = timeout
         self._stale_if_error = stale_if_error
         self._stale_while_revalidate = stale_while_revalidate
-        self._max_entries = max_entries
         self._clock = clock
         self._lock = threading.RLock()  # what a garbage collection in here ends may lead here again
-        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
-        self._failures: OrderedDict[Hashable, _Failure] = OrderedDict()
+        self._entries: BoundedMap[Hashable, _Entry] = BoundedMap(max_entries)
+        self._failures: BoundedMap[Hashable, _Failure] = BoundedMap(max_entries)
         self._flights: dict[Hashable, Fetch] = {}
         reset_in_child(self, _lock=threading.RLock, _flights=dict)
 
@@ -141,7 +139,6 @@ class DiscoveryProvider:
                 entry = self._entries.get(key)
                 over = float("inf") if entry is None else self._clock() - entry.expires
                 if entry is not None and over < 0:
-                    self._entries.move_to_end(key)
                     ctx.report(cache="hit")
                     return entry.tools
                 failure = self._failures.get(key)
@@ -172,12 +169,14 @@ class DiscoveryProvider:
     def invalidate(self, key: Hashable | None = None) -> None:
         """Forget the catalogue of one key, or all of them; a fetch under way is not used for later callers."""
         with self._lock:
-            tables: tuple[dict[Hashable, object], ...] = (self._entries, self._failures, self._flights)  # type: ignore[assignment]
-            for table in tables:
-                if key is None:
-                    table.clear()
-                else:
-                    table.pop(key, None)
+            if key is None:
+                self._entries.clear()
+                self._failures.clear()
+                self._flights.clear()
+            else:
+                self._entries.pop(key)
+                self._failures.pop(key)
+                self._flights.pop(key, None)
 
     async def aclose(self) -> None:
         """Cancel fetches under way, forget everything, and close the hub if it can be closed."""
@@ -253,14 +252,14 @@ class DiscoveryProvider:
                 return
             del self._flights[key]
             if flight.error is None:
-                self._failures.pop(key, None)
+                self._failures.pop(key)
                 expires = self._clock() + self._ttl * (1 - JITTER * random.random())  # noqa: S311  (not for secrets)
-                _keep(self._entries, key, _Entry(flight.result, expires), self._max_entries)
+                self._entries.put(key, _Entry(flight.result, expires))
             elif not flight.abandoned:
                 before = self._failures.get(key)
                 count = before.count + 1 if before else 1
                 until = self._clock() + backoff(count, flight.error)
-                _keep(self._failures, key, _Failure(flight.error, count, until), self._max_entries)
+                self._failures.put(key, _Failure(flight.error, count, until))
 
     def _rescue(
         self, entry: _Entry | None, over: float, ctx: DiscoveryContext, cause: BaseException, failure: DiscoveryError
@@ -305,10 +304,3 @@ def backoff(failures: int, last: BaseException | None = None) -> float:
 
 def _tenant(ctx: DiscoveryContext) -> Hashable:
     return ctx.identity.tenant if ctx.identity is not None else None
-
-
-def _keep(table: OrderedDict[Hashable, V], key: Hashable, value: V, most: int) -> None:
-    table[key] = value
-    table.move_to_end(key)
-    if len(table) > most:
-        table.popitem(last=False)
