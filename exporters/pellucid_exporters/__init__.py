@@ -6,8 +6,9 @@ installed it, and must not drag in exporters that the session never asks for.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pellucid.module_names import load_from, module_getattr
 
 if TYPE_CHECKING:
     from pellucid_exporters.console import Console
@@ -43,8 +44,7 @@ _HOMES = {
     "configure": "pipeline",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+if not TYPE_CHECKING:
+    __getattr__ = module_getattr(
+        __name__, lazy=load_from({name: f"{__name__}.{home}" for name, home in _HOMES.items()})
+    )

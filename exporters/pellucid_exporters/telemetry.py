@@ -35,7 +35,11 @@ class Renewable(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Parts:
-    """What hangs behind the providers. Attributes: renewable: in the order in which a forked child renews them."""
+    """What hangs behind the providers.
+
+    Attributes:
+        renewable: In the order in which a forked child renews them.
+    """
 
     endpoint: MetricsEndpoint | None = None
     file: FileProcessor | None = None

@@ -1,5 +1,7 @@
 """See through your agents: every discovery, compose, LLM call and dispatch is one OpenTelemetry span."""
 
+from typing import TYPE_CHECKING, TypeAlias
+
 from pellucid.agent import Agent
 from pellucid.approvals.claims import Claims, FileClaims, MemoryClaims
 from pellucid.approvals.decisions import ApprovalRequest, Decision
@@ -53,9 +55,12 @@ from pellucid.models import (
     PriceTable,
     Settings,
 )
+from pellucid.module_names import module_getattr
 from pellucid.offer import Explanation, PermissionRequest, Policy, Verdict
+from pellucid.options import AgentOptions, ResumeOptions, RunOptions
 from pellucid.providers import (
     DiscoveryProvider,
+    ExplainContext,
     Skill,
     ToolHub,
     ToolProvider,
@@ -80,13 +85,14 @@ from pellucid.reliability import (
 )
 from pellucid.run.outcomes import RunResult
 from pellucid.run.stream import RunStream
-from pellucid.telemetry import DEFAULT_REDACTORS, CapturePolicy, Redactor, Telemetry
+from pellucid.telemetry import DEFAULT_REDACTORS, CapturePolicy, Redactor, TelemetryOptions
 from pellucid.tools import Builtin, Hub, Mcp, Tool, ToolSource, tool
 from pellucid.version import __version__
 
 __all__ = [
     "DEFAULT_REDACTORS",
     "Agent",
+    "AgentOptions",
     "AlreadyResumed",
     "ApprovalRequest",
     "BlobPart",
@@ -105,6 +111,7 @@ __all__ = [
     "DiscoveryProvider",
     "DiscoveryTimeout",
     "ErrorKind",
+    "ExplainContext",
     "Explanation",
     "FallbackModel",
     "FileClaims",
@@ -135,8 +142,10 @@ __all__ = [
     "Redactor",
     "Reliability",
     "ReliabilityFailFast",
+    "ResumeOptions",
     "Rule",
     "RunCancelled",
+    "RunOptions",
     "RunResult",
     "RunStream",
     "RunTimeout",
@@ -145,7 +154,7 @@ __all__ = [
     "Settings",
     "Situation",
     "Skill",
-    "Telemetry",
+    "TelemetryOptions",
     "TextPart",
     "Tool",
     "ToolCall",
@@ -178,3 +187,8 @@ __all__ = [
     "static_tools",
     "tool",
 ]
+
+if TYPE_CHECKING:
+    Telemetry: TypeAlias = TelemetryOptions
+else:
+    __getattr__ = module_getattr(__name__, deprecated={"Telemetry": (__name__, "TelemetryOptions")})

@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import Any, Generic, overload
+from typing import Any, Generic, Unpack, overload
 
 from typing_extensions import TypeForm
 
-from pellucid.approvals.claims import Claims
-from pellucid.approvals.decisions import Decision
 from pellucid.concurrency.sync import run_in_portal
-from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits, ToolContext
+from pellucid.context import DiscoveryContext, Identity, Limits, ToolContext
 from pellucid.errors import ConfigError
 from pellucid.messages import Message
-from pellucid.models import Model, Prices, PublishedPrices, Settings, candidates, load_prices, require_model, resolve
+from pellucid.models import Model, Prices, PublishedPrices, Settings
+from pellucid.models.base import require_model
+from pellucid.models.fallback import candidates
+from pellucid.models.names import resolve
+from pellucid.models.prices import load_prices
 from pellucid.offer.explain import Explanation, explain
 from pellucid.offer.permission import Permissions
-from pellucid.offer.policy import Policy
-from pellucid.providers import Lister, ToolProvider, static_tools
-from pellucid.providers.skills import Skill, SkillProvider
-from pellucid.reliability import Reliability
+from pellucid.options import AgentOptions, CallerOptions, ResumeOptions, RunOptions, check_options
+from pellucid.providers import Lister, static_tools
+from pellucid.providers.skills import SkillProvider
 from pellucid.run.compose import digest_of_parameters
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
@@ -33,8 +34,8 @@ from pellucid.run.subagent import agent_tool
 from pellucid.run.warm_up import warm_up
 from pellucid.telemetry import Listener, Listeners, Pipeline
 from pellucid.tools import Tool, tool
-from pellucid.tools.catalog import Catalogs, RegistryMode, check_mode
-from pellucid.tools.collisions import Collisions, check_policy
+from pellucid.tools.catalog import Catalogs, check_mode
+from pellucid.tools.collisions import check_policy
 from pellucid.types import JSONObject
 
 
@@ -48,26 +49,11 @@ class Agent(Generic[OutputT]):
 
     Args:
         name: Value of `gen_ai.agent.name`.
-        model: What answers; a name such as `openai:gpt-6-sol` is resolved.
-        instructions: System text.
         output: Type of the answers, if they are not text: anything that pydantic can validate. An answer that does not
-            fit is sent back once with what is wrong.
-        settings: Request parameters of every model call, such as `{"temperature": 0.2, "max_tokens": 4096}`.
-        tools: Tools, or functions to make tools of; they are listed by a provider called `static`.
-        providers: What else lists tools; asked once per iteration, in this order, all at the same time.
-        skills: Instructions and tools that the model loads when it needs them.
-        limits: Bounds of each run.
-        policy: Decides which tools the model is offered, and which calls it may make.
-        telemetry: Where telemetry goes. What it leaves open comes from `configure()`, else from OpenTelemetry's global
-            providers.
-        description: Value of `gen_ai.agent.description`.
-        reliability: What to do when discovery, a model or a tool fails; without it nothing is tried again.
-        prices: Says what model calls cost; the vendors' published prices if not given.
-        collisions: What happens when two providers offer tools of one name: `error` fails the run, `first` and `last`
-            say which provider's is taken, `prefix` offers the later one as `<provider id>__<name>`.
-        registry_mode: `full` offers all tools to the model. `lazy` offers `tool_search` in their place, with which it
-            finds and activates them.
-        pin: Keep back a tool that has changed under its name since the model was given it, or its call was approved.
+            fit is sent back once, with the problem.
+        **options: `model` (required), `instructions`, `settings`, `tools`, `providers`, `skills`, `limits`, `policy`,
+            `telemetry`, `description`, `prices`, `reliability`, `collisions`, `registry_mode` and `pin`; described in
+            `AgentOptions`.
 
     Raises:
         ConfigError: something of this cannot work.
@@ -75,117 +61,17 @@ class Agent(Generic[OutputT]):
     """
 
     @overload
-    def __init__(
-        self,
-        name: str,
-        *,
-        model: Model | str,
-        instructions: str | None = None,
-        output: type[OutputT] | None = None,
-        settings: Settings | None = None,
-        tools: Sequence[Tool | Callable[..., Any]] = (),
-        providers: Sequence[ToolProvider] = (),
-        skills: Sequence[Skill] = (),
-        limits: Limits | None = None,
-        policy: Policy | None = None,
-        telemetry: Pipeline | None = None,
-        description: str | None = None,
-        prices: Prices | None = None,
-        reliability: Reliability | None = None,
-        collisions: Collisions = "error",
-        registry_mode: RegistryMode = "full",
-        pin: bool = False,
-    ) -> None: ...
+    def __init__(self, name: str, *, output: type[OutputT] | None = None, **options: Unpack[AgentOptions]) -> None: ...
 
     @overload  # to type checkers a union, a Literal or an Annotated is no type[...]
-    def __init__(
-        self,
-        name: str,
-        *,
-        model: Model | str,
-        instructions: str | None = None,
-        output: TypeForm[OutputT],
-        settings: Settings | None = None,
-        tools: Sequence[Tool | Callable[..., Any]] = (),
-        providers: Sequence[ToolProvider] = (),
-        skills: Sequence[Skill] = (),
-        limits: Limits | None = None,
-        policy: Policy | None = None,
-        telemetry: Pipeline | None = None,
-        description: str | None = None,
-        prices: Prices | None = None,
-        reliability: Reliability | None = None,
-        collisions: Collisions = "error",
-        registry_mode: RegistryMode = "full",
-        pin: bool = False,
-    ) -> None: ...
+    def __init__(self, name: str, *, output: TypeForm[OutputT], **options: Unpack[AgentOptions]) -> None: ...
 
     def __init__(
-        self,
-        name: str,
-        *,
-        model: Model | str,
-        instructions: str | None = None,
-        output: type[OutputT] | TypeForm[OutputT] | None = None,
-        settings: Settings | None = None,
-        tools: Sequence[Tool | Callable[..., Any]] = (),
-        providers: Sequence[ToolProvider] = (),
-        skills: Sequence[Skill] = (),
-        limits: Limits | None = None,
-        policy: Policy | None = None,
-        telemetry: Pipeline | None = None,
-        description: str | None = None,
-        prices: Prices | None = None,
-        reliability: Reliability | None = None,
-        collisions: Collisions = "error",
-        registry_mode: RegistryMode = "full",
-        pin: bool = False,
+        self, name: str, *, output: type[OutputT] | TypeForm[OutputT] | None = None, **options: Unpack[AgentOptions]
     ) -> None:
-        if not name:
-            raise ConfigError("Agent: name must not be empty; it names the agent in traces and metrics")
-        model = resolve(model) if isinstance(model, str) else require_model(model, f"Agent {name!r}")
-        if prices is not None and not callable(prices):
-            raise ConfigError(
-                f"Agent {name!r}: prices must be a function of provider, model and usage; make one of a table by "
-                f"PriceTable({{'openai:gpt-6-sol': Price(input=..., output=...)}})"
-            )
-        prices = prices if prices is not None else PublishedPrices()
-        load_prices(prices, [(each.provider_name, each.name) for each in candidates(model)])
-        check_policy(f"Agent {name!r}", collisions)
-        check_mode(f"Agent {name!r}", registry_mode)
-        own = static_tools(_tools(name, tools))
-        offered = [own, *providers] if tools or not (providers or skills) else list(providers)
-        loader = SkillProvider(skills)
-        listers = tuple(Lister(each) for each in ([*offered, loader] if loader.skills else offered))
-        ids = [lister.provider.id for lister in listers]
-        if len(set(ids)) < len(ids):
-            raise ConfigError(f"Agent {name!r}: two providers have one id in {ids}; give each an id of its own")
-        if tools:
-            listers[0].check(own.list_tools(DiscoveryContext()))
-        if loader.skills:  # what they bring is checked now, and not in the middle of a run
-            listers[-1].check(loader.list_tools(DiscoveryContext(active_skill_ids=tuple(loader.skills))))
-        answer = Output(output) if output is not None and output is not str else None
-        settings = _checked(name, settings or Settings())
-        limits = limits or Limits()
-        self._telemetry = telemetry
-        self._setup = Setup(
-            name=name,
-            description=description,
-            model=model,
-            instructions=instructions,
-            output=answer,
-            settings=settings,
-            parameters=digest_of_parameters(settings, answer.schema if answer is not None else None),
-            reliability=reliability,
-            prices=prices,
-            listers=listers,
-            limits=limits,
-            catalogs=Catalogs(collisions, is_lazy=registry_mode == "lazy"),
-            listeners=Listeners(),
-            skills=loader.skills,
-            permissions=Permissions(policy, limits.policy_timeout) if policy is not None else None,
-            pin=pin,
-        )
+        check_options("Agent()", options, AgentOptions)
+        self._telemetry = options.get("telemetry")
+        self._setup = _setup(name, output, options)
 
     def __repr__(self) -> str:
         providers = ", ".join(lister.provider.id for lister in self._setup.listers)
@@ -199,20 +85,13 @@ class Agent(Generic[OutputT]):
     async def run(
         self,
         input: Input,  # noqa: A002  (named in the public contract)
-        *,
-        history: Sequence[Message] = (),
-        identity: Identity | None = None,
-        signal: CancelToken | None = None,
-        deps: Any = None,
+        **options: Unpack[RunOptions],
     ) -> RunResult[OutputT]:
         """Run until the model is done or a limit is reached.
 
         Args:
             input: A text, a message, or several.
-            history: The conversation so far, such as `result.messages` of the run before.
-            identity: On whose behalf; providers, tools and events see it.
-            signal: Cancels the run, from any thread.
-            deps: Anything; tools find it as `ctx.deps`.
+            **options: `history`, `identity`, `signal` and `deps`; described in `RunOptions`.
 
         Raises:
             RunCancelled: `signal` was cancelled. (A cancelled task or scope raises the event loop's own exception.)
@@ -221,29 +100,22 @@ class Agent(Generic[OutputT]):
             ReliabilityFailFast: a reliability rule ended the run.
             OutputError: the model's answer is not of the type `output`, also at the second attempt.
         """
-        around = Around(identity=identity, signal=signal, deps=deps)
-        return await execute(self._begin(conversation(history, input), around))
+        check_options("Agent.run()", options, RunOptions)
+        return await execute(self._begin(conversation(options.get("history", ()), input), _around(options)))
 
     def run_sync(
         self,
         input: Input,  # noqa: A002
-        *,
-        history: Sequence[Message] = (),
-        identity: Identity | None = None,
-        signal: CancelToken | None = None,
-        deps: Any = None,
+        **options: Unpack[RunOptions],
     ) -> RunResult[OutputT]:
         """Do as `run` does, for sync callers: without an event loop, inside a running one, or after one was closed."""
-        return run_in_portal(lambda: self.run(input, history=history, identity=identity, signal=signal, deps=deps))
+        check_options("Agent.run_sync()", options, RunOptions)
+        return run_in_portal(lambda: self.run(input, **options))
 
     def stream(
         self,
         input: Input,  # noqa: A002
-        *,
-        history: Sequence[Message] = (),
-        identity: Identity | None = None,
-        signal: CancelToken | None = None,
-        deps: Any = None,
+        **options: Unpack[RunOptions],
     ) -> RunStream[OutputT]:
         """Run, and read the events as they happen; arguments as for `run`.
 
@@ -255,36 +127,23 @@ class Agent(Generic[OutputT]):
         print(events.result.usage)
         ```
 
-        Leaving the block cancels the run if it is not over.
+        Leaving the block cancels the run if it has not ended.
         """
+        check_options("Agent.stream()", options, RunOptions)
         readers = Listeners()
-        around = Around(identity=identity, signal=signal, deps=deps, stream=readers)
-        return RunStream[OutputT](readers, self._begin(conversation(history, input), around))
+        messages = conversation(options.get("history", ()), input)
+        return RunStream[OutputT](readers, self._begin(messages, _around(options, readers)))
 
-    async def resume(
-        self,
-        checkpoint: JSONObject,
-        *,
-        decisions: Sequence[Decision] = (),
-        identity: Identity | None = None,
-        signal: CancelToken | None = None,
-        deps: Any = None,
-        claims: Claims | None = None,
-    ) -> RunResult[OutputT]:
-        """Go on with a run that waits for approval, in this process or in another.
+    async def resume(self, checkpoint: JSONObject, **options: Unpack[ResumeOptions]) -> RunResult[OutputT]:
+        """Resume a run that waits for approval, in this process or in another.
 
-        Calls that were approved are made, those that were denied are told to the model with the reason. Calls that are
-        not decided yet go on waiting: then the result waits too, and has another checkpoint. Permissions, schemas and
-        limits are checked anew.
+        Approved calls are made, denied ones are reported to the model with the reason. Calls without a decision stay
+        pending: then the result waits too, and has another checkpoint. Permissions, schemas and limits are checked
+        again.
 
         Args:
             checkpoint: That of the result that waits. It is trusted: keep it where nobody else can change it.
-            decisions: What was decided.
-            identity: On whose behalf; that of the checkpoint if not given.
-            signal: Cancels the run, from any thread.
-            deps: Anything; tools find it as `ctx.deps`.
-            claims: Sees to it that no other process resumes the same checkpoint, such as `FileClaims(directory)`. This
-                process never does it twice.
+            **options: `decisions`, `identity`, `signal`, `deps` and `claims`; described in `ResumeOptions`.
 
         Raises:
             CheckpointError: the checkpoint or a decision is not valid, or changed arguments do not fit. Nothing was
@@ -292,44 +151,23 @@ class Agent(Generic[OutputT]):
             AlreadyResumed: it was resumed before.
             PellucidError: whatever else `run` raises.
         """
-        around = Around(identity=identity, signal=signal, deps=deps)
-        return await execute(self._begin(resumed(checkpoint, decisions, claims), around))
+        check_options("Agent.resume()", options, ResumeOptions)
+        return await execute(self._begin(_resumed(checkpoint, options), _around(options)))
 
-    def resume_sync(
-        self,
-        checkpoint: JSONObject,
-        *,
-        decisions: Sequence[Decision] = (),
-        identity: Identity | None = None,
-        signal: CancelToken | None = None,
-        deps: Any = None,
-        claims: Claims | None = None,
-    ) -> RunResult[OutputT]:
+    def resume_sync(self, checkpoint: JSONObject, **options: Unpack[ResumeOptions]) -> RunResult[OutputT]:
         """Do as `resume` does, for sync callers."""
-        return run_in_portal(
-            lambda: self.resume(
-                checkpoint, decisions=decisions, identity=identity, signal=signal, deps=deps, claims=claims
-            )
-        )
+        check_options("Agent.resume_sync()", options, ResumeOptions)
+        return run_in_portal(lambda: self.resume(checkpoint, **options))
 
-    def resume_stream(
-        self,
-        checkpoint: JSONObject,
-        *,
-        decisions: Sequence[Decision] = (),
-        identity: Identity | None = None,
-        signal: CancelToken | None = None,
-        deps: Any = None,
-        claims: Claims | None = None,
-    ) -> RunStream[OutputT]:
+    def resume_stream(self, checkpoint: JSONObject, **options: Unpack[ResumeOptions]) -> RunStream[OutputT]:
         """Do as `resume` does, and read the events as they happen, as with `stream`.
 
         Raises:
             CheckpointError: the checkpoint or a decision is not valid.
         """
+        check_options("Agent.resume_stream()", options, ResumeOptions)
         readers = Listeners()
-        around = Around(identity=identity, signal=signal, deps=deps, stream=readers)
-        return RunStream[OutputT](readers, self._begin(resumed(checkpoint, decisions, claims), around))
+        return RunStream[OutputT](readers, self._begin(_resumed(checkpoint, options), _around(options, readers)))
 
     def on(self, pattern: str, listener: Listener, *, once: bool = False) -> Callable[[], None]:
         """Call `listener` for every event that matches: `"run.completed"`, `"tools.*"` or `"*"`.
@@ -410,13 +248,90 @@ class Agent(Generic[OutputT]):
         return begin(self._setup, what, replace(around, pipeline=own) if own is not None else around)
 
 
+def _around(options: CallerOptions, stream: Listeners | None = None) -> Around:
+    return Around(
+        identity=options.get("identity"), signal=options.get("signal"), deps=options.get("deps"), stream=stream
+    )
+
+
+def _resumed(checkpoint: JSONObject, options: ResumeOptions) -> Resumed:
+    return resumed(checkpoint, options.get("decisions", ()), options.get("claims"))
+
+
+def _setup(name: str, output: Any, options: AgentOptions) -> Setup:
+    """Check the options of an agent, and return what its runs share."""
+    if not name:
+        raise ConfigError.empty("Agent", "name", "it names the agent in traces and metrics")
+    agent = f"Agent {name!r}"
+    model = options["model"]
+    model = resolve(model) if isinstance(model, str) else require_model(model, agent)
+    collisions, registry_mode = options.get("collisions", "error"), options.get("registry_mode", "full")
+    prices = _prices(agent, model, options.get("prices"))
+    check_policy(agent, collisions)
+    check_mode(agent, registry_mode)
+    loader = SkillProvider(options.get("skills", ()))
+    listers = _listers(agent, options, loader)
+    answer = Output(output) if output is not None and output is not str else None
+    settings = _checked(agent, options.get("settings") or Settings())
+    limits, policy = options.get("limits") or Limits(), options.get("policy")
+    return Setup(
+        name=name,
+        description=options.get("description"),
+        model=model,
+        instructions=options.get("instructions"),
+        output=answer,
+        settings=settings,
+        parameters=digest_of_parameters(settings, answer.schema if answer is not None else None),
+        reliability=options.get("reliability"),
+        prices=prices,
+        listers=listers,
+        limits=limits,
+        catalogs=Catalogs(collisions, is_lazy=registry_mode == "lazy"),
+        listeners=Listeners(),
+        skills=loader.skills,
+        permissions=Permissions(policy, limits.policy_timeout) if policy is not None else None,
+        pin=options.get("pin", False),
+    )
+
+
+def _prices(agent: str, model: Model, prices: Prices | None) -> Prices:
+    if prices is not None and not callable(prices):
+        raise ConfigError(
+            f"{agent}: prices must be a function of provider, model and usage; make one of a table by "
+            f"PriceTable({{'openai:gpt-6-sol': Price(input=..., output=...)}})"
+        )
+    prices = prices if prices is not None else PublishedPrices()
+    load_prices(prices, [(candidate.provider_name, candidate.name) for candidate in candidates(model)])
+    return prices
+
+
+def _listers(agent: str, options: AgentOptions, loader: SkillProvider) -> tuple[Lister, ...]:
+    """Return a lister for each provider of an agent; its own tools and skills are checked now, not during a run."""
+    tools = _tools(agent, options.get("tools", ()))
+    own = static_tools(tools)
+    providers = list(options.get("providers", ()))
+    if tools or not (providers or loader.skills):
+        providers.insert(0, own)
+    if loader.skills:
+        providers.append(loader)
+    listers = tuple(map(Lister, providers))
+    ids = [lister.provider.id for lister in listers]
+    if len(set(ids)) < len(ids):
+        raise ConfigError(f"{agent}: two providers have one id in {ids}; give each an id of its own")
+    if tools:
+        listers[0].check(own.list_tools(DiscoveryContext()))
+    if loader.skills:
+        listers[-1].check(loader.list_tools(DiscoveryContext(active_skill_ids=tuple(loader.skills))))
+    return listers
+
+
 def _tools(agent: str, tools: Sequence[Tool | Callable[..., Any]]) -> list[Tool]:
     if not isinstance(tools, Iterable):
-        raise ConfigError(f"Agent {agent!r}: tools={tools!r} is not a sequence; give a list of tools and functions")
+        raise ConfigError(f"{agent}: tools={tools!r} is not a sequence; give a list of tools and functions")
     items = list(tools)
     for index, item in enumerate(items):
         if not isinstance(item, Tool) and not callable(item):
-            raise ConfigError(f"Agent {agent!r}: tools[{index}]={item!r} is not a tool; give a Tool or a function")
+            raise ConfigError(f"{agent}: tools[{index}]={item!r} is not a tool; give a Tool or a function")
     return [item if isinstance(item, Tool) else tool(item) for item in items]
 
 
@@ -426,10 +341,10 @@ def _checked(agent: str, settings: Settings) -> Settings:
         if name not in known:
             close = get_close_matches(name, known, 1)
             raise ConfigError(
-                f"Agent {agent!r}: there is no setting {name!r}; "
+                f"{agent}: there is no setting {name!r}; "
                 f"{f'did you mean {close[0]!r}? ' if close else ''}"
                 f"known are {', '.join(known)}, and what only one vendor knows goes into `extra`"
             )
     if isinstance(settings.get("stop_sequences"), str):
-        raise ConfigError(f"Agent {agent!r}: the setting stop_sequences must be a list of texts, not one text")
+        raise ConfigError(f"{agent}: the setting stop_sequences must be a list of texts, not one text")
     return settings.copy()

@@ -71,7 +71,11 @@ ErrorKind: TypeAlias = Literal[
 
 
 class PellucidError(Exception):
-    """Root of all errors. Attributes: error_type: the value of `error.type` in telemetry, of low cardinality."""
+    """Root of all errors.
+
+    Attributes:
+        error_type: The value of `error.type` in telemetry, of low cardinality.
+    """
 
     error_type: str = ""
 
@@ -79,9 +83,18 @@ class PellucidError(Exception):
 class ConfigError(PellucidError, ValueError):
     """An option has a value that cannot work."""
 
+    @classmethod
+    def empty(cls, owner: str, name: str, remedy: str) -> ConfigError:
+        """Return the error of an option that must not be empty."""
+        return cls(f"{owner}: {name} must not be empty; {remedy}")
+
 
 class RunCancelled(PellucidError):
-    """The run was cancelled through its `CancelToken`. Attributes: reason: what `cancel()` was given."""
+    """The run was cancelled through its `CancelToken`.
+
+    Attributes:
+        reason: What `cancel()` was given.
+    """
 
     def __init__(self, agent: str, reason: str | None = None) -> None:
         super().__init__(f"run of agent {agent!r} was cancelled{f': {reason}' if reason else ''}")
@@ -137,7 +150,8 @@ class DiscoveryTimeout(DiscoveryError, TimeoutError):
 class DiscoveryBackoff(DiscoveryError):
     """A tool provider failed a moment ago and is left alone.
 
-    Attributes: retry_after: seconds until it is asked again.
+    Attributes:
+        retry_after: Seconds until it is asked again.
     """
 
     error_type = "backoff"
@@ -158,7 +172,12 @@ class InvalidCatalog(DiscoveryError):
 
 
 class ToolNameCollision(PellucidError):
-    """Two tools have one name. Attributes: tool_name, first, second: ids of their providers, or their sources."""
+    """Two tools have one name.
+
+    Attributes:
+        tool_name: Name of both.
+        first, second: Ids of their providers, or their sources.
+    """
 
     error_type = "tool_name_collision"
 
@@ -227,7 +246,11 @@ class ModelTimeout(ModelError, TimeoutError):
 
 
 class OutputError(ModelError):
-    """A model's answer is not of the type that `Agent(output=)` asks for. Attributes: text: the answer as it came."""
+    """A model's answer is not of the type that `Agent(output=)` asks for.
+
+    Attributes:
+        text: The answer as it came.
+    """
 
     def __init__(self, model: str, message: str, *, text: str) -> None:
         super().__init__(model, message, error_type="invalid_output", error_kind="invalid_response")
@@ -295,7 +318,11 @@ class CheckpointError(PellucidError, ValueError):
 
 
 class AlreadyResumed(CheckpointError):
-    """A run was resumed from this checkpoint before. Attributes: checkpoint_id."""
+    """A run was resumed from this checkpoint before.
+
+    Attributes:
+        checkpoint_id: Id of the checkpoint.
+    """
 
     def __init__(self, checkpoint_id: str) -> None:
         super().__init__(
@@ -336,7 +363,12 @@ class UnexpectedExit(PellucidError):
 
 
 class PermissionDenied(ToolError):
-    """The permission policy does not let a tool be called. Attributes: tool_name, reason: what the policy said."""
+    """The permission policy does not let a tool be called.
+
+    Attributes:
+        tool_name: Name of the tool.
+        reason: What the policy said.
+    """
 
     def __init__(self, tool_name: str, reason: str) -> None:
         super().__init__(

@@ -75,7 +75,11 @@ class ToolsDiscoveryStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolsDiscoveryCompleted(Event):
-    """A tool provider listed its tools. Attributes: cache: `none`, `hit`, `miss`, `joined` or `stale`."""
+    """A tool provider listed its tools.
+
+    Attributes:
+        cache: `none`, `hit`, `miss`, `joined` or `stale`.
+    """
 
     name: ClassVar[str] = "tools.discovery_completed"
     provider_id: str
@@ -151,7 +155,12 @@ class ToolsShadowed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolsSearched(Event):
-    """A model searched for tools. Attributes: hits: how many tools match; names: the best of them, best first."""
+    """A model searched for tools.
+
+    Attributes:
+        hits: How many tools match.
+        names: The best of them, best first.
+    """
 
     name: ClassVar[str] = "tools.searched"
     query: str | None
@@ -228,7 +237,11 @@ class ToolsRedefined(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestComposed(Event):
-    """A model request is ready. Attributes: digest: hash of it; None if nothing is recorded."""
+    """A model request is ready.
+
+    Attributes:
+        digest: Hash of it; None if nothing is recorded.
+    """
 
     name: ClassVar[str] = "request.composed"
     duration_ms: float
@@ -287,7 +300,8 @@ class InferenceFailed(Event):
 class OutputRejected(Event):
     """A model's answer is not of the type that the agent asks for.
 
-    Attributes: is_final: the run fails of it; otherwise the model was told, and answers once more.
+    Attributes:
+        is_final: The run fails of it; otherwise the model was told, and answers once more.
     """
 
     name: ClassVar[str] = "output.rejected"
@@ -406,7 +420,11 @@ class ApprovalDecided(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReliabilityRetried(Event):
-    """A reliability rule has an operation tried again, or another model. Attributes: kind: the rule's."""
+    """A reliability rule has an operation tried again, or another model.
+
+    Attributes:
+        kind: The rule's.
+    """
 
     name: ClassVar[str] = "reliability.retried"
     operation: str
@@ -433,7 +451,11 @@ class ReliabilityRecovered(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReliabilityFellBack(Event):
-    """A reliability rule goes on with another result. Attributes: kind: the rule's."""
+    """A reliability rule goes on with another result.
+
+    Attributes:
+        kind: The rule's.
+    """
 
     name: ClassVar[str] = "reliability.fell_back"
     operation: str
@@ -448,7 +470,12 @@ class ReliabilityFellBack(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReliabilityFailedFast(Event):
-    """A reliability rule ends the run. Attributes: kind: the rule's; attempt: 0 before the first."""
+    """A reliability rule ends the run.
+
+    Attributes:
+        kind: The rule's.
+        attempt: 0 before the first.
+    """
 
     name: ClassVar[str] = "reliability.failed_fast"
     operation: str
@@ -495,7 +522,8 @@ class CircuitClosed(Event):
 class TelemetryError(Event):
     """Something that only observes failed; the run did not notice.
 
-    Attributes: part: `listener`, `span`, `metric`, `log`, `recording` or `event`.
+    Attributes:
+        part: `listener`, `span`, `metric`, `log`, `recording` or `event`.
     """
 
     name: ClassVar[str] = "telemetry.error"

@@ -258,7 +258,11 @@ def _add(a: _Number | None, b: _Number | None) -> _Number | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolDefinition:
-    """A tool as a model sees it. Attributes: parameters: a JSON Schema of type `object`."""
+    """A tool as a model sees it.
+
+    Attributes:
+        parameters: A JSON Schema of type `object`.
+    """
 
     name: str
     description: str

@@ -172,7 +172,9 @@ MCP_BUCKETS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0
 class Metric:
     """One instrument.
 
-    Attributes: kind: `histogram`, `counter`, `updown` or `gauge`; buckets: upper bounds, inclusive.
+    Attributes:
+        kind: `histogram`, `counter`, `updown` or `gauge`.
+        buckets: Upper bounds, inclusive.
     """
 
     name: str

@@ -17,7 +17,7 @@ import anyio
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 from bench.iteration import catalogue
-from pellucid import Agent, Limits, Message, ModelRequest, ModelResponse, Telemetry, ToolCall, semconv
+from pellucid import Agent, Limits, Message, ModelRequest, ModelResponse, TelemetryOptions, ToolCall, semconv
 from pellucid.testing import FunctionModel
 
 if TYPE_CHECKING:
@@ -76,7 +76,11 @@ async def measure(iterations: int = ITERATIONS, tools: int = TOOLS) -> tuple[lis
     model = Asking(iterations)
     limits = Limits(max_iterations=iterations)
     agent = Agent(
-        "growth", model=model, tools=catalogue(tools), telemetry=Telemetry(tracer_provider=tracers), limits=limits
+        "growth",
+        model=model,
+        tools=catalogue(tools),
+        telemetry=TelemetryOptions(tracer_provider=tracers),
+        limits=limits,
     )
     gc.collect()
     await agent.run("go")

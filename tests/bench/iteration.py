@@ -25,7 +25,17 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from bench.by_hand import ByHand
-from pellucid import Agent, CapturePolicy, Limits, Message, ModelRequest, ModelResponse, Telemetry, Tool, ToolCall
+from pellucid import (
+    Agent,
+    CapturePolicy,
+    Limits,
+    Message,
+    ModelRequest,
+    ModelResponse,
+    TelemetryOptions,
+    Tool,
+    ToolCall,
+)
 from pellucid.telemetry.capture import CaptureMode
 from pellucid.testing import FunctionModel
 
@@ -77,7 +87,7 @@ class Answering:
     stream = FunctionModel.stream
 
 
-def ours(size: int, telemetry: Telemetry) -> Variant:
+def ours(size: int, telemetry: TelemetryOptions) -> Variant:
     """Return a run of Pellucid."""
     agent = Agent(
         "bench",
@@ -111,7 +121,7 @@ async def bare_loop() -> None:
 def variants(tracers: TracerProvider) -> dict[str, tuple[Variant, bool]]:
     """Return what is compared, and whether structlog writes lines meanwhile."""
     meters = MeterProvider(metric_readers=[InMemoryMetricReader()])
-    on = Telemetry(tracer_provider=tracers, meter_provider=meters)
+    on = TelemetryOptions(tracer_provider=tracers, meter_provider=meters)
     found: dict[str, tuple[Variant, bool]] = {}
     for size in SIZES:
         by_hand = ByHand(tracers, meters, Answering(), catalogue(size), noop, content=True)
@@ -124,12 +134,12 @@ def variants(tracers: TracerProvider) -> dict[str, tuple[Variant, bool]]:
     found["by hand, with new content only and logs, 10 tools"] = (only_new.run, True)
     found["by hand, without content, 10 tools"] = (ByHand(*common, content=False).run, False)
     for mode in get_args(CaptureMode):
-        telemetry = Telemetry(tracer_provider=tracers, meter_provider=meters, capture=CapturePolicy(mode))
+        telemetry = TelemetryOptions(tracer_provider=tracers, meter_provider=meters, capture=CapturePolicy(mode))
         found[f"pellucid, capture={mode}, without logs, 10 tools"] = (ours(10, telemetry), False)
-    sampled_out = Telemetry(tracer_provider=TracerProvider(sampler=ALWAYS_OFF), meter_provider=meters)
+    sampled_out = TelemetryOptions(tracer_provider=TracerProvider(sampler=ALWAYS_OFF), meter_provider=meters)
     found["pellucid, sampled out, without logs, 10 tools"] = (ours(10, sampled_out), False)
     found["bare loop, no telemetry"] = (bare_loop, False)
-    found["pellucid, no OpenTelemetry SDK installed, 10 tools"] = (ours(10, Telemetry()), False)
+    found["pellucid, no OpenTelemetry SDK installed, 10 tools"] = (ours(10, TelemetryOptions()), False)
     return found
 
 

@@ -19,7 +19,7 @@ from pellucid import (
     RunCancelled,
     RunStream,
     RunTimeout,
-    Telemetry,
+    TelemetryOptions,
     semconv,
 )
 from pellucid.testing import ScriptedModel
@@ -215,7 +215,7 @@ class Noting(Sampler):
 async def test_samplers_are_given_what_they_may_decide_by(name: str) -> None:
     """Names, operation, model, address and kind are there when a span starts, not only when it ends."""
     sampler = Noting()
-    traced = Telemetry(tracer_provider=TracerProvider(sampler=sampler, shutdown_on_exit=False))
+    traced = TelemetryOptions(tracer_provider=TracerProvider(sampler=sampler, shutdown_on_exit=False))
     await within(scene.agent(telemetry=traced).run(scene.HISTORY, identity=scene.WHO))
     given = [(attributes_, kind) for called, attributes_, kind in sampler.given if called.startswith(f"{name} ")]
     assert given

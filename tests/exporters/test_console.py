@@ -22,7 +22,7 @@ from pellucid import (
     DiscoveryProvider,
     Message,
     ModelResponse,
-    Telemetry,
+    TelemetryOptions,
     Tool,
     ToolCall,
     ToolError,
@@ -93,7 +93,7 @@ def shown(options: Console, *agents: Agent) -> str:
     provider = TracerProvider()
     provider.add_span_processor(ConsoleProcessor(options))
     for agent in agents:
-        agent._telemetry = Telemetry(tracer_provider=provider)
+        agent._telemetry = TelemetryOptions(tracer_provider=provider)
         agent.run_sync("Add.")
     provider.shutdown()
     stream = options.stream
@@ -154,7 +154,7 @@ def test_what_waits_for_a_person_says_so_and_by_whom_it_was_decided() -> None:
     stream = io.StringIO()
     provider = TracerProvider()
     provider.add_span_processor(ConsoleProcessor(Console(stream=stream, width=200)))
-    options: dict[str, Any] = {"telemetry": Telemetry(tracer_provider=provider)}
+    options: dict[str, Any] = {"telemetry": TelemetryOptions(tracer_provider=provider)}
     options["tools"] = [Tool(name="pay", run=lambda arguments, ctx: "paid", needs_approval=True)]
     waits = Agent("a", model=ScriptedModel(ToolCall("pay")), **options).run_sync("x")
     assert waits.checkpoint is not None

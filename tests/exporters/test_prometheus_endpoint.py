@@ -28,7 +28,7 @@ from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from pellucid import Agent, Telemetry
+from pellucid import Agent, TelemetryOptions
 from pellucid.errors import ConfigError
 from pellucid.testing import ScriptedModel
 from pellucid_exporters import MetricsApp, PrometheusReader
@@ -287,7 +287,7 @@ async def test_an_application_with_its_own_provider_and_server(accept: str) -> N
     reader, provider = own_provider()
     registry = CollectorRegistry()
     Gauge("app_level", "Level", registry=registry).set(3)
-    agent = Agent("main", model=ScriptedModel("done"), telemetry=Telemetry(meter_provider=provider))
+    agent = Agent("main", model=ScriptedModel("done"), telemetry=TelemetryOptions(meter_provider=provider))
     await agent.run("go")
     metrics = MetricsApp(reader, registry=registry, bearer_token=TOKEN)
     app = Starlette(routes=[Mount("/metrics", app=metrics.asgi)])

@@ -33,7 +33,7 @@ from pellucid import (
     BlobPart,
     DiscoveryContext,
     Mcp,
-    Telemetry,
+    TelemetryOptions,
     TextPart,
     Tool,
     ToolCall,
@@ -260,7 +260,7 @@ async def test_a_run_has_the_mcp_attributes_on_its_tool_spans() -> None:
     model = ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "3")
     with serving(modern_server().streamable_http_app) as port, anyio.fail_after(60):
         async with MCPProvider.http(f"http://127.0.0.1:{port}/mcp", id="demo") as provider:
-            agent = Agent("a", model=model, providers=[provider], telemetry=Telemetry(tracer_provider=tracers))
+            agent = Agent("a", model=model, providers=[provider], telemetry=TelemetryOptions(tracer_provider=tracers))
             await agent.run("1 + 2?")
     spans = {span.name: dict(span.attributes or {}) for span in exporter.get_finished_spans()}
     tool, discovery = spans["execute_tool add"], spans["discover_tools demo"]

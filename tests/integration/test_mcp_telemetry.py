@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import NoOpTracerProvider, SpanKind, format_span_id
 
-from pellucid import Agent, DiscoveryError, Telemetry, ToolCall, semconv
+from pellucid import Agent, DiscoveryError, TelemetryOptions, ToolCall, semconv
 from pellucid.mcp import MCPProvider
 from pellucid.testing import ScriptedModel
 from support.mcp_servers import Desk, LegacyHttp, listing_server, modern_server, serving
@@ -347,7 +347,7 @@ async def test_callers_on_one_connection_each_have_their_own_context(telemetry: 
 @pytest.mark.parametrize("way", WAYS)
 async def test_what_is_not_traced_here_is_passed_on_unchanged(way: str) -> None:
     """Without an SDK, the server is told what came in, as if we were not there."""
-    silent = Telemetry(tracer_provider=NoOpTracerProvider())
+    silent = TelemetryOptions(tracer_provider=NoOpTracerProvider())
     with calling(CALLER):
         async with reaching(way) as provider:
             assert answered(await call(provider, "carried", silent)) == CALLER
@@ -356,7 +356,7 @@ async def test_what_is_not_traced_here_is_passed_on_unchanged(way: str) -> None:
 @pytest.mark.parametrize("way", WAYS)
 async def test_what_is_sampled_out_stays_so_at_the_server(way: str) -> None:
     """The server is told the caller's trace, not sampled, with `tracestate` and baggage."""
-    sampled_out = Telemetry(tracer_provider=TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False))
+    sampled_out = TelemetryOptions(tracer_provider=TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False))
     with calling(CALLER):
         async with reaching(way) as provider:
             carried = answered(await call(provider, "carried", sampled_out))

@@ -15,8 +15,9 @@ from google.genai import types
 
 from pellucid import Agent, ConfigError, ModelError, ModelResponse, ToolCall, semconv, tool
 from pellucid.events import InferenceDelta
-from pellucid.models import Model, ModelDelta, resolve
+from pellucid.models import Model, ModelDelta
 from pellucid.models.gemini import GeminiModel
+from pellucid.models.names import resolve
 from pellucid_exporters.testing import capture
 from support.gemini_wire import (
     ASKED,

@@ -24,7 +24,8 @@ from pellucid import (
     semconv,
     tool,
 )
-from pellucid.models import Model, resolve
+from pellucid.models import Model
+from pellucid.models.names import resolve
 from pellucid.models.openai import OpenAIModel
 from pellucid.models.openai.schema import is_strict
 from support.models import read

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from pellucid import Agent, ConfigError
-from pellucid.models import Model, resolve
-from pellucid.models.names import HOSTS
+from pellucid.models import Model
+from pellucid.models.names import HOSTS, resolve
 from support.models import HELLO
 from support.openai_wire import completion
 from support.processes import PATIENCE

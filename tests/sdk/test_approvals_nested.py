@@ -122,7 +122,12 @@ async def test_a_nested_checkpoint_that_was_resumed_by_itself_is_resumed_once(te
 
 async def test_rules_do_not_judge_a_call_that_waits() -> None:
     """A rule about results must not put another in the place of what has not come to anything yet."""
-    rule = Rule(when=lambda s: s.tool_name == "clerk" and s.response != "done", then=fallback(lambda s: "no"), kind="k")
+    rule = Rule(
+        when=lambda s: s.tool_name == "clerk" and s.response != "done",
+        then=fallback(lambda s: "no"),
+        kind="k",
+        on="any",
+    )
     options = {"reliability": Reliability(post_decide=[rule])}
     waits = await within(team([DELEGATE], [REFUND], **options).run("x"))
     assert waits.status == "awaiting_approval"

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from opentelemetry import trace
 
-from pellucid import CapturePolicy, DiscoveryError, RunCancelled, RunTimeout, Telemetry, ToolError, semconv
+from pellucid import CapturePolicy, DiscoveryError, RunCancelled, RunTimeout, TelemetryOptions, ToolError, semconv
 from pellucid.events import Event, ToolsDiscoveryCompleted, ToolsDiscoveryFailed, ToolsDiscoveryStarted
 from pellucid.telemetry import DISCOVERY, DISPATCH, Boundary, Scope, boundary
 from pellucid_exporters.testing import TICK, Captured, capture
@@ -323,7 +323,7 @@ def test_a_broken_observer_is_counted_and_reaches_nobody(
     options: dict[str, Any] = {"listeners": (), **change}
     options["listeners"] += (("*", events.append),)
     options |= {"tracer_provider": telemetry.tracer_provider, "meter_provider": telemetry.meter_provider}
-    scope = Scope(pipeline=Telemetry(**options))
+    scope = Scope(pipeline=TelemetryOptions(**options))
     reached = raised = None
     try:
         with observe(scope) as b:

@@ -18,7 +18,7 @@ from pellucid import (
     DiscoveryProvider,
     FallbackModel,
     ModelError,
-    Telemetry,
+    TelemetryOptions,
     Tool,
     ToolCall,
     ToolError,
@@ -164,7 +164,7 @@ async def test_a_gauge_shows_what_others_did_to_its_circuit(telemetry: Captured)
     shared = breaking(time, 1)
     agents = [
         Agent(name, model=FunctionModel(lambda request: "hi"), providers=[hub], reliability=shared, telemetry=pipeline)
-        for name, pipeline in (("a", telemetry), ("b", Telemetry()))
+        for name, pipeline in (("a", telemetry), ("b", TelemetryOptions()))
     ]
     with pytest.raises(DiscoveryError):
         await within(agents[0].run("go"))

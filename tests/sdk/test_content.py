@@ -13,7 +13,7 @@ from pellucid import (
     Identity,
     Limits,
     Message,
-    Telemetry,
+    TelemetryOptions,
     ToolCall,
     semconv,
     tool,
@@ -235,7 +235,7 @@ async def test_nothing_is_prepared_for_spans_that_nobody_records() -> None:
     """Without an SDK, redactors are not even asked, and the run is the same."""
     asked = []
     policy = CapturePolicy(redactors=(lambda path, value: asked.append(value),))
-    agent = Agent("a", model=asking(2), tools=[look_up], telemetry=Telemetry(capture=policy))
+    agent = Agent("a", model=asking(2), tools=[look_up], telemetry=TelemetryOptions(capture=policy))
     assert (await within(agent.run("words"))).output == "done"
     assert asked == []
 

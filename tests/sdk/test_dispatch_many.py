@@ -170,13 +170,15 @@ async def test_progress_is_redacted(telemetry: Captured) -> None:
 
 async def test_tools_of_an_agent_that_nobody_listens_to_may_tell_progress() -> None:
     """Telling nobody is fine."""
-    from pellucid import Telemetry
+    from pellucid import TelemetryOptions
 
     async def work(arguments: Any, ctx: ToolContext) -> str:
         ctx.progress(1)
         return "ok"
 
-    agent = Agent("a", model=ScriptedModel(ToolCall("t"), "done"), tools=[named("t", work)], telemetry=Telemetry())
+    agent = Agent(
+        "a", model=ScriptedModel(ToolCall("t"), "done"), tools=[named("t", work)], telemetry=TelemetryOptions()
+    )
     assert (await within(agent.run("x"))).output == "done"
 
 

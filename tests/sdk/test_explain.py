@@ -30,7 +30,7 @@ from pellucid.testing import FakeHub, ScriptedModel
 from support.runs import within
 
 if TYPE_CHECKING:
-    from pellucid import Explanation, Policy, ToolProvider
+    from pellucid import ExplainContext, Explanation, Policy, ToolProvider
     from pellucid_exporters.testing import Captured
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
@@ -317,6 +317,51 @@ async def test_gates_in_gates_are_explained() -> None:
     assert says(found, f"provider 'combined(static,skill-scoped:files)' {kept}")
     found = await within(asked.explain("copy"))
     assert says(found, "provider 'skill-scoped:files' lists it only while skill 'files' is active; active: none")
+
+
+class ForStaff:
+    """An application's own wrapper, which explains itself."""
+
+    id = "for-staff"
+
+    def __init__(self, inner: ToolProvider) -> None:
+        self.inner = inner
+
+    def list_tools(self, ctx: DiscoveryContext) -> Any:
+        """List nothing for people without a name."""
+        return self.inner.list_tools(ctx) if ctx.identity else ()
+
+    async def explain(self, ctx: ExplainContext) -> None:
+        """Say so."""
+        if not ctx.is_listed:
+            inner = await ctx.ask(self.inner)
+            if inner.is_listed:
+                ctx.add(f"{inner.tool_name!r} is only for staff")
+            else:
+                await inner.explain()
+
+
+async def test_wrappers_of_an_application_explain_themselves() -> None:
+    """As those of the SDK do, which they can wrap, and be wrapped in."""
+    skill = skill_scoped_tools("files", [made("copy")])
+    asked = agent(providers=[combined(ForStaff(combined(static_tools([write]), skill)))])
+    assert (await within(asked.explain("write"))).reasons == ("'write' is only for staff",)
+    assert says(await within(asked.explain("copy")), "only while skill 'files' is active; active: none")
+    assert says(await within(asked.explain("copi")), "lists a tool of this name; did you mean 'copy'?")
+    staff = DiscoveryContext(identity=Identity(principal="ann"))
+    assert (await within(asked.explain("write", staff))).visible
+
+
+async def test_a_provider_that_cannot_explain_itself_is_explained() -> None:
+    """What its `explain` raises is part of the explanation."""
+
+    class Silent(ForStaff):
+        async def explain(self, ctx: ExplainContext) -> None:
+            """Fail."""
+            raise LookupError("no words")
+
+    found = await within(agent(providers=[Silent(static_tools([write]))]).explain("write"))
+    assert says(found, "provider 'for-staff' cannot explain itself: LookupError: no words", "no provider of agent 'a'")
 
 
 async def test_a_tool_that_is_left_out_as_broken_is_explained() -> None:

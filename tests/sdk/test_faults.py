@@ -19,7 +19,7 @@ from pellucid import (
     Message,
     ModelError,
     RunResult,
-    Telemetry,
+    TelemetryOptions,
     Tool,
     ToolCall,
     semconv,
@@ -158,7 +158,7 @@ async def test_a_raising_sampler_is_counted(telemetry: Captured) -> None:
         def get_description(self) -> str:
             return "broken"
 
-    pipeline = Telemetry(
+    pipeline = TelemetryOptions(
         tracer_provider=TracerProvider(sampler=Sampling(), shutdown_on_exit=False),
         meter_provider=telemetry.meter_provider,
         listeners=telemetry.listeners,
@@ -171,7 +171,7 @@ async def test_a_raising_sampler_is_counted(telemetry: Captured) -> None:
 async def test_a_raising_log_sink_is_counted(telemetry: Captured) -> None:
     """Other sinks get every line."""
     telemetry.is_checked = False  # broken on purpose
-    pipeline = Telemetry(meter_provider=telemetry.meter_provider, log_sinks=(fail, *telemetry.log_sinks))
+    pipeline = TelemetryOptions(meter_provider=telemetry.meter_provider, log_sinks=(fail, *telemetry.log_sinks))
     await ran(make(telemetry=pipeline))
     assert len(telemetry.logs) == 8
     assert errors(telemetry, "log") == 8
@@ -268,7 +268,9 @@ async def test_a_raising_metric_reader_does_not_matter(telemetry: Captured) -> N
             fail()
 
     reader = Reader()
-    pipeline = Telemetry(meter_provider=MeterProvider([reader], shutdown_on_exit=False), listeners=telemetry.listeners)
+    pipeline = TelemetryOptions(
+        meter_provider=MeterProvider([reader], shutdown_on_exit=False), listeners=telemetry.listeners
+    )
     await ran(make(telemetry=pipeline))
     with pytest.raises(Broken):
         reader.collect()
@@ -289,7 +291,7 @@ async def test_raising_instruments_do_not_matter(telemetry: Captured) -> None:
         def __getattr__(self, name: str) -> Callable[..., Any]:
             return lambda *args, **kwargs: Instrument()
 
-    pipeline: Any = Telemetry(meter_provider=Meters(), tracer_provider=telemetry.tracer_provider)  # type: ignore[arg-type]  # broken on purpose
+    pipeline: Any = TelemetryOptions(meter_provider=Meters(), tracer_provider=telemetry.tracer_provider)  # type: ignore[arg-type]  # broken on purpose
     await ran(make(telemetry=pipeline))
     assert telemetry.tree() == WHOLE
 
@@ -305,7 +307,7 @@ async def test_a_collection_that_takes_long_does_not_hold_a_run(telemetry: Captu
             assert release.wait(60)
 
     reader = Reader()
-    pipeline = Telemetry(meter_provider=MeterProvider([reader], shutdown_on_exit=False))
+    pipeline = TelemetryOptions(meter_provider=MeterProvider([reader], shutdown_on_exit=False))
     await ran(make(telemetry=pipeline))
     collecting = threading.Thread(target=reader.collect)
     collecting.start()

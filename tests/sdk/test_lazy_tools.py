@@ -28,7 +28,7 @@ from pellucid import (
     static_tools,
     tool,
 )
-from pellucid.telemetry import Telemetry
+from pellucid.telemetry import TelemetryOptions
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from pellucid_exporters.testing import capture
 from support.runs import attributes, ending, within
@@ -601,7 +601,7 @@ async def test_a_span_that_fails_does_not_fail_a_search() -> None:
             return Broken(INVALID_SPAN_CONTEXT)
 
     model = ScriptedModel(ToolCall("tool_search", {"query": "mail"}), "done")
-    agent = Agent("a", model=model, providers=[shop()], telemetry=Telemetry(tracer_provider=Tracers()))
+    agent = Agent("a", model=model, providers=[shop()], telemetry=TelemetryOptions(tracer_provider=Tracers()))
     [[found]] = results(await within(agent.run("x")))
     assert [each["name"] for each in found["results"]] == ["send_mail"]
 

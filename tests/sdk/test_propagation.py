@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import format_span_id
 
 import pellucid
-from pellucid import Agent, CapturePolicy, DiscoveryProvider, Telemetry, ToolCall, semconv, tool
+from pellucid import Agent, CapturePolicy, DiscoveryProvider, TelemetryOptions, ToolCall, semconv, tool
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from support import scene
 from support.runs import attributes, span_id, within
@@ -125,7 +125,7 @@ async def test_the_caller_s_trace_goes_on_everywhere(telemetry: Captured, how: s
 @pytest.mark.usefixtures("caller")
 async def test_without_an_sdk_the_caller_s_own_span_is_current_everywhere() -> None:
     """Providers that do nothing hide nothing: what is sent on is what came in."""
-    places = Places(Telemetry(tracer_provider=trace.NoOpTracerProvider()))
+    places = Places(TelemetryOptions(tracer_provider=trace.NoOpTracerProvider()))
     await within(places.agent.run("go"))
     assert places.seen == dict.fromkeys(PLACES, CALLER)
 
@@ -134,7 +134,7 @@ async def test_without_an_sdk_the_caller_s_own_span_is_current_everywhere() -> N
 async def test_a_run_that_is_not_sampled_says_so_to_whom_it_calls(telemetry: Captured) -> None:
     """The trace goes on with the flag unset; there are metrics, and events and log lines with its id, but no spans."""
     telemetry.is_checked = False  # there are measurements without spans
-    pipeline = Telemetry(
+    pipeline = TelemetryOptions(
         tracer_provider=TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False),
         meter_provider=telemetry.meter_provider,
         listeners=telemetry.listeners,
@@ -158,7 +158,7 @@ async def test_a_caller_s_decision_not_to_sample_is_respected(telemetry: Capture
     asked = TracerProvider(shutdown_on_exit=False)
     exporter = InMemorySpanExporter()
     asked.add_span_processor(SimpleSpanProcessor(exporter))
-    places = Places(Telemetry(tracer_provider=asked, meter_provider=telemetry.meter_provider))
+    places = Places(TelemetryOptions(tracer_provider=asked, meter_provider=telemetry.meter_provider))
     attached = context.attach(propagate.extract({**CALLER, "traceparent": f"00-{TRACE}-b7ad6b7169203331-00"}))
     try:
         if how == "run":
@@ -188,10 +188,10 @@ async def test_for_spans_that_do_not_record_nothing_is_made(provider: trace.Trac
         return value
 
     policy = CapturePolicy("redacted", redactors=(note,))
-    silent = Telemetry(tracer_provider=provider, capture=policy)
+    silent = TelemetryOptions(tracer_provider=provider, capture=policy)
     await within(scene.agent(telemetry=silent).run(scene.HISTORY, identity=scene.WHO))
     assert redacted == []
-    recording = Telemetry(tracer_provider=TracerProvider(shutdown_on_exit=False), capture=policy)
+    recording = TelemetryOptions(tracer_provider=TracerProvider(shutdown_on_exit=False), capture=policy)
     await within(scene.agent(telemetry=recording).run(scene.HISTORY, identity=scene.WHO))
     assert {"Look at these.", "Helps.", "Be brief.", "Add two numbers."} <= set(redacted)
 
@@ -262,7 +262,7 @@ async def test_concurrent_runs_do_not_mix(telemetry: Captured) -> None:
 async def test_what_a_telemetry_by_hand_leaves_open_is_inherited(telemetry: Captured) -> None:
     """With only a capture policy given, spans, metrics, log lines and events go where they went."""
     policy = CapturePolicy("metadata")
-    agent = Agent("a", model=ScriptedModel("hello"), telemetry=Telemetry(capture=policy))
+    agent = Agent("a", model=ScriptedModel("hello"), telemetry=TelemetryOptions(capture=policy))
     await within(agent.run("go"))
     spans = telemetry.find("")
     assert len(telemetry.logs) == len(spans) == 4
@@ -274,6 +274,6 @@ async def test_what_a_telemetry_by_hand_leaves_open_is_inherited(telemetry: Capt
 async def test_empty_sinks_and_listeners_are_not_inherited(telemetry: Captured) -> None:
     """An empty tuple says that nobody gets log lines and events."""
     telemetry.is_checked = False  # spans without log lines and events
-    silent = Telemetry(log_sinks=(), listeners=())
+    silent = TelemetryOptions(log_sinks=(), listeners=())
     await within(Agent("a", model=ScriptedModel("hello"), telemetry=silent).run("go"))
     assert (len(telemetry.find("")), telemetry.logs, telemetry.events) == (4, [], [])

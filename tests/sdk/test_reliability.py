@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -140,7 +142,7 @@ async def test_what_a_rule_gets_to_know() -> None:
     used = ModelResponse(message=answer.message, usage=Usage(input_tokens=10), finish_reason="tool_call")
     model = ScriptedModel(down("rate_limited"), used, "3")
     who = Identity(tenant="acme")
-    check = Rule(when=look, then=retry(backoff=2.0), kind="x")
+    check = Rule(when=look, then=retry(backoff=2.0), kind="x", on="any")
     pre = Rule(when=look, then=continue_(), kind="y")
     agent = Agent("a", model=model, tools=[add], reliability=rules(check, time=time, pre_check=[pre]))
     await within(agent.run("go", identity=who))
@@ -310,11 +312,53 @@ async def test_a_response_can_be_refused() -> None:
     """A rule may look at what came, and have it done again."""
     model = ScriptedModel("", "better")
     empty = Rule(
+        when=lambda s: s.operation == "inference" and not s.response.message.text,
+        then=retry(),
+        kind="empty",
+        on="success",
+    )
+    assert (await within(Agent("a", model=model, reliability=rules(empty)).run("go"))).output == "better"
+
+
+async def test_a_rule_that_reads_a_response_without_on_is_deprecated() -> None:
+    """It still decides about the response, and a warning says what to write."""
+    model = ScriptedModel("", "better")
+    empty = Rule(
         when=lambda s: s.operation == "inference" and s.error is None and not s.response.message.text,
         then=retry(),
         kind="empty",
     )
-    assert (await within(Agent("a", model=model, reliability=rules(empty)).run("go"))).output == "better"
+    agent = Agent("a", model=model, reliability=rules(empty))
+    with pytest.warns(DeprecationWarning, match="on='success'") as caught:
+        assert (await within(agent.run("go"))).output == "better"
+    assert {Path(warning.filename) for warning in caught} == {Path(__file__)}
+
+
+@pytest.mark.parametrize(
+    ("on", "then", "outcomes"),
+    [
+        (None, retry(), ["failure"]),
+        (None, fallback(lambda s: "x"), ["failure"]),
+        (None, fail_fast(), ["failure", "success"]),
+        ("failure", fail_fast(), ["failure"]),
+        ("success", retry(), ["success"]),
+        ("success", fail_fast(), ["success"]),
+        ("any", retry(), ["failure", "success"]),
+    ],
+)
+async def test_a_rule_says_which_outcomes_it_is_for(
+    telemetry: Captured, on: Any, then: Any, outcomes: list[str]
+) -> None:
+    """Unless it does, what retries or replaces is for failures, and what ends the run is for all."""
+    rule = Rule(when=lambda s: s.operation == "inference" and s.attempt == 1, then=then, kind="x", on=on)
+    matched = []
+    for outcome, step in (("failure", down()), ("success", "hi")):
+        before = len(told(telemetry))
+        with suppress(ModelError, ReliabilityFailFast):
+            await within(Agent("a", model=ScriptedModel(step, "end"), reliability=rules(rule)).run("go"))
+        if "x" in [kind for _, kind, _ in told(telemetry)[before:]]:
+            matched.append(outcome)
+    assert matched == outcomes
 
 
 @pytest.mark.parametrize(
@@ -683,6 +727,11 @@ async def test_what_is_no_rule_is_refused() -> None:
         (lambda: Rule(when=wait, then=retry(), kind="x"), "is async"),
         (lambda: Rule(when=always, then=retry, kind="x"), "call it, as in then=retry"),  # type: ignore[arg-type]
         (lambda: Rule(when=always, then=retry(), kind=""), "kind must not be empty"),
+        (lambda: Rule(when=always, then=retry(), kind="x", on="never"), "is not an outcome"),  # type: ignore[arg-type]
+        (
+            lambda: rules(pre_check=[Rule(when=always, then=fail_fast(), kind="x", on="any")]),
+            "before the first attempt",
+        ),
         (lambda: retry(backoff=-1), "must not be negative"),
         (lambda: fallback("x"), "give it a function"),  # type: ignore[arg-type]
     ]

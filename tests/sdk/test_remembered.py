@@ -62,14 +62,14 @@ def test_as_many_tools_are_remembered_as_memory_is_given_for() -> None:
     """What was not used for the longest time goes first; the newest stays, however big it is."""
     remembered: Remembered[str] = Remembered(most_tools=10)
     for key in "abc":
-        remembered.keep(key, key, 3)
+        remembered.put(key, key, 3)
     assert remembered.get("a") == "a"
-    remembered.keep("d", "d", 4)
+    remembered.put("d", "d", 4)
     assert [remembered.get(key) for key in "abcd"] == ["a", None, "c", "d"]
-    remembered.keep("d", "again", 1)
-    remembered.keep("e", "e", 3)
+    remembered.put("d", "again", 1)
+    remembered.put("e", "e", 3)
     assert [remembered.get(key) for key in "acde"] == ["a", "c", "again", "e"]
-    remembered.keep("big", "big", 1000)
+    remembered.put("big", "big", 1000)
     assert (len(remembered), remembered.get("big")) == (1, "big")
 
 
@@ -77,6 +77,6 @@ def test_as_many_catalogues_are_remembered_as_there_is_a_use_for() -> None:
     """However small they are."""
     remembered: Remembered[int] = Remembered()
     for number in range(3 * MOST):
-        remembered.keep(number, number, 0)
+        remembered.put(number, number, 0)
     assert len(remembered) == MOST
     assert remembered.get(2 * MOST) == 2 * MOST

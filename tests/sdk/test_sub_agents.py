@@ -20,7 +20,7 @@ from pellucid import (
     RunCancelled,
     RunTimeout,
     Situation,
-    Telemetry,
+    TelemetryOptions,
     Tool,
     ToolCall,
     ToolContext,
@@ -97,7 +97,7 @@ async def test_events_of_both_are_heard_at_their_telemetry(telemetry: Captured) 
     """A listener of the caller hears nothing of the nested run, nor does its stream; what they share does."""
     inner = Agent("helper", model=ScriptedModel(ToolCall("nothing"), "sure"), description="d")
     shared: list[Any] = []
-    pipeline = Telemetry(
+    pipeline = TelemetryOptions(
         tracer_provider=telemetry.tracer_provider,
         meter_provider=telemetry.meter_provider,
         log_sinks=telemetry.log_sinks,
@@ -135,8 +135,8 @@ async def test_a_nested_agent_with_telemetry_of_its_own_is_heard_there(telemetry
     telemetry.is_checked = False  # the spans are here, the events are not
     here: list[Any] = []
     there: list[Any] = []
-    inner = helper("sure", telemetry=Telemetry(listeners=[("*", there.append)]))
-    await within(outer(ASK, "done", tools=[inner], telemetry=Telemetry(listeners=[("*", here.append)])).run("x"))
+    inner = helper("sure", telemetry=TelemetryOptions(listeners=[("*", there.append)]))
+    await within(outer(ASK, "done", tools=[inner], telemetry=TelemetryOptions(listeners=[("*", here.append)])).run("x"))
     assert {event.agent for event in here} == {"outer"}
     assert {event.agent for event in there} == {"helper"}
 

@@ -30,8 +30,10 @@ WIDTH: Final = 24
 class Shelf:
     """Panels beside each other, of equal width.
 
-    Attributes: height: In rows of Grafana's grid. title: Of a row that starts here. repeat: The variable for each value
-        of which that row and the shelves up to the next title are repeated.
+    Attributes:
+        height: In rows of Grafana's grid.
+        title: Of a row that starts here.
+        repeat: The variable for each value of which that row and the shelves up to the next title are repeated.
     """
 
     panels: Sequence[Panel]

@@ -52,7 +52,9 @@ ALERT_STATES: Final = {0: ("quiet", GREEN), 1: ("pending", ORANGE), 2: ("firing"
 class Query:
     """One query of a panel.
 
-    Attributes: legend: with `{{label}}`; in a table, the name of the column. exemplar: show exemplars, too.
+    Attributes:
+        legend: With `{{label}}`; in a table, the name of the column.
+        exemplar: Show exemplars, too.
     """
 
     expr: str
@@ -64,7 +66,8 @@ class Query:
 class Column:
     """One column of numbers in a table.
 
-    Attributes: red: From which value on a cell is red.
+    Attributes:
+        red: From which value on a cell is red.
     """
 
     name: str

@@ -41,7 +41,13 @@ class TraceLookupError(PellucidError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exemplar:
-    """One measurement that points to its trace. Attributes: value: seconds; time: Unix time; failed: has an error."""
+    """One measurement that points to its trace.
+
+    Attributes:
+        value: Seconds.
+        time: Unix time.
+        failed: Has an error.
+    """
 
     trace_id: str
     value: float

@@ -16,7 +16,12 @@ Severity: TypeAlias = Literal["page", "ticket"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A recording rule. Attributes: name: of the series that it makes; expression: PromQL."""
+    """A recording rule.
+
+    Attributes:
+        name: Of the series that it makes.
+        expression: PromQL.
+    """
 
     name: str
     expression: str

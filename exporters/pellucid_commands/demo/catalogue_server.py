@@ -63,7 +63,11 @@ LISTING: Final = [
 
 
 class CatalogueServer(ThreadingHTTPServer):
-    """Listens on a free port of this machine. Attributes: is_down: whether the next listing fails."""
+    """Listens on a free port of this machine.
+
+    Attributes:
+        is_down: Whether the next listing fails.
+    """
 
     daemon_threads = True
 

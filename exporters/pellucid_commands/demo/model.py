@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from pellucid.models import resolve
+from pellucid.models.names import resolve
 from pellucid_commands.demo.script import scripted_model
 
 if TYPE_CHECKING:

@@ -28,7 +28,11 @@ COLLECTOR: Final = "http://localhost:4318"
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """Prints one demo, each part as soon as it is known. Attributes: runs: how many began."""
+    """Prints one demo, each part as soon as it is known.
+
+    Attributes:
+        runs: How many began.
+    """
 
     color: bool
     runs: int = 0

@@ -91,7 +91,11 @@ def examine(setup: Setup) -> list[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class _Started:
-    """A check that runs in a thread which nobody has to wait for. Attributes: kept: what it has found so far."""
+    """A check that runs in a thread which nobody has to wait for.
+
+    Attributes:
+        kept: What it has found so far.
+    """
 
     name: str
     future: Future[object]

@@ -21,7 +21,12 @@ SHORTEST: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was found. Attributes: about: what was looked at; remedy: how to mend it."""
+    """One thing that was found.
+
+    Attributes:
+        about: What was looked at.
+        remedy: How to mend it.
+    """
 
     level: Level
     about: str
@@ -36,7 +41,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What was asked for. Attributes: each as the option of its name; `None`, or nothing, where it was not given."""
+    """Options of the command, each as the attribute of its name; `None`, or nothing, where it was not given."""
 
     otlp: str | None = None
     protocol: str | None = None

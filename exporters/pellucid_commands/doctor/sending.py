@@ -53,7 +53,12 @@ _NO_ADDRESS: Final = Trouble("address", "the endpoint is not a URL")
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One request. Attributes: to: where it went; got: the collector's message, or why there is none."""
+    """One request.
+
+    Attributes:
+        to: Where it went.
+        got: The collector's message, or why there is none.
+    """
 
     signal: Signal
     protocol: OtlpProtocol

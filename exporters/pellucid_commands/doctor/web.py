@@ -42,14 +42,22 @@ REMEDIES: Final[Mapping[Kind, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why there was no answer. Attributes: text: what happened, in words."""
+    """Why there was no answer.
+
+    Attributes:
+        text: What happened, in words.
+    """
 
     kind: Kind
     text: str
 
 
 class Unreachable(Exception):
-    """There was no answer. Attributes: trouble: why."""
+    """There was no answer.
+
+    Attributes:
+        trouble: Why.
+    """
 
     def __init__(self, trouble: Trouble) -> None:
         super().__init__(trouble.text)
@@ -58,7 +66,11 @@ class Unreachable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """An answer. Attributes: content_type: in lower case."""
+    """An answer.
+
+    Attributes:
+        content_type: In lower case.
+    """
 
     status: int
     content_type: str

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Final, Literal, TypeAlias
 
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from pellucid import semconv
+from pellucid.concurrency.bounded_map import BoundedMap
 from pellucid.errors import DiscoveryBackoff
 from pellucid.text import clean
 from pellucid_exporters.console.tree import duration, elapsed
@@ -49,7 +51,11 @@ class HubStats:
 
 @dataclass(slots=True)
 class _Hub:
-    """Attributes: number: place in the order in which hubs were first asked."""
+    """Numbers of one hub.
+
+    Attributes:
+        number: Place in the order in which hubs were first asked.
+    """
 
     number: int
     durations: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_DURATIONS))
@@ -64,8 +70,8 @@ class HubStatsProcessor(SpanProcessor):
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a garbage collection in here may end a span, which leads here again
-        self._hubs: OrderedDict[str, _Hub] = OrderedDict()  # the one that was idle for longest comes first
-        self._count = 0
+        self._hubs: BoundedMap[str, _Hub] = BoundedMap(MOST_HUBS)
+        self._numbers = count()
 
     def on_end(self, span: ReadableSpan) -> None:
         """Take a discovery into account."""
@@ -73,7 +79,8 @@ class HubStatsProcessor(SpanProcessor):
         if attributes.get(semconv.PHASE) != semconv.DISCOVERY or semconv.PROVIDER_ID not in attributes:
             return
         with self._lock:
-            hub = self._hub(str(attributes[semconv.PROVIDER_ID]))
+            name = str(attributes[semconv.PROVIDER_ID])
+            hub = self._hubs.get(name) or self._hubs.setdefault(name, _Hub(next(self._numbers)))
             if attributes.get(semconv.DISCOVERY_CACHE) in ("hit", "joined", "stale"):
                 hub.hits += 1
                 return
@@ -93,16 +100,6 @@ class HubStatsProcessor(SpanProcessor):
         with self._lock:
             hubs = sorted(self._hubs.items(), key=lambda item: item[1].number)
             return [_stats(name, hub, (objectives or {}).get(name)) for name, hub in hubs]
-
-    def _hub(self, provider_id: str) -> _Hub:
-        hub = self._hubs.pop(provider_id, None)
-        if hub is None:
-            hub = _Hub(self._count)
-            self._count += 1
-        self._hubs[provider_id] = hub
-        if len(self._hubs) > MOST_HUBS:
-            self._hubs.popitem(last=False)
-        return hub
 
 
 def _stats(provider_id: str, hub: _Hub, objective: float | None) -> HubStats:

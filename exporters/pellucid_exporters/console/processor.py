@@ -63,7 +63,11 @@ def is_shown(options: Console, *, asked: bool = False) -> bool:
 
 @dataclass(slots=True)
 class _Run:
-    """The spans of one run. Attributes: omitted: spans over the bound, which are counted and not shown."""
+    """The spans of one run.
+
+    Attributes:
+        omitted: Spans over the bound, which are counted and not shown.
+    """
 
     root: _Key
     spans: dict[_Key, ReadableSpan] = field(default_factory=dict)

@@ -26,7 +26,11 @@ _OWN_WORDS: Final = re.compile(r"^(?:discovery of tools from provider|call of mo
 
 
 class Word(NamedTuple):
-    """A piece of a line. Attributes: style: one of `tree`, `name`, `number`, `fact`, `bad`, `content`, or empty."""
+    """A piece of a line.
+
+    Attributes:
+        style: One of `tree`, `name`, `number`, `fact`, `bad`, `content`, or empty.
+    """
 
     text: str
     style: str = ""

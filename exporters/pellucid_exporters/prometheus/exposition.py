@@ -26,7 +26,11 @@ _PROTO: Final = "io.prometheus.client.MetricFamily"
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One of the formats in which servers scrape. Attributes: escaping: how names with other letters are written."""
+    """One of the formats in which servers scrape.
+
+    Attributes:
+        escaping: How names with other letters are written.
+    """
 
     kind: Literal["protobuf", "openmetrics", "text"]
     version: str = ""

@@ -46,7 +46,11 @@ _SEMCONV_BOUNDS: Final = {metric.name: metric.buckets for metric in semconv.METR
 
 @dataclass(frozen=True, slots=True)
 class NumberSeries:
-    """One counter or gauge with its labels. Attributes: adds: two of the same labels add up, else the later wins."""
+    """One counter or gauge with its labels.
+
+    Attributes:
+        adds: Two of the same labels add up, else the later wins.
+    """
 
     value: float
     adds: bool

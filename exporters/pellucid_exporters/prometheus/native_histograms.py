@@ -23,7 +23,11 @@ MAX_SCALE: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """The buckets of one series. Attributes: positive, negative: measurements by OpenTelemetry's index."""
+    """The buckets of one series.
+
+    Attributes:
+        positive, negative: Measurements by OpenTelemetry's index.
+    """
 
     scale: int
     zero_count: int

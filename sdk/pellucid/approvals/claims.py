@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections import OrderedDict
 from pathlib import Path
 from typing import Final, Protocol
 
 import anyio.to_thread
 
-from pellucid.concurrency.forks import reset_in_child
+from pellucid.concurrency.bounded_map import BoundedMap
 from pellucid.errors import AlreadyResumed
 
 REMEMBERED: Final = 100_000
@@ -29,19 +27,12 @@ class MemoryClaims:
     """Claims within this process; it remembers the latest 100,000."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        reset_in_child(self, _lock=threading.Lock)
-        self._taken: OrderedDict[str, None] = OrderedDict()
+        self._taken: BoundedMap[str, object] = BoundedMap(REMEMBERED, by_use=False)
 
     async def claim(self, checkpoint_id: str) -> bool:
         """Take a checkpoint; return whether it was free."""
-        with self._lock:
-            if checkpoint_id in self._taken:
-                return False
-            self._taken[checkpoint_id] = None
-            if len(self._taken) > REMEMBERED:
-                self._taken.popitem(last=False)
-            return True
+        claim = object()
+        return self._taken.setdefault(checkpoint_id, claim) is claim
 
 
 class FileClaims:

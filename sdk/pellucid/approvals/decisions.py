@@ -73,7 +73,12 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """What came of a request. Attributes: at: when, in seconds since the epoch; decision: None if it has expired."""
+    """What came of a request.
+
+    Attributes:
+        at: When, in seconds since the epoch.
+        decision: None if it has expired.
+    """
 
     request: ApprovalRequest
     outcome: Outcome

@@ -22,7 +22,11 @@ Attributes = Mapping[str, AttributeValue]
 
 
 class Request:
-    """Measures one request, in the run that it belongs to. Attributes: result: of `tools/call`, once it is there."""
+    """Measures one request, in the run that it belongs to.
+
+    Attributes:
+        result: Of `tools/call`, once it is there.
+    """
 
     def __init__(self, exchange: Exchange) -> None:
         self.result: object = None

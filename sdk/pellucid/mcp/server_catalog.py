@@ -87,7 +87,7 @@ class ServerCatalog(DiscoveryProvider):
             was_failing = self._connection is not None and self._connection.is_failing
             self._connection = flight.result
             if not was_failing:  # else only a listing shows that a new connection helped
-                self._failures.pop(_KEY, None)
+                self._failures.pop(_KEY)
         elif not flight.abandoned:
             super()._note_failure(_KEY, flight.error)
 

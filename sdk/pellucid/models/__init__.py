@@ -1,6 +1,7 @@
 """Models: the protocol, what goes through it, and adapters that are loaded when they are asked for."""
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from pellucid.models.base import (
     Model,
@@ -10,12 +11,11 @@ from pellucid.models.base import (
     OutputSchema,
     Settings,
     StreamItem,
-    closable,
-    require_model,
 )
-from pellucid.models.fallback import FallbackModel, candidates, falls_back, told
-from pellucid.models.names import ADAPTERS, adapter, resolve
-from pellucid.models.prices import Price, Prices, PriceTable, PublishedPrices, load_prices
+from pellucid.models.fallback import FallbackModel
+from pellucid.models.names import ADAPTERS, adapter
+from pellucid.models.prices import Price, Prices, PriceTable, PublishedPrices
+from pellucid.module_names import module_getattr
 
 if TYPE_CHECKING:
     from pellucid.models.anthropic import AnthropicModel as AnthropicModel
@@ -38,17 +38,22 @@ __all__ = [
     "PublishedPrices",
     "Settings",
     "StreamItem",
-    "candidates",
-    "closable",
-    "falls_back",
-    "load_prices",
-    "require_model",
-    "resolve",
-    "told",
 ]
 
+_MOVED = {
+    "candidates": "fallback",
+    "closable": "base",
+    "falls_back": "fallback",
+    "load_prices": "prices",
+    "require_model": "base",
+    "resolve": "names",
+    "told": "fallback",
+}
+"""Helpers that this module used to export, and the modules that have them."""
 
-def __getattr__(name: str) -> Any:
-    if name in ADAPTERS:
-        return adapter(name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:
+    __getattr__ = module_getattr(
+        __name__,
+        lazy={name: partial(adapter, name) for name in ADAPTERS},
+        deprecated={name: (f"{__name__}.{home}", name) for name, home in _MOVED.items()},
+    )

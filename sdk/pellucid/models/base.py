@@ -35,7 +35,12 @@ class Settings(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputSchema:
-    """The shape that an answer must have. Attributes: name: `[A-Za-z0-9_-]{1,64}`; schema: a JSON Schema."""
+    """The shape that an answer must have.
+
+    Attributes:
+        name: `[A-Za-z0-9_-]{1,64}`.
+        schema: A JSON Schema.
+    """
 
     name: str
     schema: JSONObject
@@ -88,7 +93,11 @@ class ModelResponse:
 
 @dataclass(frozen=True, slots=True)
 class ModelDelta:
-    """A piece of a streamed answer. Attributes: content: of a tool call the tool's name, once it is known."""
+    """A piece of a streamed answer.
+
+    Attributes:
+        content: Of a tool call the tool's name, once it is known.
+    """
 
     type: Literal["text", "reasoning", "tool_call"]
     content: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -16,19 +17,15 @@ from pellucid.failures import describe
 from pellucid.offer.lazy import Offers
 from pellucid.offer.permission import Permissions
 from pellucid.offer.policy import PERMITTED, PermissionRequest, Ruling, Stage, ask
-from pellucid.providers.combined import Combined
 from pellucid.providers.listing import Lister
 from pellucid.providers.provider import ToolProvider
-from pellucid.providers.registry import ToolRegistry
-from pellucid.providers.skills import SkillProvider, tools_of
-from pellucid.providers.wrappers import GatedTools, SkillScopedTools
-from pellucid.telemetry import Scope, Telemetry, enter_scope, leave_scope
+from pellucid.telemetry import Scope, TelemetryOptions, enter_scope, leave_scope
 from pellucid.tools.catalog import Catalog, Catalogs, ProviderCatalog
-from pellucid.tools.collisions import Binding, Shadowed
+from pellucid.tools.collisions import Binding, reasons_of
 from pellucid.tools.names import LAZY_DISCOVERY, LOAD_SKILL, TOOL_SEARCH
 from pellucid.tools.tool import Tool
 
-_NOWHERE: Final = Telemetry(
+_NOWHERE: Final = TelemetryOptions(
     tracer_provider=NoOpTracerProvider(), meter_provider=NoOpMeterProvider(), log_sinks=(), listeners=()
 )
 _OFFERED_WITH: Final[Mapping[str, str]] = {
@@ -82,7 +79,7 @@ async def explain(
     try:
         catalog.check()
         binding = catalog.bindings.get(name)
-        _tell_shadowed(name, catalog.shadowed, f"collisions={catalogs.collisions!r}", reasons)
+        reasons += reasons_of(name, catalog.shadowed, f"collisions={catalogs.collisions!r}")
     except ToolNameCollision as error:
         binding = None
         reasons.append(
@@ -112,20 +109,6 @@ async def explain(
     )
 
 
-def _tell_shadowed(name: str, shadowed: Sequence[Shadowed], policy: str, reasons: list[str]) -> None:
-    """Say who has the name, if it is the name of several tools, or was made for one of them."""
-    for each in shadowed:
-        winner, loser = each.winner, each.loser
-        first, second = (repr(one.provider_id) for one in (winner, loser))
-        if winner.provider_id == loser.provider_id:  # within a registry
-            first, second = f"source '{winner.source}'", f"source '{loser.source}'"
-        if name == each.name:
-            rest = f"the other is offered as {each.offered_as!r}" if each.offered_as else "the other is not offered"
-            reasons.append(f"with {policy} the name is that of {first}, not of {second}; {rest}")
-        elif name == each.offered_as:
-            reasons.append(f"with {policy} it stands for {each.name!r} of {second}, as {first} has that name")
-
-
 def _unknown(agent: str, name: str, known: Sequence[str], *, is_certain: bool) -> str:
     wanted = dict.fromkeys((name, name.rsplit("__", maxsplit=1)[-1]))  # as it would be offered after a collision
     close = dict.fromkeys(match for each in wanted for match in get_close_matches(each, sorted(set(known)), n=3))
@@ -149,7 +132,11 @@ async def _meta(agent: str, name: str, catalog: Catalog, policy: _Policy) -> Bin
 
 
 class _Policy:
-    """Asks the policy, if there is one. Attributes: reasons: gets what it says."""
+    """Asks the policy, if there is one.
+
+    Attributes:
+        reasons: Gets what it says.
+    """
 
     def __init__(self, agent: str, permissions: Permissions | None, ctx: DiscoveryContext, reasons: list[str]) -> None:
         self.reasons = reasons
@@ -193,85 +180,91 @@ class _Search:
     """Looks for one tool.
 
     Attributes:
-        reasons: What was found out.
+        name: Name of the tool.
+        discovery: Context in which providers are asked.
+        reasons: Reasons so far.
         seen: Names of other tools.
         is_known: Whether any provider knows the tool.
         has_failed: Whether a provider failed of which a run fails, too.
     """
 
-    def __init__(self, name: str, ctx: DiscoveryContext, within: float | None) -> None:
+    def __init__(self, name: str, discovery: DiscoveryContext, within: float | None) -> None:
         self.name = name
+        self.discovery = discovery
         self.reasons: list[str] = []
         self.seen: list[str] = []
         self.is_known = self.has_failed = False
-        self._ctx = ctx
         self._within = within
 
     async def ask(self, lister: Lister) -> ProviderCatalog | None:
-        """Return what a provider lists, and say why it does or does not list the tool."""
-        problem, listed = await self._list(lister)
-        if problem is not None:
+        """Return what a provider lists, and add why it does or does not list the tool."""
+        answer = await self.list(lister)
+        if answer.problem is not None:
             self.has_failed = True
-            self._say(f"provider {lister.provider.id!r} failed, and a run fails with it unless a rule helps: {problem}")
-        await self._explain(lister.provider, listed)
-        return listed
+            reason = f"provider {lister.provider.id!r} failed, and a run fails with it unless a rule helps"
+            answer.add(f"{reason}: {answer.problem}", is_known=False)
+        await answer.explain()
+        return answer.catalog
 
-    async def _list(self, lister: Lister) -> tuple[str | None, ProviderCatalog | None]:
-        """Return what is wrong with a provider, or what it lists."""
+    async def list(self, lister: Lister) -> _Answer:
+        """Return what a provider lists, or why it failed."""
         try:
-            listed = await lister.peek(self._ctx, self._within)
+            catalog = await lister.peek(self.discovery, self._within)
         except DiscoveryError as error:
-            return error.problem, None
-        self.seen += [tool.name for tool in listed.tools]
-        return None, listed
+            return _Answer(self, lister.provider, error.problem, None)
+        self.seen += [tool.name for tool in catalog.tools]
+        return _Answer(self, lister.provider, None, catalog)
 
-    async def _explain(self, provider: ToolProvider, listed: ProviderCatalog | None) -> None:
-        """Say whether a provider lists the tool; if not, why, if it knows it at all."""
-        if listed is not None and self._has(listed.tools):
-            self._know(f"provider {provider.id!r} lists it")
-        elif isinstance(provider, GatedTools):
-            await self._explain_gate(provider, is_open=listed is not None)
-        elif isinstance(provider, Combined):
-            for each in provider.providers:
-                await self._explain_part(provider, each)
-        elif isinstance(provider, SkillScopedTools):
-            self._inactive(provider.id, provider.skill_id, provider.tools)
-        elif isinstance(provider, SkillProvider):
-            for skill in provider.skills.values():
-                self._inactive(provider.id, skill.id, tools_of(skill))
-        if listed is not None and (problem := dict(listed.quarantined).get(self.name)) is not None:
-            self._know(f"provider {provider.id!r} lists it, but it is broken and left out: {problem}")
-        if isinstance(provider, ToolRegistry):
-            _tell_shadowed(self.name, provider.shadowed, f"the policy of {provider.id!r}", self.reasons)
 
-    async def _explain_part(self, whole: Combined, provider: ToolProvider) -> None:
-        problem, found = await self._list(Lister(provider))
-        if problem is not None and whole.on_error == "skip":
-            self._say(f"provider {provider.id!r} failed, and {whole.id!r} goes on without it: {problem}")
-        await self._explain(provider, found)
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """The `ExplainContext` of one provider."""
 
-    async def _explain_gate(self, gate: GatedTools, *, is_open: bool) -> None:
-        _, found = await self._list(Lister(gate.inner))
-        if found is None or not self._has(found.tools):
-            await self._explain(gate.inner, found)
-        elif is_open:
-            self._know(f"provider {gate.inner.id!r} lists it, but {gate.id!r} keeps it back")
-        else:
-            self._know(f"provider {gate.inner.id!r} lists it, but {gate.id!r} failed")
+    search: _Search
+    provider: ToolProvider
+    problem: str | None
+    catalog: ProviderCatalog | None
 
-    def _inactive(self, provider_id: str, skill_id: str, tools: Sequence[Tool]) -> None:
-        self.seen += [tool.name for tool in tools]
-        if self._has(tools):
-            active = ", ".join(map(repr, self._ctx.active_skill_ids)) or "none"
-            self._know(f"provider {provider_id!r} lists it only while skill {skill_id!r} is active; active: {active}")
+    @property
+    def tool_name(self) -> str:
+        return self.search.name
 
-    def _has(self, tools: Sequence[Tool]) -> bool:
-        return any(tool.name == self.name for tool in tools)
+    @property
+    def discovery(self) -> DiscoveryContext:
+        return self.search.discovery
 
-    def _know(self, reason: str) -> None:
-        self.is_known = True
-        self._say(reason)
+    @property
+    def is_listed(self) -> bool:
+        return self.catalog is not None and any(tool.name == self.tool_name for tool in self.catalog.tools)
 
-    def _say(self, reason: str) -> None:
-        if reason not in self.reasons:
-            self.reasons.append(reason)
+    def add(self, reason: str, *, is_known: bool = True) -> None:
+        self.search.is_known |= is_known
+        if reason not in self.search.reasons:
+            self.search.reasons.append(reason)
+
+    def is_among(self, tools: Sequence[Tool]) -> bool:
+        names = [tool.name for tool in tools]
+        self.search.seen += names
+        return self.tool_name in names
+
+    async def ask(self, provider: ToolProvider) -> _Answer:
+        return await self.search.list(Lister(provider))
+
+    async def explain(self) -> None:
+        if self.is_listed:
+            self.add(f"provider {self.provider.id!r} lists it")
+        await self._explain_provider()
+        if self.catalog is not None and (problem := dict(self.catalog.quarantined).get(self.tool_name)) is not None:
+            self.add(f"provider {self.provider.id!r} lists it, but it is broken and left out: {problem}")
+
+    async def _explain_provider(self) -> None:
+        """Let the provider explain itself, if it can; it may be the application's."""
+        explain = getattr(self.provider, "explain", None)
+        if explain is None:
+            return
+        try:
+            pending = explain(self)
+            if inspect.isawaitable(pending):
+                await pending
+        except Exception as error:  # noqa: BLE001  (providers are the application's)
+            self.add(f"provider {self.provider.id!r} cannot explain itself: {describe(error)}", is_known=False)

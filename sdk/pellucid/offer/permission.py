@@ -122,7 +122,7 @@ class Permissions:
             permitted = {name: binding for name, binding in catalog.bindings.items() if name not in denied}
             # It keeps the whole catalogue, whose identity can then not be given to another one.
             made = (catalog, catalog.narrowed(permitted, denied=denied))
-            self._made.keep(key, made, len(catalog.bindings))
+            self._made.put(key, made, len(catalog.bindings))
         return made[1]
 
 

@@ -62,7 +62,11 @@ class PermissionRequest:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a policy decides. Attributes: reason: told to the model, and shown in telemetry."""
+    """What a policy decides.
+
+    Attributes:
+        reason: Told to the model, and shown in telemetry.
+    """
 
     permission: Permission
     reason: str | None = None
@@ -79,7 +83,11 @@ Policy: TypeAlias = Callable[[PermissionRequest], str | Verdict | Awaitable[str 
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What came of asking. Attributes: fault: what the policy raised, which is a no."""
+    """What came of asking.
+
+    Attributes:
+        fault: What the policy raised, which is a no.
+    """
 
     permission: Permission
     reason: str

@@ -10,7 +10,7 @@ from typing import Literal
 from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError
 from pellucid.providers.listing import Lister, list_all
-from pellucid.providers.provider import ToolProvider
+from pellucid.providers.provider import ExplainContext, ToolProvider
 from pellucid.telemetry import current_scope
 from pellucid.tools.tool import Tool
 
@@ -39,6 +39,17 @@ class Combined:
         skip = self.on_error == "skip"
         catalogs = await list_all(self._listers, current_scope(), ctx, within=ctx.timeout, skip_failed=skip)
         return tuple(tool for catalog in catalogs for tool in catalog.tools)
+
+    async def explain(self, ctx: ExplainContext) -> None:
+        """Let each provider say why it does not list the tool."""
+        if ctx.is_listed:
+            return
+        for provider in self.providers:
+            part = await ctx.ask(provider)
+            if part.problem is not None and self.on_error == "skip":
+                reason = f"provider {provider.id!r} failed, and {self.id!r} goes on without it: {part.problem}"
+                ctx.add(reason, is_known=False)
+            await part.explain()
 
     async def aclose(self) -> None:
         """Close all."""

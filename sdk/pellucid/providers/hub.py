@@ -6,16 +6,16 @@ import inspect
 import random
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias
 
 import anyio
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.trace import SpanContext
 
+from pellucid.concurrency.bounded_map import BoundedMap
 from pellucid.concurrency.forks import reset_in_child
 from pellucid.concurrency.race import OutOfTime, race
 from pellucid.concurrency.single_flight import Abandoned, Flight
@@ -33,7 +33,6 @@ LONGEST_BACKOFF: Final = 30.0
 JITTER: Final = 0.1
 """Entries live up to this share shorter than their time to live, so that they do not all end at once."""
 
-V = TypeVar("V")
 Fetch: TypeAlias = Flight[HubCatalog]
 
 
@@ -113,11 +112,10 @@ class DiscoveryProvider:
         self.timeout = timeout
         self._stale_if_error = stale_if_error
         self._stale_while_revalidate = stale_while_revalidate
-        self._max_entries = max_entries
         self._clock = clock
         self._lock = threading.RLock()  # what a garbage collection in here ends may lead here again
-        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
-        self._failures: OrderedDict[Hashable, _Failure] = OrderedDict()
+        self._entries: BoundedMap[Hashable, _Entry] = BoundedMap(max_entries)
+        self._failures: BoundedMap[Hashable, _Failure] = BoundedMap(max_entries)
         self._flights: dict[Hashable, Fetch] = {}
         reset_in_child(self, _lock=threading.RLock, _flights=dict)
 
@@ -133,7 +131,6 @@ class DiscoveryProvider:
                 entry = self._entries.get(key)
                 over = float("inf") if entry is None else self._clock() - entry.expires
                 if entry is not None and over < 0:
-                    self._entries.move_to_end(key)
                     ctx.report(cache="hit")
                     return entry.tools
                 failure = self._failures.get(key)
@@ -164,12 +161,14 @@ class DiscoveryProvider:
     def invalidate(self, key: Hashable | None = None) -> None:
         """Forget the catalogue of one key, or all of them; a fetch under way is not used for later callers."""
         with self._lock:
-            tables: tuple[dict[Hashable, object], ...] = (self._entries, self._failures, self._flights)  # type: ignore[assignment]
-            for table in tables:
-                if key is None:
-                    table.clear()
-                else:
-                    table.pop(key, None)
+            if key is None:
+                self._entries.clear()
+                self._failures.clear()
+                self._flights.clear()
+            else:
+                self._entries.pop(key)
+                self._failures.pop(key)
+                self._flights.pop(key, None)
 
     def _expire(self, key: Hashable, *, changed: bool = False) -> None:
         """End the life of a catalogue now; later callers do not join a fetch under way, and its result is not kept.
@@ -181,7 +180,8 @@ class DiscoveryProvider:
             entry = self._entries.get(key)
             if entry is not None:
                 expires = min(entry.expires, self._clock())
-                self._entries[key] = replace(entry, expires=expires, is_outdated=entry.is_outdated or changed)
+                is_outdated = entry.is_outdated or changed
+                self._entries.put(key, replace(entry, expires=expires, is_outdated=is_outdated))
             flight = self._flights.pop(key, None)
             if flight is not None:
                 flight.is_outdated = True
@@ -265,10 +265,10 @@ class DiscoveryProvider:
             elif not flight.is_outdated:
                 return
             if flight.error is None:
-                self._failures.pop(key, None)
+                self._failures.pop(key)
                 if is_current:
                     entry = _Entry(flight.result.tools, expires=self._clock() + flight.result.lifetime)
-                    _keep(self._entries, key, entry, self._max_entries)
+                    self._entries.put(key, entry)
             elif not flight.abandoned:
                 self._note_failure(key, flight.error)
 
@@ -278,7 +278,7 @@ class DiscoveryProvider:
             previous = self._failures.get(key)
             count = previous.count + 1 if previous else 1
             until = self._clock() + backoff(count, error)
-            _keep(self._failures, key, _Failure(error, count, until), self._max_entries)
+            self._failures.put(key, _Failure(error, count, until))
 
     def _refusal(self, key: Hashable) -> DiscoveryBackoff | None:
         """Return the error to raise while the hub is left alone."""
@@ -343,10 +343,3 @@ def check_not_negative(owner: str, options: Mapping[str, float | None]) -> None:
 
 def _tenant(ctx: DiscoveryContext) -> Hashable:
     return ctx.identity.tenant if ctx.identity is not None else None
-
-
-def _keep(table: OrderedDict[Hashable, V], key: Hashable, value: V, most: int) -> None:
-    table[key] = value
-    table.move_to_end(key)
-    if len(table) > most:
-        table.popitem(last=False)

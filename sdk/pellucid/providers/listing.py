@@ -98,7 +98,7 @@ class Lister:
         with self._lock:  # what a rule puts in its place is not the provider's
             known = self._known.get(_audience(ctx))
             if known is None or known[0] is not catalog or b.noted("cache") != "stale":
-                self._known.keep(_audience(ctx), (catalog, time.monotonic()), len(catalog.tools))
+                self._known.put(_audience(ctx), (catalog, time.monotonic()), len(catalog.tools))
         return catalog
 
     async def peek(self, ctx: DiscoveryContext, within: float | None) -> ProviderCatalog:
@@ -164,16 +164,13 @@ class Lister:
         catalog = check_catalog(self.provider.id, kept, quarantine=self.facts.on_invalid == "quarantine")
         catalog = catalog.of(self.facts.source)
         # Keeping the answer keeps its identity, and its tools', from being given to something else.
-        self._checked.keep(key, (kept, catalog), len(kept))
+        self._checked.put(key, (kept, catalog), len(kept))
         self._latest = kept, catalog
         return catalog
 
     def _note(self, scope: Scope, b: Boundary, ctx: DiscoveryContext, catalog: ProviderCatalog) -> None:
         provider_id, digest, count = catalog.provider_id, catalog.digest, len(catalog.tools)
-        key = _audience(ctx)
-        with self._lock:
-            previous = self._digests.get(key)
-            self._digests.keep(key, digest, 0)
+        previous = self._digests.put(_audience(ctx), digest)
         changed = previous is not None and previous != digest
         b.note(tool_count=count, digest=digest, changed=changed)
         b.record_output(once(catalog.recorded, lambda recorder: recorder.value(catalog.summary)))

@@ -30,7 +30,8 @@ class ToolProvider(Protocol):
     - `on_invalid`: `"quarantine"` leaves broken tools out, with an event, instead of failing;
     - `detached`: true if it leaves at once when it is cancelled, whatever its hub does, counts its fetches itself, and
       keeps to its `timeout` itself if it has one;
-    - `aclose()`.
+    - `aclose()`;
+    - `explain(ctx)`: sync or async; gives `agent.explain` the reasons why a tool is not listed, see `ExplainContext`.
     """
 
     @property
@@ -49,6 +50,64 @@ class HubCatalog:
 
     tools: Tools
     lifetime: float
+
+
+class ExplainContext(Protocol):
+    """The tool that `agent.explain` asks a provider about, as the provider's `explain(ctx)` receives it.
+
+    A wrapper explains itself, and lets the provider behind it do the same:
+
+    ```python
+    async def explain(self, ctx: ExplainContext) -> None:
+        if not ctx.is_listed:
+            inner = await ctx.ask(self.inner)
+            if inner.is_listed:
+                ctx.add(f"provider {self.inner.id!r} lists it, but {self.id!r} is only for employees")
+            else:
+                await inner.explain()
+    ```
+    """
+
+    @property
+    def tool_name(self) -> str:
+        """Name of the tool."""
+        ...
+
+    @property
+    def discovery(self) -> DiscoveryContext:
+        """Context of the listing."""
+        ...
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether the provider lists the tool."""
+        ...
+
+    @property
+    def problem(self) -> str | None:
+        """Why the provider failed, if it did."""
+        ...
+
+    def add(self, reason: str, *, is_known: bool = True) -> None:
+        """Add a reason, once.
+
+        Args:
+            reason: A sentence without a capital letter and a full stop.
+            is_known: The provider knows the tool, so that its name is not misspelled.
+        """
+        ...
+
+    def is_among(self, tools: Sequence[Tool]) -> bool:
+        """Whether the tool is among `tools`; their names are suggested for one that is misspelled."""
+        ...
+
+    async def ask(self, provider: ToolProvider) -> ExplainContext:
+        """List the tools of another provider, and return the context of its explanation."""
+        ...
+
+    async def explain(self) -> None:
+        """Add the reasons of the provider that this context is about."""
+        ...
 
 
 class ToolHub(Protocol):

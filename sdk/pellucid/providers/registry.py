@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -11,12 +10,14 @@ from typing import Any, Final
 
 from opentelemetry import trace
 
+from pellucid.concurrency.bounded_map import BoundedMap
 from pellucid.concurrency.forks import reset_in_child
 from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError, ToolNameCollision
+from pellucid.providers.provider import ExplainContext
 from pellucid.telemetry import Scope, current_scope
 from pellucid.tools.catalog import RegistryMode, check_mode
-from pellucid.tools.collisions import Binding, Collisions, Shadowed, check_policy, resolve, tell_shadowed
+from pellucid.tools.collisions import Binding, Collisions, Shadowed, check_policy, reasons_of, resolve, tell_shadowed
 from pellucid.tools.names import RESERVED, fit, problem_of
 from pellucid.tools.tool import Mcp, Tool, ToolSource, tool
 from pellucid.types import JSONObject
@@ -70,7 +71,7 @@ class ToolRegistry:
         registry_mode: RegistryMode = "full",
     ) -> None:
         if not id:
-            raise ConfigError("ToolRegistry: id must not be empty; it names the registry in traces and metrics")
+            raise ConfigError.empty("ToolRegistry", "id", "it names the registry in traces and metrics")
         check_policy(f"ToolRegistry {id!r}", collisions)
         check_mode(f"ToolRegistry {id!r}", registry_mode)
         self.id = id
@@ -81,7 +82,7 @@ class ToolRegistry:
         self._bindings: tuple[Binding, ...] = ()
         self._taken: dict[Hashable, Binding] = {}
         self._snapshot: _Snapshot | None = None
-        self._told: OrderedDict[str, object] = OrderedDict()
+        self._told: BoundedMap[str, tuple[Shadowed, ...]] = BoundedMap(REMEMBERED)
         self._change((), [self._binding(each) for each in tools])
 
     def __repr__(self) -> str:
@@ -170,15 +171,14 @@ class ToolRegistry:
             self._tell(current_scope(), now.shadowed)
         return now.listed
 
+    def explain(self, ctx: ExplainContext) -> None:
+        """Say which source has the name, if several do."""
+        for reason in reasons_of(ctx.tool_name, self.shadowed, f"the policy of {self.id!r}"):
+            ctx.add(reason, is_known=False)
+
     def _tell(self, scope: Scope, shadowed: tuple[Shadowed, ...]) -> None:
         """Emit events of collisions, to each run once for each change."""
-        with self._lock:
-            is_told = bool(scope.run_id) and self._told.get(scope.run_id) is shadowed
-            self._told[scope.run_id] = shadowed
-            self._told.move_to_end(scope.run_id)
-            if len(self._told) > REMEMBERED:
-                self._told.popitem(last=False)
-        if not is_told:
+        if self._told.put(scope.run_id, shadowed) is not shadowed or not scope.run_id:
             tell_shadowed(scope, trace.get_current_span().get_span_context(), shadowed)
 
     def _binding(self, item: Tool | Callable[..., Any], source: ToolSource | None = None) -> Binding:

@@ -15,7 +15,8 @@ from typing import Any, Final
 from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError, ToolError
 from pellucid.messages import Message, ToolCall, ToolResult
-from pellucid.providers.provider import Listing
+from pellucid.providers.provider import ExplainContext, Listing
+from pellucid.providers.wrappers import explain_inactive
 from pellucid.text import close_to
 from pellucid.tools.names import LOAD_SKILL
 from pellucid.tools.tool import MetaTool, Tool, tool
@@ -55,7 +56,7 @@ class Skill:
     def __post_init__(self) -> None:
         for name in ("id", "description", "body"):
             if not getattr(self, name).strip():
-                raise ConfigError(f"Skill {self.id!r}: {name} must not be empty; the model reads it")
+                raise ConfigError.empty(f"Skill {self.id!r}", name, "the model reads it")
         object.__setattr__(self, "tools", tuple(item if isinstance(item, Tool) else tool(item) for item in self.tools))
         names = [item.name for item in tools_of(self)]
         if twice := {name for name in names if names.count(name) > 1}:
@@ -95,6 +96,11 @@ class SkillProvider:
         """Return what is offered while these skills are active."""
         active = [self.skills[skill_id] for skill_id in ctx.active_skill_ids if skill_id in self.skills]
         return [self._loader, *dict.fromkeys(item for skill in active for item in tools_of(skill))]
+
+    def explain(self, ctx: ExplainContext) -> None:
+        """Name the skills that bring the tool."""
+        for skill in self.skills.values():
+            explain_inactive(ctx, self.id, skill.id, tools_of(skill))
 
 
 def tools_of(skill: Skill) -> Sequence[Tool]:

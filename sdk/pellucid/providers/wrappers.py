@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError
-from pellucid.providers.provider import Listing, OnInvalid, ProviderFacts, ToolProvider
+from pellucid.providers.provider import ExplainContext, Listing, OnInvalid, ProviderFacts, ToolProvider
 from pellucid.tools.catalog import as_sequence
 from pellucid.tools.tool import Tool, ToolSource
 
@@ -34,6 +34,13 @@ def static_tools(tools: Iterable[Tool]) -> ToolProvider:
     return _StaticTools(tuple(tools))
 
 
+def explain_inactive(ctx: ExplainContext, provider_id: str, skill_id: str, tools: Sequence[Tool]) -> None:
+    """Say that a tool is listed only while a skill is active, if it is one of the skill's."""
+    if not ctx.is_listed and ctx.is_among(tools):
+        active = ", ".join(map(repr, ctx.discovery.active_skill_ids)) or "none"
+        ctx.add(f"provider {provider_id!r} lists it only while skill {skill_id!r} is active; active: {active}")
+
+
 @dataclass(frozen=True, slots=True)
 class SkillScopedTools:
     """What `skill_scoped_tools` returns."""
@@ -52,6 +59,10 @@ class SkillScopedTools:
         active = ctx.active_skill_id == self.skill_id or self.skill_id in ctx.active_skill_ids
         return self.tools if active else ()
 
+    def explain(self, ctx: ExplainContext) -> None:
+        """Say that the tool needs the skill."""
+        explain_inactive(ctx, self.id, self.skill_id, self.tools)
+
 
 def skill_scoped_tools(skill_id: str, tools: Iterable[Tool]) -> ToolProvider:
     """Return a provider that lists `tools` while a skill is active, and nothing otherwise.
@@ -60,7 +71,7 @@ def skill_scoped_tools(skill_id: str, tools: Iterable[Tool]) -> ToolProvider:
         ConfigError: `skill_id` is empty.
     """
     if not skill_id.strip():
-        raise ConfigError("skill_scoped_tools: skill_id must not be empty; give the id of the skill")
+        raise ConfigError.empty("skill_scoped_tools", "skill_id", "give the id of the skill")
     return SkillScopedTools(skill_id, tuple(tools))
 
 
@@ -132,6 +143,17 @@ class GatedTools:
     def _ask(self, tool: Any, ctx: DiscoveryContext) -> bool | Awaitable[bool]:
         # What is no tool is let through to where it is refused or put in quarantine, whatever the gate is for.
         return self.predicate(tool, ctx) if isinstance(tool, Tool) else True
+
+    async def explain(self, ctx: ExplainContext) -> None:
+        """Say that the predicate withholds the tool, or why the provider behind the gate does not list it."""
+        if ctx.is_listed:
+            return
+        inner = await ctx.ask(self.inner)
+        if not inner.is_listed:
+            await inner.explain()
+        else:
+            verb = "keeps it back" if ctx.problem is None else "failed"
+            ctx.add(f"provider {self.inner.id!r} lists it, but {self.id!r} {verb}")
 
     async def aclose(self) -> None:
         """Close the provider behind it."""

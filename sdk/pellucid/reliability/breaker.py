@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
+from pellucid.concurrency.bounded_map import BoundedMap
 from pellucid.concurrency.forks import reset_in_child
 from pellucid.errors import ConfigError, DiscoveryBackoff, DiscoveryError, ErrorKind, PolicyHalt
 from pellucid.failures import error_kind_of
@@ -50,7 +50,11 @@ class CircuitBreaker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """The circuit is open. Attributes: retry_after: seconds until somebody may try."""
+    """The circuit is open.
+
+    Attributes:
+        retry_after: Seconds until somebody may try.
+    """
 
     retry_after: float
 
@@ -71,7 +75,11 @@ class Permit:
 
 
 class Circuit:
-    """The state of one breaker; safe from any thread and event loop. Attributes: state: what it is now."""
+    """The state of one breaker; safe from any thread and event loop.
+
+    Attributes:
+        state: What it is now.
+    """
 
     def __init__(self, options: CircuitBreaker, clock: Callable[[], float]) -> None:
         self.state: State = "closed"
@@ -147,19 +155,9 @@ class Circuits:
     def __init__(self, options: CircuitBreaker, clock: Callable[[], float]) -> None:
         self._options = options
         self._clock = clock
-        self._lock = threading.RLock()
-        self._circuits: OrderedDict[Hashable, Circuit] = OrderedDict()
-        reset_in_child(self, _lock=threading.RLock)
+        self._circuits: BoundedMap[Hashable, Circuit] = BoundedMap(MOST, is_spare=lambda circuit: circuit.level == 0)
 
     def of(self, subject: Hashable) -> Circuit:
         """Return the circuit of a provider, model or tool."""
-        with self._lock:
-            circuit = self._circuits.get(subject)
-            if circuit is None:
-                circuit = self._circuits[subject] = Circuit(self._options, self._clock)
-                if len(self._circuits) > MOST:
-                    idle = next((key for key, each in self._circuits.items() if each.state == "closed"), None)
-                    self._circuits.pop(idle if idle is not None else next(iter(self._circuits)))
-            else:
-                self._circuits.move_to_end(subject)
-            return circuit
+        circuit = self._circuits.get(subject)
+        return circuit or self._circuits.setdefault(subject, Circuit(self._options, self._clock))

@@ -28,7 +28,7 @@ from pellucid.failures import describe, error_kind_of, error_type_of, retry_afte
 from pellucid.messages import Usage
 from pellucid.reliability.breaker import Circuit, Permit, Refused, State
 from pellucid.reliability.options import Reliability
-from pellucid.reliability.rules import Decision, Operation, Rule, Situation, Spent, Success, Then
+from pellucid.reliability.rules import Decision, Operation, Rule, Situation, Spent, Then
 from pellucid.telemetry import Scope
 from pellucid.telemetry.phases import PAYLOADS
 
@@ -64,7 +64,11 @@ _CIRCUIT: Final[dict[State, type[Event]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What is called: one of these. Attributes: apart: tells two of one name apart, for their breakers."""
+    """What is called: one of these.
+
+    Attributes:
+        apart: Tells two of one name apart, for their breakers.
+    """
 
     operation: Operation
     provider_id: str | None = None
@@ -133,7 +137,7 @@ class Gate:
         """
         if not self._reliability.pre_check:
             return
-        situation = self._situate(Situation)
+        situation = self._situate()
         found = self._match(self._reliability.pre_check, situation)
         if found is not None and found[0].then == "fail_fast":
             self._tell(found[0], found[1], trace.get_current_span(), situation)
@@ -182,7 +186,7 @@ class Gate:
 
     def judge(self, span: Span, *, response: object = None, error: Exception | None = None) -> None:
         """Decide about an attempt while its span is open, and tell of it there."""
-        situation = self._situate(Success if error is None else Situation, response, error)
+        situation = self._situate(response, error)
         self.taken = self._match(self._reliability.post_decide, situation)
         if self.taken is not None and (why := self._barred(self.taken[0], situation)) is not None:
             name, what = _NOT_DONE[self.taken[0].then]
@@ -295,8 +299,8 @@ class Gate:
     def _what(self) -> str:
         return f"{self.subject.operation} of {self.subject.name!r}"
 
-    def _situate(self, made: type[Situation], response: object = None, error: Exception | None = None) -> Situation:
-        self._situation = made(
+    def _situate(self, response: object = None, error: Exception | None = None) -> Situation:
+        self._situation = Situation(
             operation=self.subject.operation,
             provider_id=self.subject.provider_id,
             tool_name=self.subject.tool_name,
@@ -314,19 +318,16 @@ class Gate:
 
     def _match(self, rules: Sequence[Rule], situation: Situation) -> tuple[Decision, str] | None:
         for rule in rules:
-            if isinstance(situation, Success):
-                situation.forget()
             try:
-                applies = rule.when(situation)
+                matches = rule.matches(situation)
             except Exception as failure:  # noqa: BLE001  (rules are the application's)
                 self._scope.fault("reliability", failure)
                 if self._reliability.fails_closed:
                     self._broken = failure
                     return Decision(then="fail_fast"), rule.kind
                 continue
-            then = rule.then.then
-            if applies and not (then in _NOT_DONE and isinstance(situation, Success) and not situation.is_looked_at):
-                return (rule.then, rule.kind) if then not in ("ok", "continue") else None
+            if matches:
+                return (rule.then, rule.kind) if rule.then.then not in ("ok", "continue") else None
         return None
 
     def _tell(self, decision: Decision, kind: str, span: Span, situation: Situation) -> None:

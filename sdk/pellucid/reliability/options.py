@@ -28,8 +28,9 @@ class Reliability:
     )
     ```
 
-    The first rule that matches decides; without one a response is taken, and an error raised. A response is refused
-    only by rules that look at it. A cancellation is no failure. May be shared by agents; breakers then are, too.
+    The first rule that matches decides; without one a response is taken, and an error raised. A response is retried or
+    replaced only by rules with `on="success"` or `on="any"`. A cancellation is not a failure. Agents may share one;
+    then they share its breakers too.
 
     Args:
         post_decide: Rules asked after each attempt, whatever came of it.
@@ -58,6 +59,12 @@ class Reliability:
         for rule in (*post_decide, *pre_check):
             if not isinstance(rule, Rule):
                 raise ConfigError(f"Reliability: {rule!r} is no Rule(when=, then=, kind=)")
+        for rule in pre_check:
+            if rule.on is not None:
+                raise ConfigError(
+                    f"Reliability: the rule {rule.kind!r} in pre_check has on={rule.on!r}; leave it out, as "
+                    "there is no outcome before the first attempt"
+                )
         self.post_decide = tuple(post_decide)
         self.pre_check = tuple(pre_check)
         self.fails_closed = fails_closed

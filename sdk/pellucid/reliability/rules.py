@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Any, Final, Literal, TypeAlias
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from pellucid.context import Identity
 from pellucid.errors import ConfigError, ErrorKind
@@ -13,6 +14,10 @@ from pellucid.messages import Usage
 
 Operation: TypeAlias = Literal["discovery", "inference", "tool"]
 Then: TypeAlias = Literal["ok", "continue", "retry", "retry_other", "fallback", "fail_fast"]
+Outcome: TypeAlias = Literal["failure", "success", "any"]
+
+FOR_FAILURES: Final[frozenset[Then]] = frozenset({"retry", "retry_other", "fallback"})
+"""Decisions that are for failures, unless a rule says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +34,7 @@ class Spent:
     @classmethod
     def of(cls, usage: Usage) -> Spent:
         """Return what is known of a usage."""
-        return cls(**{field.name: getattr(usage, field.name) or 0 for field in fields(cls)})
+        return cls(**{known.name: getattr(usage, known.name) or 0 for known in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,22 +66,26 @@ class Situation:
     response: Any = None
 
 
-class Success(Situation):
-    """The situation after an attempt without an error; knows whether a rule looked at what came of it."""
+class _UndeclaredSuccess(Situation):
+    """A success, for a rule without `on`: reading its response is deprecated, and lets the rule decide about it."""
 
-    __slots__ = ("is_looked_at",)
+    __slots__ = ("_success", "is_read")
 
-    is_looked_at: bool
+    def __init__(self, success: Situation) -> None:
+        for known in fields(success):
+            if known.name != "response":
+                object.__setattr__(self, known.name, getattr(success, known.name))
+        object.__setattr__(self, "_success", success)
+        object.__setattr__(self, "is_read", False)
 
-    def forget(self) -> None:
-        """Begin anew, for another rule."""
-        object.__setattr__(self, "is_looked_at", False)
-
-    def __getattribute__(self, name: str) -> Any:
-        """Note who asks for the response."""
-        if name == "response":
-            object.__setattr__(self, "is_looked_at", True)
-        return super().__getattribute__(name)
+    def __getattr__(self, name: str) -> Any:
+        """Return the response, which alone is not set."""
+        if name != "response":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        message = "a rule that decides about successes needs `on`; write Rule(..., on='success') or on='any'"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        object.__setattr__(self, "is_read", True)
+        return self._success.response
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,18 +170,18 @@ def last_known_catalog(situation: Situation) -> Any:
 class Rule:
     """When to do what.
 
-    Rules are about failures: what came of a success is tried again or replaced only by a rule that looks at
-    `s.response`.
-
     Attributes:
-        when: A quick function of the situation; what is true matches.
+        when: A quick function of the situation; the rule matches if it returns something true.
         then: `retry()`, `retry_other()`, `fallback(...)`, `fail_fast()`, `ok()` or `continue_()`.
         kind: A name of low cardinality, for events and metrics.
+        on: Outcomes of an attempt that the rule decides about: `failure`, `success` or `any`. Unless given, `retry()`,
+            `retry_other()` and `fallback(...)` are for failures, the others for any outcome.
     """
 
     when: Callable[[Situation], object]
     then: Decision
     kind: str
+    on: Outcome | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if not callable(self.when):
@@ -182,4 +191,19 @@ class Rule:
         if not isinstance(self.then, Decision):
             raise ConfigError(f"Rule {self.kind!r}: then={self.then!r} is no decision; call it, as in then=retry()")
         if not self.kind:
-            raise ConfigError("Rule: kind must not be empty; it names the rule in events and metrics")
+            raise ConfigError.empty("Rule", "kind", "it names the rule in events and metrics")
+        if self.on is not None and self.on not in get_args(Outcome):
+            known = ", ".join(map(repr, get_args(Outcome)))
+            raise ConfigError(f"Rule {self.kind!r}: on={self.on!r} is not an outcome; known are {known}")
+
+    def matches(self, situation: Situation) -> bool:
+        """Return whether the rule decides about a situation."""
+        outcome: Outcome = "success" if situation.error is None else "failure"
+        if situation.attempt == 0 or self.on == "any" or (self.on is None and self.then.then not in FOR_FAILURES):
+            return bool(self.when(situation))
+        if outcome == (self.on or "failure"):
+            return bool(self.when(situation))
+        if self.on is not None:
+            return False
+        success = _UndeclaredSuccess(situation)
+        return bool(self.when(success)) and success.is_read

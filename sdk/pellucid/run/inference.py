@@ -16,15 +16,8 @@ from pellucid.concurrency.race import OutOfTime, race
 from pellucid.errors import ConfigError, ModelError, ModelTimeout
 from pellucid.failures import contained, describe, error_kind_of, error_type_of
 from pellucid.messages import Message, Part, ReasoningPart, TextPart, ToolCall, Usage
-from pellucid.models import (
-    Model,
-    ModelDelta,
-    ModelRequest,
-    ModelResponse,
-    candidates,
-    falls_back,
-    told,
-)
+from pellucid.models import Model, ModelDelta, ModelRequest, ModelResponse
+from pellucid.models.fallback import candidates, falls_back, told
 from pellucid.reliability import Decision, Gate, Reliability, Situation, Subject
 from pellucid.run.model_stream import Chunks, read_stream
 from pellucid.run.state import Run

@@ -17,7 +17,8 @@ from pellucid.approvals.checkpoint import Resumption, in_trace
 from pellucid.concurrency.race import race
 from pellucid.errors import PolicyHalt, RunCancelled, RunTimeout, ToolError
 from pellucid.messages import Message, ToolCall, ToolResult
-from pellucid.models import ModelResponse, candidates
+from pellucid.models import ModelResponse
+from pellucid.models.fallback import candidates
 from pellucid.run.answers import accept
 from pellucid.run.call_checks import halted
 from pellucid.run.compose import compose

@@ -9,7 +9,8 @@ from typing import Any
 
 from pellucid import semconv
 from pellucid.events import InferenceDelta
-from pellucid.models import Model, ModelDelta, ModelRequest, StreamItem, closable
+from pellucid.models import Model, ModelDelta, ModelRequest, StreamItem
+from pellucid.models.base import closable
 from pellucid.run.state import Run
 from pellucid.telemetry import Boundary
 

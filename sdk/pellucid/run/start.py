@@ -23,7 +23,11 @@ Input: TypeAlias = str | Message | Sequence[Message]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around:
-    """What a caller gives a run beside its input. Attributes: stream: who reads it as a stream, if anybody does."""
+    """What a caller gives a run beside its input.
+
+    Attributes:
+        stream: Who reads it as a stream, if anybody does.
+    """
 
     identity: Identity | None
     signal: CancelToken | None

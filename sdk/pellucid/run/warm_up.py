@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pellucid.context import DiscoveryContext, Identity
-from pellucid.models import candidates
+from pellucid.models.fallback import candidates
 from pellucid.providers.listing import list_all
 from pellucid.run.state import Setup
 from pellucid.telemetry import Pipeline, Scope, enter_scope, leave_scope

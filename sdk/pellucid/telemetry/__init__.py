@@ -1,10 +1,13 @@
 """Spans, metrics, events and log lines of the phases; see README.md beside this file for what is guaranteed."""
 
+from typing import TYPE_CHECKING, TypeAlias
+
+from pellucid.module_names import module_getattr
 from pellucid.telemetry.boundary import Boundary, boundary, once
 from pellucid.telemetry.capture import DEFAULT_REDACTORS, CapturePolicy, Redactor
 from pellucid.telemetry.listeners import Listeners
 from pellucid.telemetry.phases import COMPOSE, DISCOVERY, DISPATCH, INFERENCE, RUN, Phase
-from pellucid.telemetry.pipeline import Listener, LogSink, Pipeline, Telemetry, current_default, set_default
+from pellucid.telemetry.pipeline import Listener, LogSink, Pipeline, TelemetryOptions, current_default, set_default
 from pellucid.telemetry.recording import Recorded
 from pellucid.telemetry.scope import Scope, current_scope, enter_scope, leave_scope
 
@@ -25,7 +28,7 @@ __all__ = [
     "Recorded",
     "Redactor",
     "Scope",
-    "Telemetry",
+    "TelemetryOptions",
     "boundary",
     "current_default",
     "current_scope",
@@ -34,3 +37,8 @@ __all__ = [
     "once",
     "set_default",
 ]
+
+if TYPE_CHECKING:
+    Telemetry: TypeAlias = TelemetryOptions
+else:
+    __getattr__ = module_getattr(__name__, deprecated={"Telemetry": (__name__, "TelemetryOptions")})

@@ -16,6 +16,7 @@ from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 from opentelemetry.trace import INVALID_SPAN, set_span_in_context
 
 from pellucid import semconv
+from pellucid.concurrency.bounded_map import BoundedMap
 from pellucid.concurrency.forks import reset_in_child
 from pellucid.concurrency.tasks import is_running
 from pellucid.version import __version__
@@ -40,47 +41,44 @@ class Hubs:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a garbage collection in here may end a fetch, which leads here again
-        self._circuits: dict[str, tuple[dict[str, str], WeakSet[Leveled]]] = {}
-        self._inflight: dict[str, dict[object, tuple[float, EventLoopToken]]] = {}
-        self._objectives: dict[str, float] = {}
-        self._last_success: dict[str, float] = {}
-        self._sizes: dict[str, float] = {}
-        reset_in_child(self, _lock=threading.RLock, _inflight=dict)
+        self._circuits: BoundedMap[str, tuple[dict[str, str], WeakSet[Leveled]]] = _table()
+        self._inflight: BoundedMap[str, dict[object, tuple[float, EventLoopToken]]] = _table()
+        self._objectives: BoundedMap[str, float] = _table()
+        self._last_success: BoundedMap[str, float] = _table()
+        self._sizes: BoundedMap[str, float] = _table()
+        reset_in_child(self, _lock=threading.RLock, _inflight=_table)
 
     @contextmanager
     def fetching(self, provider_id: str) -> Iterator[None]:
         """Count a fetch as in flight while the context lasts, whatever ends it."""
         key, began = object(), (time.monotonic(), current_token())
         with self._lock:
-            _room_for(provider_id, self._inflight).setdefault(provider_id, {})[key] = began
+            fetches = self._inflight.setdefault(provider_id, {})
+            fetches[key] = began
         try:
             yield
         finally:
             with self._lock:
-                self._inflight.get(provider_id, {}).pop(key, None)
+                fetches.pop(key, None)
 
     def declare(self, provider_id: str, objective: float | None) -> None:
         """Note the latency objective of a provider, in seconds."""
         if objective is not None:
-            self._note(self._objectives, provider_id, objective)
+            self._objectives.put(provider_id, objective)
 
     def succeeded(self, provider_id: str) -> None:
         """Note a successful round trip of now."""
-        self._note(self._last_success, provider_id, time.time())
+        self._last_success.put(provider_id, time.time())
 
     def sized(self, provider_id: str, tools: int) -> None:
         """Note how many tools a provider lists."""
-        self._note(self._sizes, provider_id, tools)
-
-    def _note(self, table: dict[str, float], provider_id: str, value: float) -> None:
-        with self._lock:
-            _room_for(provider_id, table)[provider_id] = value
+        self._sizes.put(provider_id, tools)
 
     def circuit(self, labels: dict[str, str], circuit: Leveled) -> None:
         """Show a circuit breaker from now on, as long as anybody uses it."""
         with self._lock:
-            name = repr(labels)
-            _room_for(name, self._circuits).setdefault(name, (labels, WeakSet()))[1].add(circuit)
+            _, circuits = self._circuits.setdefault(repr(labels), (labels, WeakSet()))
+            circuits.add(circuit)
 
     @property
     def gauges(self) -> Mapping[str, Callable[[], Mapping[str, float]]]:
@@ -96,23 +94,20 @@ class Hubs:
     def circuits(self) -> list[tuple[dict[str, str], float]]:
         """States of the circuit breakers that have ever opened, with their labels; of several of one name the worst."""
         with self._lock:
-            found = [(labels, [each.level for each in circuits]) for labels, circuits in self._circuits.values()]
+            found = [(labels, [each.level for each in circuits]) for _, (labels, circuits) in self._circuits.items()]
         return [(labels, max(levels)) for labels, levels in found if levels]
 
     def objectives(self) -> dict[str, float]:
         """Objectives in seconds by provider."""
-        with self._lock:
-            return dict(self._objectives)
+        return dict(self._objectives.items())
 
     def last_success(self) -> dict[str, float]:
         """Times of the last successful round trips by provider, in seconds since the epoch."""
-        with self._lock:
-            return dict(self._last_success)
+        return dict(self._last_success.items())
 
     def sizes(self) -> dict[str, float]:
         """Sizes of the latest catalogues by provider."""
-        with self._lock:
-            return dict(self._sizes)
+        return dict(self._sizes.items())
 
     def inflight(self) -> dict[str, int]:
         """Fetches in flight by provider."""
@@ -130,17 +125,15 @@ class Hubs:
         return [(provider_id, [start for start, loop in fetches if is_running(loop)]) for provider_id, fetches in found]
 
 
-def _room_for(name: str, table: dict[str, Any]) -> dict[str, Any]:
-    """Evict the oldest entry if `name` is new and the table is full; called under the lock."""
-    if name not in table and len(table) >= MAX_PROVIDERS:
-        table.pop(next(iter(table)))
-    return table
+def _table() -> BoundedMap[str, Any]:
+    return BoundedMap(MAX_PROVIDERS, by_use=False)
 
 
 class Instruments:
     """Every instrument of `semconv.METRICS`; histograms and counters by their name in `by_name`.
 
-    Attributes: counts_usage: the newest conventions are asked for, which count tokens instead of distributing them.
+    Attributes:
+        counts_usage: The newest conventions are asked for, which count tokens instead of distributing them.
     """
 
     __slots__ = ("by_name", "counts_usage", "hubs")

@@ -58,11 +58,11 @@ class Pipeline(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Telemetry:
+class TelemetryOptions:
     """A pipeline put together by hand. What is None comes from `configure()`, else from OpenTelemetry's globals.
 
     ```python
-    Agent("support", model=model, telemetry=Telemetry(capture=CapturePolicy("metadata")))
+    Agent("support", model=model, telemetry=TelemetryOptions(capture=CapturePolicy("metadata")))
     ```
 
     Attributes:
@@ -82,9 +82,9 @@ class Telemetry:
     clock: Callable[[], int] | None = None
 
 
-_FIELDS: Final = tuple(field.name for field in fields(Telemetry))
+_FIELDS: Final = tuple(field.name for field in fields(TelemetryOptions))
 
-_GLOBAL: Final = Telemetry(log_sinks=(), listeners=())
+_GLOBAL: Final = TelemetryOptions(log_sinks=(), listeners=())
 """OpenTelemetry's global providers, looked up when a run starts."""
 
 _default: Pipeline | None = None
@@ -105,7 +105,7 @@ def current_default() -> Pipeline:
 def complete(pipeline: Pipeline | None) -> Pipeline:
     """Return a pipeline whose open fields are those of the default."""
     default = current_default()
-    if not isinstance(pipeline, Telemetry):
+    if not isinstance(pipeline, TelemetryOptions):
         return pipeline or default
     missing = {name: getattr(default, name, None) for name in _FIELDS if getattr(pipeline, name) is None}
     return replace(pipeline, **missing)

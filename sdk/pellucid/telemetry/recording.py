@@ -68,7 +68,9 @@ class _Fragment(NamedTuple):
 class _Chain:
     """A conversation that grows: the JSON of each message, and a digest and size that cost only what is new.
 
-    Attributes: told: how many messages `new_messages` has recorded; told_on: the span that has the last of them.
+    Attributes:
+        told: How many messages `new_messages` has recorded.
+        told_on: The span that has the last of them.
     """
 
     __slots__ = ("digest", "fragments", "size", "told", "told_on")

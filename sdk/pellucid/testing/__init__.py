@@ -3,14 +3,17 @@
 `ModelContract` is imported when it is asked for: it needs pytest, the doubles do not.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from pellucid.module_names import load_from, module_getattr
 from pellucid.testing.hubs import FakeHub
 from pellucid.testing.models import Answer, FunctionModel, Pieces, ScriptedModel, Step
 from pellucid.testing.vendor import Answers, Deed, Fails, Hangs, ScriptedVendor
 
 if TYPE_CHECKING:
     from pellucid.testing.contract import ModelContract
+else:
+    __getattr__ = module_getattr(__name__, lazy=load_from({"ModelContract": "pellucid.testing.contract"}))
 
 __all__ = [
     "Answer",
@@ -26,11 +29,3 @@ __all__ = [
     "ScriptedVendor",
     "Step",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "ModelContract":
-        from pellucid.testing.contract import ModelContract
-
-        return ModelContract
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

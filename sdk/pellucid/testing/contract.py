@@ -32,7 +32,8 @@ import pytest
 
 from pellucid.errors import ErrorKind
 from pellucid.messages import FinishReason, Message, ReasoningPart
-from pellucid.models import Model, ModelDelta, ModelResponse, StreamItem, candidates
+from pellucid.models import Model, ModelDelta, ModelResponse, StreamItem
+from pellucid.models.fallback import candidates
 from pellucid.testing import samples
 from pellucid.testing.asking import (
     Bench,

@@ -287,5 +287,5 @@ class Catalogs:
         if made is None:
             # It keeps the parts, whose identities can then not be given to others.
             made = (parts, Catalog.of(parts, self.collisions, is_lazy=self._is_lazy))
-            self._made.keep(key, made, sum(len(part.tools) for part in parts))
+            self._made.put(key, made, sum(len(part.tools) for part in parts))
         return made[1]

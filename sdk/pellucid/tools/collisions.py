@@ -108,6 +108,22 @@ def resolve(
     return found, tuple(shadowed)
 
 
+def reasons_of(name: str, shadowed: Iterable[Shadowed], policy: str) -> list[str]:
+    """Say which tool has a name, if it is the name of several, or was made for one of them."""
+    reasons = []
+    for collision in shadowed:
+        winner, loser, offered_as = collision.winner, collision.loser, collision.offered_as
+        first, second = repr(winner.provider_id), repr(loser.provider_id)
+        if winner.provider_id == loser.provider_id:  # within a registry
+            first, second = f"source '{winner.source}'", f"source '{loser.source}'"
+        if name == collision.name:
+            rest = f"the other is offered as {offered_as!r}" if offered_as else "the other is not offered"
+            reasons.append(f"with {policy} the name is that of {first}, not of {second}; {rest}")
+        elif name == offered_as:
+            reasons.append(f"with {policy} it stands for {collision.name!r} of {second}, as {first} has that name")
+    return reasons
+
+
 def tell_shadowed(scope: Scope, span: SpanContext, shadowed: Iterable[Shadowed], told: Told = frozenset()) -> Told:
     """Emit an event for each tool that has the name of another, but for those of which was `told` already.
 

@@ -163,7 +163,11 @@ class MetaTool(Tool):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BrokenTool(Tool):
-    """What a provider listed and is no good as a tool; never in a catalogue. Attributes: problem: what is wrong."""
+    """What a provider listed and is no good as a tool; never in a catalogue.
+
+    Attributes:
+        problem: What is wrong.
+    """
 
     problem: str
 

@@ -29,7 +29,12 @@ PHASES: Final[Mapping[str, Phase]] = {phase.name: phase for phase in (RUN, DISCO
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Seen:
-    """One ended span of a phase. Attributes: id, trace, parent: hexadecimal; start, end: nanoseconds."""
+    """One ended span of a phase.
+
+    Attributes:
+        id, trace, parent: Hexadecimal.
+        start, end: Nanoseconds.
+    """
 
     span: ReadableSpan
     phase: Phase

@@ -38,7 +38,11 @@ _FINISH: Final[Mapping[str, FinishReason]] = {
 
 
 class ReportedError(Exception):
-    """An error that is told in the middle of a stream. Attributes: kind: its type, in the vendor's words."""
+    """An error that is told in the middle of a stream.
+
+    Attributes:
+        kind: Its type, in the vendor's words.
+    """
 
     def __init__(self, event: JSONObject) -> None:
         inner = event.get("error")

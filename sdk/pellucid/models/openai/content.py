@@ -31,7 +31,11 @@ _REFUSED: Final = ("bad_request", "content_filter", "data_residency", "image", "
 
 
 class ReportedError(Exception):
-    """An error that the vendor reports within an answer. Attributes: kind, status: what the vendor says it is."""
+    """An error that the vendor reports within an answer.
+
+    Attributes:
+        kind, status: What the vendor says it is.
+    """
 
     def __init__(self, error: JSONValue) -> None:
         given = error if isinstance(error, Mapping) else {"message": error}

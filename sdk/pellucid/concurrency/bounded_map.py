@@ -1,0 +1,105 @@
+"""Map of limited size, for whatever is kept in memory by a key that others choose."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from pellucid.concurrency.forks import reset_in_child
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class BoundedMap(Generic[K, V]):
+    """Map of at most so many entries. Safe to use from any thread, and in a forked child.
+
+    Args:
+        most: Entries kept; of more, the least recently used go first.
+        most_weight: Sum of weights kept. The last entry stays, whatever its weight.
+        by_use: Whether reading and replacing an entry counts as use; otherwise, the oldest entries go first.
+        is_spare: Entries that go before all others.
+    """
+
+    __slots__ = ("__weakref__", "_by_use", "_entries", "_is_spare", "_lock", "_most", "_most_weight", "_weight")
+
+    def __init__(
+        self,
+        most: int,
+        *,
+        most_weight: int | None = None,
+        by_use: bool = True,
+        is_spare: Callable[[V], bool] | None = None,
+    ) -> None:
+        self._most = most
+        self._most_weight = most_weight
+        self._by_use = by_use
+        self._is_spare = is_spare
+        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._weight = 0
+        self._lock = threading.RLock()  # a garbage collection in here may lead here again
+        reset_in_child(self, _lock=threading.RLock)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: K) -> V | None:
+        """Return the value of a key."""
+        with self._lock:
+            if (entry := self._entries.get(key)) is None:
+                return None
+            if self._by_use:
+                self._entries.move_to_end(key)
+            return entry[0]
+
+    def put(self, key: K, value: V, weight: int = 0) -> V | None:
+        """Set the value of a key and return the previous one."""
+        evicted: list[tuple[V, int]] = []  # freed after the lock is: destructors may lead here again
+        with self._lock:
+            previous = self._entries.get(key)
+            self._entries[key] = value, weight
+            if self._by_use:
+                self._entries.move_to_end(key)
+            self._weight += weight - (previous[1] if previous is not None else 0)
+            while len(self._entries) > 1 and self._is_over():
+                evicted.append(self._evict())
+        return previous[0] if previous is not None else None
+
+    def setdefault(self, key: K, value: V) -> V:
+        """Return the value of a key, which is `value` if there was none."""
+        with self._lock:
+            if (current := self.get(key)) is not None:
+                return current
+            self.put(key, value)
+            return value
+
+    def pop(self, key: K) -> V | None:
+        """Remove a key and return its value."""
+        with self._lock:
+            if (entry := self._entries.pop(key, None)) is None:
+                return None
+            self._weight -= entry[1]
+            return entry[0]
+
+    def clear(self) -> None:
+        """Remove all keys."""
+        with self._lock:
+            entries, self._entries, self._weight = self._entries, OrderedDict(), 0
+        del entries  # freed after the lock is, as in `put`
+
+    def items(self) -> list[tuple[K, V]]:
+        """Return all keys with their values, the one to be evicted next first."""
+        with self._lock:
+            return [(key, value) for key, (value, _) in self._entries.items()]
+
+    def _is_over(self) -> bool:
+        return len(self._entries) > self._most or (self._most_weight is not None and self._weight > self._most_weight)
+
+    def _evict(self) -> tuple[V, int]:
+        is_spare = self._is_spare
+        spare = next((key for key, (value, _) in self._entries.items() if is_spare(value)), None) if is_spare else None
+        entry = self._entries.pop(spare) if spare is not None else self._entries.popitem(last=False)[1]
+        self._weight -= entry[1]
+        return entry

@@ -1,0 +1,77 @@
+"""Options of agents and runs: a mistake in one is an error, at run time and to type checkers."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, assert_type
+
+import pytest
+
+from pellucid import Agent, AgentOptions, Identity, ResumeOptions, RunOptions, RunResult
+from pellucid.testing import ScriptedModel
+
+pytestmark = pytest.mark.usefixtures("quiet_opentelemetry")
+
+
+def agent(*texts: str) -> Agent[str]:
+    """Return an agent."""
+    return Agent("a", model=ScriptedModel(*texts))
+
+
+def test_an_agent_without_a_model_is_refused() -> None:
+    """As Python refuses a call without a required keyword."""
+    with pytest.raises(TypeError, match=r"Agent\(\) missing 1 required keyword-only argument: 'model'"):
+        Agent("a")  # type: ignore[call-overload]
+
+
+def test_an_unknown_option_is_refused_by_its_name() -> None:
+    """Of an agent, and of each entry point."""
+    with pytest.raises(TypeError, match=r"Agent\(\) got an unexpected keyword argument 'modle'"):
+        Agent("a", model=ScriptedModel(), modle=1)  # type: ignore[call-overload]
+    made = agent()
+    with pytest.raises(TypeError, match=r"Agent.run_sync\(\) got an unexpected keyword argument 'claims'"):
+        made.run_sync("x", claims=None)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"Agent.stream\(\) got an unexpected keyword argument 'dep'"):
+        made.stream("x", dep=1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"Agent.resume_sync\(\) got an unexpected keyword argument 'history'"):
+        made.resume_sync({}, history=())  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"Agent.resume_stream\(\) got an unexpected keyword argument 'decision'"):
+        made.resume_stream({}, decision=())  # type: ignore[call-arg]
+
+
+@pytest.mark.anyio
+async def test_an_unknown_option_is_refused_by_async_entry_points() -> None:
+    """When they are awaited."""
+    with pytest.raises(TypeError, match=r"Agent.run\(\) got an unexpected keyword argument 'historie'"):
+        await agent().run("x", historie=())  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"Agent.resume\(\) got an unexpected keyword argument 'decision'"):
+        await agent().resume({}, decision=())  # type: ignore[call-arg]
+
+
+def test_options_have_types() -> None:
+    """A type checker reports an option of another type; the type of an answer is that of `output`."""
+
+    def checked() -> None:
+        Agent("a", model=1)  # type: ignore[call-overload]
+        Agent("a", model=ScriptedModel(), collisions="never")  # type: ignore[call-overload]
+        agent().run_sync("x", identity="ann")  # type: ignore[arg-type]
+        assert_type(Agent("a", model=ScriptedModel(), output=int).run_sync("x"), RunResult[int])
+        assert_type(Agent("a", model=ScriptedModel(), output=int | None).run_sync("x"), RunResult[int | None])
+        choice = Agent("a", model=ScriptedModel(), output=Literal["yes", "no"])
+        assert_type(choice.run_sync("x", identity=Identity(principal="ann")), RunResult[Literal["yes", "no"]])
+
+    assert callable(checked)
+
+
+def test_options_can_be_kept_in_a_dictionary() -> None:
+    """Of a type that a checker knows, for applications that make several agents or runs with the same ones."""
+    options: AgentOptions = {"model": ScriptedModel("one", "two"), "description": "An agent."}
+    same: RunOptions = {"deps": 1, "history": ()}
+    made: Agent[Any] = Agent("a", **options)
+    assert [made.run_sync("x", **same).output for _ in range(2)] == ["one", "two"]
+
+
+@pytest.mark.parametrize("options", [AgentOptions, RunOptions, ResumeOptions])
+def test_docstrings_name_every_option(options: Any) -> None:
+    """What an editor shows at `Agent` and its methods leads to each of their options."""
+    described = {AgentOptions: Agent, RunOptions: Agent.run, ResumeOptions: Agent.resume}[options]
+    assert [name for name in options.__annotations__ if f"`{name}`" not in str(described.__doc__)] == []

@@ -1,0 +1,210 @@
+"""Names that applications import: each stays, or warns with what to import in its place."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import pytest
+
+import pellucid
+
+if TYPE_CHECKING:
+    from pellucid import Telemetry
+
+PUBLIC = {
+    "pellucid": [
+        "DEFAULT_REDACTORS",
+        "Agent",
+        "AlreadyResumed",
+        "ApprovalRequest",
+        "BlobPart",
+        "Builtin",
+        "CancelToken",
+        "CapturePolicy",
+        "CheckpointError",
+        "CircuitBreaker",
+        "CircuitOpen",
+        "Claims",
+        "ConfigError",
+        "Decision",
+        "DiscoveryBackoff",
+        "DiscoveryContext",
+        "DiscoveryError",
+        "DiscoveryProvider",
+        "DiscoveryTimeout",
+        "ErrorKind",
+        "Explanation",
+        "FallbackModel",
+        "FileClaims",
+        "FilePart",
+        "Hub",
+        "Identity",
+        "InvalidCatalog",
+        "Limits",
+        "Mcp",
+        "MemoryClaims",
+        "Message",
+        "Model",
+        "ModelDelta",
+        "ModelError",
+        "ModelRequest",
+        "ModelResponse",
+        "ModelTimeout",
+        "OutputError",
+        "OutputSchema",
+        "PellucidError",
+        "PermissionDenied",
+        "PermissionRequest",
+        "Policy",
+        "PolicyHalt",
+        "Price",
+        "PriceTable",
+        "ReasoningPart",
+        "Redactor",
+        "Reliability",
+        "ReliabilityFailFast",
+        "Rule",
+        "RunCancelled",
+        "RunResult",
+        "RunStream",
+        "RunTimeout",
+        "ServerToolCall",
+        "ServerToolResult",
+        "Settings",
+        "Situation",
+        "Skill",
+        "TextPart",
+        "Tool",
+        "ToolCall",
+        "ToolContext",
+        "ToolDefinition",
+        "ToolError",
+        "ToolHub",
+        "ToolNameCollision",
+        "ToolProvider",
+        "ToolRegistry",
+        "ToolResult",
+        "ToolSource",
+        "UriPart",
+        "Usage",
+        "Verdict",
+        "__version__",
+        "combined",
+        "continue_",
+        "dump_messages",
+        "fail_fast",
+        "fallback",
+        "gated_tools",
+        "last_known_catalog",
+        "load_messages",
+        "ok",
+        "propagate",
+        "retry",
+        "retry_other",
+        "skill_scoped_tools",
+        "static_tools",
+        "tool",
+    ],
+    "pellucid.models": [
+        "AnthropicModel",
+        "FallbackModel",
+        "GeminiModel",
+        "Model",
+        "ModelDelta",
+        "ModelRequest",
+        "ModelResponse",
+        "OpenAIModel",
+        "OutputSchema",
+        "Price",
+        "PriceTable",
+        "Prices",
+        "PublishedPrices",
+        "Settings",
+        "StreamItem",
+    ],
+    "pellucid.mcp": ["MCPProvider", "Options"],
+    "pellucid.testing": [
+        "Answer",
+        "Answers",
+        "Deed",
+        "Fails",
+        "FakeHub",
+        "FunctionModel",
+        "Hangs",
+        "ModelContract",
+        "Pieces",
+        "ScriptedModel",
+        "ScriptedVendor",
+        "Step",
+    ],
+    "pellucid_exporters": [
+        "Console",
+        "File",
+        "MetricsApp",
+        "Otlp",
+        "Prometheus",
+        "PrometheusReader",
+        "TailSampling",
+        "Telemetry",
+        "configure",
+    ],
+}
+"""Names that were public before the first of them was deprecated."""
+
+DEPRECATED = [
+    ("pellucid", "Telemetry", "from pellucid import TelemetryOptions"),
+    ("pellucid.telemetry", "Telemetry", "from pellucid.telemetry import TelemetryOptions"),
+    ("pellucid.models", "candidates", "from pellucid.models.fallback import candidates"),
+    ("pellucid.models", "closable", "from pellucid.models.base import closable"),
+    ("pellucid.models", "falls_back", "from pellucid.models.fallback import falls_back"),
+    ("pellucid.models", "load_prices", "from pellucid.models.prices import load_prices"),
+    ("pellucid.models", "require_model", "from pellucid.models.base import require_model"),
+    ("pellucid.models", "resolve", "from pellucid.models.names import resolve"),
+    ("pellucid.models", "told", "from pellucid.models.fallback import told"),
+]
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_public_names_are_exported(module: str) -> None:
+    """Without a warning, and also by `__all__`."""
+    exported = import_module(module)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [name for name in PUBLIC[module] if not hasattr(exported, name)] == []
+    assert [name for name in PUBLIC[module] if name not in exported.__all__] == []
+
+
+@pytest.mark.parametrize(("module", "name", "remedy"), DEPRECATED)
+def test_deprecated_names_warn(module: str, name: str, remedy: str) -> None:
+    """The warning is shown where the name is imported, and says what to import instead; `__all__` no longer has it."""
+    exported = import_module(module)
+    with pytest.warns(DeprecationWarning, match=f"^{module}.{name} is deprecated; use `{remedy}`$") as caught:
+        value = getattr(exported, name)
+    assert [warning.filename for warning in caught] == [__file__]
+    assert name not in exported.__all__
+    new: dict[str, object] = {}
+    exec(remedy, new)
+    assert value is new[remedy.rsplit(maxsplit=1)[-1]]
+
+
+def test_the_old_name_of_telemetry_options_can_be_imported() -> None:
+    """It is the same class, for `isinstance` and annotations; the warning names the line that imports it."""
+
+    def same(options: Telemetry) -> pellucid.TelemetryOptions:
+        return options
+
+    code = "\nfrom pellucid import Telemetry, TelemetryOptions\nassert isinstance(TelemetryOptions(), Telemetry)"
+    done = subprocess.run([sys.executable, "-W", "always", "-c", code], check=True, capture_output=True, text=True)
+    assert "<string>:2: DeprecationWarning: pellucid.Telemetry is deprecated" in done.stderr
+    assert same(pellucid.TelemetryOptions()) == pellucid.TelemetryOptions()
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_unknown_names_are_refused(module: str) -> None:
+    """As by any module."""
+    with pytest.raises(AttributeError, match=f"module '{module}' has no attribute 'nothing'"):
+        import_module(module).nothing  # noqa: B018
