@@ -1,4 +1,4 @@
-"""An agent: a configuration that can be run."""
+"""The agent: a frozen configuration and its entry points."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pellucid.providers.skills import SkillProvider
 from pellucid.run.compose import digest_of_parameters
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
-from pellucid.run.start import Around, Input, Resumed, begin, conversation, resumed
+from pellucid.run.start import CallerContext, Input, ResumeRequest, conversation, create_run, resume_request
 from pellucid.run.state import Run, Setup
 from pellucid.run.stream import RunStream
 from pellucid.run.structured_output import Output, OutputT
@@ -40,7 +40,7 @@ from pellucid.types import JSONObject
 
 
 class Agent(Generic[OutputT]):
-    """A configuration that can be run any number of times, also at the same time.
+    """A frozen configuration. It can be run any number of times, also concurrently.
 
     ```python
     agent = Agent("weather", model=model, tools=[forecast], instructions="Answer in one sentence.")
@@ -49,21 +49,21 @@ class Agent(Generic[OutputT]):
 
     Args:
         name: Value of `gen_ai.agent.name`.
-        output: Type of the answers, if they are not text: anything that pydantic can validate. An answer that does not
-            fit is sent back once, with the problem.
+        output: Type of the answers, if they are not text: any type that pydantic can validate. An answer that does not
+            fit is sent back to the model once, with the problem.
         **options: `model` (required), `instructions`, `settings`, `tools`, `providers`, `skills`, `limits`, `policy`,
             `telemetry`, `description`, `prices`, `reliability`, `collisions`, `registry_mode` and `pin`; described in
             `AgentOptions`.
 
     Raises:
-        ConfigError: something of this cannot work.
-        InvalidCatalog: a tool is broken, or two have one name.
+        ConfigError: an option is invalid.
+        InvalidCatalog: a tool is invalid, or two tools have the same name.
     """
 
     @overload
     def __init__(self, name: str, *, output: type[OutputT] | None = None, **options: Unpack[AgentOptions]) -> None: ...
 
-    @overload  # to type checkers a union, a Literal or an Annotated is no type[...]
+    @overload  # type checkers do not treat a union, a Literal or an Annotated as type[...]
     def __init__(self, name: str, *, output: TypeForm[OutputT], **options: Unpack[AgentOptions]) -> None: ...
 
     def __init__(
@@ -90,7 +90,7 @@ class Agent(Generic[OutputT]):
         """Run until the model is done or a limit is reached.
 
         Args:
-            input: A text, a message, or several.
+            input: A text, a message, or a sequence of messages.
             **options: `history`, `identity`, `signal` and `deps`; described in `RunOptions`.
 
         Raises:
@@ -98,17 +98,17 @@ class Agent(Generic[OutputT]):
             RunTimeout: `Limits.deadline` passed.
             DiscoveryError, ToolNameCollision, ModelError: a phase failed.
             ReliabilityFailFast: a reliability rule ended the run.
-            OutputError: the model's answer is not of the type `output`, also at the second attempt.
+            OutputError: the model's answer is not of the type `output`, at the second attempt either.
         """
         check_options("Agent.run()", options, RunOptions)
-        return await execute(self._begin(conversation(options.get("history", ()), input), _around(options)))
+        return await execute(self._create_run(conversation(options.get("history", ()), input), _context(options)))
 
     def run_sync(
         self,
         input: Input,  # noqa: A002
         **options: Unpack[RunOptions],
     ) -> RunResult[OutputT]:
-        """Do as `run` does, for sync callers: without an event loop, inside a running one, or after one was closed."""
+        """Call `run` from sync code: without an event loop, inside a running one, or after one was closed."""
         check_options("Agent.run_sync()", options, RunOptions)
         return run_in_portal(lambda: self.run(input, **options))
 
@@ -117,7 +117,7 @@ class Agent(Generic[OutputT]):
         input: Input,  # noqa: A002
         **options: Unpack[RunOptions],
     ) -> RunStream[OutputT]:
-        """Run, and read the events as they happen; arguments as for `run`.
+        """Start a run and stream its events; the arguments are those of `run`.
 
         ```python
         async with agent.stream("Will it rain in Bergen?") as events:
@@ -132,48 +132,51 @@ class Agent(Generic[OutputT]):
         check_options("Agent.stream()", options, RunOptions)
         readers = Listeners()
         messages = conversation(options.get("history", ()), input)
-        return RunStream[OutputT](readers, self._begin(messages, _around(options, readers)))
+        return RunStream[OutputT](readers, self._create_run(messages, _context(options, readers)))
 
     async def resume(self, checkpoint: JSONObject, **options: Unpack[ResumeOptions]) -> RunResult[OutputT]:
-        """Resume a run that waits for approval, in this process or in another.
+        """Resume a run that is waiting for approval, in this process or in another.
 
-        Approved calls are made, denied ones are reported to the model with the reason. Calls without a decision stay
-        pending: then the result waits too, and has another checkpoint. Permissions, schemas and limits are checked
-        again.
+        Approved calls are run; denied calls are reported to the model with the reason. Calls without a decision stay
+        pending: the result is then `awaiting_approval` again and has a new checkpoint. Permissions, schemas and limits
+        are checked again.
 
         Args:
-            checkpoint: That of the result that waits. It is trusted: keep it where nobody else can change it.
+            checkpoint: `RunResult.checkpoint` of the paused run. It is trusted: store it where nobody else can change
+                it.
             **options: `decisions`, `identity`, `signal`, `deps` and `claims`; described in `ResumeOptions`.
 
         Raises:
-            CheckpointError: the checkpoint or a decision is not valid, or changed arguments do not fit. Nothing was
-                run, and it can be resumed again.
-            AlreadyResumed: it was resumed before.
-            PellucidError: whatever else `run` raises.
+            CheckpointError: the checkpoint or a decision is not valid, or changed arguments do not fit the schema.
+                Nothing was run, and the checkpoint can be resumed again.
+            AlreadyResumed: the checkpoint was resumed before.
+            PellucidError: any other error that `run` raises.
         """
         check_options("Agent.resume()", options, ResumeOptions)
-        return await execute(self._begin(_resumed(checkpoint, options), _around(options)))
+        return await execute(self._create_run(_resume_request(checkpoint, options), _context(options)))
 
     def resume_sync(self, checkpoint: JSONObject, **options: Unpack[ResumeOptions]) -> RunResult[OutputT]:
-        """Do as `resume` does, for sync callers."""
+        """Call `resume` from sync code."""
         check_options("Agent.resume_sync()", options, ResumeOptions)
         return run_in_portal(lambda: self.resume(checkpoint, **options))
 
     def resume_stream(self, checkpoint: JSONObject, **options: Unpack[ResumeOptions]) -> RunStream[OutputT]:
-        """Do as `resume` does, and read the events as they happen, as with `stream`.
+        """Resume a run and stream its events, as `stream` does.
 
         Raises:
             CheckpointError: the checkpoint or a decision is not valid.
         """
         check_options("Agent.resume_stream()", options, ResumeOptions)
         readers = Listeners()
-        return RunStream[OutputT](readers, self._begin(_resumed(checkpoint, options), _around(options, readers)))
+        return RunStream[OutputT](
+            readers, self._create_run(_resume_request(checkpoint, options), _context(options, readers))
+        )
 
     def on(self, pattern: str, listener: Listener, *, once: bool = False) -> Callable[[], None]:
-        """Call `listener` for every event that matches: `"run.completed"`, `"tools.*"` or `"*"`.
+        """Subscribe `listener` to the events that match `pattern`: `"run.completed"`, `"tools.*"` or `"*"`.
 
-        A sync listener is called at once and must not block; an async one is fed from a bounded queue. A listener that
-        fails is counted and never reaches the run.
+        A sync listener is called immediately and must not block; an async listener receives events from a bounded
+        queue. A failure of a listener is counted and never reaches the run.
 
         Returns:
             A function that ends the subscription.
@@ -186,34 +189,34 @@ class Agent(Generic[OutputT]):
     def as_tool(self, name: str | None = None, description: str | None = None, *, timeout: float | None = None) -> Tool:
         """Return a tool that runs this agent with one text, `input`, and returns its answer.
 
-        The run is nested in the call: its span below that of the call; the caller's identity, `deps`, cancel token and
-        deadline hold for it too, and its telemetry goes where the caller's goes unless it has a `telemetry` of its own.
-        Its tool calls count against the caller's `Limits.max_tool_calls`, and what it uses is in the caller's usage;
-        other limits are its own.
+        The run is nested in the call: its span is a child of the call's span, and the caller's identity, `deps`, cancel
+        token and deadline apply to it. Its telemetry goes where the caller's goes, unless this agent has a `telemetry`
+        option. Its tool calls count against the caller's `Limits.max_tool_calls`, and its usage is part of the caller's
+        usage; its other limits are its own.
 
         Args:
-            name: Its name for the model; that of the agent if not given.
-            description: Its description for the model; that of the agent if not given.
-            timeout: Seconds for one call; the caller's `Limits.tool_timeout` if not given.
+            name: Tool name for the model; the agent's name unless given.
+            description: Tool description for the model; the agent's description unless given.
+            timeout: Seconds for one call; the caller's `Limits.tool_timeout` unless given.
 
         Raises:
-            ConfigError: neither this nor the agent has a description.
+            ConfigError: neither `description` nor the agent's description is set.
         """
 
-        def begin(what: str | Resumed, ctx: ToolContext, pipeline: Pipeline | None) -> Run:
-            around = Around(identity=ctx.identity, signal=ctx.signal, deps=ctx.deps, pipeline=pipeline)
-            return self._begin(conversation((), what) if isinstance(what, str) else what, around)
+        def create_run(source: str | ResumeRequest, ctx: ToolContext, pipeline: Pipeline | None) -> Run:
+            context = CallerContext(identity=ctx.identity, signal=ctx.signal, deps=ctx.deps, pipeline=pipeline)
+            return self._create_run(conversation((), source) if isinstance(source, str) else source, context)
 
-        return agent_tool(self.name, name, description or self._setup.description, timeout, begin)
+        return agent_tool(self.name, name, description or self._setup.description, timeout, create_run)
 
     async def warm_up(self, *, identity: Identity | None = None) -> None:
-        """Connect to servers, fetch from hubs and make the model's client now, so that the first run need not.
+        """Connect to servers, fetch catalogues and create the model's client now, so that the first run need not.
 
-        Each provider is asked once, with a `discover_tools` span that belongs to no run. Connections belong to the
+        Each provider lists its tools once, in a `discover_tools` span that belongs to no run. Connections belong to the
         event loop in which this is called.
 
         Args:
-            identity: For whom hubs are asked, where their lists depend on it.
+            identity: Identity to pass to hubs whose catalogues depend on it.
 
         Raises:
             DiscoveryError: a provider failed.
@@ -221,45 +224,45 @@ class Agent(Generic[OutputT]):
         await warm_up(self._setup, self._telemetry, identity)
 
     def warm_up_sync(self, *, identity: Identity | None = None) -> None:
-        """Do as `warm_up` does, for `run_sync`, which has an event loop of its own."""
+        """Call `warm_up` from sync code, in the event loop of `run_sync`."""
         run_in_portal(lambda: self.warm_up(identity=identity))
 
     async def explain(self, tool_name: str, ctx: DiscoveryContext | None = None) -> Explanation:
-        """Say why the model is, or is not, offered a tool: who lists it, gates, skills, collisions and the policy.
+        """Explain why the model is, or is not, offered a tool: providers, gates, skills, collisions and the policy.
 
         ```python
         print(await agent.explain("refund", DiscoveryContext(identity=Identity(principal="ann"))))
         ```
 
-        The providers and the policy are asked as in a run, but outside of one: there is no telemetry. A provider that
-        fails is part of the explanation.
+        The providers and the policy are called as in a run, but without telemetry. A provider that fails is part of
+        the explanation.
 
         Args:
-            tool_name: Name of the tool, as it is listed or as it is offered.
-            ctx: What providers may know: on whose behalf, and which skills are active.
+            tool_name: Name of the tool, as listed or as offered.
+            ctx: Context for the providers, such as the identity and the active skills.
         """
         setup = self._setup
         within = setup.limits.discovery_timeout
         ctx = ctx or DiscoveryContext()
         return await explain(self.name, setup.listers, setup.catalogs, setup.permissions, within, tool_name, ctx)
 
-    def _begin(self, what: Sequence[Message] | Resumed, around: Around) -> Run:
-        own = self._telemetry
-        return begin(self._setup, what, replace(around, pipeline=own) if own is not None else around)
+    def _create_run(self, source: Sequence[Message] | ResumeRequest, context: CallerContext) -> Run:
+        pipeline = self._telemetry
+        return create_run(self._setup, source, replace(context, pipeline=pipeline) if pipeline is not None else context)
 
 
-def _around(options: CallerOptions, stream: Listeners | None = None) -> Around:
-    return Around(
+def _context(options: CallerOptions, stream: Listeners | None = None) -> CallerContext:
+    return CallerContext(
         identity=options.get("identity"), signal=options.get("signal"), deps=options.get("deps"), stream=stream
     )
 
 
-def _resumed(checkpoint: JSONObject, options: ResumeOptions) -> Resumed:
-    return resumed(checkpoint, options.get("decisions", ()), options.get("claims"))
+def _resume_request(checkpoint: JSONObject, options: ResumeOptions) -> ResumeRequest:
+    return resume_request(checkpoint, options.get("decisions", ()), options.get("claims"))
 
 
 def _setup(name: str, output: Any, options: AgentOptions) -> Setup:
-    """Check the options of an agent, and return what its runs share."""
+    """Check the options of an agent, and return the configuration that its runs share."""
     if not name:
         raise ConfigError.empty("Agent", "name", "it names the agent in traces and metrics")
     agent = f"Agent {name!r}"
@@ -271,7 +274,7 @@ def _setup(name: str, output: Any, options: AgentOptions) -> Setup:
     check_mode(agent, registry_mode)
     loader = SkillProvider(options.get("skills", ()))
     listers = _listers(agent, options, loader)
-    answer = Output(output) if output is not None and output is not str else None
+    answer_type = Output(output) if output is not None and output is not str else None
     settings = _checked(agent, options.get("settings") or Settings())
     limits, policy = options.get("limits") or Limits(), options.get("policy")
     return Setup(
@@ -279,9 +282,9 @@ def _setup(name: str, output: Any, options: AgentOptions) -> Setup:
         description=options.get("description"),
         model=model,
         instructions=options.get("instructions"),
-        output=answer,
+        output=answer_type,
         settings=settings,
-        parameters=digest_of_parameters(settings, answer.schema if answer is not None else None),
+        parameters=digest_of_parameters(settings, answer_type.schema if answer_type is not None else None),
         reliability=options.get("reliability"),
         prices=prices,
         listers=listers,
@@ -297,7 +300,7 @@ def _setup(name: str, output: Any, options: AgentOptions) -> Setup:
 def _prices(agent: str, model: Model, prices: Prices | None) -> Prices:
     if prices is not None and not callable(prices):
         raise ConfigError(
-            f"{agent}: prices must be a function of provider, model and usage; make one of a table by "
+            f"{agent}: prices must be a function of provider, model and usage; for fixed prices use "
             f"PriceTable({{'openai:gpt-6-sol': Price(input=..., output=...)}})"
         )
     prices = prices if prices is not None else PublishedPrices()
@@ -306,20 +309,20 @@ def _prices(agent: str, model: Model, prices: Prices | None) -> Prices:
 
 
 def _listers(agent: str, options: AgentOptions, loader: SkillProvider) -> tuple[Lister, ...]:
-    """Return a lister for each provider of an agent; its own tools and skills are checked now, not during a run."""
+    """Return a lister for each provider of an agent; check the agent's own tools and skills before any run."""
     tools = _tools(agent, options.get("tools", ()))
-    own = static_tools(tools)
+    static_provider = static_tools(tools)
     providers = list(options.get("providers", ()))
     if tools or not (providers or loader.skills):
-        providers.insert(0, own)
+        providers.insert(0, static_provider)
     if loader.skills:
         providers.append(loader)
     listers = tuple(map(Lister, providers))
     ids = [lister.provider.id for lister in listers]
     if len(set(ids)) < len(ids):
-        raise ConfigError(f"{agent}: two providers have one id in {ids}; give each an id of its own")
+        raise ConfigError(f"{agent}: duplicate provider id in {ids}; give each provider an id of its own")
     if tools:
-        listers[0].check(own.list_tools(DiscoveryContext()))
+        listers[0].check(static_provider.list_tools(DiscoveryContext()))
     if loader.skills:
         listers[-1].check(loader.list_tools(DiscoveryContext(active_skill_ids=tuple(loader.skills))))
     return listers
@@ -336,14 +339,14 @@ def _tools(agent: str, tools: Sequence[Tool | Callable[..., Any]]) -> list[Tool]
 
 
 def _checked(agent: str, settings: Settings) -> Settings:
-    known = Settings.__annotations__
+    allowed = Settings.__annotations__
     for name in settings:
-        if name not in known:
-            close = get_close_matches(name, known, 1)
+        if name not in allowed:
+            close = get_close_matches(name, allowed, 1)
             raise ConfigError(
-                f"{agent}: there is no setting {name!r}; "
+                f"{agent}: unknown setting {name!r}; "
                 f"{f'did you mean {close[0]!r}? ' if close else ''}"
-                f"known are {', '.join(known)}, and what only one vendor knows goes into `extra`"
+                f"known settings are {', '.join(allowed)}; settings of a single vendor go into `extra`"
             )
     if isinstance(settings.get("stop_sequences"), str):
         raise ConfigError(f"{agent}: the setting stop_sequences must be a list of texts, not one text")

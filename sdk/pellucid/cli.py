@@ -41,11 +41,11 @@ class Command:
     """One subcommand.
 
     Attributes:
-        name: What is typed after `pellucid`.
+        name: Name on the command line, after `pellucid`.
         help: One line for `pellucid --help`.
-        add_arguments: Declares the subcommand's options.
-        run: Does the work with the parsed options and returns the exit code. A `ConfigError` it raises becomes a
-            message and exit code 2, any other `PellucidError` a message and 1, an interrupt 130.
+        add_arguments: Function that declares the subcommand's options.
+        run: Function that runs the subcommand with the parsed options and returns the exit code. A `ConfigError`
+            becomes a message and exit code 2, any other `PellucidError` a message and 1, an interrupt 130.
     """
 
     name: str
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the subcommand that `argv` names (the process's own arguments unless given) and return the exit code.
 
     Raises:
-        SystemExit: the arguments are wrong (code 2), or only `--help` or `--version` was asked for.
+        SystemExit: the arguments are invalid (code 2), or are `--help` or `--version`.
     """
     parser = _parser(_installed_commands())
     options = parser.parse_args(argv)
@@ -69,29 +69,29 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _installed_commands() -> list[Command]:
-    """Load all subcommands; what is wrong with one is reported and does not keep the others from working."""
-    found: dict[str, list[tuple[EntryPoint, Command]]] = {}
+    """Load all subcommands. A broken one is reported, and the others still work."""
+    commands: dict[str, list[tuple[EntryPoint, Command]]] = {}
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         try:
             command = point.load()
-        except Exception as error:  # noqa: BLE001  (another package's module; whatever is wrong with it is reported)
-            _complain(f"subcommand {point.name!r} cannot be loaded from {point.value}: {error}")
+        except Exception as error:  # noqa: BLE001  (another package's module may fail in any way)
+            _print_error(f"subcommand {point.name!r} cannot be loaded from {point.value}: {error}")
             continue
         if isinstance(command, Command):
-            found.setdefault(command.name, []).append((point, command))
+            commands.setdefault(command.name, []).append((point, command))
         else:
-            _complain(f"subcommand {point.name!r}: {point.value} is not a pellucid.cli.Command")
-    for name, declared in found.items():
+            _print_error(f"subcommand {point.name!r}: {point.value} is not a pellucid.cli.Command")
+    for name, declared in commands.items():
         if len(declared) > 1:
-            _complain_of_several(name, [point for point, _ in declared])
-    return [declared[0][1] for declared in found.values() if len(declared) == 1]
+            _report_duplicates(name, [point for point, _ in declared])
+    return [declared[0][1] for declared in commands.values() if len(declared) == 1]
 
 
-def _complain_of_several(name: str, points: Sequence[EntryPoint]) -> None:
+def _report_duplicates(name: str, points: Sequence[EntryPoint]) -> None:
     packages = sorted((point.dist.name if point.dist else "unknown", point.value) for point in points)
-    named = " and ".join(f"{package} ({value})" for package, value in packages)
+    sources = " and ".join(f"{package} ({value})" for package, value in packages)
     remedy = "uninstall the package that you do not need: pip uninstall NAME"
-    _complain(f"subcommand {name!r} is declared more than once, by {named}; {remedy}")
+    _print_error(f"subcommand {name!r} is declared more than once, by {sources}; {remedy}")
 
 
 def _parser(commands: Sequence[Command]) -> ArgumentParser:
@@ -109,17 +109,17 @@ def _parser(commands: Sequence[Command]) -> ArgumentParser:
 def _run(command: Command, options: Namespace) -> int:
     try:
         code = command.run(options)
-        sys.stdout.flush()  # here, where a reader that has gone is not a traceback at exit
+        sys.stdout.flush()  # here, so that a closed pipe is not a traceback at exit
     except PellucidError as error:
-        _complain(f"{command.name}: {error}")
+        _print_error(f"{command.name}: {error}")
         return MISUSED if isinstance(error, ConfigError) else FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads what is left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes at exit
         return PIPE_CLOSED
     return code
 
 
-def _complain(message: str) -> None:
+def _print_error(message: str) -> None:
     print(f"pellucid: {clean(message)}", file=sys.stderr)  # noqa: T201  (a command line tool)

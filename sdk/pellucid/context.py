@@ -1,4 +1,4 @@
-"""What a run tells providers, tools and models: who asks, how far it is, and when to stop."""
+"""Contexts that a run passes to providers and tools: identity, cancellation, deadline and limits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """On whose behalf a run happens."""
+    """Identity on whose behalf a run acts."""
 
     tenant: str | None = None
     principal: str | None = None
@@ -33,7 +33,7 @@ class Identity:
 
 
 class CancelToken:
-    """A switch that stops runs; safe to use from any thread.
+    """A token that cancels runs; safe to use from any thread.
 
     ```python
     token = CancelToken()
@@ -45,7 +45,7 @@ class CancelToken:
     __slots__ = ("__weakref__", "_callbacks", "_cancelled", "_lock", "_reason")
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a signal handler may cancel while this very thread holds it
+        self._lock = threading.RLock()  # a signal handler may cancel while its own thread holds the lock
         self._cancelled = False
         self._reason: str | None = None
         self._callbacks: dict[object, Callable[[], None]] = {}
@@ -58,11 +58,11 @@ class CancelToken:
 
     @property
     def reason(self) -> str | None:
-        """What `cancel()` was given."""
+        """Reason given to `cancel()`."""
         return self._reason
 
     def cancel(self, reason: str | None = None) -> None:
-        """Cancel every run that uses this token; only the first call counts."""
+        """Cancel every run that uses this token; later calls have no effect."""
         with self._lock:
             if self._cancelled:
                 return
@@ -79,12 +79,12 @@ class CancelToken:
             await event.wait()
 
     def calling(self, callback: Callable[[], None]) -> _Registration:
-        """Call `callback` in the current event loop once the token is cancelled, while the context lasts."""
+        """Return a context manager during which a cancellation calls `callback` in the current event loop."""
         return _Registration(self, callback)
 
 
 class _Registration:
-    """Keeps one callback registered; runs it at once if the token is cancelled already."""
+    """Registration of one callback; calls it immediately if the token is cancelled already."""
 
     __slots__ = ("_callback", "_token")
 
@@ -96,9 +96,9 @@ class _Registration:
         token, callback, loop = self._token, self._callback, current_token()
         with token._lock:  # noqa: SLF001  (one class in two halves)
             token._callbacks[self] = lambda: call_soon(loop, callback)  # noqa: SLF001
-            # Asked after it was registered, or a cancellation by a signal handler in between would be lost.
-            late = token.cancelled and token._callbacks.pop(self, None) is not None  # noqa: SLF001
-        if late:
+            # Checked after registration, or a cancellation by a signal handler in between would be lost.
+            is_cancelled = token.cancelled and token._callbacks.pop(self, None) is not None  # noqa: SLF001
+        if is_cancelled:
             callback()
 
     def __exit__(self, *_: object) -> None:
@@ -107,35 +107,34 @@ class _Registration:
 
 
 class DiscoveryReport(Protocol):
-    """Takes what a provider knows about a discovery; shown on its span and metric."""
+    """Callback with which a provider reports its cache outcome, for the span and the metric of the discovery."""
 
     def __call__(self, *, cache: str | None = None, link: SpanContext | None = None) -> None:
-        """Say whether the list came from the cache (`hit`, `stale`), a round trip (`miss`) or another's (`joined`)."""
+        """Report the cache outcome: `hit`, `stale`, `miss` (own round trip) or `joined` (round trip of another run)."""
 
 
-def _unreported(*, cache: str | None = None, link: SpanContext | None = None) -> None:
-    """Report to nobody: the provider was asked outside of a run."""
+def _ignore_report(*, cache: str | None = None, link: SpanContext | None = None) -> None:
+    """Ignore a cache outcome, outside of a run."""
 
 
-def _undescribed(attributes: Mapping[str, AttributeValue]) -> None:
-    """Describe a round trip to nobody."""
+def _ignore_attributes(attributes: Mapping[str, AttributeValue]) -> None:
+    """Ignore the attributes of a round trip, outside of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryContext:
-    """What a tool provider may base its list on.
+    """Context of a discovery: the facts on which a tool provider may base its list.
 
     Attributes:
         iteration: 1-based iteration of the run.
         active_skill_id: The skill activated last.
-        active_skill_ids: All active skills, in the order of their activation.
-        identity: On whose behalf the run happens.
+        active_skill_ids: All active skills, in order of activation.
+        identity: Identity on whose behalf the run acts.
         signal: The run's cancel token, if the caller gave one.
-        deadline: When the run must be over, on the event loop's clock (`anyio.current_time()`).
+        deadline: Time at which the run must end, on the event loop's clock (`anyio.current_time()`).
         timeout: Seconds that a provider may take, unless it has a timeout of its own.
-        report: Called by providers that cache; see `DiscoveryReport`. Wrappers pass it on with the context.
-        describe: Called by providers with what they know of a round trip: attributes of its span, under names of the
-            conventions.
+        report: Callback for providers that cache; see `DiscoveryReport`. Wrappers pass it on with the context.
+        describe: Callback for attributes of the round trip's span, named as in the conventions.
     """
 
     iteration: int = 1
@@ -145,8 +144,10 @@ class DiscoveryContext:
     signal: CancelToken | None = None
     deadline: float | None = None
     timeout: float | None = None
-    report: DiscoveryReport = field(default=_unreported, repr=False, compare=False)
-    describe: Callable[[Mapping[str, AttributeValue]], None] = field(default=_undescribed, repr=False, compare=False)
+    report: DiscoveryReport = field(default=_ignore_report, repr=False, compare=False)
+    describe: Callable[[Mapping[str, AttributeValue]], None] = field(
+        default=_ignore_attributes, repr=False, compare=False
+    )
 
     def reporting(
         self,
@@ -154,7 +155,7 @@ class DiscoveryContext:
         describe: Callable[[Mapping[str, AttributeValue]], None],
         timeout: float | None,
     ) -> DiscoveryContext:
-        """Return this with other values of these; `dataclasses.replace` takes three times as long."""
+        """Return a copy with these callbacks and timeout; `dataclasses.replace` takes three times as long."""
         return DiscoveryContext(
             iteration=self.iteration,
             active_skill_id=self.active_skill_id,
@@ -168,18 +169,18 @@ class DiscoveryContext:
         )
 
 
-def _unheard(value: JSONValue) -> None:
-    """Report progress to nobody."""
+def _ignore_progress(value: JSONValue) -> None:
+    """Ignore progress, outside of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
-    """What a tool may know of the run that calls it.
+    """Context of a tool call: the run that makes it.
 
     Attributes:
-        deps: What the caller of the run passed as `deps`, untouched.
-        progress: Call it with any JSON-able value; it becomes a `tool.progress` event.
-        deadline: When the run must be over, on the event loop's clock (`anyio.current_time()`).
+        deps: Value that the caller of the run passed as `deps`, unchanged.
+        progress: Function that emits its argument, any JSON-able value, as a `tool.progress` event.
+        deadline: Time at which the run must end, on the event loop's clock (`anyio.current_time()`).
     """
 
     run_id: str = ""
@@ -189,7 +190,7 @@ class ToolContext:
     signal: CancelToken | None = None
     deadline: float | None = None
     deps: Any = None
-    progress: Callable[[JSONValue], None] = field(default=_unheard, repr=False, compare=False)
+    progress: Callable[[JSONValue], None] = field(default=_ignore_progress, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,21 +198,22 @@ class Limits:
     """Bounds of one run. Times are in seconds; `None` means no bound.
 
     Attributes:
-        max_iterations: Passes of the loop. When the last one still asks for tools, they are run and the model is
-            asked once more, without tools, for a closing answer.
-        max_discoveries: Iterations that only discover lazy tools; these do not count as iterations. When they are used
-            up, the model is told to call a tool or to answer.
-        max_tool_tokens: Tokens that the definitions of the offered tools may take, by an estimate: four bytes of their
-            JSON each. If they take more, the lazy tools that were used longest ago are deactivated; others never are.
-        max_tool_calls: Tool calls of the whole run; further ones are refused and a closing answer is asked for.
-        parallel_tools: Tool calls of one message that run at the same time.
+        max_iterations: Passes of the loop. If the last one requests tools, they are run and the model is called once
+            more, without tools, for a closing answer.
+        max_discoveries: Iterations that only discover lazy tools; they do not count as iterations. After the last one
+            the model is told to call a tool or to answer.
+        max_tool_tokens: Estimated tokens for the definitions of the offered tools, at four bytes of JSON a token. Above
+            it, the least recently used lazy tools are deactivated; other tools never are.
+        max_tool_calls: Tool calls of the whole run. Further calls are refused, and the model is called for a closing
+            answer.
+        parallel_tools: Tool calls of one message that run concurrently.
         deadline: Wall-clock time of the whole run.
         discovery_timeout: Time for each provider to list its tools.
         model_timeout: Time for each model call.
         tool_timeout: Time for each tool call, unless the tool has its own.
-        policy_timeout: Time for the permission policy to answer: about one call, or about all tools that are to be
-            offered or activated. What it has not allowed by then is denied.
-        approval_timeout: Time for a person to approve of a tool call; after that it is too late.
+        policy_timeout: Time for the permission policy to decide about one call, or about all tools to offer or
+            activate. Tools and calls without a decision by then are denied.
+        approval_timeout: Time for a person to approve a tool call; then the request expires.
         max_result_bytes: Size at which a tool result is cut, with a notice to the model.
     """
 
@@ -239,7 +241,7 @@ class Limits:
             self._check(name, kinds, 0, "must not be negative; use None for no bound", is_optional=True)
 
     def _check(
-        self, name: str, kinds: type | tuple[type, ...], least: int, remedy: str, *, is_optional: bool = False
+        self, name: str, kinds: type | tuple[type, ...], minimum: int, remedy: str, *, is_optional: bool = False
     ) -> None:
         value: Any = getattr(self, name)
         if value is None and is_optional:
@@ -248,21 +250,22 @@ class Limits:
         if not is_number:
             kind = "a whole number" if kinds is int else "a number of seconds"
             raise ConfigError(f"Limits({name}={value!r}): must be {kind}{', or None' if is_optional else ''}")
-        if not value >= least:  # so that NaN is refused, too
+        if not value >= minimum:  # not `<`, which lets NaN pass
             raise ConfigError(f"Limits({name}={value!r}): {remedy}")
 
 
 def propagate(function: Callable[_Params, _Result]) -> Callable[_Params, _Result]:
-    """Bind `function` to the context of this moment, for threads that do not take it along.
+    """Bind `function` to the current context, for threads that do not inherit it.
 
-    Spans made in it are then children of the current one, and baggage is there. Tasks, `anyio.to_thread` and
-    `asyncio.to_thread` take their context along by themselves; `executor.submit` and `loop.run_in_executor` do not:
+    Spans that the function starts are children of the current span, and it sees the current baggage. Tasks,
+    `anyio.to_thread` and `asyncio.to_thread` copy the context themselves; `executor.submit` and `loop.run_in_executor`
+    do not:
 
     ```python
     futures = [executor.submit(propagate(fetch), url) for url in urls]
     ```
 
-    What is returned may be called many times, at the same time too: each call gets a copy of the context.
+    The returned function may be called many times, also concurrently: each call gets a copy of the context.
     """
     context = copy_context()
 

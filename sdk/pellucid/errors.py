@@ -1,4 +1,4 @@
-"""Everything Pellucid raises.
+"""The errors of Pellucid.
 
 ```
 PellucidError
@@ -6,26 +6,26 @@ PellucidError
 ├─ RunCancelled                   the run's CancelToken was cancelled
 ├─ RunTimeout                     the run passed its deadline; also a TimeoutError
 ├─ DiscoveryError                 a tool provider failed; carries provider_id, error_kind, status, retry_after
-│  ├─ DiscoveryTimeout            it did not answer in time; also a TimeoutError
-│  ├─ DiscoveryBackoff            not asked, because it failed a moment ago; carries retry_after
-│  └─ InvalidCatalog              it answered something that is not a catalogue
-├─ ToolNameCollision              two tools have one name
+│  ├─ DiscoveryTimeout            it did not respond in time; also a TimeoutError
+│  ├─ DiscoveryBackoff            not called, because it failed recently; carries retry_after
+│  └─ InvalidCatalog              it returned an invalid catalogue
+├─ ToolNameCollision              two tools have the same name
 ├─ ModelError                     a model failed; carries model, error_kind, status, request_id, retry_after
-│  ├─ ModelTimeout                it did not answer in time; also a TimeoutError
-│  └─ OutputError                 its answer is not of the type that `Agent(output=)` asks for
+│  ├─ ModelTimeout                it did not respond in time; also a TimeoutError
+│  └─ OutputError                 its answer is not of the type given as `Agent(output=)`
 ├─ PolicyHalt                     the permission policy ended the run; carries tool_name, stage, reason, messages
 ├─ ReliabilityFailFast            a reliability rule ended the run; carries kind, reason
-├─ CheckpointError                a run cannot be resumed from this, or not with these decisions; also a ValueError
-│  └─ AlreadyResumed              it was resumed before; carries checkpoint_id
-├─ CircuitOpen                    a circuit breaker did not let a call through; carries provider_id, retry_after;
+├─ CheckpointError                the checkpoint or a decision is not valid; also a ValueError
+│  └─ AlreadyResumed              the checkpoint was resumed before; carries checkpoint_id
+├─ CircuitOpen                    a circuit breaker rejected a call; carries provider_id, retry_after;
 │                                 of a provider also a DiscoveryError, of a model also a ModelError
 ├─ UnexpectedExit                 a cause of others: `SystemExit` or the like, raised where it would end an event loop
 └─ ToolError                      a tool failed; tools raise it, the model gets its text; carries error_kind, status,
    │                              retry_after
-   └─ PermissionDenied            the permission policy does not let it be called; carries tool_name, reason
+   └─ PermissionDenied            the permission policy denied the tool; carries tool_name, reason
 ```
 
-The fault of the hub, model or tool itself is always the `__cause__`.
+The exception of the hub, model or tool itself is always the `__cause__`.
 """
 
 from __future__ import annotations
@@ -67,25 +67,25 @@ ErrorKind: TypeAlias = Literal[
     "circuit_open",
     "unknown",
 ]
-"""What a failure means for whoever has to decide what to do next, whichever vendor it came from."""
+"""Vendor-neutral classification of a failure, on which reliability rules are based."""
 
 
 class PellucidError(Exception):
     """Root of all errors.
 
     Attributes:
-        error_type: The value of `error.type` in telemetry, of low cardinality.
+        error_type: Value of `error.type` in telemetry, of low cardinality.
     """
 
     error_type: str = ""
 
 
 class ConfigError(PellucidError, ValueError):
-    """An option has a value that cannot work."""
+    """An option has an invalid value."""
 
     @classmethod
     def empty(cls, owner: str, name: str, remedy: str) -> ConfigError:
-        """Return the error of an option that must not be empty."""
+        """Return the error for an option that must not be empty."""
         return cls(f"{owner}: {name} must not be empty; {remedy}")
 
 
@@ -93,7 +93,7 @@ class RunCancelled(PellucidError):
     """The run was cancelled through its `CancelToken`.
 
     Attributes:
-        reason: What `cancel()` was given.
+        reason: Reason given to `cancel()`.
     """
 
     def __init__(self, agent: str, reason: str | None = None) -> None:
@@ -111,12 +111,12 @@ class DiscoveryError(PellucidError):
     """A tool provider could not list its tools.
 
     Attributes:
-        provider_id: Of the provider.
-        problem: What was wrong.
-        error_kind: What the failure means; `unknown` leaves it to the cause.
-        status: HTTP status, if the provider's server answered one that means an error.
-        retry_after: Seconds after which the provider wants to be asked again, if it said so.
-        joined: Whether another run made the round trip that failed, and is told of it, too; this one only waited.
+        provider_id: Id of the provider.
+        problem: Description of the failure.
+        error_kind: Kind of the failure; if `unknown`, that of the cause applies.
+        status: HTTP status, if the provider's server responded with an error.
+        retry_after: Seconds after which to try again, if the provider sent them.
+        joined: Whether another run made the round trip that failed and reports it too; this run only waited for it.
     """
 
     error_kind: ErrorKind = "unknown"
@@ -142,16 +142,16 @@ class DiscoveryError(PellucidError):
 
 
 class DiscoveryTimeout(DiscoveryError, TimeoutError):
-    """A tool provider did not answer within its timeout."""
+    """A tool provider did not respond within its timeout."""
 
     error_type = "timeout"
 
 
 class DiscoveryBackoff(DiscoveryError):
-    """A tool provider failed a moment ago and is left alone.
+    """A tool provider failed recently, and is not called until its back-off has passed.
 
     Attributes:
-        retry_after: Seconds until it is asked again.
+        retry_after: Seconds until the provider is called again.
     """
 
     error_type = "backoff"
@@ -166,16 +166,16 @@ class DiscoveryBackoff(DiscoveryError):
 
 
 class InvalidCatalog(DiscoveryError):
-    """A tool provider answered something that is not a list of valid tools with distinct names."""
+    """A tool provider returned something that is not a list of valid tools with distinct names."""
 
     error_type = "invalid_catalog"
 
 
 class ToolNameCollision(PellucidError):
-    """Two tools have one name.
+    """Two tools have the same name.
 
     Attributes:
-        tool_name: Name of both.
+        tool_name: Name of both tools.
         first, second: Ids of their providers, or their sources.
     """
 
@@ -195,11 +195,11 @@ class ModelError(PellucidError):
     """A model call failed.
 
     Attributes:
-        model: Its name.
-        error_kind: What the failure means.
-        status: HTTP status, if there was an answer.
+        model: Name of the model.
+        error_kind: Kind of the failure.
+        status: HTTP status, if there was a response.
         request_id: The vendor's id of the request, to quote in a support case.
-        retry_after: Seconds after which the vendor wants to be asked again, if it said so.
+        retry_after: Seconds after which to try again, if the vendor sent them.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class ModelError(PellucidError):
 
 
 class ModelTimeout(ModelError, TimeoutError):
-    """A model did not answer within `Limits.model_timeout`, or within the time that its adapter allows."""
+    """A model did not respond within `Limits.model_timeout`, or within the timeout of its adapter."""
 
     def __init__(
         self,
@@ -246,10 +246,10 @@ class ModelTimeout(ModelError, TimeoutError):
 
 
 class OutputError(ModelError):
-    """A model's answer is not of the type that `Agent(output=)` asks for.
+    """A model's answer is not of the type given as `Agent(output=)`.
 
     Attributes:
-        text: The answer as it came.
+        text: The answer as received.
     """
 
     def __init__(self, model: str, message: str, *, text: str) -> None:
@@ -261,9 +261,9 @@ class ReliabilityFailFast(PellucidError):
     """A reliability rule ended the run.
 
     Attributes:
-        kind: The rule's.
-        reason: What it ended.
-        cause: What had failed, if anything had; also the `__cause__`.
+        kind: `kind` of the rule.
+        reason: Operation that the rule ended.
+        cause: The failure that the rule applied to, if there was one; also the `__cause__`.
     """
 
     def __init__(self, kind: str, reason: str, cause: BaseException | None = None) -> None:
@@ -276,19 +276,19 @@ class ReliabilityFailFast(PellucidError):
 
 
 class CircuitOpen(PellucidError):
-    """A circuit breaker did not let a call through, because it failed again and again; nothing was called.
+    """A circuit breaker rejected a call after repeated failures; nothing was called.
 
     Attributes:
         provider_id: The provider, model or tool.
-        retry_after: Seconds until somebody may try.
+        retry_after: Seconds until a probe is admitted.
     """
 
     error_type = "circuit_open"
 
     def __init__(self, provider_id: str, retry_after: float) -> None:
-        PellucidError.__init__(  # not the next of a subclass with two bases
+        PellucidError.__init__(  # not super(): in a subclass with two bases that is the other base
             self,
-            f"{provider_id!r} is not called, because it failed again and again; a try is due in {retry_after:.1f} s",
+            f"{provider_id!r} is not called after repeated failures; the next probe is due in {retry_after:.1f} s",
         )
         self.provider_id = provider_id
         self.retry_after: float | None = retry_after
@@ -314,11 +314,11 @@ class ModelCircuitOpen(CircuitOpen, ModelError):
 
 
 class CheckpointError(PellucidError, ValueError):
-    """A run cannot be resumed from this checkpoint, or not with these decisions. Nothing was run."""
+    """The checkpoint is not valid, or a decision does not fit it. Nothing was run."""
 
 
 class AlreadyResumed(CheckpointError):
-    """A run was resumed from this checkpoint before.
+    """The checkpoint was resumed before.
 
     Attributes:
         checkpoint_id: Id of the checkpoint.
@@ -326,20 +326,20 @@ class AlreadyResumed(CheckpointError):
 
     def __init__(self, checkpoint_id: str) -> None:
         super().__init__(
-            f"checkpoint {checkpoint_id!r} was resumed before, and its tool calls are made once; "
-            f"go on with the result of that run, or with the checkpoint that came of it"
+            f"checkpoint {checkpoint_id!r} was already resumed, and its tool calls run only once; "
+            f"use the result of that run, or the checkpoint in it"
         )
         self.checkpoint_id = checkpoint_id
 
 
 class ToolError(PellucidError):
-    """A tool failed. Raise it in a tool to choose what the model reads; the text is passed on as it is.
+    """A tool failed. Raise it in a tool to choose the text that the model reads; the text is passed on unchanged.
 
     Attributes:
         error_type: `error.type` of the tool's span, `tool_error` unless given.
-        error_kind: What the failure means to reliability rules; `unknown` leaves it to `error_type`.
-        status: HTTP status, if the tool's server answered one that means an error.
-        retry_after: Seconds after which the tool may be called again, if its server said so.
+        error_kind: Kind of the failure for reliability rules; if `unknown`, `error_type` determines it.
+        status: HTTP status, if the tool's server responded with an error.
+        retry_after: Seconds after which the tool may be called again, if its server sent them.
     """
 
     def __init__(
@@ -359,20 +359,20 @@ class ToolError(PellucidError):
 
 
 class UnexpectedExit(PellucidError):
-    """Code raised `SystemExit`, or another exception that is no `Exception`; that one is the `__cause__`."""
+    """Application code raised `SystemExit` or another `BaseException`; that exception is the `__cause__`."""
 
 
 class PermissionDenied(ToolError):
-    """The permission policy does not let a tool be called.
+    """The permission policy denied a tool call.
 
     Attributes:
         tool_name: Name of the tool.
-        reason: What the policy said.
+        reason: Reason given by the policy.
     """
 
     def __init__(self, tool_name: str, reason: str) -> None:
         super().__init__(
-            f"Permission denied: tool {tool_name!r} was not run: {reason}. Do not call it again; go on without it.",
+            f"Permission denied: tool {tool_name!r} was not run: {reason}. Do not call it again; continue without it.",
             error_type="permission_denied",
         )
         self.tool_name = tool_name
@@ -383,9 +383,9 @@ class PolicyHalt(PellucidError):
     """The permission policy ended the run.
 
     Attributes:
-        tool_name: The tool that it was asked about.
+        tool_name: Name of the tool that the decision was about.
         stage: `offer`, `activation` or `dispatch`.
-        reason: What the policy said.
+        reason: Reason given by the policy.
         messages: The conversation so far, with a result for every call in it.
     """
 
@@ -393,8 +393,8 @@ class PolicyHalt(PellucidError):
 
     def __init__(self, tool_name: str, stage: str, reason: str) -> None:
         super().__init__(
-            f"the permission policy ended the run when it was asked about tool {tool_name!r} ({stage}): {reason}; "
-            f"`messages` of this error is the conversation so far"
+            f"the permission policy ended the run at tool {tool_name!r} ({stage}): {reason}; "
+            f"the conversation so far is in `messages` of this error"
         )
         self.tool_name = tool_name
         self.stage = stage

@@ -1,7 +1,7 @@
-"""What happens in a run, as frozen records. The class is the name, the payload and the registration.
+"""Events of a run, as frozen records. The class is the name, the payload and the registration.
 
-Listen with `agent.on("tools.discovery_failed", listener)`, or with the patterns `"tools.*"` and `"*"`. Payloads obey
-the run's capture policy: texts of errors are redacted, and absent in the modes `metadata` and `off`.
+Subscribe with `agent.on("tools.discovery_failed", listener)`, or with the patterns `"tools.*"` and `"*"`. Payloads
+follow the run's capture policy: error texts are redacted, and absent in the modes `metadata` and `off`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from pellucid.types import JSONValue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """The envelope of every event.
+    """Envelope of every event.
 
     Attributes:
-        run_id: The run it happened in; empty for background work.
+        run_id: Id of the run; empty for background work.
         agent: Name of the agent.
         iteration: 1-based; 0 before the first.
-        trace_id: 32 hexadecimal digits of the span it belongs to.
-        span_id: 16 hexadecimal digits.
+        identity: Identity on whose behalf the run acts.
+        trace_id: Trace id of the event's span, 32 hexadecimal digits.
+        span_id: Id of the event's span, 16 hexadecimal digits.
         time: Seconds since the epoch.
     """
 
@@ -39,14 +40,14 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(Event):
-    """A run began."""
+    """A run started."""
 
     name: ClassVar[str] = "run.started"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCompleted(Event):
-    """A run came to a result."""
+    """A run ended with a result."""
 
     name: ClassVar[str] = "run.completed"
     duration_ms: float
@@ -67,7 +68,7 @@ class RunFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolsDiscoveryStarted(Event):
-    """A tool provider was asked for its tools."""
+    """A discovery from a tool provider started."""
 
     name: ClassVar[str] = "tools.discovery_started"
     provider_id: str
@@ -103,7 +104,7 @@ class ToolsDiscoveryFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolsCatalogChanged(Event):
-    """A provider's catalogue has other content than the last time."""
+    """A provider's catalogue has changed since the last discovery."""
 
     name: ClassVar[str] = "tools.catalog_changed"
     provider_id: str
@@ -114,7 +115,7 @@ class ToolsCatalogChanged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolsCatalogStale(Event):
-    """An old catalogue was served: while it is fetched anew, or because that failed; `error` says which."""
+    """A stale catalogue was served: during a refresh, or because the refresh failed, in which case `error` is set."""
 
     name: ClassVar[str] = "tools.catalog_stale"
     provider_id: str
@@ -125,7 +126,7 @@ class ToolsCatalogStale(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolsQuarantined(Event):
-    """A provider with `on_invalid="quarantine"` listed a broken tool, which was left out."""
+    """A provider with `on_invalid="quarantine"` listed an invalid tool, which was left out."""
 
     name: ClassVar[str] = "tools.quarantined"
     provider_id: str
@@ -135,13 +136,15 @@ class ToolsQuarantined(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolsShadowed(Event):
-    """Two tools have one name, and the first two fields say which of them is called by it.
+    """Two tools have the same name, and one of them shadows the other.
 
     Attributes:
-        source: `builtin`, `mcp:<server>` or `hub:<provider id>`.
-        shadowed_provider_id: Provider of the other one.
-        shadowed_source: Its source.
-        offered_as: The name under which the other is offered; None if it is not.
+        tool_name: The name.
+        provider_id: Id of the provider whose tool is called by this name.
+        source: Source of that tool: `builtin`, `mcp:<server>` or `hub:<provider id>`.
+        shadowed_provider_id: Id of the provider of the shadowed tool.
+        shadowed_source: Source of the shadowed tool.
+        offered_as: Name under which the shadowed tool is offered; None if it is not offered.
     """
 
     name: ClassVar[str] = "tools.shadowed"
@@ -158,8 +161,8 @@ class ToolsSearched(Event):
     """A model searched for tools.
 
     Attributes:
-        hits: How many tools match.
-        names: The best of them, best first.
+        hits: Number of matching tools.
+        names: Names of the best matches, best first.
     """
 
     name: ClassVar[str] = "tools.searched"
@@ -173,8 +176,8 @@ class ToolsActivated(Event):
     """A lazy tool was activated.
 
     Attributes:
-        via: `tool_search`, `__lazy__tool__discovery__`, `history`: it was in an earlier run of the conversation, or
-            `checkpoint`: it was when the run came to wait.
+        via: `tool_search`, `__lazy__tool__discovery__`, `history` (active in an earlier run of the conversation) or
+            `checkpoint` (active when the run paused).
     """
 
     name: ClassVar[str] = "tools.activated"
@@ -188,8 +191,8 @@ class ToolsDeactivated(Event):
     """A lazy tool is no longer active.
 
     Attributes:
-        reason: `removed` from the catalogue, `not_lazy` any more, `denied` by the policy, or `budget`: it made room for
-            others.
+        reason: `removed` from the catalogue, `not_lazy` any more, `denied` by the policy, or `budget` (the offered
+            tools exceeded `Limits.max_tool_tokens`).
     """
 
     name: ClassVar[str] = "tools.deactivated"
@@ -200,12 +203,12 @@ class ToolsDeactivated(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolsBudgetExceeded(Event):
-    """The offered tools take more tokens than they may: those that are not lazy, or that the model has just asked for.
+    """The offered tools exceed the token budget: tools that are not lazy, or that the model has just requested.
 
     Attributes:
-        tokens: What they take, by an estimate.
-        max_tokens: What they may take.
-        eager_tokens: What those take that are not lazy, and so are never left out.
+        tokens: Estimated tokens of the offered tools.
+        max_tokens: The budget, `Limits.max_tool_tokens`.
+        eager_tokens: Estimated tokens of the tools that are not lazy and therefore always offered.
     """
 
     name: ClassVar[str] = "tools.budget_exceeded"
@@ -216,14 +219,14 @@ class ToolsBudgetExceeded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolsRedefined(Event):
-    """A tool has another definition than before under the same name, or comes from another provider or source.
+    """A tool's definition, provider or source has changed under the same name.
 
     Attributes:
-        provider_id: Who lists it now.
+        provider_id: Id of the provider that lists the tool now.
         digest: Hash of its definition.
-        previous_digest: Hash of the one before; the same if only the provider or the source is another.
-        after: What the tool was pinned at: `offer`, `activation` or `approval`.
-        refused: Whether it is kept from the model; False too when it is again what it was.
+        previous_digest: Hash of its previous definition; the same if only the provider or the source changed.
+        after: Point at which the tool was pinned: `offer`, `activation` or `approval`.
+        refused: Whether the tool is withheld from the model; False if the change was reverted.
     """
 
     name: ClassVar[str] = "tools.redefined"
@@ -240,7 +243,7 @@ class RequestComposed(Event):
     """A model request is ready.
 
     Attributes:
-        digest: Hash of it; None if nothing is recorded.
+        digest: Hash of the request; None if nothing is recorded.
     """
 
     name: ClassVar[str] = "request.composed"
@@ -264,7 +267,7 @@ class InferenceDelta(Event):
 
     Attributes:
         type: `text`, `reasoning` or `tool_call`.
-        content: The piece as it is for the reader of the stream. Other listeners get it redacted, or empty if no
+        content: The piece, unchanged for the reader of the stream. Other listeners receive it redacted, or empty if no
             content is recorded; a secret that is split over several pieces cannot be recognised.
     """
 
@@ -298,10 +301,10 @@ class InferenceFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputRejected(Event):
-    """A model's answer is not of the type that the agent asks for.
+    """A model's answer is not of the agent's output type.
 
     Attributes:
-        is_final: The run fails of it; otherwise the model was told, and answers once more.
+        is_final: Whether the run fails; otherwise the problem is sent to the model, which answers once more.
     """
 
     name: ClassVar[str] = "output.rejected"
@@ -311,7 +314,7 @@ class OutputRejected(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolStarted(Event):
-    """A tool call began."""
+    """A tool call started."""
 
     name: ClassVar[str] = "tool.started"
     tool_name: str
@@ -359,10 +362,11 @@ class ToolDenied(Event):
     """The permission policy did not let a tool be offered, activated or called.
 
     Attributes:
-        tool_call_id: The call, or the one that was to activate the tool; None at stage `offer`, and for a history.
-        stage: `offer` (told once for each tool and run), `activation` or `dispatch`.
+        tool_call_id: Id of the denied call, or of the call that requested the activation; None at stage `offer`, and
+            for an activation from the history.
+        stage: `offer` (emitted once for each tool and run), `activation` or `dispatch`.
         permission: `deny`, or `halt` if it ended the run.
-        error_type: What the policy raised, if it failed; then nobody decided, and the answer is no.
+        error_type: Type of the policy's exception, if it failed, which denies.
     """
 
     name: ClassVar[str] = "tool.denied"
@@ -377,13 +381,13 @@ class ToolDenied(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalRequested(Event):
-    """A run waits for a person to approve of a tool call.
+    """A run waits for a person to approve a tool call.
 
     Attributes:
-        arguments: What the tool would get, redacted; None if no content is recorded.
-        expires_at: Seconds since the epoch; None: never.
-        reason: Why, if a policy has said so.
-        error_type: What the tool's `needs_approval` raised, if it failed; then approval is needed.
+        arguments: Arguments for the tool, redacted; None if no content is recorded.
+        expires_at: Expiry, in seconds since the epoch; None if it never expires.
+        reason: Reason given by the permission policy, if any.
+        error_type: Type of the exception of the tool's `needs_approval`, if it failed; then approval is required.
     """
 
     name: ClassVar[str] = "approval.requested"
@@ -399,10 +403,10 @@ class ApprovalRequested(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalDecided(Event):
-    """A person decided about a tool call, it is too late for that, or the run that waits can no longer heed it.
+    """An approval request was decided, expired, or was withdrawn.
 
     Attributes:
-        outcome: `approved`, `denied`, `expired`, or `withdrawn`: the run ended otherwise, as by a cancellation.
+        outcome: `approved`, `denied`, `expired`, or `withdrawn` (the run ended first, such as by a cancellation).
         edited: Whether the arguments were changed.
         waited_ms: Milliseconds from the request to the decision.
     """
@@ -420,10 +424,10 @@ class ApprovalDecided(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReliabilityRetried(Event):
-    """A reliability rule has an operation tried again, or another model.
+    """A reliability rule retries an operation, or tries another model.
 
     Attributes:
-        kind: The rule's.
+        kind: `kind` of the rule.
     """
 
     name: ClassVar[str] = "reliability.retried"
@@ -439,7 +443,7 @@ class ReliabilityRetried(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReliabilityRecovered(Event):
-    """An operation succeeded after attempts that were not taken."""
+    """An operation succeeded after earlier attempts had failed or were rejected."""
 
     name: ClassVar[str] = "reliability.recovered"
     operation: str
@@ -451,10 +455,10 @@ class ReliabilityRecovered(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReliabilityFellBack(Event):
-    """A reliability rule goes on with another result.
+    """A reliability rule continues with a fallback result.
 
     Attributes:
-        kind: The rule's.
+        kind: `kind` of the rule.
     """
 
     name: ClassVar[str] = "reliability.fell_back"
@@ -473,8 +477,8 @@ class ReliabilityFailedFast(Event):
     """A reliability rule ends the run.
 
     Attributes:
-        kind: The rule's.
-        attempt: 0 before the first.
+        kind: `kind` of the rule.
+        attempt: 1-based; 0 before the first.
     """
 
     name: ClassVar[str] = "reliability.failed_fast"
@@ -490,7 +494,7 @@ class ReliabilityFailedFast(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CircuitOpened(Event):
-    """A provider, model or tool failed again and again, and is left alone."""
+    """A circuit breaker opened after repeated failures of a provider, model or tool."""
 
     name: ClassVar[str] = "circuit.opened"
     provider_id: str | None
@@ -500,7 +504,7 @@ class CircuitOpened(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CircuitHalfOpened(Event):
-    """One call may try whether it works again."""
+    """A circuit breaker admits one call as a probe."""
 
     name: ClassVar[str] = "circuit.half_opened"
     provider_id: str | None
@@ -510,7 +514,7 @@ class CircuitHalfOpened(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CircuitClosed(Event):
-    """It works again."""
+    """A circuit breaker closed: the provider, model or tool works again."""
 
     name: ClassVar[str] = "circuit.closed"
     provider_id: str | None
@@ -520,7 +524,7 @@ class CircuitClosed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryError(Event):
-    """Something that only observes failed; the run did not notice.
+    """A part of the telemetry failed; the run is not affected.
 
     Attributes:
         part: `listener`, `span`, `metric`, `log`, `recording` or `event`.
@@ -536,4 +540,4 @@ EVENTS: Final[dict[str, type[Event]]] = {
     for value in list(globals().values())
     if isinstance(value, type) and issubclass(value, Event) and value is not Event
 }
-"""All events by their names."""
+"""All events, by name."""

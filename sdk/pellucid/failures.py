@@ -1,4 +1,4 @@
-"""Questions about a failure: its type, kind, description and causes; and what an application's code may raise."""
+"""Classification and description of failures, and containment of exceptions raised by application code."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from pellucid.errors import (
 def error_type_of(error: BaseException) -> str:
     """Return the value of `error.type` for `error`: low in cardinality, stable between releases.
 
-    Built-in exceptions give their bare name, others `module.qualname`; our own give that of their cause
+    Built-in exceptions give their bare name, others `module.qualname`; Pellucid's own give that of their cause
     (OpenTelemetry, "Recording errors": https://opentelemetry.io/docs/specs/semconv/general/recording-errors/).
     """
-    for each in _causes(error):
-        if isinstance(each, PellucidError) and each.error_type:
-            return each.error_type
-        if isinstance(each, TimeoutError):
+    for cause in _causes(error):
+        if isinstance(cause, PellucidError) and cause.error_type:
+            return cause.error_type
+        if isinstance(cause, TimeoutError):
             return "timeout"
-        error = each
+        error = cause
     kind = type(error)
     if isinstance(error, PellucidError) or kind.__module__ == "builtins":
         return kind.__name__
@@ -55,8 +55,8 @@ _TOOL_KINDS: Final[Mapping[str, ErrorKind]] = {"timeout": "timeout", "invalid_ar
 
 
 def error_kind_of(error: BaseException) -> ErrorKind:
-    """Return what an error means, as far as its type or its cause says; of a group, what its first failure means."""
-    return next((kind for each in _failures(error) if (kind := _kind_of(each)) != "unknown"), "unknown")
+    """Return the kind of an error, by its type or its cause; for a group, the kind of its first failure."""
+    return next((kind for failure in _failures(error) if (kind := _kind_of(failure)) != "unknown"), "unknown")
 
 
 def _kind_of(error: BaseException) -> ErrorKind:
@@ -69,32 +69,32 @@ def _kind_of(error: BaseException) -> ErrorKind:
             return kind
     if isinstance(error, PellucidError) and error.__cause__ is not None:
         return "unknown"
-    response = getattr(error, "response", None)  # where HTTP clients keep the answer
+    response = getattr(error, "response", None)  # set by HTTP clients
     status = getattr(error, "status_code", None) or getattr(response, "status_code", None)
     return kind_of_status(status) if isinstance(status, int) else "unknown"
 
 
 def retry_after_of(error: BaseException) -> float | None:
-    """Return the seconds after which whoever failed wants to be asked again, as the error or its cause says."""
-    for each in _failures(error):
-        seconds = getattr(each, "retry_after", None)
+    """Return the `Retry-After` seconds of an error or its cause, if one has them."""
+    for failure in _failures(error):
+        seconds = getattr(failure, "retry_after", None)
         if isinstance(seconds, int | float) and not isinstance(seconds, bool) and not math.isnan(seconds):
             return max(0.0, float(seconds))
     return None
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and, as long as these are ours, its causes, which may be a circle."""
+    """Yield an error and, as long as these are Pellucid's, its causes; these may form a cycle."""
     seen: set[int] = set()
-    found: BaseException | None = error
-    while found is not None and id(found) not in seen:
-        seen.add(id(found))
-        yield found
-        found = found.__cause__ if isinstance(found, PellucidError) else None
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ if isinstance(cause, PellucidError) else None
 
 
 def _failures(error: BaseException) -> Iterator[BaseException]:
-    """Yield the causes of an error with the first failure of a group in its place."""
+    """Yield the causes of an error, with each group replaced by its first failure."""
     for cause in _causes(error):
         if isinstance(cause, BaseExceptionGroup):
             yield from _causes(first_of(cause))
@@ -114,27 +114,27 @@ _STATUSES: Final[Mapping[int, ErrorKind]] = {
 
 
 def kind_of_status(status: int) -> ErrorKind:
-    """Return what an HTTP status of a failure means."""
+    """Return the kind of failure that an HTTP error status stands for."""
     return _STATUSES.get(status) or ("unavailable" if status >= 500 else "invalid_request")  # noqa: PLR2004
 
 
 def describe(error: BaseException) -> str:
-    """Return one informative line for `error`, looking into groups and causes where the error itself says nothing."""
+    """Return a one-line description of `error`; if it has no text, that of the first group member or cause with one."""
     seen: set[int] = set()
-    found: BaseException | None = error
-    while found is not None and id(found) not in seen:
-        seen.add(id(found))
-        if isinstance(found, BaseExceptionGroup):
-            found = found.exceptions[0]
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        if isinstance(current, BaseExceptionGroup):
+            current = current.exceptions[0]
             continue
-        if text := _text(found):
-            return f"{type(found).__name__}: {text}"
-        found = found.__cause__ or found.__context__
+        if text := _text(current):
+            return f"{type(current).__name__}: {text}"
+        current = current.__cause__ or current.__context__
     return type(error).__name__
 
 
 def stack_of(error: BaseException) -> str:
-    """Return a traceback with all causes; only the frames if a group contains itself, which Python formats for ever."""
+    """Return a traceback with all causes, or only the frames if a group contains itself: Python would never finish."""
     if not _contains_itself(error):
         return "".join(traceback.format_exception(error))
     return "".join(traceback.format_tb(error.__traceback__)) + describe(error)
@@ -145,29 +145,31 @@ def _contains_itself(error: BaseException) -> bool:
     seen: set[int] = set()
     pending: list[BaseException | None] = [error]
     while pending:
-        found = pending.pop()
-        if found is None or (id(found) in seen and not isinstance(found, BaseExceptionGroup)):
+        current = pending.pop()
+        if current is None or (id(current) in seen and not isinstance(current, BaseExceptionGroup)):
             continue
-        if id(found) in seen:
+        if id(current) in seen:
             return True
-        seen.add(id(found))
+        seen.add(id(current))
         pending += (
-            [found.__cause__, found.__context__] if found.__cause__ is not found.__context__ else [found.__cause__]
+            [current.__cause__, current.__context__]
+            if current.__cause__ is not current.__context__
+            else [current.__cause__]
         )
-        if isinstance(found, BaseExceptionGroup):
-            pending += found.exceptions
+        if isinstance(current, BaseExceptionGroup):
+            pending += current.exceptions
     return False
 
 
 def _text(error: BaseException) -> str:
     try:
         return str(error).strip()
-    except Exception:  # noqa: BLE001  (an error that cannot say what it is has only its type)
+    except Exception:  # noqa: BLE001  (an exception whose `__str__` fails is described by its type)
         return ""
 
 
 def contained(error: BaseException) -> Exception:
-    """Return what an application's code raised as an `Exception`, which fails only the call in which it was raised.
+    """Return an exception of application code as an `Exception`, which fails only the call that raised it.
 
     A cancellation, `GeneratorExit` and `KeyboardInterrupt` are raised again: they end more than the call.
     """
@@ -183,44 +185,44 @@ def contained(error: BaseException) -> Exception:
 
 
 def is_exit(error: BaseException) -> bool:
-    """Return whether `contained` turns this into an `UnexpectedExit`."""
+    """Return whether `contained` turns this exception into an `UnexpectedExit`."""
     return not (isinstance(error, Exception) or interrupt_in(error) is not None or _passes(error))
 
 
 def interrupt_in(error: BaseException) -> KeyboardInterrupt | None:
-    """Return the `KeyboardInterrupt` that an exception is, or that a group has in it."""
-    return next((each for each in _failures_in(error) if isinstance(each, KeyboardInterrupt)), None)
+    """Return the exception itself, or the group member, that is a `KeyboardInterrupt`."""
+    return next((failure for failure in _failures_in(error) if isinstance(failure, KeyboardInterrupt)), None)
 
 
 def _passes(error: BaseException) -> bool:
     try:
         cancelled: type[BaseException] = anyio.get_cancelled_exc_class()
-    except RuntimeError:  # there is no event loop, and nothing that it could cancel
+    except RuntimeError:  # no event loop is running
         cancelled = GeneratorExit
-    return any(isinstance(each, (cancelled, GeneratorExit)) for each in _failures_in(error))
+    return any(isinstance(failure, (cancelled, GeneratorExit)) for failure in _failures_in(error))
 
 
 def first_of(group: BaseException) -> BaseException:
-    """Return the first failure inside a group, preferring real failures to cancellations.
+    """Return the first failure inside a group, preferring failures to cancellations.
 
-    A group that has nothing but itself in it is what is returned.
+    A group that contains only itself is returned as it is.
     """
     failures = _failures_in(group)
     return next((error for error in failures if isinstance(error, Exception)), failures[0] if failures else group)
 
 
 def _failures_in(error: BaseException) -> list[BaseException]:
-    """Return an exception, or the exceptions inside a group in their order; the group may contain itself."""
+    """Return an exception, or the exceptions inside a group in order; the group may contain itself."""
     failures: list[BaseException] = []
     seen: set[int] = set()
     pending = [error]
     while pending:
-        found = pending.pop()
-        if id(found) in seen:
+        current = pending.pop()
+        if id(current) in seen:
             continue
-        seen.add(id(found))
-        if isinstance(found, BaseExceptionGroup):
-            pending.extend(reversed(found.exceptions))
+        seen.add(id(current))
+        if isinstance(current, BaseExceptionGroup):
+            pending.extend(reversed(current.exceptions))
         else:
-            failures.append(found)
+            failures.append(current)
     return failures

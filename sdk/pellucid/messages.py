@@ -1,7 +1,7 @@
-"""Messages in the shape of the OpenTelemetry GenAI conventions, so that recording them converts nothing.
+"""Messages in the shape of the OpenTelemetry GenAI conventions, so that recording needs no conversion.
 
 A message is `{"role", "parts": [...]}`; see "Recording content" in the GenAI conventions, release 1.41.
-`dump_messages` and `load_messages` turn whole conversations into plain JSON and back, with what vendors want returned.
+`dump_messages` and `load_messages` convert conversations to plain JSON and back, including vendor data.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 FinishReason: TypeAlias = Literal["stop", "length", "content_filter", "tool_call", "error"]
 Modality: TypeAlias = Literal["image", "video", "audio", "document"]
 Vendor: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""What a vendor wants back with a part when the conversation goes on, by its provider name: signatures, encrypted
-reasoning. It is opaque, another vendor never gets it, and it is not recorded."""
+"""Opaque data that a vendor requires back with a part, by provider name: signatures, encrypted reasoning. Other vendors
+never get it, and it is not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningPart:
-    """What a model thought aloud before it answered."""
+    """Reasoning of a model before its answer."""
 
     type: ClassVar[str] = "reasoning"
     content: str
@@ -57,8 +57,8 @@ class ToolCall:
 
     Attributes:
         name: Tool name, as the model wrote it.
-        arguments: The parsed JSON object, or the raw text if it was not one.
-        id: Unique within a conversation; the runtime gives one if it is missing.
+        arguments: The parsed JSON object, or the raw text if it is not a JSON object.
+        id: Id of the call, unique within a conversation; the run assigns one if it is missing.
     """
 
     type: ClassVar[str] = "tool_call"
@@ -74,15 +74,15 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a tool call came to.
+    """Result of a tool call.
 
     Attributes:
-        id: The call's id.
+        id: Id of the call.
         response: Text, JSON-able data, or a tuple of parts for content that is not text.
-        is_error: The tool failed; `response` says how and what to do.
-        name: The tool's name (not part of the conventions' shape; some vendors ask for it).
-        structured: What an MCP server sent as structured content, where `response` is something else. It is for the
-            application: models and telemetry do not get it.
+        is_error: Whether the tool failed; `response` then describes the failure and the remedy.
+        name: Name of the tool (not part of the conventions' shape; some vendors require it).
+        structured: Structured content of an MCP server, where `response` has other content. It is for the application:
+            models and telemetry do not get it.
     """
 
     type: ClassVar[str] = "tool_call_response"
@@ -115,7 +115,7 @@ class _RecordPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerToolCall(_RecordPart):
-    """A tool call that the model provider runs itself; recorded, never dispatched."""
+    """A tool call that the model provider runs itself. It is recorded, never dispatched."""
 
     type: ClassVar[str] = "server_tool_call"
     name: str
@@ -154,7 +154,7 @@ class FilePart(_RecordPart):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UriPart(_RecordPart):
-    """Content that the model provider fetches by its address."""
+    """Content that the model provider fetches from a URI."""
 
     type: ClassVar[str] = "uri"
     uri: str
@@ -168,15 +168,15 @@ Part: TypeAlias = (
 
 
 class Parts(tuple[Part, ...]):  # noqa: SLOT001  (tuples cannot have slots)
-    """Content parts that a tool returns, with what becomes `ToolResult.structured`."""
+    """Content parts that a tool returns, with the value of `ToolResult.structured`."""
 
     structured: JSONValue
 
     def __new__(cls, parts: Iterable[Part], structured: JSONValue) -> Self:
-        """Keep the parts, and beside them the structured content."""
-        made = super().__new__(cls, parts)
-        made.structured = structured
-        return made
+        """Create a tuple of the parts, with the structured content as an attribute."""
+        self = super().__new__(cls, parts)
+        self.structured = structured
+        return self
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -184,9 +184,9 @@ class Message:
     """One message of a conversation.
 
     Attributes:
-        role: Who speaks.
-        parts: What is said; a plain string becomes one `TextPart`.
-        finish_reason: Why the model stopped (output messages only).
+        role: Role of the author.
+        parts: Content; a plain string becomes one `TextPart`.
+        finish_reason: Reason why the model stopped (output messages only).
     """
 
     role: Role
@@ -212,7 +212,7 @@ class Message:
         """Return the conventions' JSON shape."""
         shape: JSONObject = {"role": self.role}
         if self.finish_reason is not None:
-            shape["finish_reason"] = self.finish_reason  # before the parts, which may be cut
+            shape["finish_reason"] = self.finish_reason  # before the parts, which may be truncated
         return {**shape, "parts": [part.to_dict() for part in self.parts]}
 
 
@@ -223,8 +223,8 @@ class Usage:
     Cached tokens are part of `input_tokens`, reasoning tokens part of `output_tokens`.
 
     Attributes:
-        cost: In US dollars; of several calls, the sum of those whose price is known.
-        by_modality: Tokens of one modality, where the vendor tells them apart and there are any, under the names of the
+        cost: Cost in US dollars; for several calls, the sum of the known costs.
+        by_modality: Tokens by modality, where the vendor reports them and they are not 0, under the names of the
             conventions without `gen_ai.usage.`: `audio.input_tokens`, `image.output_tokens`,
             `text.cache_read.input_tokens`.
     """
@@ -258,7 +258,7 @@ def _add(a: _Number | None, b: _Number | None) -> _Number | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolDefinition:
-    """A tool as a model sees it.
+    """Definition of a tool for a model.
 
     Attributes:
         parameters: A JSON Schema of type `object`.
@@ -283,18 +283,18 @@ _ROLES: Final = get_args(Role)
 
 
 def dump_messages(messages: Sequence[Message]) -> list[JSONValue]:
-    """Return messages as JSON-able data, such as the `history` of the next run that a database keeps.
+    """Return messages as JSON-able data, such as a `history` to store in a database.
 
-    Unlike what is recorded in telemetry, this is complete and not redacted. `load_messages` is its inverse.
+    Unlike the content recorded in telemetry, the data is complete and not redacted. `load_messages` is the inverse.
     """
     return [_dump_message(message) for message in messages]
 
 
 def load_messages(data: object) -> tuple[Message, ...]:
-    """Return the messages that `dump_messages` made this data of.
+    """Return messages from the data that `dump_messages` returned.
 
     Raises:
-        ConfigError: it is something else; the text says where.
+        ConfigError: the data has another shape; the text names the place.
     """
     return tuple(_load_message(item, f"messages[{n}]") for n, item in enumerate(_list(data, "messages")))
 
@@ -302,26 +302,26 @@ def load_messages(data: object) -> tuple[Message, ...]:
 def dump_part(part: Part) -> JSONObject:
     """Return a part of a message as JSON-able data."""
     values = {field.name: getattr(part, field.name) for field in fields(part)}
-    kept = {name: value for name, value in values.items() if value is not None or name == "response"}
+    shape = {name: value for name, value in values.items() if value is not None or name == "response"}
     if isinstance(part, ToolResult) and isinstance(part.response, tuple):
-        kept["response"] = None
-        kept["content"] = [dump_part(each) for each in part.response]
-    return {"type": part.type, **kept}
+        shape["response"] = None
+        shape["content"] = [dump_part(item) for item in part.response]
+    return {"type": part.type, **shape}
 
 
 def load_part(data: object, where: str) -> Part:
-    """Return the part that `dump_part` made this data of.
+    """Return a part from the data that `dump_part` returned.
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: the data has another shape.
     """
     values = dict(_object(data, where))
     kind = _KINDS.get(str(values.pop("type", None)))
     if kind is None:
-        raise ConfigError(f"{where}: its type is none of {', '.join(_KINDS)}")
+        raise ConfigError(f"{where}: the type is not one of {', '.join(_KINDS)}")
     if kind is ToolResult and (content := values.pop("content", None)) is not None:
         parts = enumerate(_list(content, f"{where}.content"))
-        values["response"] = tuple(load_part(each, f"{where}.content[{n}]") for n, each in parts)
+        values["response"] = tuple(load_part(item, f"{where}.content[{n}]") for n, item in parts)
     try:
         part: Part = _adapter(kind.type).validate_python(values)
     except ValidationError as error:
@@ -346,7 +346,7 @@ def _load_message(data: object, where: str) -> Message:
     shape = _object(data, where)
     role: Any = shape.get("role")
     if role not in _ROLES:
-        raise ConfigError(f"{where}: its role is none of {', '.join(_ROLES)}")
+        raise ConfigError(f"{where}: the role is not one of {', '.join(_ROLES)}")
     parts = enumerate(_list(shape.get("parts"), f"{where}.parts"))
     loaded = [load_part(part, f"{where}.parts[{n}]") for n, part in parts]
     return Message(role, loaded, finish_reason=shape.get("finish_reason"))
@@ -354,11 +354,11 @@ def _load_message(data: object, where: str) -> Message:
 
 def _object(data: object, where: str) -> Mapping[str, Any]:
     if not isinstance(data, dict):
-        raise ConfigError(f"{where}: a JSON object is missing")
+        raise ConfigError(f"{where}: not a JSON object")
     return data
 
 
 def _list(data: object, where: str) -> Sequence[object]:
     if not isinstance(data, list):
-        raise ConfigError(f"{where}: a list is missing")
+        raise ConfigError(f"{where}: not a list")
     return data

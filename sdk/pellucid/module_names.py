@@ -1,4 +1,4 @@
-"""Names of a module that are imported at their first use, or that are deprecated (PEP 562)."""
+"""Lazily imported and deprecated names of modules (PEP 562)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 def load(module: str, name: str) -> Any:
-    """Import a module and return one of its names."""
+    """Import a module and return one of its attributes."""
     return getattr(import_module(module), name)
 
 
-def load_from(homes: Mapping[str, str]) -> Mapping[str, Callable[[], Any]]:
-    """Return the loaders of names, by the modules that have them."""
-    return {name: partial(load, home, name) for name, home in homes.items()}
+def load_from(modules: Mapping[str, str]) -> Mapping[str, Callable[[], Any]]:
+    """Return a loader for each name, given the module that defines it."""
+    return {name: partial(load, module, name) for name, module in modules.items()}
 
 
 def module_getattr(
@@ -28,19 +28,19 @@ def module_getattr(
     """Return the `__getattr__` of a module.
 
     Args:
-        module: Its `__name__`.
+        module: `__name__` of the module.
         lazy: Functions that load names at their first use.
-        deprecated: Old names, each with the module and the name to import in its place.
+        deprecated: Old names, each with the module and the name to import instead.
     """
 
-    def __getattr__(name: str) -> Any:  # noqa: N807  (what it becomes)
+    def __getattr__(name: str) -> Any:  # noqa: N807  (the name that PEP 562 requires)
         if name in lazy:
             return lazy[name]()
         if name not in deprecated:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        home, new = deprecated[name]
-        remedy = f"use `from {home} import {new}`"
+        new_module, new_name = deprecated[name]
+        remedy = f"use `from {new_module} import {new_name}`"
         warnings.warn(f"{module}.{name} is deprecated; {remedy}", DeprecationWarning, stacklevel=2)
-        return load(home, new)
+        return load(new_module, new_name)
 
     return __getattr__

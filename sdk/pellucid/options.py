@@ -17,7 +17,7 @@ from pellucid.tools.collisions import Collisions
 
 
 class AgentOptions(TypedDict, total=False):
-    """Options of `Agent(name, ...)`, beside `output`."""
+    """Options of `Agent(name, ...)`, except `output`."""
 
     model: Required[Model | str]
     """Model that answers; a name such as `openai:gpt-6-sol` is resolved."""
@@ -29,10 +29,10 @@ class AgentOptions(TypedDict, total=False):
     """Request parameters of every model call, such as `{"temperature": 0.2, "max_tokens": 4096}`."""
 
     tools: Sequence[Tool | Callable[..., Any]]
-    """Tools, or functions to make tools of; they are listed by a provider called `static`."""
+    """Tools, or functions to turn into tools; the provider `static` lists them."""
 
     providers: Sequence[ToolProvider]
-    """Further providers of tools; asked once per iteration, in this order, all at the same time."""
+    """Tool providers. Each lists its tools once per iteration, concurrently; the catalogue keeps this order."""
 
     skills: Sequence[Skill]
     """Instructions and tools that the model loads when it needs them."""
@@ -41,10 +41,10 @@ class AgentOptions(TypedDict, total=False):
     """Bounds of each run."""
 
     policy: Policy | None
-    """Decides which tools the model is offered, and which calls it may make."""
+    """Permission policy: decides which tools the model is offered, and which calls it may make."""
 
     telemetry: Pipeline | None
-    """Where telemetry goes.
+    """Destination of the telemetry.
 
     Fields that are None come from `configure()`, else from OpenTelemetry's global providers.
     """
@@ -56,37 +56,38 @@ class AgentOptions(TypedDict, total=False):
     """Prices of model calls; the vendors' published prices unless given."""
 
     reliability: Reliability | None
-    """What to do when discovery, a model or a tool fails; without it nothing is retried."""
+    """Rules for failures of discovery, models and tools; without them nothing is retried."""
 
     collisions: Collisions
-    """What happens when two providers offer tools of one name; `error` unless given.
+    """Policy for two providers that offer tools of the same name; `error` unless given.
 
-    `error` fails the run, `first` and `last` name the provider whose tool is offered, `prefix` offers the later tool as
+    `error` fails the run, `first` and `last` offer that provider's tool, `prefix` offers the later tool as
     `<provider id>__<name>`.
     """
 
     registry_mode: RegistryMode
-    """`full`, unless given, offers all tools to the model.
+    """How tools are offered; `full` unless given.
 
-    `lazy` offers `tool_search` in their place, with which the model finds and activates them.
+    `full` offers all tools to the model. `lazy` offers `tool_search` in their place, with which the model finds and
+    activates them.
     """
 
     pin: bool
-    """Withhold a tool that has changed under its name since the model was given it, or its call was approved."""
+    """Withhold a tool that has changed under its name since the model was offered it, or its call was approved."""
 
 
 class CallerOptions(TypedDict, total=False):
     """Options of every run, new or resumed."""
 
     identity: Identity | None
-    """On whose behalf the run acts; providers, tools and events see it. A resumed run has that of its checkpoint unless
-    given."""
+    """Identity on whose behalf the run acts, visible to providers, tools and events. A resumed run has the identity of
+    its checkpoint unless given."""
 
     signal: CancelToken | None
     """Cancels the run, from any thread."""
 
     deps: Any
-    """Anything; tools find it as `ctx.deps`."""
+    """Any object; tools receive it as `ctx.deps`."""
 
 
 class RunOptions(CallerOptions, total=False):
@@ -100,7 +101,7 @@ class ResumeOptions(CallerOptions, total=False):
     """Options of `Agent.resume`, `resume_sync` and `resume_stream`."""
 
     decisions: Sequence[Decision]
-    """Decisions about the pending approvals; calls without one stay pending."""
+    """Decisions about the pending approvals; calls without a decision stay pending."""
 
     claims: Claims | None
     """Prevents another process from resuming the same checkpoint, such as `FileClaims(directory)`.
@@ -109,20 +110,20 @@ class ResumeOptions(CallerOptions, total=False):
     """
 
 
-def check_options(function: str, options: Mapping[str, object], known: type[Any]) -> None:
+def check_options(function: str, options: Mapping[str, object], allowed: type[Any]) -> None:
     """Check the names of keyword arguments, as Python does for parameters.
 
     Args:
-        function: What is called, such as `Agent.run()`.
+        function: Name of the function for the message, such as `Agent.run()`.
         options: The keyword arguments.
-        known: The `TypedDict` that lists them.
+        allowed: The `TypedDict` that lists them.
 
     Raises:
-        TypeError: one is unknown, or a required one is missing.
+        TypeError: a name is unknown, or a required one is missing.
     """
     for name in options:
-        if name not in known.__annotations__:
+        if name not in allowed.__annotations__:
             raise TypeError(f"{function} got an unexpected keyword argument {name!r}")
-    for name in sorted(known.__required_keys__):
+    for name in sorted(allowed.__required_keys__):
         if name not in options:
             raise TypeError(f"{function} missing 1 required keyword-only argument: {name!r}")

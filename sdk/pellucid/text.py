@@ -1,4 +1,4 @@
-"""Text that others wrote, made fit to be shown."""
+"""Sanitizing and shortening of untrusted text for display."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Final
 
-COMPARED: Final = 500
-"""Names that a wrong one is compared with; with 10,000 the event loop would stand still for half a second."""
+MAX_COMPARED: Final = 500
+"""Most names to compare an unknown one with; 10,000 would block the event loop for half a second."""
 
 
 def clean(text: object) -> str:
-    """Make text harmless for a terminal and for whoever reads line by line: hubs, servers and models wrote it."""
-    said = str(text)
-    if said.isprintable():
-        return said
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in said)
+    """Replace characters that could disturb a terminal or forge a line; hubs, servers and models wrote the text."""
+    content = str(text)
+    if content.isprintable():
+        return content
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in content)
 
 
-def excerpt(text: object, most: int = 200) -> str:
-    """Return the beginning of a text, harmless."""
-    found = str(text)
-    return clean(found) if len(found) <= most else f"{clean(found[:most])}…"
+def excerpt(text: object, length: int = 200) -> str:
+    """Return the first `length` characters of a text, cleaned."""
+    content = str(text)
+    return clean(content) if len(content) <= length else f"{clean(content[:length])}…"
 
 
 def close_to(name: str, names: Iterable[str]) -> str:
-    """Return the question whether one of up to three similar names was meant; empty if none is, or there are many."""
-    known = list(names)
-    close = get_close_matches(name, known, n=3) if len(known) <= COMPARED else []
+    """Return a question that suggests up to three similar names; empty if none is similar, or there are too many."""
+    candidates = list(names)
+    close = get_close_matches(name, candidates, n=3) if len(candidates) <= MAX_COMPARED else []
     return f"Did you mean {' or '.join(map(repr, close))}?" if close else ""

@@ -114,7 +114,7 @@ class Work:
             if isinstance(part, ToolResult) and part.is_error
         ]
         if failures:
-            return "refused" if "it failed again and again" in failures[0] else "failed"
+            return "refused" if "is not called after repeated failures" in failures[0] else "failed"
         return "worked"
 
 

@@ -158,7 +158,7 @@ async def test_a_halt_at_an_activation_ends_the_run(telemetry: Captured, way: st
         assert ending(telemetry.span("compose_request")) == ("failed", "ERROR", "policy_halt")
         return
     assert said.keys() == {call.id for message in halt.messages for call in message.tool_calls}
-    assert "The run has been ended" in str(said["spare"].response)
+    assert "The run has ended" in str(said["spare"].response)
     span = telemetry.find("execute_tool tool_search" if options else f"execute_tool {DISCOVERY}")[-1]
     assert ending(span) == ("failed", "ERROR", "policy_halt")
     assert attributes(span)[semconv.PERMISSION] == "halt"

@@ -283,7 +283,7 @@ async def test_calls_beyond_max_tool_calls_are_refused() -> None:
     assert (result.status, result.stop_reason, result.output) == ("limit_reached", "max_tool_calls", "One was enough.")
     results = [part for part in model.requests[1].messages[-1].parts if isinstance(part, ToolResult)]
     assert sorted(part.is_error for part in results) == [False, True]
-    assert "this run may make 1 tool calls" in str(results)
+    assert "the limit of 1 tool calls for this run is reached" in str(results)
 
 
 async def test_usage_is_summed_where_it_is_known() -> None:
@@ -432,7 +432,7 @@ def test_options_that_cannot_work_are_refused() -> None:
         Agent("a", model=ScriptedModel(), settings={"stop_sequences": "END"})
     with pytest.raises(ConfigError, match=r"prices must be a function .* PriceTable"):
         Agent("a", model=ScriptedModel(), prices={"scripted": 1.0})  # type: ignore[call-overload]
-    with pytest.raises(ConfigError, match="two providers have one id"):
+    with pytest.raises(ConfigError, match="duplicate provider id"):
         Agent("a", model=ScriptedModel(), providers=[static_tools([]), static_tools([add])])
     with pytest.raises(ConfigError, match="is not a tool provider"):
         Agent("a", model=ScriptedModel(), providers=[add])  # type: ignore[list-item]  # the mistake under test

@@ -159,7 +159,7 @@ async def test_a_decision_that_comes_too_late_does_not_count(telemetry: Captured
     assert waits.approvals[0].expires_at == waits.approvals[0].requested_at
     done = await within(shop("done").resume(passed_on(waits.checkpoint), decisions=decide(waits, True)))
     assert ran == []
-    assert "nobody approved of this call in time" in str(results(done)[0].response)
+    assert "Not run: approval expired" in str(results(done)[0].response)
     assert ending(telemetry.span("execute_tool refund")) == ("failed", "ERROR", "approval_expired")
     assert events(telemetry, "approval.decided")[0].outcome == "expired"
 
@@ -186,7 +186,7 @@ async def test_a_run_is_resumed_once() -> None:
     """The second attempt says that it is one; the tool has run once."""
     waits = await within(shop(REFUND).run("x"))
     await within(shop("done").resume(passed_on(waits.checkpoint), decisions=decide(waits, True)))
-    with pytest.raises(AlreadyResumed, match="was resumed before"):
+    with pytest.raises(AlreadyResumed, match="was already resumed"):
         await within(shop("done").resume(passed_on(waits.checkpoint), decisions=decide(waits, True)))
     assert ran == [("A", 50)]
 
@@ -212,10 +212,13 @@ async def test_of_many_who_resume_at_the_same_time_one_does() -> None:
 @pytest.mark.parametrize(
     ("made", "text"),
     [
-        (lambda first: [Decision("approval_x", True)], "there is no approval 'approval_x' in this checkpoint"),
-        (lambda first: [Decision(first, True), Decision(first, False)], "there are two decisions for approval"),
-        (lambda first: [Decision(first, False, arguments={"order": "B"})], "is denied, and yet its arguments"),
-        (lambda first: [], "nothing is decided"),
+        (
+            lambda first: [Decision("approval_x", True)],
+            "unknown approval 'approval_x'; this checkpoint is waiting for",
+        ),
+        (lambda first: [Decision(first, True), Decision(first, False)], "duplicate decision for approval"),
+        (lambda first: [Decision(first, False, arguments={"order": "B"})], "is denied, but its arguments"),
+        (lambda first: [], "no decision was given"),
     ],
     ids=["unknown", "duplicate", "changed and denied", "none"],
 )
@@ -370,7 +373,7 @@ async def test_limits_hold_for_a_run_as_a_whole() -> None:
     few = Limits(max_tool_calls=1)
     waits = await within(shop([LOOK, REFUND], limits=few).run("x"))
     done = await within(shop("closing", limits=few).resume(passed_on(waits.checkpoint), decisions=decide(waits, True)))
-    assert "may make 1 tool calls" in str(results(done)[1].response)
+    assert "limit of 1 tool calls" in str(results(done)[1].response)
 
 
 async def test_a_resumed_run_is_on_behalf_of_the_same_identity_unless_another_is_given() -> None:

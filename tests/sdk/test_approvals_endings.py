@@ -226,7 +226,7 @@ async def test_a_policy_that_cancels_itself_denies(anyio_backend: str) -> None:
 async def test_changed_arguments_that_are_no_json_are_refused_before_anything_runs(arguments: Any) -> None:
     """The run does not fail after the tool has run."""
     waits = await within(shop(ToolCall("keep", {"data": 1})).run("x"))
-    with pytest.raises(CheckpointError, match="has changed arguments that are no JSON"):
+    with pytest.raises(CheckpointError, match="has changed arguments that are not JSON"):
         await within(shop().resume(passed_on(waits.checkpoint), decisions=decide(waits, True, arguments=arguments)))
     assert ran == []
     await within(shop("done").resume(passed_on(waits.checkpoint), decisions=decide(waits, True)))

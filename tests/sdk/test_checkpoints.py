@@ -101,33 +101,33 @@ async def test_a_checkpoint_is_plain_json_that_is_independent_of_the_run() -> No
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda kept: "nonsense", "this is no checkpoint"),
-        (lambda kept: {}, "this is no checkpoint"),
+        (lambda kept: "nonsense", "not a checkpoint"),
+        (lambda kept: {}, "not a checkpoint"),
         (lambda kept: kept | {"version": 2}, "has version 2, and this release of Pellucid reads version 1"),
         (lambda kept: kept | {"id": "../../etc/passwd"}, "the checkpoint is damaged"),
         (lambda kept: kept | {"iteration": "many"}, "the checkpoint is damaged: iteration"),
         (lambda kept: {name: value for name, value in kept.items() if name != "approvals"}, "or no approvals"),
         (lambda kept: kept | {"messages": []}, "the checkpoint is damaged"),
-        (lambda kept: kept | {"messages": [{"role": "king", "parts": []}]}, r"messages\[0\]: its role is none of"),
+        (lambda kept: kept | {"messages": [{"role": "king", "parts": []}]}, r"messages\[0\]: the role is not one of"),
         (lambda kept: kept | {"messages": [{"role": "user", "parts": [{"type": "x"}]}]}, r"parts\[0\]: its type is"),
         (lambda kept: kept | {"results": [{"type": "text", "content": 7}]}, r"results\[0\].content"),
         (lambda kept: kept | {"nested": {"d1": {"version": 1}}}, "the checkpoint is damaged"),
         (lambda kept: kept | {"agent": "other"}, "is for agent 'other'; agent 'ops' cannot resume it"),
-        (lambda kept: kept | {"iteration": 0}, "counts less than nothing"),
-        (lambda kept: kept | {"tool_calls": -1}, "counts less than nothing"),
-        (lambda kept: kept | {"messages": kept["messages"][:1]}, "its last message is no answer of a model"),
-        (lambda kept: kept | {"messages": with_call(kept, id=None)}, "its last message is no answer of a model"),
-        (lambda kept: kept | {"messages": with_call(kept, id="d1")}, "its last message is no answer of a model"),
-        (lambda kept: kept | {"messages": with_call(kept, id="d2")}, "its calls are not those that have a result"),
-        (lambda kept: kept | {"approvals": asked(kept, {"tool_call_id": "d2"})}, "its calls are not those"),
-        (lambda kept: kept | {"approvals": asked(kept, {"tool_name": "drop"})}, "is of another tool than its call"),
-        (lambda kept: kept | {"approvals": asked(kept, {}, {})}, "its approvals are not those"),
-        (lambda kept: kept | {"approvals": asked(kept, {}, {"approval_id": "b"})}, "its calls are not those"),
-        (lambda kept: kept | {"results": [RESULT | {"id": "d1"}]}, "its calls are not those"),
-        (lambda kept: kept | {"results": [RESULT | {"id": "d9"}]}, "its calls are not those"),
-        (lambda kept: kept | {"results": [{"type": "text", "content": "x"}]}, "its calls are not those"),
+        (lambda kept: kept | {"iteration": 0}, "a counter is out of range"),
+        (lambda kept: kept | {"tool_calls": -1}, "a counter is out of range"),
+        (lambda kept: kept | {"messages": kept["messages"][:1]}, "its last message is not a model's answer"),
+        (lambda kept: kept | {"messages": with_call(kept, id=None)}, "its last message is not a model's answer"),
+        (lambda kept: kept | {"messages": with_call(kept, id="d1")}, "its last message is not a model's answer"),
+        (lambda kept: kept | {"messages": with_call(kept, id="d2")}, "its calls do not match"),
+        (lambda kept: kept | {"approvals": asked(kept, {"tool_call_id": "d2"})}, "its calls do not match"),
+        (lambda kept: kept | {"approvals": asked(kept, {"tool_name": "drop"})}, "is for another tool than its call"),
+        (lambda kept: kept | {"approvals": asked(kept, {}, {})}, "its approvals do not match"),
+        (lambda kept: kept | {"approvals": asked(kept, {}, {"approval_id": "b"})}, "its calls do not match"),
+        (lambda kept: kept | {"results": [RESULT | {"id": "d1"}]}, "its calls do not match"),
+        (lambda kept: kept | {"results": [RESULT | {"id": "d9"}]}, "its calls do not match"),
+        (lambda kept: kept | {"results": [{"type": "text", "content": "x"}]}, "its calls do not match"),
         (lambda kept: kept | {"nested": {"d1": kept}, "approvals": asked(kept, {"approval_id": "b"})}, "its approvals"),
-        (lambda kept: kept | {"nested": {"d9": kept}}, "its calls are not those"),
+        (lambda kept: kept | {"nested": {"d9": kept}}, "its calls do not match"),
         (lambda kept: many_times(kept, 2000), "it is nested too deeply"),
     ],
 )
@@ -142,7 +142,7 @@ async def test_a_conversation_that_is_not_json_cannot_wait() -> None:
     """A model of one's own may put anything into a message; the run fails with what it is, not later elsewhere."""
     message = Message("assistant", [TextPart("hm", vendor={"mine": {"handle": object()}}), CALL])
     broken = Agent("ops", model=FunctionModel(lambda request: ModelResponse(message=message)), tools=[deploy])
-    with pytest.raises(CheckpointError, match="waits for approval, but no checkpoint can be made of it"):
+    with pytest.raises(CheckpointError, match="waits for approval, but cannot be saved in a checkpoint"):
         await within(broken.run("x"))
 
 

@@ -224,7 +224,7 @@ async def test_explain_knows_the_tools_that_discover_others() -> None:
     found = await within(agent(policy, registry_mode="lazy").explain("tool_search"))
     assert (found.visible, found.reasons) == (True, ("it is for 1 lazy tool", "the policy allows it"))
     found = await within(agent(lambda request: "deny", registry_mode="lazy").explain("tool_search"))
-    assert says(found, "it is for 2 lazy tools, none of which the policy lets the model have")
+    assert says(found, "it is for 2 lazy tools, none of which the policy allows")
 
 
 async def test_explain_knows_load_skill() -> None:
@@ -275,7 +275,7 @@ async def test_a_provider_that_fails_is_explained(answer: Any, problem: str) -> 
     assert says(found, "provider 'one' lists it", "provider 'odd' failed, and a run fails with it unless a rule helps")
     assert problem in found.reasons[1]
     found = await within(asked.explain("wryte"))
-    assert says(found, "provider 'odd' failed", "no provider of agent 'a' that answered lists a tool of this name")
+    assert says(found, "provider 'odd' failed", "no provider of agent 'a' that responded lists a tool of this name")
 
 
 async def test_a_provider_that_is_skipped_is_explained() -> None:
@@ -369,7 +369,7 @@ async def test_a_tool_that_is_left_out_as_broken_is_explained() -> None:
     broken = made("write", input_schema={"type": 7})
     quarantining = DiscoveryProvider(FakeHub([read, broken]), id="hub", on_invalid="quarantine")
     found = await within(agent(providers=[quarantining]).explain("write"))
-    assert says(found, "provider 'hub' lists it, but it is broken and left out: the input schema of tool 'write'")
+    assert says(found, "provider 'hub' lists it, but it is invalid and left out: the input schema of tool 'write'")
 
 
 async def test_a_policy_that_takes_too_long_is_explained() -> None:

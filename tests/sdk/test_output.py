@@ -174,7 +174,9 @@ async def test_a_wrong_answer_is_sent_back_once(telemetry: Captured, bad: str) -
 async def test_a_second_wrong_answer_fails_the_run(telemetry: Captured) -> None:
     """With an error that says what is wrong and has the text; the model calls themselves did not fail."""
     model = ScriptedModel('{"name": 1}', '{"name": "Bergen", "people": "many"}')
-    with pytest.raises(OutputError, match="its answer is no City: people: Input should be a valid integer") as caught:
+    with pytest.raises(
+        OutputError, match="its answer is not a valid City: people: Input should be a valid integer"
+    ) as caught:
         await within(Agent("a", model=model, output=City).run("go"))
     assert caught.value.text == '{"name": "Bergen", "people": "many"}'
     assert (caught.value.error_kind, caught.value.error_type) == ("invalid_response", "invalid_output")

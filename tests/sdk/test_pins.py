@@ -183,7 +183,7 @@ async def test_a_pinned_tool_that_changes_is_refused(telemetry: Captured) -> Non
     assert offers(model) == [[D[0], OTHER.description], [OTHER.description], [OTHER.description]]
     ran, refused, other = results(result)
     assert (ran, other) == (f"ran: {D[0]}", "ran: Tell the time.")
-    assert refused.startswith("Not run: tool 'read' is no longer what it was when you were given it")
+    assert refused.startswith("Not run: tool 'read' has changed since it was offered to you")
     assert "Do not call it again" in refused
     assert "evil" not in refused
     span = telemetry.find("execute_tool read")[1]

@@ -324,7 +324,7 @@ async def test_a_stream_is_entered_before_it_is_read_and_once() -> None:
         await anext(stream)
     async with stream:
         await read(stream)
-    with pytest.raises(ConfigError, match="can be entered once"):
+    with pytest.raises(ConfigError, match="can be entered only once"):
         await within(stream.__aenter__())
 
 

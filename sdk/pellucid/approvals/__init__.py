@@ -1,4 +1,4 @@
-"""Approvals: calls that wait for a person, the decisions, and the checkpoint that a run resumes from."""
+"""Approvals: calls that wait for a person, decisions about them, and checkpoints to resume from."""
 
 from pellucid.approvals.claims import Claims, FileClaims, MemoryClaims
 from pellucid.approvals.decisions import ApprovalRequest, Decision

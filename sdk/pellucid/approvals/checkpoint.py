@@ -1,4 +1,4 @@
-"""What is kept of a run that waits for a person: plain JSON, with which any process can go on."""
+"""The checkpoint of a run that waits for approval: plain JSON, from which any process can resume the run."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """The state of a run that waits.
+    """State of a paused run.
 
     Attributes:
-        id: 32 hexadecimal digits; a checkpoint is resumed once.
-        agent: Name of the agent, which the resuming process has to have too.
-        run_id: The run that waits.
-        trace: Its span, as headers of W3C Trace Context: what goes on is in the same trace.
+        id: 32 hexadecimal digits; a checkpoint can be resumed once.
+        agent: Name of the agent, which must exist in the resuming process.
+        run_id: Id of the paused run.
+        trace: Context of its span, as W3C Trace Context headers; the resumed run joins the same trace.
         created_at: Seconds since the epoch.
-        identity: On whose behalf it happens.
-        iteration: The iteration that waits.
+        identity: Identity on whose behalf the run acts.
+        iteration: The iteration in which the run paused.
         tool_calls: Calls dispatched so far.
         discoveries: Iterations so far that only discovered tools.
-        usage: Used so far.
-        active: Names of the lazy tools that are active.
-        pins: What the tools were when the model was given them; see `offer/pins.py`.
-        messages: The conversation; the last message has the calls that wait.
-        results: What the other calls of that message came to.
-        approvals: What is asked.
-        nested: Checkpoints of agents that are tools, and wait, by ids of the calls that run them.
-        notes: What the results of calls that wait are to say besides, by ids of calls.
+        usage: Usage so far.
+        active: Names of the active lazy tools.
+        pins: Digests of the tools as the model was given them; see `offer/pins.py`.
+        messages: The conversation; the last message has the waiting calls.
+        results: Results of the other calls of the last message.
+        approvals: Pending approval requests, including those of sub-agents.
+        nested: Checkpoints of paused sub-agents, by ids of the calls that run them.
+        notes: Texts to add to the results of waiting calls, by ids of calls.
     """
 
     id: str
@@ -71,38 +71,38 @@ class Checkpoint:
     notes: dict[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> JSONObject:
-        """Return it as plain JSON, independent of the run.
+        """Return the checkpoint as plain JSON, independent of the run.
 
         Raises:
             CheckpointError: something in the conversation cannot be turned into JSON.
         """
-        state = {each.name: getattr(self, each.name) for each in fields(self)}
+        state = {item.name: getattr(self, item.name) for item in fields(self)}
         try:
             text = json.dumps({"version": VERSION, **state}, allow_nan=False, default=_plain)
         except (TypeError, ValueError, RecursionError) as error:
             raise CheckpointError(
-                f"run {self.run_id!r} of agent {self.agent!r} waits for approval, but no checkpoint can be made of it: "
-                f"its conversation holds something that is not JSON: {error}"
+                f"run {self.run_id!r} of agent {self.agent!r} waits for approval, but cannot be saved in a checkpoint: "
+                f"its conversation contains something that is not JSON: {error}"
             ) from error
         plain: JSONObject = json.loads(text)
         return plain
 
     @classmethod
     def from_dict(cls, data: object) -> Checkpoint:
-        """Return the checkpoint that this is.
+        """Return the checkpoint that `to_dict` turned into this data.
 
         Raises:
-            CheckpointError: it is none, or of another version.
+            CheckpointError: the data is not a checkpoint, is damaged, or has another version.
         """
         if not isinstance(data, Mapping) or "version" not in data:
-            raise CheckpointError("this is no checkpoint; give resume() the `checkpoint` of a RunResult that waits")
+            raise CheckpointError("not a checkpoint; pass the `checkpoint` of a paused run's RunResult to resume()")
         if data["version"] != VERSION:
             raise CheckpointError(
                 f"the checkpoint has version {data['version']!r}, and this release of Pellucid reads version {VERSION}"
             )
         try:
-            made: Checkpoint = _adapter().validate_python({**data})
-            fault = made._fault()
+            checkpoint: Checkpoint = _adapter().validate_python({**data})
+            fault = checkpoint._fault()
         except ValidationError as error:
             first = error.errors(include_input=False, include_url=False)[0]
             fault = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
@@ -112,37 +112,37 @@ class Checkpoint:
             fault = "it is nested too deeply"
         if fault is not None:
             raise CheckpointError(f"the checkpoint is damaged: {fault}")
-        return made
+        return checkpoint
 
     def _fault(self) -> str | None:
-        """Return what is wrong with it.
+        """Return the fault of the checkpoint, or None.
 
         Raises:
-            CheckpointError: a checkpoint nested in it is damaged.
-            ConfigError: its messages or results are no messages or results.
+            CheckpointError: a nested checkpoint is damaged.
+            ConfigError: the messages or results are damaged.
         """
         if not _ID.fullmatch(self.id) or not self.messages or not self.approvals:
-            return "its id is none, or it has no messages or no approvals"
+            return "its id is invalid, or it has no messages or no approvals"
         if self.iteration < 1 or self.tool_calls < 0 or self.discoveries < 0:
-            return "it counts less than nothing"
+            return "a counter is out of range"
         return self._mismatch()
 
     def _mismatch(self) -> str | None:
-        """Return what does not fit together: each call of the last message has a result or is waited for, once."""
+        """Return the inconsistency, or None: each call of the last message has one result or one pending approval."""
         last = self.conversation[-1]
         calls = {call.id: call.name for call in last.tool_calls if call.id}
         if last.role != "assistant" or len(calls) < len(last.tool_calls):
-            return "its last message is no answer of a model with tool calls, each of an id of its own"
-        nested = [each.approval_id for kept in self.nested_checkpoints.values() for each in kept.approvals]
-        own = [each for each in self.approvals if each.approval_id not in nested]
-        asked = [each.approval_id for each in self.approvals]
-        if len({*asked}) < len(asked) or len({*nested}) < len(nested) or not {*nested} <= {*asked}:
-            return "its approvals are not those of its calls and of its nested checkpoints, each once"
-        known = [*self.known_results, *(each.tool_call_id for each in own), *self.nested]
-        if sorted(known) != sorted(calls) or len(self.known_results) < len(self.results):
-            return "its calls are not those that have a result or wait, each once"
-        if other := next((each for each in own if calls[each.tool_call_id] != each.tool_name), None):
-            return f"approval {other.approval_id!r} is of another tool than its call"
+            return "its last message is not a model's answer with tool calls of unique ids"
+        nested = [request.approval_id for inner in self.nested_checkpoints.values() for request in inner.approvals]
+        own = [request for request in self.approvals if request.approval_id not in nested]
+        requested = [request.approval_id for request in self.approvals]
+        if len({*requested}) < len(requested) or len({*nested}) < len(nested) or not {*nested} <= {*requested}:
+            return "its approvals do not match its calls and nested checkpoints one to one"
+        accounted = [*self.known_results, *(request.tool_call_id for request in own), *self.nested]
+        if sorted(accounted) != sorted(calls) or len(self.known_results) < len(self.results):
+            return "its calls do not match its results and pending approvals one to one"
+        if other := next((request for request in own if calls[request.tool_call_id] != request.tool_name), None):
+            return f"approval {other.approval_id!r} is for another tool than its call"
         return None
 
     @property
@@ -156,7 +156,7 @@ class Checkpoint:
 
     @property
     def known_results(self) -> Mapping[str, ToolResult]:
-        """Results that there are, by ids of calls.
+        """Results so far, by ids of calls.
 
         Raises:
             ConfigError: they are damaged.
@@ -166,31 +166,30 @@ class Checkpoint:
 
     @property
     def nested_checkpoints(self) -> Mapping[str, Checkpoint]:
-        """Checkpoints of agents that are tools, by ids of calls.
+        """Checkpoints of paused sub-agents, by ids of calls.
 
         Raises:
             CheckpointError: one is damaged.
         """
-        return {call_id: Checkpoint.from_dict(kept) for call_id, kept in self.nested.items()}
+        return {call_id: Checkpoint.from_dict(data) for call_id, data in self.nested.items()}
 
     @property
     def context(self) -> Context:
-        """OpenTelemetry's context of the run that waits, which may have been in another process."""
+        """OpenTelemetry context of the paused run, which may have been in another process."""
         return _PROPAGATOR.extract(self.trace, context=Context())
 
 
 @dataclass(slots=True, kw_only=True)
 class Resumption:
-    """What a run begins with that goes on from a checkpoint.
+    """State from which a resumed run starts.
 
     Attributes:
-        results: Results that there are already, by ids of calls.
-        settled: What was decided, by ids of calls.
-        nested: Checkpoints of agents that are tools and go on now, with what was decided, by ids of calls; those that
-            have begun to are taken out.
-        waiting: What goes on waiting.
-        left: Checkpoints of agents that are tools and go on waiting, by ids of calls.
-        is_taken_up: Whether the checkpoint was claimed. Until then nothing was run, and it can be resumed again.
+        results: Results so far, by ids of calls.
+        settled: Settled approvals, by ids of calls.
+        nested: Checkpoints of sub-agents to resume, with the decisions, by ids of calls; removed once they resume.
+        waiting: Approvals that stay pending.
+        still_paused: Checkpoints of sub-agents that stay paused, by ids of calls.
+        is_claimed: Whether the checkpoint was claimed. Until then nothing was run, and it can be resumed again.
     """
 
     checkpoint: Checkpoint
@@ -198,22 +197,22 @@ class Resumption:
     settled: Mapping[str, Settled]
     nested: dict[str, tuple[Checkpoint, Sequence[Decision]]]
     waiting: Sequence[ApprovalRequest]
-    left: Mapping[str, JSONObject]
+    still_paused: Mapping[str, JSONObject]
     claims: Claims | None
-    is_taken_up: bool = False
+    is_claimed: bool = False
 
 
 @contextmanager
-def in_trace(kept: Checkpoint, *, is_nested: bool) -> Iterator[Sequence[SpanContext]]:
-    """Go on in the trace of a run that waits, and yield what its new span links to: that run, and who resumes it.
+def in_trace(checkpoint: Checkpoint, *, is_nested: bool) -> Iterator[Sequence[SpanContext]]:
+    """Continue the trace of a paused run; yield the links of the new span: the paused run and the current span.
 
-    One that is nested in another goes on where that one does.
+    A nested run stays in the trace of its outer run, and links to the paused run only.
     """
-    before, here = get_current_span(kept.context), INVALID_SPAN if is_nested else get_current_span()
-    token = attach(set_span_in_context(before)) if before.get_span_context().is_valid and not is_nested else None
+    paused, current = get_current_span(checkpoint.context), INVALID_SPAN if is_nested else get_current_span()
+    token = attach(set_span_in_context(paused)) if paused.get_span_context().is_valid and not is_nested else None
     try:
-        yield [context for span in (before, here) if (context := span.get_span_context()).is_valid]
-    except GeneratorExit:  # a coroutine that is thrown away is closed in a foreign context, and its own is gone with it
+        yield [context for span in (paused, current) if (context := span.get_span_context()).is_valid]
+    except GeneratorExit:  # a discarded coroutine is closed in a foreign context, where the token is not valid
         token = None
         raise
     finally:
@@ -222,16 +221,16 @@ def in_trace(kept: Checkpoint, *, is_nested: bool) -> Iterator[Sequence[SpanCont
 
 
 def trace_of(span: SpanContext) -> dict[str, str]:
-    """Return a span's context as the headers of W3C Trace Context have it."""
+    """Return a span's context as W3C Trace Context headers."""
     carrier: dict[str, str] = {}
     _PROPAGATOR.inject(carrier, set_span_in_context(NonRecordingSpan(span), Context()))
     return carrier
 
 
 def _plain(value: object) -> JSONObject:
-    """Return what `json` does not know."""
+    """Return a dataclass of the checkpoint as a JSON object, for `json.dumps`."""
     if isinstance(value, Identity | Usage | ApprovalRequest):
-        return {each.name: getattr(value, each.name) for each in fields(value)}
+        return {item.name: getattr(value, item.name) for item in fields(value)}
     raise TypeError(f"an object of type {type(value).__name__}")
 
 

@@ -1,4 +1,4 @@
-"""Claims: each checkpoint is resumed once."""
+"""Claims, which prevent a checkpoint from being resumed twice."""
 
 from __future__ import annotations
 
@@ -11,37 +11,38 @@ import anyio.to_thread
 from pellucid.concurrency.bounded_map import BoundedMap
 from pellucid.errors import AlreadyResumed
 
-REMEMBERED: Final = 100_000
-"""Checkpoints of which a process remembers that they were resumed."""
+MAX_CLAIMS: Final = 100_000
+"""Claimed checkpoints that a process keeps in memory."""
 
 
 class Claims(Protocol):
-    """Sees to it that a checkpoint is resumed once."""
+    """Store of claimed checkpoints; each checkpoint can be claimed once."""
 
     async def claim(self, checkpoint_id: str) -> bool:
-        """Take a checkpoint, for ever; return whether it was free until now. It must be atomic."""
+        """Claim a checkpoint permanently and atomically; return whether it was unclaimed."""
         ...
 
 
 class MemoryClaims:
-    """Claims within this process; it remembers the latest 100,000."""
+    """Claims within this process; the latest 100,000 are kept."""
 
     def __init__(self) -> None:
-        self._taken: BoundedMap[str, object] = BoundedMap(REMEMBERED, by_use=False)
+        self._claimed: BoundedMap[str, object] = BoundedMap(MAX_CLAIMS, by_use=False)
 
     async def claim(self, checkpoint_id: str) -> bool:
-        """Take a checkpoint; return whether it was free."""
+        """Claim a checkpoint; return whether it was unclaimed."""
         claim = object()
-        return self._taken.setdefault(checkpoint_id, claim) is claim
+        return self._claimed.setdefault(checkpoint_id, claim) is claim
 
 
 class FileClaims:
-    """Claims among all processes that share a directory: an empty file for each, which only one of them can create.
+    """Claims among all processes that share a directory.
 
-    Old files may be removed once nobody has their checkpoints any longer.
+    Each claim is an empty file, which only one process can create. A file may be removed once its checkpoint no longer
+    exists.
 
     Raises:
-        OSError: the directory cannot be made.
+        OSError: the directory cannot be created.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
@@ -49,10 +50,10 @@ class FileClaims:
         self._directory.mkdir(parents=True, exist_ok=True)
 
     async def claim(self, checkpoint_id: str) -> bool:
-        """Take a checkpoint; return whether it was free.
+        """Claim a checkpoint; return whether it was unclaimed.
 
         Raises:
-            OSError: the directory cannot be written to.
+            OSError: the directory is not writable.
         """
         return await anyio.to_thread.run_sync(self._claim, checkpoint_id)
 
@@ -64,15 +65,15 @@ class FileClaims:
         return True
 
 
-_here = MemoryClaims()
+_process_claims = MemoryClaims()
 
 
 async def claim(claims: Claims | None, checkpoint_id: str) -> None:
-    """Take a checkpoint, in this process and among those who share `claims`.
+    """Claim a checkpoint, in this process and among those that share `claims`.
 
     Raises:
-        AlreadyResumed: it was taken before.
+        AlreadyResumed: it was claimed before.
     """
-    for each in (claims, _here):
-        if each is not None and not await each.claim(checkpoint_id):
+    for store in (claims, _process_claims):
+        if store is not None and not await store.claim(checkpoint_id):
             raise AlreadyResumed(checkpoint_id)

@@ -1,4 +1,4 @@
-"""Approvals: what a person is asked before a tool call is made, and what they decide."""
+"""Approval requests for tool calls, and the decisions about them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class ApprovalRequest:
     """A tool call that waits for a person to decide.
 
     Attributes:
-        approval_id: What a `Decision` refers to.
+        approval_id: Id for a `Decision` to refer to.
         tool_call_id: The model's id of the call.
         tool_name: Name of the tool.
-        arguments: What the tool would get. They are whole, for those who decide, and not redacted.
-        expires_at: Seconds since the epoch; from then on it is too late. None: never.
+        arguments: Arguments for the tool, complete and not redacted.
+        expires_at: Expiry, in seconds since the epoch; None if it never expires.
         requested_at: Seconds since the epoch.
-        reason: Why it is asked, if a policy has said so.
+        reason: Reason given by the permission policy, if any.
     """
 
     approval_id: str
@@ -39,17 +39,18 @@ class ApprovalRequest:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a person decided.
+    """A person's decision about an approval request.
 
     Attributes:
-        approval_id: That of the request.
-        approved: Whether the call may be made.
-        reason: Told to the model if it is denied.
-        arguments: What the tool gets instead of what the model sent. They have to fit its schema; the model is told.
-        decided_by: Who decided; recorded in telemetry.
+        approval_id: Id of the request.
+        approved: Whether the call may run.
+        reason: Reason for a denial, for the model.
+        arguments: Arguments that replace the model's. They must fit the tool's schema; a note in the result tells the
+            model.
+        decided_by: Person who decided; recorded in telemetry.
 
     Raises:
-        ConfigError: one of these is of another type; what is not a clear yes approves nothing.
+        ConfigError: a value has another type; only `True` approves.
     """
 
     approval_id: str
@@ -59,7 +60,7 @@ class Decision:
     decided_by: str | None = None
 
     def __post_init__(self) -> None:
-        for name, kinds, wanted in (
+        for name, kinds, expected in (
             ("approval_id", str, "the id of an ApprovalRequest"),
             ("approved", bool, "True or False"),
             ("reason", (str, NoneType), "a text, or None"),
@@ -68,16 +69,16 @@ class Decision:
         ):
             value = getattr(self, name)
             if not isinstance(value, kinds):
-                raise ConfigError(f"Decision({name}={value!r}): must be {wanted}")
+                raise ConfigError(f"Decision({name}={value!r}): must be {expected}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """What came of a request.
+    """Outcome of an approval request.
 
     Attributes:
-        at: When, in seconds since the epoch.
-        decision: None if it has expired.
+        at: Time of the outcome, in seconds since the epoch.
+        decision: The decision; None if the request expired.
     """
 
     request: ApprovalRequest
@@ -92,72 +93,75 @@ class Settled:
 
     @property
     def edited(self) -> JSONObject | None:
-        """The arguments that take the place of the model's, if the call was approved with others."""
+        """Arguments that replace the model's, if the call was approved with others."""
         return self.decision.arguments if self.decision is not None else None
 
     @property
     def note(self) -> str | None:
-        """What the model reads of arguments that were changed."""
+        """Note for the model about changed arguments; None if they were not changed."""
         if self.edited is None:
             return None
         return f"Note: a person changed the arguments before they approved, to {json.dumps(self.edited)}."
 
     @property
     def refusal(self) -> str | None:
-        """What the model reads of a call that is not made; None if it was approved."""
+        """Result text for a call that must not run; None if it was approved."""
         if self.outcome == "expired":
-            return "Not run: nobody approved of this call in time. Do not call it again unless you are asked to."
+            return "Not run: approval expired. Do not retry unless asked to."
         if self.outcome == "approved":
             return None
         reason = self.decision.reason if self.decision is not None else None
-        said = f": {reason}" if reason else ""
-        return f"Not run: a person denied this call{said}. Do not call it again unless you are asked to."
+        suffix = f": {reason}" if reason else ""
+        return f"Not run: a person denied this call{suffix}. Do not retry unless asked to."
 
 
 def settle(
     requests: Sequence[ApprovalRequest], decisions: Sequence[Decision], now: float
 ) -> tuple[Mapping[str, Settled], Sequence[ApprovalRequest]]:
-    """Return what is settled now, by id of the approval, and what goes on waiting.
+    """Return the settled requests, by approval id, and the requests that stay pending.
 
-    A request that has expired is settled, whatever was decided of it: it was decided too late.
+    An expired request is settled as expired, even if there is a decision: the decision is too late.
 
     Raises:
-        CheckpointError: a decision is of no request or makes no sense, two are of one, or nothing is settled by them.
+        CheckpointError: a decision is invalid or about an unknown request, two are about the same request, or no
+            request is settled.
     """
     waiting = {request.approval_id: request for request in requests}
     decided: dict[str, Decision] = {}
     for decision in decisions:
         if decision.approval_id not in waiting:
             raise CheckpointError(
-                f"there is no approval {decision.approval_id!r} in this checkpoint; it waits for {', '.join(waiting)}"
+                f"unknown approval {decision.approval_id!r}; "
+                f"this checkpoint is waiting for {', '.join(map(repr, waiting))}"
             )
         if decision.approval_id in decided:
-            raise CheckpointError(f"there are two decisions for approval {decision.approval_id!r}; give one")
+            raise CheckpointError(f"duplicate decision for approval {decision.approval_id!r}; pass one decision")
         if fault := _fault(decision):
             raise CheckpointError(f"approval {decision.approval_id!r} {fault}")
         decided[decision.approval_id] = decision
     settled: dict[str, Settled] = {}
     for key, request in waiting.items():
-        made = decided.get(key)
+        made_decision = decided.get(key)
         if request.expires_at is not None and now >= request.expires_at:
             settled[key] = Settled(request=request, outcome="expired", at=now)
-        elif made is not None:
-            settled[key] = Settled(
-                request=request, outcome="approved" if made.approved else "denied", at=now, decision=made
-            )
+        elif made_decision is not None:
+            outcome: Outcome = "approved" if made_decision.approved else "denied"
+            settled[key] = Settled(request=request, outcome=outcome, at=now, decision=made_decision)
     if not settled:
-        raise CheckpointError(f"nothing is decided; give a Decision for at least one of {', '.join(waiting)}")
+        raise CheckpointError(
+            f"no decision was given; pass a Decision for at least one of {', '.join(map(repr, waiting))}"
+        )
     return settled, [request for key, request in waiting.items() if key not in settled]
 
 
 def _fault(decision: Decision) -> str | None:
-    """Return what is wrong with a decision."""
+    """Return the fault of a decision, or None."""
     if decision.arguments is None:
         return None
     if not decision.approved:
-        return "is denied, and yet its arguments are changed"
+        return "is denied, but its arguments are changed"
     try:
         json.dumps(decision.arguments, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        return f"has changed arguments that are no JSON: {error}"
+        return f"has changed arguments that are not JSON: {error}"
     return None

@@ -1,4 +1,4 @@
-"""Which lazy tools a run has activated."""
+"""Activation of lazy tools in a run."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from pellucid.tools.names import LAZY_DISCOVERY, TOOL_SEARCH
 
 META: Final = frozenset((TOOL_SEARCH, LAZY_DISCOVERY))
 _EARLIER: Final = -1
-"""Stands for the iteration of what was used in an earlier run."""
+"""Iteration of tools that were last used in an earlier run."""
 
 
 class Activation:
     """The lazy tools that a run has activated.
 
     Attributes:
-        active: By name, in the order of activation.
-        iterations: Iterations that only discovered tools, which do not count as iterations.
-        most: How many of these there may be.
-        permissions: Asked before a tool becomes active, if there is a policy.
+        active: Active tools by name, in order of activation.
+        iterations: Iterations that only discovered tools; they do not count against `Limits.max_iterations`.
+        max_discoveries: Most iterations that may only discover tools.
+        permissions: Policy that must allow an activation, if there is one.
     """
 
-    __slots__ = ("_kept", "_read", "_used", "active", "iterations", "most", "permissions")
+    __slots__ = ("_preset", "_read", "_used", "active", "iterations", "max_discoveries", "permissions")
 
-    def __init__(self, most: int, permissions: Permissions | None) -> None:
+    def __init__(self, max_discoveries: int, permissions: Permissions | None) -> None:
         self.permissions = permissions
         self.active: dict[str, Binding] = {}
         self.iterations = 0
-        self.most = most
+        self.max_discoveries = max_discoveries
         self._read = 0
         self._used: dict[str, int] = {}
-        self._kept: Sequence[str] | None = None
+        self._preset: Sequence[str] | None = None
 
-    def take_up(self, names: Sequence[str]) -> None:
-        """Begin with the tools that were active when a run came to wait, whatever its history says."""
-        self._kept = names
+    def preset(self, names: Sequence[str]) -> None:
+        """Start with the tools that were active when the run paused, instead of those in its history."""
+        self._preset = names
 
     async def activate(
         self,
@@ -57,20 +57,20 @@ class Activation:
         via: str,
         tool_call_id: str | None = None,
     ) -> Mapping[str, Denied]:
-        """Activate tools that the catalogue has, that are lazy, not active already, and not denied by the policy.
+        """Activate the lazy tools among `names` that are in the catalogue, not yet active and not denied by the policy.
 
         Returns:
-            Those that are denied.
+            The denied tools.
 
         Raises:
             PolicyHalt: the policy ends the run; nothing was activated.
         """
         names = list(names)
-        wanted = {name: catalog.lazy[name] for name in names if name in catalog.lazy and name not in self.active}
+        inactive = {name: catalog.lazy[name] for name in names if name in catalog.lazy and name not in self.active}
         denied: Mapping[str, Denied] = {}
-        if wanted and self.permissions is not None:
-            denied = await self.permissions.activation(scope, span, wanted.values(), tool_call_id)
-        for name, binding in wanted.items():
+        if inactive and self.permissions is not None:
+            denied = await self.permissions.activation(scope, span, inactive.values(), tool_call_id)
+        for name, binding in inactive.items():
             if name not in denied:
                 self.active[name] = binding
                 payload = {"tool_name": name, "provider_id": binding.provider_id, "via": via}
@@ -80,81 +80,81 @@ class Activation:
         return denied
 
     def count(self, *, only_discovered: bool) -> None:
-        """Count an iteration if it only discovered tools, as long as there may be more of these."""
-        if only_discovered and self.iterations < self.most:
+        """Count an iteration that only discovered tools, up to the maximum."""
+        if only_discovered and self.iterations < self.max_discoveries:
             self.iterations += 1
 
     def check(self) -> None:
-        """Refuse to discover for ever.
+        """Check that the run may discover more tools.
 
         Raises:
-            ToolError: the run may not discover more.
+            ToolError: the limit is reached.
         """
-        if self.iterations >= self.most:
+        if self.iterations >= self.max_discoveries:
             raise ToolError(
-                f"Not run: this run has only looked for tools in {self.most} iterations, and may not in more. "
+                f"Not run: the limit of {self.max_discoveries} iterations that only discover tools is reached. "
                 f"Call one of the tools that you have, or answer.",
                 error_type="max_discoveries",
             )
 
     async def restore(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> None:
-        """Activate what was active when it came to wait, or what its history says was; later note what was called.
+        """Activate the preset tools or those active in the history; in later iterations, record which tools were used.
 
         Raises:
             PolicyHalt: the policy ends the run.
         """
         if self._read == 0:
-            await self._begin(scope, span, catalog, history)
+            await self._restore(scope, span, catalog, history)
         else:
             for name, _ in _answered(history[self._read :]):
                 self._use(name, scope.iteration - 1)
         self._read = len(history)
 
-    async def _begin(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> None:
+    async def _restore(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> None:
         called = list(_answered(history))
-        names, via = self._kept, "checkpoint"
+        names, via = self._preset, "checkpoint"
         if names is None:
-            # What was run had been active, also where the discovery is no longer in the history.
-            ran = [name for name, result in called if not result.is_error]
-            names, via = [*(name for name, _ in discovered(history)), *ran], "history"
+            # A tool that ran was active, even if its discovery is no longer in the history.
+            succeeded = [name for name, result in called if not result.is_error]
+            names, via = [*(name for name, _ in discovered(history)), *succeeded], "history"
         await self.activate(scope, span, catalog, names, via=via)
         for name in [*self.active, *(name for name, _ in called)]:
             self._use(name, _EARLIER)
-        last = history[_last_asked(history) :]
-        if last:  # calls that it goes on with were made in this iteration, and others in the one before
-            when = scope.iteration - 1 if len(last) > 1 else scope.iteration
+        last = history[_last_request(history) :]
+        if last:  # calls without results belong to this iteration, those with results to the one before
+            iteration = scope.iteration - 1 if len(last) > 1 else scope.iteration
             for name in [*(call.name for call in last[0].tool_calls), *(name for name, _ in discovered(last))]:
-                self._use(name, when)
+                self._use(name, iteration)
 
     def _use(self, name: str, iteration: int) -> None:
-        """Note when an active tool was used; what was used last stands at the end."""
+        """Record the last use of an active tool, and move the tool to the end."""
         if name in self.active:
             self._used.pop(name, None)
             self._used[name] = iteration
 
     def revoke(self, scope: Scope, span: SpanContext, catalog: Catalog) -> None:
-        """Forget tools that are no longer there: what is listed again later has to be discovered again."""
+        """Deactivate tools that are no longer listed; if listed again later, they must be discovered again."""
         for name, binding in list(self.active.items()):
             if (now := catalog.lazy.get(name)) is not None:
                 self.active[name] = now
                 continue
             if catalog.refuse(name) is not None:
-                continue  # it has changed and is refused; should it be again what it was, it is active again
+                continue  # it was redefined and is refused; it stays active in case the redefinition is reverted
             reason = "denied" if name in catalog.denied else "not_lazy" if name in catalog.bindings else "removed"
             self._deactivate(scope, span, binding, name, reason)
 
-    def fit(self, scope: Scope, span: SpanContext, catalog: Catalog, most: int) -> None:
-        """Forget tools until those that are left take no more than `most` tokens: what was used longest ago goes first.
+    def fit(self, scope: Scope, span: SpanContext, catalog: Catalog, max_tokens: int) -> None:
+        """Deactivate the least recently used tools until the active ones take at most `max_tokens` tokens.
 
-        What was activated or called in the last iteration stays; the model has just asked for it.
+        Tools that were activated or called in the last iteration stay active.
         """
         offered = {name: binding for name, binding in self.active.items() if name in catalog.lazy}
-        over = sum(binding.tool.tokens for binding in offered.values()) - most
-        for name, used in list(self._used.items()):
-            if over <= 0 or used >= scope.iteration - 1:
+        excess = sum(binding.tool.tokens for binding in offered.values()) - max_tokens
+        for name, last_use in list(self._used.items()):
+            if excess <= 0 or last_use >= scope.iteration - 1:
                 break
             if (binding := offered.get(name)) is not None:
-                over -= binding.tool.tokens
+                excess -= binding.tool.tokens
                 self._deactivate(scope, span, binding, name, "budget")
 
     def _deactivate(self, scope: Scope, span: SpanContext, binding: Binding, name: str, reason: str) -> None:
@@ -165,43 +165,44 @@ class Activation:
 
 
 def discovered(history: Iterable[Message]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the tools that results of discoveries in the history say were activated, and what these say of them.
+    """Yield the names and definitions of activated tools, from the results of discovering calls in the history.
 
-    What is malformed says nothing.
-
-    A history comes from the caller and may be forged. It can activate only what the catalogue lists anyway, which is
-    what a model could do too.
+    Malformed results are skipped. The history comes from the caller and may be forged; it can activate only tools that
+    the catalogue lists, as a model could too.
     """
     for name, result in _answered(history):
         if name in META and not result.is_error:
-            yield from _found_in(result.response)
+            yield from _definitions_in(result.response)
 
 
 def _answered(messages: Iterable[Message]) -> Iterator[tuple[str, ToolResult]]:
-    """Yield the results of calls, and of which tool each is.
+    """Yield the results of calls, with the names of their tools.
 
-    Ids of calls are unique in a message only, and a result belongs to a call of the message before: a tool whose call
-    has the id of an earlier discovery must not speak for it.
+    Call ids are unique only within a message, and a result belongs to a call of the preceding message: the result of a
+    tool that reuses the id of an earlier discovery must not count as that discovery.
     """
-    asked: dict[str | None, str] = {}
+    names: dict[str | None, str] = {}
     for message in messages:
         if message.role == "assistant":
-            asked = {call.id: call.name for call in reversed(message.tool_calls)}  # of two with one id the first is run
+            names = {call.id: call.name for call in reversed(message.tool_calls)}  # the first of two with one id is run
         elif message.role == "tool":
             for part in message.parts:
-                if isinstance(part, ToolResult) and part.id in asked:
-                    yield asked[part.id], part
+                if isinstance(part, ToolResult) and part.id in names:
+                    yield names[part.id], part
 
 
-def _last_asked(history: Sequence[Message]) -> int:
-    """Return where the message stands whose calls the history ends with, answered or not; its end if there is none."""
-    at = len(history) - 1
-    while at > 0 and history[at].role == "tool":
-        at -= 1
-    return at if history[at].role == "assistant" else len(history)
+def _last_request(history: Sequence[Message]) -> int:
+    """Return the index of the assistant message that the history ends with, before its results if there are any.
+
+    If the history ends otherwise, return its length.
+    """
+    index = len(history) - 1
+    while index > 0 and history[index].role == "tool":
+        index -= 1
+    return index if history[index].role == "assistant" else len(history)
 
 
-def _found_in(response: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _definitions_in(response: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if isinstance(response, str):
         try:
             response = json.loads(response)
@@ -211,6 +212,6 @@ def _found_in(response: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
         return
     listed: Any = response.get("tools")
     is_list = isinstance(listed, list)
-    for each in listed if is_list else [response]:
-        if isinstance(each, dict) and each.get("activated", is_list) is True and isinstance(each.get("name"), str):
-            yield each["name"], each
+    for item in listed if is_list else [response]:
+        if isinstance(item, dict) and item.get("activated", is_list) is True and isinstance(item.get("name"), str):
+            yield item["name"], item

@@ -1,4 +1,4 @@
-"""Why a model is, or is not, offered a tool."""
+"""Explanations of why a model is, or is not, offered a tool."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ _OFFERED_WITH: Final[Mapping[str, str]] = {
     LAZY_DISCOVERY: "lazy tools that are discovered by name",
     LOAD_SKILL: "skills",
 }
-"""What makes an agent offer the tools of Pellucid's own."""
+"""Condition under which an agent offers each of Pellucid's own tools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Why a model is, or is not, offered a tool; `str()` of it is a text to read.
+    """Explanation of why a model is, or is not, offered a tool; `str()` returns it as text.
 
     Attributes:
-        visible: Whether it is offered from the beginning of a run.
-        provider_id: Whose tool it is; None if nobody lists it, or several do and a run fails of that.
-        reasons: One sentence for each provider, gate, skill, collision and policy that has a say in it.
+        visible: Whether the tool is offered from the start of a run.
+        provider_id: Id of the tool's provider; None if no provider lists it, or if several do and a run would fail.
+        reasons: One sentence for each provider, gate, skill, collision and policy involved.
         via: If the tool is lazy, the tool with which the model activates it: `tool_search` or
             `__lazy__tool__discovery__`.
     """
@@ -68,13 +68,13 @@ async def explain(
     name: str,
     ctx: DiscoveryContext,
 ) -> Explanation:
-    """Ask the providers, each no longer than `within` seconds, and the policy about what they list."""
+    """Explain a tool from the providers' lists, each fetched within `within` seconds, and the policy's rulings."""
     search = _Search(name, ctx, within)
-    entered = enter_scope(Scope(agent=agent, pipeline=_NOWHERE))  # what providers tell of must not look like a run
+    scope_token = enter_scope(Scope(agent=agent, pipeline=_NOWHERE))  # no telemetry: this is not a run
     try:
         parts = [part for lister in listers if (part := await search.ask(lister)) is not None]
     finally:
-        leave_scope(entered)
+        leave_scope(scope_token)
     catalog, reasons, policy = catalogs.of(parts), search.reasons, _Policy(agent, permissions, ctx, search.reasons)
     try:
         catalog.check()
@@ -83,14 +83,14 @@ async def explain(
     except ToolNameCollision as error:
         binding = None
         reasons.append(
-            f"{error.first!r} and {error.second!r} both list {error.tool_name!r}, and with collisions='error' a run "
-            f"fails of that"
+            f"{error.first!r} and {error.second!r} both list {error.tool_name!r}; with collisions='error' a run fails"
         )
     else:
         if binding is None and name in _OFFERED_WITH:
             binding = await _meta(agent, name, catalog, policy)
         elif binding is None and not search.is_known:
-            reasons.append(_unknown(agent, name, [*search.seen, *catalog.bindings], is_certain=not search.has_failed))
+            names = [*search.names, *catalog.bindings]
+            reasons.append(_unknown(agent, name, names, is_certain=not search.has_failed))
     visible, via = False, None
     if binding is not None:
         visible = await policy.allows("offer", binding, "it")
@@ -109,33 +109,33 @@ async def explain(
     )
 
 
-def _unknown(agent: str, name: str, known: Sequence[str], *, is_certain: bool) -> str:
-    wanted = dict.fromkeys((name, name.rsplit("__", maxsplit=1)[-1]))  # as it would be offered after a collision
-    close = dict.fromkeys(match for each in wanted for match in get_close_matches(each, sorted(set(known)), n=3))
+def _unknown(agent: str, name: str, names: Sequence[str], *, is_certain: bool) -> str:
+    variants = dict.fromkeys((name, name.rsplit("__", maxsplit=1)[-1]))  # with and without the prefix of a collision
+    close = dict.fromkeys(match for item in variants for match in get_close_matches(item, sorted(set(names)), n=3))
     hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
-    return f"no provider of agent {agent!r}{'' if is_certain else ' that answered'} lists a tool of this name{hint}"
+    return f"no provider of agent {agent!r}{'' if is_certain else ' that responded'} lists a tool of this name{hint}"
 
 
 async def _meta(agent: str, name: str, catalog: Catalog, policy: _Policy) -> Binding | None:
-    """Return a tool of Pellucid's own, if there is something for it to do."""
+    """Return the binding of one of Pellucid's own tools, if the agent offers it."""
     lazy = {TOOL_SEARCH: catalog.searched, LAZY_DISCOVERY: catalog.named}.get(name, {})
     if not lazy:
         policy.reasons.append(f"it is offered to agents with {_OFFERED_WITH[name]}; agent {agent!r} has none")
         return None
     rulings = await policy.rulings("offer", list(lazy.values()))
-    left = sum(ruling.permission in PERMITTED for ruling in rulings)
-    if left == 0:
-        policy.reasons.append(f"it is for {len(lazy)} lazy tools, none of which the policy lets the model have")
+    permitted = sum(ruling.permission in PERMITTED for ruling in rulings)
+    if permitted == 0:
+        policy.reasons.append(f"it is for {len(lazy)} lazy tools, none of which the policy allows")
         return None
-    policy.reasons.append(f"it is for {left} lazy tool{'s' if left > 1 else ''}")
+    policy.reasons.append(f"it is for {permitted} lazy tool{'s' if permitted > 1 else ''}")
     return Offers(0, None).metas(catalog)[name]
 
 
 class _Policy:
-    """Asks the policy, if there is one.
+    """The policy, if there is one.
 
     Attributes:
-        reasons: Gets what it says.
+        reasons: Reasons so far, to which its rulings are added.
     """
 
     def __init__(self, agent: str, permissions: Permissions | None, ctx: DiscoveryContext, reasons: list[str]) -> None:
@@ -145,7 +145,7 @@ class _Policy:
         self._ctx = ctx
 
     async def rulings(self, stage: Stage, bindings: Sequence[Binding]) -> Sequence[Ruling]:
-        """Return what it says of these tools, as far as the first halt."""
+        """Return the rulings on these tools, up to the first halt."""
         if self._permissions is None:
             return [Ruling("allow", "")] * len(bindings)
         requests = [
@@ -161,43 +161,43 @@ class _Policy:
         ]
         return await ask(self._permissions.policy, requests, self._permissions.within)
 
-    async def allows(self, stage: Stage, binding: Binding, what: str) -> bool:
-        """Return whether it allows a tool, and say so."""
+    async def allows(self, stage: Stage, binding: Binding, subject: str) -> bool:
+        """Return whether the policy allows a tool, and add the reason."""
         if self._permissions is None:
             return True
         [ruling] = await self.rulings(stage, [binding])
         if ruling.permission in PERMITTED:
-            asks = " and leaves each call to a person" if ruling.permission == "ask" and stage == "offer" else ""
-            self.reasons.append(f"the policy allows {what}{asks}")
+            suffix = " and leaves each call to a person" if ruling.permission == "ask" and stage == "offer" else ""
+            self.reasons.append(f"the policy allows {subject}{suffix}")
             return True
-        of = "" if what == "it" else f" of {what}"
-        why = ruling.reason if ruling.fault is None else f"{ruling.reason}: {describe(ruling.fault)}"
-        self.reasons.append(f"the policy says {ruling.permission}{of}: {why}")
+        about = "" if subject == "it" else f" of {subject}"
+        reason = ruling.reason if ruling.fault is None else f"{ruling.reason}: {describe(ruling.fault)}"
+        self.reasons.append(f"the policy says {ruling.permission}{about}: {reason}")
         return False
 
 
 class _Search:
-    """Looks for one tool.
+    """Search for one tool.
 
     Attributes:
         name: Name of the tool.
-        discovery: Context in which providers are asked.
+        discovery: Context for the providers.
         reasons: Reasons so far.
-        seen: Names of other tools.
+        names: Names of the tools seen so far.
         is_known: Whether any provider knows the tool.
-        has_failed: Whether a provider failed of which a run fails, too.
+        has_failed: Whether a provider failed whose failure would also fail a run.
     """
 
     def __init__(self, name: str, discovery: DiscoveryContext, within: float | None) -> None:
         self.name = name
         self.discovery = discovery
         self.reasons: list[str] = []
-        self.seen: list[str] = []
+        self.names: list[str] = []
         self.is_known = self.has_failed = False
         self._within = within
 
     async def ask(self, lister: Lister) -> ProviderCatalog | None:
-        """Return what a provider lists, and add why it does or does not list the tool."""
+        """Return a provider's catalogue, and add why it does or does not have the tool."""
         answer = await self.list(lister)
         if answer.problem is not None:
             self.has_failed = True
@@ -207,18 +207,18 @@ class _Search:
         return answer.catalog
 
     async def list(self, lister: Lister) -> _Answer:
-        """Return what a provider lists, or why it failed."""
+        """Return a provider's catalogue, or its failure."""
         try:
             catalog = await lister.peek(self.discovery, self._within)
         except DiscoveryError as error:
             return _Answer(self, lister.provider, error.problem, None)
-        self.seen += [tool.name for tool in catalog.tools]
+        self.names += [tool.name for tool in catalog.tools]
         return _Answer(self, lister.provider, None, catalog)
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """The `ExplainContext` of one provider."""
+    """`ExplainContext` of one provider."""
 
     search: _Search
     provider: ToolProvider
@@ -244,7 +244,7 @@ class _Answer:
 
     def is_among(self, tools: Sequence[Tool]) -> bool:
         names = [tool.name for tool in tools]
-        self.search.seen += names
+        self.search.names += names
         return self.tool_name in names
 
     async def ask(self, provider: ToolProvider) -> _Answer:
@@ -255,10 +255,10 @@ class _Answer:
             self.add(f"provider {self.provider.id!r} lists it")
         await self._explain_provider()
         if self.catalog is not None and (problem := dict(self.catalog.quarantined).get(self.tool_name)) is not None:
-            self.add(f"provider {self.provider.id!r} lists it, but it is broken and left out: {problem}")
+            self.add(f"provider {self.provider.id!r} lists it, but it is invalid and left out: {problem}")
 
     async def _explain_provider(self) -> None:
-        """Let the provider explain itself, if it can; it may be the application's."""
+        """Call the provider's `explain`, if it has one."""
         explain = getattr(self.provider, "explain", None)
         if explain is None:
             return

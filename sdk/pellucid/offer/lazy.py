@@ -1,4 +1,4 @@
-"""What is offered of a catalogue in which tools are lazy."""
+"""The offer from a catalogue with lazy tools."""
 
 from __future__ import annotations
 
@@ -24,7 +24,14 @@ PROVIDER: Final = "lazy"
 
 
 class _Offer(NamedTuple):
-    """What was offered last. Attributes: whole: what it was taken from; active: names of its active lazy tools."""
+    """The latest offer.
+
+    Attributes:
+        whole: Catalogue from which it was taken.
+        metas: Its tools that discover others.
+        active: Names of its active lazy tools.
+        catalog: The offered tools.
+    """
 
     whole: Catalog
     metas: Mapping[str, Binding]
@@ -33,40 +40,44 @@ class _Offer(NamedTuple):
 
 
 class Offers:
-    """What one run is offered, iteration after iteration. Attributes: activation: the lazy tools that are active."""
+    """Offers of one run, one for each iteration.
 
-    __slots__ = ("_latest", "_max_tokens", "_told", "activation")
+    Attributes:
+        activation: The active lazy tools.
+    """
+
+    __slots__ = ("_latest", "_max_tokens", "_reported", "activation")
 
     def __init__(self, max_discoveries: int, permissions: Permissions | None, max_tokens: int | None = None) -> None:
         self.activation = Activation(max_discoveries, permissions)
         self._max_tokens = max_tokens
         self._latest: _Offer | None = None
-        self._told = 0
+        self._reported = 0
 
     def metas(self, catalog: Catalog) -> Mapping[str, Binding]:
-        """Return the tools that discover the lazy ones of a catalogue, but for those that the policy denies."""
+        """Return the tools that discover the lazy ones of a catalogue, except those that the policy denies."""
         tools = meta_tools(self.activation, catalog)
         return {name: Binding(tool, PROVIDER, Builtin()) for name, tool in tools.items() if name not in catalog.denied}
 
-    async def of(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> Catalog:
-        """Return what is offered of a catalogue: the catalogue itself if nothing in it is lazy.
+    async def offer(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> Catalog:
+        """Return the part of a catalogue to offer: the catalogue itself if no tool in it is lazy.
 
         Raises:
-            PolicyHalt: the policy ends the run when it is asked about a tool of the history.
+            PolicyHalt: the policy ends the run when a tool of the history is activated.
         """
-        offered = await self._of(scope, span, catalog, history)
+        offered = await self._offer(scope, span, catalog, history)
         if self._max_tokens is not None:
-            self._tell(scope, span, offered.tokens, self._max_tokens, catalog)
+            self._report_excess(scope, span, offered.tokens, self._max_tokens, catalog)
         return offered
 
-    def _tell(self, scope: Scope, span: SpanContext, tokens: int, most: int, catalog: Catalog) -> None:
-        """Tell of an offer that takes more than it may, once for as long as it is the same."""
-        if tokens > most and tokens != self._told:
-            payload = {"tokens": tokens, "max_tokens": most, "eager_tokens": catalog.eager_tokens}
+    def _report_excess(self, scope: Scope, span: SpanContext, tokens: int, max_tokens: int, catalog: Catalog) -> None:
+        """Emit an event for an offer above the token budget, once for as long as its size stays the same."""
+        if tokens > max_tokens and tokens != self._reported:
+            payload = {"tokens": tokens, "max_tokens": max_tokens, "eager_tokens": catalog.eager_tokens}
             scope.emit(ToolsBudgetExceeded, span, payload)
-        self._told = tokens
+        self._reported = tokens
 
-    async def _of(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> Catalog:
+    async def _offer(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> Catalog:
         activation = self.activation
         if not catalog.lazy and not activation.active:
             return catalog
@@ -77,7 +88,7 @@ class Offers:
         latest = self._latest
         metas = latest.metas if latest is not None and latest.whole is catalog else self.metas(catalog)
         if self._max_tokens is not None:
-            # With all that discover others: they come back when something is deactivated.
+            # Including all tools that discover others: they are offered again once a tool is deactivated.
             fixed = catalog.eager_tokens + sum(meta.tool.tokens for meta in metas.values())
             activation.fit(scope, span, catalog, self._max_tokens - fixed)
         active = tuple(name for name in activation.active if name in catalog.lazy)
@@ -92,13 +103,13 @@ def _offered(
 ) -> Catalog:
     """Return the tools that are not lazy, those that discover the lazy ones, and the active ones.
 
-    The active ones stand in the order of their activation, so that tools are added at the end.
+    The active tools are in order of activation, so that new ones are added at the end.
 
     Args:
-        catalog: With all tools.
-        metas: The tools that discover others; all of them can be called.
+        catalog: Catalogue with all tools.
+        metas: Tools that discover others; all of them can be called.
         active: Names of the active tools.
-        activation: Says which are active meanwhile.
+        activation: Activation of the run, which may change before a call is resolved.
     """
 
     def refuse(name: str) -> ToolError | None:
@@ -106,7 +117,7 @@ def _offered(
             return catalog.refuse(name)
         is_named = name in catalog.named
         if (LAZY_DISCOVERY if is_named else TOOL_SEARCH) not in metas:
-            text = f"Error: Tool '{name}' is not active, and you may not activate it. Go on without it."
+            text = f"Error: Tool '{name}' is not active, and you may not activate it. Continue without it."
         elif is_named:
             text = (
                 f"Error: Tool '{name}' must be discovered first. "

@@ -24,28 +24,28 @@ from pellucid.tools.search import Hit
 from pellucid.tools.tool import Mcp, MetaTool, Tool
 from pellucid.types import JSONObject
 
-MOST_HITS: Final = 15
-FEW_HITS: Final = 3
-"""Suggestions for each of several unknown names."""
+MAX_HITS: Final = 15
+MAX_SUGGESTIONS: Final = 3
+"""Most suggestions for each of several unknown names."""
 
-LONGEST_DESCRIPTION: Final = 500
-"""Characters of a description in a list of hits; it is whole when a tool is activated."""
+MAX_DESCRIPTION: Final = 500
+"""Most characters of a description in a list of hits; an activated tool has its whole description."""
 
-MOST_EXPLAINED: Final = 5
-"""Unknown names in one call of `__lazy__tool__discovery__` that are answered with all names that there are."""
+MAX_EXPLAINED: Final = 5
+"""Most unknown names in one call of `__lazy__tool__discovery__` that are answered with all available names."""
 
-LONGEST_QUERY: Final = 1000
-BIG: Final = 500
-"""Tools from which on searching is done in a worker thread, because it takes long enough to be noticed."""
+MAX_QUERY: Final = 1000
+LARGE_CATALOG: Final = 500
+"""Tools from which a search runs in a worker thread, because it would noticeably block the event loop."""
 
-_DENIED: Final = "Do not ask for it again; go on without it."
+_DENIED: Final = "Do not request it again; continue without it."
 _NAMES: Final[JSONObject] = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 64}
 _SEARCH_SCHEMA: Final[JSONObject] = {
     "type": "object",
     "properties": {
         "query": {
             "type": "string",
-            "maxLength": LONGEST_QUERY,
+            "maxLength": MAX_QUERY,
             "description": "What the tool should do, in a few words.",
         },
         "name": {"type": "string", "description": "Exact name of a tool, to activate it."},
@@ -58,19 +58,19 @@ _DISCOVERY_SCHEMA: Final[JSONObject] = {
     "properties": {"toolNames": {**_NAMES, "description": "Names of the tools to discover."}},
     "required": ["toolNames"],
 }
-_TEXT: Final[JSONObject] = {"type": ["string", "null"], "maxLength": LONGEST_QUERY}
+_TEXT: Final[JSONObject] = {"type": ["string", "null"], "maxLength": MAX_QUERY}
 _TEXTS: Final[JSONObject] = {
     "type": ["array", "string", "null"],
-    "items": {"type": "string", "maxLength": LONGEST_QUERY},
+    "items": {"type": "string", "maxLength": MAX_QUERY},
     "maxItems": 64,
-    "maxLength": LONGEST_QUERY,
+    "maxLength": MAX_QUERY,
 }
-_SEARCH_TAKES: Final[JSONObject] = {
+_SEARCH_ACCEPTS: Final[JSONObject] = {
     "type": "object",
     "properties": {"query": _TEXT, "name": _TEXT, "names": _TEXTS},
     "additionalProperties": False,
 }
-_DISCOVERY_TAKES: Final[JSONObject] = {
+_DISCOVERY_ACCEPTS: Final[JSONObject] = {
     "type": "object",
     "properties": {"toolNames": {**_TEXTS, "type": ["array", "string"], "minItems": 1}},
     "required": ["toolNames"],
@@ -79,22 +79,22 @@ _DISCOVERY_TAKES: Final[JSONObject] = {
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Discoverer(MetaTool):
-    """Takes more than it says: models fill in every parameter, and give one name where several are allowed.
+    """A tool that accepts more than its schema: models fill in every parameter, or give one name instead of a list.
 
     Attributes:
-        takes: JSON Schema of what it takes.
+        accepts: JSON Schema of the accepted arguments.
     """
 
-    takes: JSONObject = field(repr=False)
+    accepts: JSONObject = field(repr=False)
 
     @cached_property
     def validator(self) -> Validator:
-        """Checks arguments."""
-        return Validator(self.takes)
+        """Validator of the accepted arguments."""
+        return Validator(self.accepts)
 
 
 def meta_tools(activation: Activation, catalog: Catalog) -> dict[str, Tool]:
-    """Return the tools that discover the lazy ones of a catalogue, by their names."""
+    """Return the tools that discover the lazy ones of a catalogue, by name."""
     tools: list[Tool] = []
     if catalog.searched:
         tools.append(search_tool(activation, catalog))
@@ -110,18 +110,18 @@ def search_tool(activation: Activation, catalog: Catalog) -> Tool:
         name=TOOL_SEARCH,
         description=(
             "Find and activate tools that are not listed here. Give `query` to search for tools by what they do: "
-            f"the result is at most {MOST_HITS} names with descriptions, best first. Give `name`, or several `names`, "
+            f"the result is at most {MAX_HITS} names with descriptions, best first. Give `name`, or several `names`, "
             "to activate tools: the result has their parameters, and you can call them from then on."
         ),
         input_schema=_SEARCH_SCHEMA,
-        takes=_SEARCH_TAKES,
+        accepts=_SEARCH_ACCEPTS,
         run=search.run,
         mode="inline",
     )
 
 
 class _Search:
-    """Searches the tools of one catalogue, and activates them."""
+    """Search and activation of the tools of one catalogue."""
 
     __slots__ = ("_activation", "_catalog")
 
@@ -130,38 +130,38 @@ class _Search:
         self._catalog = catalog
 
     async def run(self, arguments: JSONObject, ctx: ToolContext) -> JSONObject:
-        """Search by `query`, or activate by `name` or `names`, which win."""
-        given: Mapping[str, Any] = arguments
+        """Activate by `name` or `names`, or else search by `query`."""
+        values: Mapping[str, Any] = arguments
         self._activation.check()
-        if names := _several(given.get("names")):
-            wanted = [given["name"], *names] if given.get("name") else names
-            return {"tools": await self._activate(list(dict.fromkeys(wanted)), ctx, FEW_HITS)}
-        if given.get("name"):
-            return (await self._activate([given["name"]], ctx))[0]
-        if str(given.get("query") or "").strip():
-            return await self._search(given["query"])
+        if names := _several(values.get("names")):
+            requested = [values["name"], *names] if values.get("name") else names
+            return {"tools": await self._activate(list(dict.fromkeys(requested)), ctx, MAX_SUGGESTIONS)}
+        if values.get("name"):
+            return (await self._activate([values["name"]], ctx))[0]
+        if str(values.get("query") or "").strip():
+            return await self._search(values["query"])
         raise ToolError(
             "Provide either `name` (to activate a tool) or `query` (to search).", error_type="invalid_arguments"
         )
 
-    async def _find(self, query: str, most: int) -> tuple[list[Hit], int]:
+    async def _find(self, query: str, limit: int) -> tuple[list[Hit], int]:
         catalog = self._catalog
-        if len(catalog.searched) < BIG:
-            return catalog.index.search(query, most)
-        return await anyio.to_thread.run_sync(lambda: catalog.index.search(query, most))
+        if len(catalog.searched) < LARGE_CATALOG:
+            return catalog.index.search(query, limit)
+        return await anyio.to_thread.run_sync(lambda: catalog.index.search(query, limit))
 
     async def _search(self, query: str) -> JSONObject:
-        hits, total = await self._find(query, MOST_HITS)
+        hits, total = await self._find(query, MAX_HITS)
         names = [hit.tool.name for hit in hits]
         scope, span = current_scope(), trace.get_current_span()
-        said = scope.text(query, LONGEST_QUERY)
-        attributes = {semconv.SEARCH_QUERY: said, semconv.SEARCH_HITS: total, semconv.SEARCH_RANKED: names}
+        recorded_query = scope.text(query, MAX_QUERY)
+        attributes = {semconv.SEARCH_QUERY: recorded_query, semconv.SEARCH_HITS: total, semconv.SEARCH_RANKED: names}
         try:
             span.set_attributes({name: value for name, value in attributes.items() if value is not None})
         except Exception as error:  # noqa: BLE001  (spans are the application's)
             scope.fault("span", error)
-        told = {"query": said, "hits": total, "names": tuple(names)}
-        scope.emit(ToolsSearched, span.get_span_context(), told)
+        payload = {"query": recorded_query, "hits": total, "names": tuple(names)}
+        scope.emit(ToolsSearched, span.get_span_context(), payload)
         hint = (
             f"Call {TOOL_SEARCH} with `name` to activate a tool; then you can call it."
             if hits
@@ -169,17 +169,17 @@ class _Search:
         )
         return {"results": _listed(hits), "total": total, "hint": hint}
 
-    async def _activate(self, names: Sequence[str], ctx: ToolContext, most: int = MOST_HITS) -> list[JSONObject]:
+    async def _activate(self, names: Sequence[str], ctx: ToolContext, limit: int = MAX_HITS) -> list[JSONObject]:
         searched = self._catalog.searched
-        wanted = [name for name in names if name in searched]
+        searchable = [name for name in names if name in searched]
         scope, span = current_scope(), trace.get_current_span().get_span_context()
         denied = await self._activation.activate(
-            scope, span, self._catalog, wanted, via=TOOL_SEARCH, tool_call_id=ctx.tool_call_id
+            scope, span, self._catalog, searchable, via=TOOL_SEARCH, tool_call_id=ctx.tool_call_id
         )
         return [
-            self._activated(known.tool, denied.get(name))
-            if (known := searched.get(name)) is not None
-            else await self._unknown(name, most)
+            self._activated(binding.tool, denied.get(name))
+            if (binding := searched.get(name)) is not None
+            else await self._unknown(name, limit)
             for name in names
         ]
 
@@ -195,10 +195,10 @@ class _Search:
             "hint": f"Tool `{name}` is now available. Call it directly on your next turn.",
         }
 
-    async def _unknown(self, name: str, most: int) -> JSONObject:
+    async def _unknown(self, name: str, limit: int) -> JSONObject:
         if name in self._catalog.eager:
             return {"activated": False, "name": name, "hint": f"Tool `{name}` needs no activation. Call it directly."}
-        suggestions, _ = await self._find(name, most)
+        suggestions, _ = await self._find(name, limit)
         sources = (binding.source for binding in self._catalog.searched.values())
         return {
             "activated": False,
@@ -215,17 +215,17 @@ def _several(names: Any) -> list[str]:
 
 
 def _listed(hits: list[Hit]) -> list[JSONObject]:
-    return [{"name": hit.tool.name, "description": hit.tool.description[:LONGEST_DESCRIPTION]} for hit in hits]
+    return [{"name": hit.tool.name, "description": hit.tool.description[:MAX_DESCRIPTION]} for hit in hits]
 
 
 def discovery_tool(activation: Activation, catalog: Catalog) -> Tool:
-    """Return `__lazy__tool__discovery__` for the tools of a catalogue that were made with `lazy=True`."""
+    """Return `__lazy__tool__discovery__` for the tools of a catalogue with `lazy=True`."""
     named = catalog.named
 
     async def run(arguments: JSONObject, ctx: ToolContext) -> JSONObject:
         activation.check()
         scope, span = current_scope(), trace.get_current_span().get_span_context()
-        found: list[JSONObject] = []
+        tools: list[JSONObject] = []
         errors: list[str] = []
         names = list(dict.fromkeys(_several(arguments["toolNames"])))
         denied = await activation.activate(
@@ -238,15 +238,17 @@ def discovery_tool(activation: Activation, catalog: Catalog) -> Tool:
         )
         for name in names:
             if name not in named:
-                left = [each for each in named if each not in activation.active]
-                errors.append(_unknown(name, left, list(named)) if len(errors) < MOST_EXPLAINED else _unknown_too(name))
+                remaining = [item for item in named if item not in activation.active]
+                errors.append(
+                    _unknown(name, remaining, list(named)) if len(errors) < MAX_EXPLAINED else _unknown_brief(name)
+                )
                 continue
             if name in denied:
                 errors.append(f"Permission denied: tool '{name}' was not activated: {denied[name].reason}. {_DENIED}")
                 continue
             tool = named[name].tool
-            found.append({"name": name, "description": tool.description, "inputSchema": tool.input_schema})
-        return {"tools": found, "errors": errors} if errors else {"tools": found}
+            tools.append({"name": name, "description": tool.description, "inputSchema": tool.input_schema})
+        return {"tools": tools, "errors": errors} if errors else {"tools": tools}
 
     return _Discoverer(
         name=LAZY_DISCOVERY,
@@ -256,15 +258,15 @@ def discovery_tool(activation: Activation, catalog: Catalog) -> Tool:
             f"before using them."
         ),
         input_schema=_DISCOVERY_SCHEMA,
-        takes=_DISCOVERY_TAKES,
+        accepts=_DISCOVERY_ACCEPTS,
         run=run,
         mode="inline",
     )
 
 
-def _unknown(name: str, left: list[str], known: list[str]) -> str:
-    return f"Unknown tool: '{name}'. Available tools: [{', '.join(left)}]. {close_to(name, known)}".rstrip()
+def _unknown(name: str, available: list[str], names: list[str]) -> str:
+    return f"Unknown tool: '{name}'. Available tools: [{', '.join(available)}]. {close_to(name, names)}".rstrip()
 
 
-def _unknown_too(name: str) -> str:
-    return f"Unknown tool: '{name}'. Those that are available are listed above."
+def _unknown_brief(name: str) -> str:
+    return f"Unknown tool: '{name}'. The available tools are listed above."

@@ -1,4 +1,4 @@
-"""What a run offers its model, iteration after iteration."""
+"""The offer of a run: the tools that its model gets in each iteration."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pellucid.tools.collisions import Told, tell_shadowed
 
 
 class Offering:
-    """What a run offers its model of each catalogue.
+    """The offer of a run: narrows each catalogue to the tools that the model gets.
 
     Attributes:
-        lazy: Which lazy tools are active.
-        pins: What tools were when the model was given them.
-        names: Names of all tools that were ever offered, to tell a removed one from an invented one.
+        lazy: Offers of lazy tools, with their activation.
+        pins: Definitions of the tools as the model was given them.
+        names: Names of all tools offered so far, to distinguish removed tools from invented ones.
         digest: Digest of the catalogue that was offered last.
     """
 
@@ -38,10 +38,10 @@ class Offering:
         self._shadowed: Told = frozenset()
 
     async def narrow(self, scope: Scope, b: Boundary, catalog: Catalog, history: Sequence[Message]) -> Catalog:
-        """Return what of a catalogue the model may have now: what is permitted, not redefined, and active.
+        """Return the tools of a catalogue to offer now: those that are permitted, not redefined, and active.
 
         Raises:
-            ToolNameCollision: two providers list one name, and the agent refuses that.
+            ToolNameCollision: two providers list the same name, and the agent has `collisions="error"`.
             PolicyHalt: the permission policy ended the run.
         """
         catalog.check()
@@ -50,7 +50,7 @@ class Offering:
         return catalog
 
     async def _permit(self, scope: Scope, b: Boundary, catalog: Catalog, _: Sequence[Message]) -> Catalog:
-        """Leave out what the policy denies; it is asked once about each catalogue."""
+        """Remove the tools that the policy denies; each catalogue is checked once."""
         if self._permissions is None:
             return catalog
         if self._permitted is None or self._permitted[0] is not catalog:
@@ -61,20 +61,20 @@ class Offering:
         return self._permitted[1]
 
     async def _pin(self, scope: Scope, b: Boundary, catalog: Catalog, history: Sequence[Message]) -> Catalog:
-        """Leave out what is no longer what the model was given, if the agent pins tools."""
+        """Remove the tools that were redefined since the model was given them, if the agent pins tools."""
         return self.pins.check(scope, b, catalog, history)
 
     async def _activate(self, scope: Scope, b: Boundary, catalog: Catalog, history: Sequence[Message]) -> Catalog:
-        """Leave out lazy tools that are not active."""
-        return await self.lazy.of(scope, b.span.get_span_context(), catalog, history)
+        """Remove the lazy tools that are not active."""
+        return await self.lazy.offer(scope, b.span.get_span_context(), catalog, history)
 
     def add(self, catalog: Catalog) -> None:
-        """Note that a catalogue was offered."""
+        """Record that a catalogue was offered."""
         self.digest = catalog.digest
         self.names.update(catalog.bindings)
 
     def report_shadowed(self, scope: Scope, b: Boundary, catalog: Catalog) -> None:
-        """Emit an event for each tool with the name of another one, once for as long as that is so."""
+        """Emit an event for each tool that shares a name with another one, once for as long as that lasts."""
         if catalog.shadowed:
             b.note(shadowed=len(catalog.shadowed))
             self._shadowed = tell_shadowed(scope, b.span.get_span_context(), catalog.shadowed, self._shadowed)

@@ -1,4 +1,4 @@
-"""Permission: what a policy lets a model see, and do."""
+"""Permission: applies a policy to the offer, to activations and to calls."""
 
 from __future__ import annotations
 
@@ -18,47 +18,47 @@ from pellucid.types import JSONObject
 
 
 class Permissions:
-    """A policy, and what it takes to hold runs to it.
+    """The permission policy of an agent, as applied to its runs.
 
     Attributes:
         policy: The policy.
-        within: Seconds that it may take to answer; None for no bound.
+        within: Seconds that the policy may take to decide; None for no bound.
     """
 
-    __slots__ = ("_made", "policy", "within")
+    __slots__ = ("_narrowed", "policy", "within")
 
     def __init__(self, policy: Policy, within: float | None) -> None:
         self.policy = policy
         self.within = within
-        self._made: Remembered[tuple[Catalog, Catalog]] = Remembered()
+        self._narrowed: Remembered[tuple[Catalog, Catalog]] = Remembered()
 
     async def offer(
         self,
         scope: Scope,
         span: SpanContext,
         catalog: Catalog,
-        told: set[str],
+        reported: set[str],
         metas: Callable[[Catalog], Mapping[str, Binding]],
     ) -> Catalog:
-        """Return the catalogue without the tools that the policy denies; `told` are those that an event told of.
+        """Return the catalogue without the denied tools; `reported` has the names that already had an event.
 
-        Then it is asked about `metas`, the tools that discover the lazy ones among those that are left.
+        If lazy tools remain, the policy also rules on `metas`, the tools that discover them.
 
         Raises:
             PolicyHalt: the policy ends the run.
         """
         requests = [_request(scope, "offer", binding) for binding in catalog.bindings.values()]
-        denied = await self._denied(scope, span, requests, told)
+        denied = await self._denied(scope, span, requests, reported)
         offered = self._without(catalog, denied)
         if not offered.lazy:
             return offered
         requests = [_request(scope, "offer", binding) for binding in metas(offered).values()]
-        return self._without(catalog, denied | await self._denied(scope, span, requests, told))
+        return self._without(catalog, denied | await self._denied(scope, span, requests, reported))
 
     async def activation(
         self, scope: Scope, span: SpanContext, bindings: Iterable[Binding], tool_call_id: str | None
     ) -> Mapping[str, Denied]:
-        """Return which of some lazy tools may not be activated.
+        """Return the lazy tools among `bindings` that may not be activated.
 
         Raises:
             PolicyHalt: the policy ends the run.
@@ -67,63 +67,63 @@ class Permissions:
         return await self._denied(scope, span, requests)
 
     async def _denied(
-        self, scope: Scope, span: SpanContext, requests: Sequence[PermissionRequest], told: set[str] | None = None
+        self, scope: Scope, span: SpanContext, requests: Sequence[PermissionRequest], reported: set[str] | None = None
     ) -> dict[str, Denied]:
-        """Ask, tell of what is denied unless that was `told`, and return it."""
+        """Ask the policy, emit an event for each denial that is not `reported`, and return the denials."""
         denied: dict[str, Denied] = {}
-        # As many rulings as there are up to the first halt.
+        # There are no rulings after the first halt.
         for request, ruling in zip(requests, await ask(self.policy, requests, self.within), strict=False):
             if ruling.permission in PERMITTED:
                 continue
             name = request.tool.name
-            if ruling.permission == "halt" or told is None or name not in told:
-                _tell(scope, span, request, ruling)
+            if ruling.permission == "halt" or reported is None or name not in reported:
+                _emit(scope, span, request, ruling)
             if ruling.permission == "halt":
                 raise PolicyHalt(name, request.stage, ruling.reason)
-            if told is not None:
-                told.add(name)
+            if reported is not None:
+                reported.add(name)
             denied[name] = Denied(Binding(request.tool, request.provider_id, request.tool.source), ruling.reason)
         return denied
 
     async def rule(self, scope: Scope, binding: Binding, arguments: JSONObject, tool_call_id: str) -> Ruling:
-        """Ask the policy about a call, without telling of it."""
+        """Return the policy's ruling on a call, without emitting an event."""
         request = _request(scope, "dispatch", binding, tool_call_id, arguments)
         [ruling] = await ask(self.policy, [request], self.within)
         return ruling
 
     def check(self, scope: Scope, span: SpanContext, binding: Binding, tool_call_id: str, ruling: Ruling) -> None:
-        """Check that a ruling lets a call be made.
+        """Check that a ruling allows a call.
 
         Raises:
-            PermissionDenied: it does not.
-            PolicyHalt: it does not, and ends the run.
+            PermissionDenied: it denies the call.
+            PolicyHalt: it ends the run.
         """
         if ruling.permission == "allow":
             return
         request = _request(scope, "dispatch", binding, tool_call_id)
-        _tell(scope, span, request, ruling)
+        _emit(scope, span, request, ruling)
         if ruling.permission == "halt":
             raise PolicyHalt(binding.tool.name, "dispatch", ruling.reason)
         raise PermissionDenied(binding.tool.name, ruling.reason) from ruling.fault
 
     def refuse(self, scope: Scope, span: SpanContext, denied: Denied, tool_call_id: str) -> PermissionDenied:
-        """Return the error for a call of a tool that was not offered."""
+        """Emit the denial of a call to a denied tool, and return its error."""
         request = _request(scope, "dispatch", denied.binding, tool_call_id)
-        _tell(scope, span, request, Ruling("deny", denied.reason))
+        _emit(scope, span, request, Ruling("deny", denied.reason))
         return PermissionDenied(denied.binding.tool.name, denied.reason)
 
     def _without(self, catalog: Catalog, denied: Mapping[str, Denied]) -> Catalog:
-        """Return the same catalogue for the same denials, so that work on it is done once and not by each run."""
+        """Return a catalogue without the denied tools: the same object for the same denials, shared by all runs."""
         if not denied:
             return catalog
-        key = (id(catalog), frozenset((name, each.reason) for name, each in denied.items()))
-        made = self._made.get(key)
-        if made is None:
+        key = (id(catalog), frozenset((name, denial.reason) for name, denial in denied.items()))
+        entry = self._narrowed.get(key)
+        if entry is None:
             permitted = {name: binding for name, binding in catalog.bindings.items() if name not in denied}
-            # It keeps the whole catalogue, whose identity can then not be given to another one.
-            made = (catalog, catalog.narrowed(permitted, denied=denied))
-            self._made.put(key, made, len(catalog.bindings))
-        return made[1]
+            # The entry holds the whole catalogue, so that its `id()` is not reused.
+            entry = (catalog, catalog.narrowed(permitted, denied=denied))
+            self._narrowed.put(key, entry, len(catalog.bindings))
+        return entry[1]
 
 
 def _request(
@@ -146,11 +146,11 @@ def _request(
     )
 
 
-def _tell(scope: Scope, span: SpanContext, request: PermissionRequest, ruling: Ruling) -> None:
+def _emit(scope: Scope, span: SpanContext, request: PermissionRequest, ruling: Ruling) -> None:
     if not scope.heard(ToolDenied.name):
         return
     reason = ruling.reason if ruling.fault is None else f"{ruling.reason}: {describe(ruling.fault)}"
-    told = {
+    payload = {
         "tool_name": request.tool.name,
         "provider_id": request.provider_id,
         "tool_call_id": request.tool_call_id,
@@ -159,4 +159,4 @@ def _tell(scope: Scope, span: SpanContext, request: PermissionRequest, ruling: R
         "reason": scope.text(reason),
         "error_type": error_type_of(ruling.fault) if ruling.fault is not None else None,
     }
-    scope.emit(ToolDenied, span, told)
+    scope.emit(ToolDenied, span, payload)

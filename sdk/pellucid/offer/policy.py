@@ -1,4 +1,4 @@
-"""A policy: what it is asked, what it may answer, and how its answers are got."""
+"""Permission policies: the request, the verdict, and how a policy is called."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ Stage: TypeAlias = Literal["offer", "activation", "dispatch"]
 Permission: TypeAlias = Literal["allow", "ask", "deny", "halt"]
 PERMISSIONS: Final = get_args(Permission)
 PERMITTED: Final = ("allow", "ask")
-"""What lets a model see a tool, and activate it; `ask` leaves the call to a person."""
+"""Permissions with which a tool may be offered and activated; `ask` leaves the call to a person."""
 
-AT_ONCE: Final = 32
-"""Questions that an async policy is asked at the same time."""
+MAX_CONCURRENT: Final = 32
+"""Most concurrent calls of an async policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PermissionRequest:
-    """What a policy is asked.
+    """A request to a permission policy.
 
     Attributes:
         stage: `offer`: may the model see the tool? `activation`: may this lazy tool be activated? `dispatch`: may the
             model make this call?
         tool: The tool.
-        provider_id: Who lists it.
+        provider_id: Id of the provider that lists it.
         agent: Name of the agent.
-        run_id: The run.
-        iteration: 1-based. An answer to `offer` holds for as long as the run's catalogue is the same.
-        identity: On whose behalf the run happens.
-        tool_call_id: The model's id of the call; at `activation` of the call that activates, None if it was in an
-            earlier run of the conversation; None at `offer`.
-        arguments: What the model sent, valid by the tool's schema; only at `dispatch`.
+        run_id: Id of the run.
+        iteration: 1-based. A verdict at `offer` holds for as long as the run's catalogue is the same.
+        identity: Identity on whose behalf the run acts.
+        tool_call_id: The model's id of the call. At `activation`, the call that activates the tool, or None if an
+            earlier run of the conversation did. None at `offer`.
+        arguments: The model's arguments, valid by the tool's schema; only at `dispatch`.
     """
 
     stage: Stage
@@ -62,10 +62,11 @@ class PermissionRequest:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a policy decides.
+    """Decision of a policy.
 
     Attributes:
-        reason: Told to the model, and shown in telemetry.
+        permission: `allow`, `ask`, `deny` or `halt`.
+        reason: Reason for the model and for telemetry.
     """
 
     permission: Permission
@@ -77,16 +78,19 @@ class Verdict:
 
 
 Policy: TypeAlias = Callable[[PermissionRequest], str | Verdict | Awaitable[str | Verdict]]
-"""Decides whether a model may see and call a tool; sync or async: `allow`, `ask`, `deny`, `halt`, or a `Verdict`. With
-`ask` it may see the tool, and a person decides about the call. If it raises, or answers something else, it is a no."""
+"""Decides whether a model may see and call a tool; sync or async. It returns `allow`, `ask`, `deny`, `halt` or a
+`Verdict`. With `ask` the model may see the tool, and a person decides about the call. A policy that raises or returns
+anything else denies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What came of asking.
+    """Outcome of a permission request.
 
     Attributes:
-        fault: What the policy raised, which is a no.
+        permission: The permission.
+        reason: Reason given by the policy, or a default.
+        fault: Exception of the policy, if it failed; then the permission is `deny`.
     """
 
     permission: Permission
@@ -95,11 +99,10 @@ class Ruling:
 
 
 async def ask(policy: Policy, requests: Sequence[PermissionRequest], within: float | None) -> list[Ruling]:
-    """Ask a policy, and return what it ruled of each, in order, as far as the first that ends the run.
+    """Call a policy for each request, and return its rulings in order, up to the first halt.
 
-    A sync policy is asked in a plain loop. What an async one answers is awaited for several at the same time, and no
-    longer than `within` seconds for all of them. One that raises, answers something else than a permission, or does not
-    answer in time, denies.
+    A sync policy is called in a plain loop. Calls of an async policy run concurrently, within `within` seconds in all.
+    A policy that raises, returns anything else than a permission, or does not decide in time denies.
     """
     rulings: list[Ruling] = []
     for index, request in enumerate(requests):
@@ -115,46 +118,46 @@ async def ask(policy: Policy, requests: Sequence[PermissionRequest], within: flo
 async def _ask_together(
     policy: Policy, first: Awaitable[object], others: Sequence[PermissionRequest], within: float | None
 ) -> list[Ruling]:
-    """Await the first answer, and ask for and await the others meanwhile."""
-    found: dict[int, Ruling] = {}
-    left = enumerate(others, 1)
-    over = False
+    """Await the first answer, and concurrently call the policy for the other requests."""
+    rulings: dict[int, Ruling] = {}
+    remaining = enumerate(others, 1)
+    is_ended = False
 
     async def settle(number: int, answer: Ruling | Awaitable[object]) -> None:
-        nonlocal over
-        found[number] = answer if isinstance(answer, Ruling) else await _awaited(answer)
-        over = over or found[number].permission == "halt"
+        nonlocal is_ended
+        rulings[number] = answer if isinstance(answer, Ruling) else await _awaited(answer)
+        is_ended = is_ended or rulings[number].permission == "halt"
 
     async def work() -> None:
-        while not over and (question := next(left, None)) is not None:
-            await settle(question[0], _answer(policy, question[1]))
+        while not is_ended and (item := next(remaining, None)) is not None:
+            await settle(item[0], _answer(policy, item[1]))
 
-    async def begin() -> None:
+    async def start() -> None:
         await settle(0, first)
         await work()
 
-    async def all_of_them() -> None:
+    async def settle_all() -> None:
         if not others:
             await settle(0, first)
             return
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(begin)
-            for _ in range(min(AT_ONCE, 1 + len(others)) - 1):
+            tasks.start_soon(start)
+            for _ in range(min(MAX_CONCURRENT, 1 + len(others)) - 1):
                 tasks.start_soon(work)
 
     missing = Ruling("deny", "the policy failed", ForeignCancellation("it was cancelled although nobody asked for it"))
     try:
-        # In a task of its own, which is left behind if it does not let itself be stopped.
-        await race(all_of_them, within=within)
+        # In a task of its own, which is abandoned if it ignores cancellation.
+        await race(settle_all, within=within)
     except OutOfTime:
         late = TimeoutError(f"no answer within {within:g} s; raise Limits.policy_timeout if that is normal")
         missing = Ruling("deny", "the policy did not answer in time", late)
     except ForeignCancellation:
-        pass  # whatever has no answer is missing
+        pass  # requests without an answer get the ruling `missing`
     finally:
-        over = True
+        is_ended = True
         _close_unstarted(first)
-    return _to_the_first_halt([found.get(number, missing) for number in range(1 + len(others))])
+    return _to_the_first_halt([rulings.get(number, missing) for number in range(1 + len(others))])
 
 
 def _close_unstarted(answer: Awaitable[object]) -> None:
@@ -168,10 +171,10 @@ def _to_the_first_halt(rulings: list[Ruling]) -> list[Ruling]:
 
 
 def _answer(policy: Policy, request: PermissionRequest) -> Ruling | Awaitable[object]:
-    """Return what a policy ruled, or what has to be awaited for that."""
+    """Return the ruling of a policy, or an awaitable of its answer."""
     try:
         answer: object = policy(request)
-    except BaseException as error:  # noqa: BLE001  (the policy is the application's; its failure is a denial, and told)
+    except BaseException as error:  # noqa: BLE001  (the policy is the application's; its failure is a reported denial)
         return Ruling("deny", "the policy failed", contained(error))
     return answer if inspect.isawaitable(answer) else _ruling(answer)
 
@@ -187,7 +190,7 @@ def _ruling(answer: object) -> Ruling:
     verdict = answer if isinstance(answer, Verdict) else Verdict(answer)  # type: ignore[arg-type]  # checked next
     if verdict.permission not in PERMISSIONS:
         fault = TypeError(
-            f"the policy answered {type(answer).__name__} instead of 'allow', 'ask', 'deny', 'halt' or a Verdict"
+            f"the policy returned {type(answer).__name__} instead of 'allow', 'ask', 'deny', 'halt' or a Verdict"
         )
         return Ruling("deny", "the policy gave no valid answer", fault)
     default = "the policy does not allow it" if verdict.permission != "ask" else "the policy asks a person"

@@ -1,4 +1,4 @@
-"""The answer that ends a run: its text, or a value of the type that the agent has for answers."""
+"""The answer that ends a run: text, or a value of the agent's output type."""
 
 from __future__ import annotations
 
@@ -10,46 +10,50 @@ from pellucid.failures import describe
 from pellucid.messages import Message
 from pellucid.models import ModelResponse
 from pellucid.run.state import Run
-from pellucid.run.structured_output import Mismatch, repair, said
+from pellucid.run.structured_output import Mismatch, answer_text, repair_prompt
 from pellucid.telemetry import Boundary
 
 CUT_SHORT: Final = {
     "length": "it was cut off; raise `max_tokens` in the agent's settings",
     "content_filter": "the model refused to answer",
 }
-"""Finish reasons after which another attempt does not help, and what errors say of them."""
+"""Finish reasons after which another attempt does not help, with the text for the error."""
 
 
 class Answer(NamedTuple):
-    """An answer that was accepted. Attributes: value: its text, or the value that it stands for."""
+    """An accepted answer.
+
+    Attributes:
+        value: Its text, or its value if the agent has an output type.
+    """
 
     value: Any
 
 
 def accept(run: Run, b: Boundary, response: ModelResponse, *, can_repair: bool) -> Answer | None:
-    """Accept the last message if it is of the type that the agent wants.
+    """Accept the last message as the answer if it fits the agent's output type.
 
     Returns:
-        The answer, or None if the model was told what is wrong with it and has to be called again.
+        The answer, or None if the problem was added to the conversation and the model must be called again.
 
     Raises:
-        OutputError: it is of another type and `can_repair` is false, or a validator of the type failed.
+        OutputError: the message does not fit the type and `can_repair` is false, or a validator of the type failed.
     """
     message, output = run.conversation.messages[-1], run.setup.output
     if output is None:
         return Answer(message.text)
     try:
-        return Answer(output.parse(said(message)))
+        return Answer(output.parse(answer_text(message)))
     except Mismatch as mismatch:
         problem = str(mismatch)
         can_repair = can_repair and response.finish_reason not in CUT_SHORT
         _reject(run, b, problem, is_final=not can_repair)
         if not can_repair:
             reason = CUT_SHORT.get(response.finish_reason, problem)
-            raise _error(run, f"its answer is no {output.name}: {reason}", message) from mismatch.__cause__
-        run.conversation.messages.append(Message("user", repair(problem)))
+            raise _error(run, f"its answer is not a valid {output.name}: {reason}", message) from mismatch.__cause__
+        run.conversation.messages.append(Message("user", repair_prompt(problem)))
         return None
-    except Exception as error:  # validators are the application's; the model cannot mend them
+    except Exception as error:  # a bug in an application's validator, which the model cannot correct
         problem = describe(error)
         _reject(run, b, problem, is_final=True)
         raise _error(run, f"a validator of {output.name} failed on its answer: {problem}", message) from error

@@ -1,4 +1,4 @@
-"""Checks that a tool call must pass before it runs: is the tool there, do the arguments fit, who has to agree."""
+"""Checks that a tool call must pass before it runs: known tool, valid arguments, permission and approval."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ from pellucid.tools.collisions import Binding
 from pellucid.tools.tool import Tool
 from pellucid.types import JSONObject
 
-_HALTED = "Not run: {}. The run has been ended."
+_HALTED = "Not run: {}. The run has ended."
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A tool call, with everything that is known of it before its span opens.
+    """A tool call, resolved before its span starts.
 
     Attributes:
-        id: Id of the call; inference gave it one if the model did not.
-        request: What the model asked for.
-        began: When the checks started, by `Run.now()`; so does the span.
-        binding: The tool that the name stands for, also if the policy denies it; None if there is none.
-        denied: Why the policy keeps the tool from the model, if it does.
-        refusal: Why the tool cannot be called now: unknown, removed, changed or not active.
-        arguments: What the tool gets, or why the arguments are not valid; None if no tool gets them.
-        ruling: What the policy said of the call, if it was asked.
-        approval: What a person decided, if one was asked.
-        is_resumed: Whether the policy and the person were asked in the run that this one resumes.
+        id: Id of the call; inference assigns one if the model did not.
+        request: The call as the model requested it.
+        started: Time at which the checks started, by `Scope.now()`; start time of the span.
+        binding: The tool that the name resolves to, even if the policy denies it; None if there is none.
+        denied: The policy's denial of the tool, if it is denied.
+        refusal: Error if the tool cannot be called now: unknown, removed, changed or not active.
+        arguments: Arguments for the tool, or the error if they are not valid; None if no tool gets them.
+        ruling: The policy's ruling on the call, if it was asked.
+        approval: Outcome of the approval request, if there was one.
+        is_resumed: Whether the run that this one resumes already asked for permission and approval.
         queued: Milliseconds that the call of a serial tool waited for its turn.
     """
 
     id: str
     request: ToolCall
-    began: int
+    started: int
     binding: Binding | None = None
     denied: Denied | None = None
     refusal: ToolError | None = None
@@ -68,8 +68,8 @@ def bind(
     approvals: Mapping[str, Settled] | None = None,
     queued: float | None = None,
 ) -> Call:
-    """Find the tool of a call, and read its arguments; `approvals` is given in a run that resumes another."""
-    began, name = run.scope.now(), request.name
+    """Resolve the tool of a call and read its arguments; `approvals` is None unless the run was resumed."""
+    started, name = run.scope.now(), request.name
     denied = catalog.denied.get(name)
     binding = denied.binding if denied is not None else catalog.find(name)
     refusal: ToolError | None = None
@@ -83,7 +83,7 @@ def bind(
     return Call(
         call_id,
         request,
-        began,
+        started,
         binding,
         denied,
         refusal,
@@ -95,14 +95,14 @@ def bind(
 
 
 def needs_decision(run: Run, call: Call) -> bool:
-    """Return whether the policy or the tool itself has to be asked before the call may run."""
+    """Return whether the call needs a ruling of the policy, or possibly an approval, before it may run."""
     if call.is_resumed or call.binding is None or not isinstance(call.arguments, dict):
         return False
     return run.setup.permissions is not None or bool(call.binding.tool.needs_approval)
 
 
 async def decide(run: Run, call: Call) -> Call | Waiting:
-    """Ask the policy and the tool about a call that `needs_decision`. Return it with the ruling, or that it waits."""
+    """Return a call that `needs_decision` with the policy's ruling, or a `Waiting` if a person must approve it."""
     binding, arguments = call.binding, call.arguments
     assert binding is not None
     assert isinstance(arguments, dict)
@@ -111,16 +111,16 @@ async def decide(run: Run, call: Call) -> Call | Waiting:
     call = replace(call, ruling=ruling)
     if ruling is not None and ruling.permission in ("deny", "halt"):
         return call
-    needed, fault = await _needs_approval(run, binding.tool, arguments, call)
-    if not needed and (ruling is None or ruling.permission == "allow"):
+    is_needed, fault = await _needs_approval(run, binding.tool, arguments, call)
+    if not is_needed and (ruling is None or ruling.permission == "allow"):
         return call
-    now, patience = run.scope.now() / 1e9, run.limits.approval_timeout
+    now, timeout = run.scope.now() / 1e9, run.limits.approval_timeout
     request = ApprovalRequest(
         approval_id=f"approval_{uuid.uuid4().hex}",
         tool_call_id=call.id,
         tool_name=binding.tool.name,
         arguments=arguments,
-        expires_at=now + patience if patience is not None else None,
+        expires_at=now + timeout if timeout is not None else None,
         requested_at=now,
         reason=ruling.reason if ruling is not None and ruling.permission == "ask" else None,
     )
@@ -128,7 +128,7 @@ async def decide(run: Run, call: Call) -> Call | Waiting:
 
 
 async def _needs_approval(run: Run, tool: Tool, arguments: JSONObject, call: Call) -> tuple[bool, Exception | None]:
-    """Ask the tool whether a person has to approve. One that fails has to be approved."""
+    """Return whether a person must approve the call, and the exception if the tool's predicate failed: then yes."""
     if not callable(tool.needs_approval):
         return tool.needs_approval, None
     try:
@@ -143,7 +143,7 @@ async def _awaited(answer: Awaitable[bool]) -> bool:
 
 
 def context_of(run: Run, call: Call, **more: Any) -> ToolContext:
-    """Return what a tool may know of the run."""
+    """Return the context of a tool call."""
     return ToolContext(
         run_id=run.scope.run_id,
         iteration=run.scope.iteration,
@@ -157,14 +157,14 @@ def context_of(run: Run, call: Call, **more: Any) -> ToolContext:
 
 
 def resolve(run: Run, b: Boundary, call: Call) -> Binding:
-    """Return the tool of a call that may be made.
+    """Count the call, and return its tool if it may run.
 
     Raises:
-        ToolError: it may not; the text tells the model what to do.
+        ToolError: the call may not run; the text tells the model what to do.
     """
-    if (most := run.nesting.count_call()) is not None:
+    if (limit := run.nesting.count_call()) is not None:
         raise ToolError(
-            f"Not run: this run may make {most} tool calls and has made them. Answer with what you have.",
+            f"Not run: the limit of {limit} tool calls for this run is reached. Answer with what you have.",
             error_type="max_tool_calls",
         )
     check_halted(run)
@@ -173,7 +173,7 @@ def resolve(run: Run, b: Boundary, call: Call) -> Binding:
         raise run.setup.permissions.refuse(run.scope, b.span.get_span_context(), call.denied, call.id)
     if call.refusal is not None:
         raise call.refusal
-    assert call.binding is not None  # otherwise it is refused
+    assert call.binding is not None  # otherwise there is a refusal
     return call.binding
 
 
@@ -194,9 +194,9 @@ def _alternatives(catalog: Catalog, name: str) -> str:
 
 
 def _read_arguments(tool: Tool, request: ToolCall) -> JSONObject | ToolError:
-    """Return the arguments as an object that fits the schema, or why they do not.
+    """Return the arguments as an object that fits the schema, or an error.
 
-    Values are not repeated in the error, because they may be secret.
+    The error does not repeat values, because they may be secret.
     """
     arguments: object = request.arguments or {}
     problem = ""
@@ -209,21 +209,21 @@ def _read_arguments(tool: Tool, request: ToolCall) -> JSONObject | ToolError:
         if not isinstance(arguments, dict):
             problem = "are not a JSON object. Send one JSON object."
         elif issues := tool.validator.issues(arguments):
-            problem = f"do not fit its schema: {'; '.join(issues)}. Correct them and call it again."
+            problem = f"do not fit its schema: {'; '.join(issues)}. Correct them and retry."
         else:
             return arguments
     return ToolError(f"The arguments of {tool.name!r} {problem}", error_type="invalid_arguments")
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 async def permit(
     run: Run, b: Boundary, permissions: Permissions, binding: Binding, call: Call, arguments: JSONObject
 ) -> None:
-    """Hold a call to the policy; a halt ends the run once every call has its result."""
-    b.note(permission="deny")  # until it has said something else, whatever ends this
+    """Check a call against the policy; a halt ends the run once every call has its result."""
+    b.note(permission="deny")  # replaced once the policy has decided
     ruling = call.ruling or await permissions.rule(run.scope, binding, arguments, call.id)
     if ruling.permission == "ask" and call.is_resumed:
         b.note(permission="ask")
@@ -238,27 +238,27 @@ async def permit(
 
 
 def check_halted(run: Run) -> None:
-    """Refuse to start anything in a run that the policy has ended.
+    """Check that the policy has not ended the run.
 
     Raises:
-        ToolError: it has.
+        ToolError: the policy has ended it.
     """
     if run.halted is not None:
         raise ToolError(halted(run.halted), error_type=run.halted.error_type)
 
 
 def check_running(run: Run) -> None:
-    """Start no tool in a run that was halted or stopped, also if the event loop could not cancel it yet.
+    """Check that the run may start a tool, even if the event loop has not yet delivered a cancellation.
 
     Raises:
-        ToolError: the policy halted it.
-        RunCancelled, TimeoutError: it was stopped.
+        ToolError: the policy halted the run.
+        RunCancelled, TimeoutError: the run was stopped.
     """
     check_halted(run)
-    if (reason := run.over()) is not None:
+    if (reason := run.stop_cause()) is not None:
         raise TimeoutError("the run's deadline has passed") if reason == "deadline" else RunCancelled(run.scope.agent)
 
 
 def halted(halt: PolicyHalt) -> str:
-    """Return what a call's result says that was not made because the policy ended the run."""
+    """Return the result text for a call that was not run because the policy ended the run."""
     return _HALTED.format(halt.reason)

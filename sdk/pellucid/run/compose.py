@@ -1,4 +1,4 @@
-"""Phase 2: put the request together from the snapshot and the conversation."""
+"""Phase 2: compose the request from the snapshot and the conversation."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pellucid.telemetry.recording import Recorder
 from pellucid.tools.catalog import Catalog
 from pellucid.types import JSONValue
 
-MOST_NAMES = 64
-"""Names of offered tools that are recorded on a `compose_request` span."""
+MAX_NAMES = 64
+"""Most names of offered tools that a `compose_request` span records."""
 
 
 async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple[ModelRequest, Catalog]:
-    """Return the request of this iteration, and what of the catalogue is offered in it: nothing if it is `closing`.
+    """Return the request of this iteration and the catalogue that it offers; a `closing` request offers no tools.
 
     Raises:
-        ToolNameCollision: two providers offer one name, and the agent's policy is to refuse that.
+        ToolNameCollision: two providers offer the same name, and the agent has `collisions="error"`.
         PolicyHalt: the permission policy ended the run.
     """
     with boundary(run.scope, COMPOSE, agent=run.scope.agent) as b:
@@ -54,22 +54,22 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
 
 
 def digest_of_parameters(settings: Settings, output: OutputSchema | None) -> str:
-    """Return a hash of what is the same in all requests of an agent; `extra` is the vendor's, and may hold secrets."""
-    told = {name: value for name, value in settings.items() if name != "extra"}
+    """Return a hash of what all requests of an agent share, without `extra`, which may hold secrets."""
+    public = {name: value for name, value in settings.items() if name != "extra"}
     schema = output.schema if output is not None else None
-    content = json.dumps([told, schema], sort_keys=True, default=repr)
+    content = json.dumps([public, schema], sort_keys=True, default=repr)
     return blake2b(content.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
 def _digest(recorder: Recorder, request: ModelRequest, tools: str, parameters: str) -> str:
-    """Return a hash of the whole request, which costs only what is new in the conversation."""
+    """Return a hash of the whole request; only new messages are hashed again."""
     content = f"{request.instructions}\0{tools}\0{parameters}\0{recorder.digest(request.messages)}"
     return blake2b(content.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
 def _summary(request: ModelRequest, *, names: bool) -> JSONValue:
-    """Return what is recorded as the output: counts, and names when they are new; the content is on the `chat` span."""
+    """Return the output to record: counts, and tool names when they are new; the content is on the `chat` span."""
     summary: dict[str, JSONValue] = {"messages": len(request.messages), "tool_count": len(request.tools)}
     if names:
-        summary["tools"] = [tool.name for tool in request.tools[:MOST_NAMES]]
+        summary["tools"] = [tool.name for tool in request.tools[:MAX_NAMES]]
     return summary

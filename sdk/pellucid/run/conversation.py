@@ -1,4 +1,4 @@
-"""The conversation of a run."""
+"""Conversation of a run."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pellucid.providers.skills import ActiveSkills
 
 
 class Conversation:
-    """The conversation so far.
+    """Conversation of a run so far.
 
     Attributes:
-        messages: Its messages, oldest first.
+        messages: The messages, oldest first.
         answered_by: Name of the model that answered last.
     """
 
@@ -29,5 +29,5 @@ class Conversation:
         return self.messages[-1].tool_calls
 
     def active_skills(self) -> tuple[str, ...]:
-        """Return the ids of the skills that the conversation has activated, the latest last."""
+        """Return the ids of the active skills, in order of activation."""
         return tuple(self._skills.read(self.messages)) if self._skills is not None else ()

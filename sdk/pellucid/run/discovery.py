@@ -1,4 +1,4 @@
-"""Phase 1: ask every provider once, at the same time, and take a snapshot."""
+"""Phase 1: list the tools of every provider once, concurrently, and take a snapshot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pellucid.tools.catalog import Catalog, ProviderCatalog
 
 
 async def discover(run: Run) -> Catalog:
-    """Return the tools of this iteration.
+    """Return the catalogue of this iteration.
 
     Raises:
         DiscoveryError: a provider failed; its own exception is the cause.
@@ -38,7 +38,7 @@ async def _guarded(
     ctx: DiscoveryContext,
     ask: Callable[[], Awaitable[ProviderCatalog]],
 ) -> ProviderCatalog:
-    """Ask a provider as often as the rules want, all within its one boundary."""
+    """List a provider's tools under the reliability rules, with all attempts in one boundary."""
 
     def bar(decision: Decision, error: BaseException | None) -> str | None:
         if decision.then == "retry_other":
@@ -46,15 +46,15 @@ async def _guarded(
         return "nothing_known" if decision.value is last_known_catalog and lister.last_known(ctx) is None else None
 
     subject = Subject(operation="discovery", provider_id=lister.provider.id)
-    gate = Gate(reliability, run.scope, subject, usage=lambda: run.spent, over=run.over, bar=bar)
+    gate = Gate(reliability, run.scope, subject, usage=lambda: run.spent, over=run.stop_cause, bar=bar)
 
     async def attempt() -> ProviderCatalog:
-        began = run.scope.now()
+        started = run.scope.now()
         try:
             return await gate.judged(b.span, ask)
         except Exception as error:
             if gate.taken is not None and gate.taken[0].then != "fail_fast":
-                _tell(run, b, began, lister, error)
+                _emit_failed(run, b, started, lister, error)
             raise
 
     async def instead(decision: Decision, situation: Situation) -> ProviderCatalog:
@@ -69,12 +69,12 @@ async def _guarded(
             b.note(attempts=gate.attempt)
 
 
-def _tell(run: Run, b: Boundary, began: int, lister: Lister, error: Exception) -> None:
-    """Tell of an attempt that failed although the discovery goes on."""
+def _emit_failed(run: Run, b: Boundary, started: int, lister: Lister, error: Exception) -> None:
+    """Emit the failure of an attempt, although the discovery continues."""
     error_type = error_type_of(error)
     payload = {
         "provider_id": lister.provider.id,
-        "duration_ms": (run.scope.now() - began) / 1e6,
+        "duration_ms": (run.scope.now() - started) / 1e6,
         "cache": b.noted("cache"),
         "outcome": "timeout" if error_type == "timeout" else "failed",
         "error": run.scope.text_of(error),
@@ -84,14 +84,14 @@ def _tell(run: Run, b: Boundary, began: int, lister: Lister, error: Exception) -
 
 
 def _last_known(run: Run, b: Boundary, lister: Lister, ctx: DiscoveryContext, situation: Situation) -> ProviderCatalog:
-    """Return what the provider listed last, visibly stale."""
-    known, error = lister.last_known(ctx), situation.error
-    assert known is not None  # the gate was told
-    catalog, when = known
+    """Return the provider's last known catalogue, and report it as stale."""
+    last_known, error = lister.last_known(ctx), situation.error
+    assert last_known is not None  # otherwise the gate does not fall back
+    catalog, listed_at = last_known
     b.note(cache="stale")
     payload = {
         "provider_id": lister.provider.id,
-        "seconds_over": time.monotonic() - when,
+        "seconds_over": time.monotonic() - listed_at,
         "error": run.scope.text_of(error) if error is not None else None,
         "error_type": error_type_of(error) if error is not None else None,
     }

@@ -1,4 +1,4 @@
-"""Phase 4: run the tools that the model asked for. Every call id gets exactly one result; failures are results."""
+"""Phase 4: run the tools that the model requested. Every call id gets exactly one result; failures are results."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from pellucid.run.call_checks import (
     resolve,
 )
 from pellucid.run.outcomes import Paused, Suspended, Waiting
-from pellucid.run.pause import take
+from pellucid.run.pause import apply_decision
 from pellucid.run.state import Run
 from pellucid.run.tool_results import respond, to_response, with_note
 from pellucid.telemetry import DISPATCH, Boundary, boundary
@@ -47,23 +47,23 @@ from pellucid.types import JSONObject, JSONValue
 
 _Outcome: TypeAlias = ToolResult | Waiting | Suspended
 
-_LONGEST_NAME = 64
-_LONGEST_ID = 256
+_MAX_NAME = 64
+_MAX_ID = 256
 
 
 async def dispatch(
     run: Run, catalog: Catalog, requests: Sequence[ToolCall], approvals: Mapping[str, Settled] | None = None
 ) -> Paused:
-    """Run the calls of one message at the same time, up to `Limits.parallel_tools`.
+    """Run the calls of one message concurrently, up to `Limits.parallel_tools`.
 
-    Of several calls with one id the first is run; the others are refused, which its result says. Calls that discover
-    tools run before those of the tools that they discover.
+    Of several calls with the same id only the first is run; a note in its result reports the others. Calls that
+    discover tools run before all other calls.
 
     Args:
         run: The run.
-        catalog: What the names stand for.
+        catalog: Catalogue in which tool names are resolved.
         requests: The calls.
-        approvals: What people decided, by ids of calls, in a run that resumes another.
+        approvals: Settled approvals, by ids of calls, in a resumed run.
 
     Returns:
         Results and calls that wait for a person, each in call order.
@@ -71,7 +71,7 @@ async def dispatch(
     first: dict[str, ToolCall] = {}
     repeated: list[tuple[str, ToolCall]] = []
     for request in requests:
-        assert request.id is not None  # inference gave it one
+        assert request.id is not None  # inference assigns one
         if first.setdefault(request.id, request) is not request:
             repeated.append((request.id, request))
     outcomes: dict[str, _Outcome] = {}
@@ -92,21 +92,21 @@ async def dispatch(
 
 
 def _groups(catalog: Catalog, requests: Mapping[str, ToolCall]) -> list[list[str]]:
-    """Return the ids of calls that discover tools, one by one, then all others: what is discovered can be called.
+    """Return the ids of calls that discover tools, one a group, then all others, which may call the discovered tools.
 
-    One by one, because the order of activation is the order of the offer, which must not depend on chance.
+    The order of activation is the order of the offer, so discovering calls run one by one.
     """
     discovering = [[call_id] for call_id, request in requests.items() if request.name in catalog.discovering]
     others = [call_id for call_id, request in requests.items() if request.name not in catalog.discovering]
     return [*discovering, others] if others else discovering
 
 
-def _gathered(order: Iterable[str], outcomes: Mapping[str, _Outcome]) -> Paused:
+def _gathered(call_ids: Iterable[str], outcomes: Mapping[str, _Outcome]) -> Paused:
     results: list[ToolResult] = []
     waiting: list[Waiting] = []
     nested: dict[str, JSONObject] = {}
     notes: dict[str, str] = {}
-    for call_id in order:
+    for call_id in call_ids:
         outcome = outcomes[call_id]
         if isinstance(outcome, ToolResult):
             results.append(outcome)
@@ -116,7 +116,7 @@ def _gathered(order: Iterable[str], outcomes: Mapping[str, _Outcome]) -> Paused:
         if isinstance(outcome, Waiting):
             waiting.append(outcome)
         else:
-            waiting += [Waiting(request, is_told=True) for request in outcome.approvals]
+            waiting += [Waiting(request, is_reported=True) for request in outcome.approvals]
             nested[call_id] = outcome.checkpoint
     return Paused(results, waiting, nested, notes)
 
@@ -129,19 +129,19 @@ async def _in_turn(
     approvals: Mapping[str, Settled] | None,
     slot: AbstractAsyncContextManager[object],
 ) -> _Outcome:
-    """Run one call once it has a slot. A call of a serial tool waits for its turn before that, and before its span."""
+    """Run one call once it has a slot. A call of a serial tool first waits for its turn, before its span starts."""
     binding = catalog.find(request.name)
     if binding is None or not binding.tool.serial:
         async with slot:
             return await _execute(run, bind(run, catalog, call_id, request, approvals))
-    arrived = run.scope.now()
+    queued_at = run.scope.now()
     async with run.serial, slot:
-        queued = (run.scope.now() - arrived) / 1e6
+        queued = (run.scope.now() - queued_at) / 1e6
         return await _execute(run, bind(run, catalog, call_id, request, approvals, queued))
 
 
 async def _execute(run: Run, call: Call) -> _Outcome:
-    """Run one call within its boundary, unless it has to wait for a person first."""
+    """Run one call within its boundary, unless it must wait for a person first."""
     if needs_decision(run, call):
         decided = await _decided(run, call)
         if isinstance(decided, Waiting):
@@ -152,7 +152,7 @@ async def _execute(run: Run, call: Call) -> _Outcome:
         b.input(call.request.arguments)
         try:
             if call.approval is not None:
-                take(run, b, call.approval)
+                apply_decision(run, b, call.approval)
             binding = resolve(run, b, call)
             if run.setup.reliability is None:
                 value = await _perform(run, b, binding, call)
@@ -163,7 +163,7 @@ async def _execute(run: Run, call: Call) -> _Outcome:
             response = await respond(value, run.limits.max_result_bytes)
         except ReliabilityFailFast:
             raise
-        except Exception as error:  # noqa: BLE001  (whatever a tool raises is a result for the model)
+        except Exception as error:  # noqa: BLE001  (any exception of a tool is a result for the model)
             b.fail(error)
             text = to_response(_explain(error), run.limits.max_result_bytes)
             result = ToolResult(call.id, text, is_error=True, name=call.request.name)
@@ -177,7 +177,7 @@ async def _execute(run: Run, call: Call) -> _Outcome:
 
 
 async def _decided(run: Run, call: Call) -> Call | Waiting:
-    """Ask about a call. It has a span when it is made, or if the run ends meanwhile."""
+    """Decide about a call. If the run ends meanwhile, the call gets its span here."""
     try:
         decided = await decide(run, call)
     except BaseException:
@@ -191,7 +191,7 @@ async def _decided(run: Run, call: Call) -> Call | Waiting:
 
 
 def _suspended(b: Boundary, value: Suspended) -> Suspended:
-    """Note in its boundary that an agent that is a tool waits."""
+    """Record in the boundary of a call that its sub-agent waits for approval."""
     b.note(approval="awaiting")
     if value.fault is not None:
         b.fail(value.fault)
@@ -200,21 +200,21 @@ def _suspended(b: Boundary, value: Suspended) -> Suspended:
 
 
 async def _guarded(run: Run, b: Boundary, reliability: Reliability, binding: Binding, call: Call) -> Any:
-    """Run the tool as often as the rules want, all within its one boundary."""
+    """Run the tool under the reliability rules, with all attempts in one boundary."""
     tool = binding.tool
 
     def bar(decision: Decision, error: BaseException | None) -> str | None:
         if run.halted is not None or isinstance(error, PermissionDenied):
-            return "denied"  # no rule makes a yes of it, and nothing stands in for it
+            return "denied"  # no rule may override or replace a denial
         if decision.then == "retry_other":
             return "no_other"
         return "not_idempotent" if decision.then == "retry" and not tool.idempotent else None
 
     subject = Subject(operation="tool", tool_name=tool.name, apart=tool.source)
-    gate = Gate(reliability, run.scope, subject, usage=lambda: run.spent, over=run.over, bar=bar)
+    gate = Gate(reliability, run.scope, subject, usage=lambda: run.spent, over=run.stop_cause, bar=bar)
 
     async def attempt() -> Any:
-        # What the policy said before is for the first attempt.
+        # The ruling of the policy holds for the first attempt only.
         attempted = call if gate.attempt == 1 else replace(call, ruling=None)
         return await gate.judged(b.span, lambda: _perform(run, b, binding, attempted), unjudged=Suspended)
 
@@ -225,17 +225,17 @@ def _observed(run: Run, call: Call) -> Boundary:
     binding, request = call.binding, call.request
     tool = binding.tool if binding is not None else None
     run.tally.own_tool_calls += 1
-    # A name that the model made up is content of its own.
-    name = request.name if tool is not None else run.scope.label(request.name[:_LONGEST_NAME]) or semconv.OTHER
+    # A name that the model invented is content.
+    name = request.name if tool is not None else run.scope.label(request.name[:_MAX_NAME]) or semconv.OTHER
     b = boundary(
         run.scope,
         DISPATCH,
         name,
-        began=call.began,
+        began=call.started,
         agent=run.scope.agent,
         tool_name=name,
         tool_type="function",
-        tool_call_id=call.id[:_LONGEST_ID],
+        tool_call_id=call.id[:_MAX_ID],
         provider_id=binding.provider_id if binding is not None else None,
         source=binding.source.kind if binding is not None else None,
         source_place=binding.source.place if binding is not None else None,
@@ -252,7 +252,7 @@ def _observed(run: Run, call: Call) -> Boundary:
 
 
 async def _perform(run: Run, b: Boundary, binding: Binding, call: Call) -> Any:
-    """Check the arguments and the permission, and run the tool within its timeout."""
+    """Check arguments and permission, and run the tool within its timeout."""
     tool, arguments = binding.tool, call.arguments
     if isinstance(arguments, ToolError):
         raise arguments
@@ -265,7 +265,7 @@ async def _perform(run: Run, b: Boundary, binding: Binding, call: Call) -> Any:
         check_running(run)
         return await _call(tool, arguments, ctx, timeout)
     except PolicyHalt as halt:
-        if isinstance(tool, MetaTool):  # the policy was asked about what it activates
+        if isinstance(tool, MetaTool):  # the policy halted an activation
             b.note(permission="halt")
             run.halted = run.halted or halt
         raise
@@ -274,20 +274,20 @@ async def _perform(run: Run, b: Boundary, binding: Binding, call: Call) -> Any:
             f"Tool {tool.name!r} did not finish within {timeout:g} s and was stopped.", error_type="timeout"
         ) from None
     finally:
-        if run.nesting.inner:  # what did not let itself be stopped is left behind, and must not outlive the call
+        if run.nesting.inner:  # abandoned nested runs must not outlive the call
             run.nesting.release_all(call.id)
 
 
 async def _call(tool: Tool, arguments: JSONObject, ctx: ToolContext, within: float | None) -> Any:
-    """Run the tool in a task or thread of its own, so that one that cannot be stopped is left behind."""
+    """Run the tool in a task or thread of its own, so that one that ignores cancellation can be abandoned."""
     if tool.mode != "thread":
         return await race(tool.run, arguments, ctx, within=within)
     return await race(_call_in_thread, tool, arguments, ctx, within=within)
 
 
 async def _call_in_thread(tool: Tool, arguments: JSONObject, ctx: ToolContext) -> Any:
-    # A limiter of its own: a thread that was left behind must not keep later calls waiting. How many run at a time is
-    # bounded by `dispatch`. The list is there because trio refuses functions that return an awaitable.
+    # A limiter of its own: an abandoned thread must not block later calls. `dispatch` bounds the number of concurrent
+    # calls. The result is boxed because trio rejects functions that return an awaitable.
     limiter = anyio.CapacityLimiter(1)
     call = partial(_boxed, tool, arguments, ctx)
     [value] = await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=limiter)
@@ -323,10 +323,10 @@ def _explain(error: Exception) -> str:
 
 
 def _refuse_repeated(run: Run, call: Call, outcome: _Outcome) -> _Outcome:
-    """Record a call whose id was taken, and say so in the one result of that id."""
+    """Record a call that repeats an id, and add a note to the result of that id."""
     text = (
         f"Note: you used the call id {call.id!r} for several calls of one message. Only the first was run; "
-        f"call {call.request.name!r} again with an id of its own."
+        f"call {call.request.name!r} again with a new id."
     )
     with _observed(run, call) as b:
         b.input(call.request.arguments)

@@ -28,13 +28,13 @@ from pellucid.tools.catalog import Catalog
 
 
 async def infer(run: Run, request: ModelRequest, catalog: Catalog) -> ModelResponse:
-    """Return the model's answer, every tool call in it with an id of its own.
+    """Return the model's response, in which every tool call has an id.
 
-    A `FallbackModel` is a list of models that are asked in turn; each attempt is a `chat` span of its own.
+    The models of a `FallbackModel` are called in turn; each attempt has a `chat` span.
 
     Raises:
-        ModelError: the model failed; its own exception is the cause. Of several models, the last one's error has
-            notes that tell of the others.
+        ModelError: the model failed; its own exception is the cause. With several models, the error of the last one
+            has notes about the others.
     """
     models = candidates(run.setup.model)
     if run.setup.reliability is not None:
@@ -46,8 +46,8 @@ async def infer(run: Run, request: ModelRequest, catalog: Catalog) -> ModelRespo
             return await _attempt(run, model, request, catalog, attempt, partial)
         except ModelError as error:
             failures.append(error)
-            # Whoever reads the stream has had the beginning of an answer; another one cannot follow it.
-            if partial or run.over() or not falls_back(run.setup.model, error):
+            # The reader of the stream has received part of an answer; another answer cannot follow it.
+            if partial or run.stop_cause() or not falls_back(run.setup.model, error):
                 break
     raise told(failures)
 
@@ -55,48 +55,48 @@ async def infer(run: Run, request: ModelRequest, catalog: Catalog) -> ModelRespo
 async def _guarded(
     run: Run, reliability: Reliability, models: Sequence[Model], request: ModelRequest, catalog: Catalog
 ) -> ModelResponse:
-    """Ask models as often as the rules want; where they say nothing, a `FallbackModel` does as it does without them."""
-    left = list(models)
+    """Call models under the reliability rules; where no rule matches, a `FallbackModel` falls back as without rules."""
+    remaining = list(models)
     failures: list[ModelError] = []
     partial: list[ModelDelta] = []
 
     def bar(decision: Decision, error: BaseException | None) -> str | None:
-        # Whoever reads the stream has had the beginning of an answer; another one cannot follow it.
+        # The reader of the stream has received part of an answer; another answer cannot follow it.
         if partial:
             return "mid_stream"
-        return "no_other" if decision.then == "retry_other" and len(left) == 1 else None
+        return "no_other" if decision.then == "retry_other" and len(remaining) == 1 else None
 
-    gate = Gate(reliability, run.scope, _subject(left[0]), usage=lambda: run.spent, over=run.over, bar=bar)
+    gate = Gate(reliability, run.scope, _subject(remaining[0]), usage=lambda: run.spent, over=run.stop_cause, bar=bar)
 
     async def attempt() -> ModelResponse:
         partial.clear()
         try:
-            return await _attempt(run, left[0], request, catalog, gate.attempt, partial, gate)
+            return await _attempt(run, remaining[0], request, catalog, gate.attempt, partial, gate)
         except ModelError as error:
             failures.append(error)
             told(failures)
             raise
 
     def other() -> bool:
-        if len(left) == 1:
+        if len(remaining) == 1:
             return False
-        left.pop(0)
-        gate.subject = _subject(left[0])
+        remaining.pop(0)
+        gate.subject = _subject(remaining[0])
         return True
 
     def otherwise(error: Exception) -> bool:
-        if not isinstance(error, ModelError) or partial or run.over():
+        if not isinstance(error, ModelError) or partial or run.stop_cause():
             return False
         return falls_back(run.setup.model, error) and other()
 
     async def instead(decision: Decision, situation: Situation) -> ModelResponse:
-        return _checked(run, left[0], _as_response(await decision.result(situation)))
+        return _checked(run, remaining[0], _as_response(await decision.result(situation)))
 
     return await gate.run(attempt, instead=instead, other=other, otherwise=otherwise)
 
 
 def _as_response(value: Any) -> Any:
-    """Return what a fallback gives as a response, if it is a text or a message."""
+    """Return the value of a fallback as a response, if it is a text or a message; otherwise unchanged."""
     if isinstance(value, str):
         value = Message("assistant", value)
     if isinstance(value, Message):
@@ -134,14 +134,14 @@ async def _attempt(
         **request.settings,
     ) as b:
         run.tally.model_calls += 1
-        b.note(finish_reasons=("error",))  # until there is a better one, whatever ends this
+        b.note(finish_reasons=("error",))  # replaced by the response's
         forget = run.scope.recorder.mark()
         _record_request(run, b, request, catalog)
         try:
             with gate.admitted() if gate is not None else nullcontext():
                 response = await _answer(run, b, model, request, partial)
         except BaseException as error:
-            forget()  # the next attempt has its own input
+            forget()  # so that the next attempt records its whole input
             if isinstance(error, Exception):
                 count_failed(run.scope, b, _labels(model), error_type_of(error))
             if partial:
@@ -166,7 +166,7 @@ async def _answer(
         if run.reader is not None:
             return await _streamed(run, b, model, request, partial)
         return _checked(run, model, await race(model.generate, request, within=timeout))
-    except (ModelError, ConfigError):  # a mistake of whoever wrote this, which no other attempt mends
+    except (ModelError, ConfigError):  # a configuration error fails every attempt
         raise
     except OutOfTime:
         raise ModelTimeout(
@@ -180,18 +180,18 @@ async def _streamed(
     run: Run, b: Boundary, model: Model, request: ModelRequest, partial: list[ModelDelta]
 ) -> ModelResponse:
     chunks = Chunks(run, b)
-    answered: str | None = None
+    response_model: str | None = None
     try:
-        last = await race(read_stream, run, b, model, request, partial, chunks, within=run.limits.model_timeout)
-        response = _checked(run, model, last)
-        answered = response.model
+        item = await race(read_stream, run, b, model, request, partial, chunks, within=run.limits.model_timeout)
+        response = _checked(run, model, item)
+        response_model = response.model
         return response
     finally:
-        chunks.count(_labels(model, answered))
+        chunks.count(_labels(model, response_model))
 
 
 def _priced(run: Run, model: Model, response: ModelResponse) -> ModelResponse:
-    """Say what the answer cost, unless the vendor did or nobody knows."""
+    """Return the response with its cost, unless the vendor gave one or the price is unknown."""
     usage = response.usage
     if usage.cost is not None:
         return response
@@ -204,20 +204,20 @@ def _priced(run: Run, model: Model, response: ModelResponse) -> ModelResponse:
 
 
 def _dollars(cost: object) -> float | None:
-    """Return a cost as a number of dollars.
+    """Return a cost as a number of US dollars.
 
     Raises:
-        ValueError: it is none; to add it up would make the sum one that is not.
+        ValueError: it is not a finite, non-negative number, and would spoil the sum.
     """
     if cost is None:
         return None
     if isinstance(cost, bool) or not isinstance(cost, int | float | Decimal) or not 0 <= cost < math.inf:
-        raise ValueError(f"prices returned {cost!r}, which is no number of US dollars")
+        raise ValueError(f"prices returned {cost!r}, which is not a dollar amount")
     return float(cost)
 
 
 def _checked(run: Run, model: Model, response: object) -> ModelResponse:
-    """Refuse what is not a response, and give an id to every tool call that has none."""
+    """Check that a model returned a response, and assign an id to every tool call without one."""
     if not isinstance(response, ModelResponse):
         raise ModelError(
             model.name,
@@ -239,7 +239,7 @@ def _checked(run: Run, model: Model, response: object) -> ModelResponse:
 
 
 def _record_request(run: Run, b: Boundary, request: ModelRequest, catalog: Catalog) -> None:
-    """Record what of the request is new in this run; digests say what the rest is."""
+    """Record the new parts of the request in full, and the rest as digests."""
     span_id = format_span_id(b.span.get_span_context().span_id)
     b.record_input(lambda recorder: recorder.new_messages(request.messages, span_id))
     if request.instructions:
@@ -287,19 +287,19 @@ def _count(run: Run, b: Boundary, model: Model, response: ModelResponse, share: 
 
 
 def _cached_share(usage: Usage) -> float | None:
-    """Return which share of the input came from the vendor's prompt cache, if both are known and can be."""
+    """Return the share of the input from the vendor's prompt cache; None if the counts are unknown or implausible."""
     read = usage.cache_read_input_tokens
     if not usage.input_tokens or read is None or not 0 <= read <= usage.input_tokens:
         return None
     return read / usage.input_tokens
 
 
-def _labels(model: Model, answered: str | None = None) -> dict[str, Any]:
+def _labels(model: Model, response_model: str | None = None) -> dict[str, Any]:
     labels = {
         semconv.OPERATION_NAME: semconv.CHAT,
         semconv.PROVIDER_NAME: model.provider_name,
         semconv.REQUEST_MODEL: model.name,
-        semconv.RESPONSE_MODEL: answered,
+        semconv.RESPONSE_MODEL: response_model,
         semconv.SERVER_ADDRESS: getattr(model, "server_address", None),
         semconv.SERVER_PORT: getattr(model, "server_port", None),
     }
@@ -307,7 +307,7 @@ def _labels(model: Model, answered: str | None = None) -> dict[str, Any]:
 
 
 def _unfinished(partial: list[ModelDelta]) -> Message:
-    """Return what had arrived of an answer that did not come to its end."""
+    """Return the received part of an answer that was interrupted."""
     text = "".join(delta.content for delta in partial if delta.type == "text")
     reasoning = "".join(delta.content for delta in partial if delta.type == "reasoning")
     parts: list[Part] = [ReasoningPart(reasoning)] if reasoning else []

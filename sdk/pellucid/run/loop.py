@@ -26,18 +26,22 @@ from pellucid.run.discovery import discover
 from pellucid.run.dispatch import dispatch
 from pellucid.run.inference import infer
 from pellucid.run.outcomes import Paused, RunResult, Status, Waiting
-from pellucid.run.pause import AWAITING_APPROVAL, in_order, pause, take_up, withdraw
+from pellucid.run.pause import AWAITING_APPROVAL, claim_calls, in_order, pause, withdraw
 from pellucid.run.state import Run, enter_run, leave_run
 from pellucid.run.tool_results import with_note
 from pellucid.telemetry import RUN, Boundary, boundary, enter_scope, leave_scope
 from pellucid.tools.catalog import Catalog
 
-PATIENCE = 0.25
-"""Seconds that a finished run waits for async listeners to receive its events."""
+DRAIN_TIMEOUT = 0.25
+"""Seconds that a finished run waits for its async listeners to receive the remaining events."""
 
 
 class _Ending(NamedTuple):
-    """How the loop ended. Attributes: output: the text of the last answer, or the value that it stands for."""
+    """Outcome of the loop.
+
+    Attributes:
+        output: Text of the last answer, or its value if the agent has an output type.
+    """
 
     status: Status
     stop_reason: str
@@ -46,10 +50,10 @@ class _Ending(NamedTuple):
 
 
 async def execute(run: Run) -> RunResult[Any]:
-    """Run the loop until it ends, is cancelled, or its deadline has passed.
+    """Run the loop until it ends, is cancelled, or passes its deadline.
 
-    It runs in a task of its own. A tool, provider or model that does not let itself be cancelled is abandoned, with its
-    spans ended: it cannot hold the caller.
+    The loop runs in a task of its own. A tool, provider or model that ignores cancellation is abandoned and its spans
+    are ended, so that it cannot block the caller.
 
     Raises:
         RunCancelled: the run's cancel token was cancelled.
@@ -77,12 +81,12 @@ async def execute(run: Run) -> RunResult[Any]:
                 await race(work)
     finally:
         run.close()
-        outcome = outcomes[0] if outcomes else None  # an abandoned run may end later, which no longer counts
+        outcome = outcomes[0] if outcomes else None  # taken now: an abandoned run may still end later
         for listeners in run.scope.listeners:
             if listeners.busy:
                 with anyio.CancelScope(shield=True):
-                    await listeners.drain(PATIENCE)
-    # A run that ended while it was being stopped has the outcome that its span says.
+                    await listeners.drain(DRAIN_TIMEOUT)
+    # A run that ended while it was being stopped keeps the outcome recorded on its span.
     if isinstance(outcome, RunResult):
         return outcome
     if outcome is not None:
@@ -94,17 +98,17 @@ def _stopped(run: Run) -> RunCancelled | RunTimeout:
     if run.scope.cancelled:
         return RunCancelled(run.scope.agent, run.signal.reason if run.signal is not None else None)
     deadline = run.limits.deadline
-    which = f"its deadline of {deadline:g} s" if deadline is not None else "the deadline of the run that called it"
-    return RunTimeout(f"run of agent {run.scope.agent!r} did not finish within {which}")
+    bound = f"its deadline of {deadline:g} s" if deadline is not None else "the deadline of the run that called it"
+    return RunTimeout(f"run of agent {run.scope.agent!r} did not finish within {bound}")
 
 
 def _check(run: Run) -> None:
-    """Start no other phase in a run that was stopped, also if the event loop could not cancel it yet.
+    """Check that the run may start another phase, even if the event loop has not yet delivered a cancellation.
 
     Raises:
         RunCancelled, RunTimeout: the run was stopped.
     """
-    if (reason := run.over()) is not None:
+    if (reason := run.stop_cause()) is not None:
         run.scope.cancelled = run.scope.cancelled or reason == "cancelled"
         raise _stopped(run)
 
@@ -128,7 +132,7 @@ async def _observed(run: Run) -> RunResult[Any]:
             **setup.settings,
         ) as b,
     ):
-        b.note(finish_reasons=("error",))  # until there is a better one, whatever ends this
+        b.note(finish_reasons=("error",))  # replaced when the run ends normally
         for link in links or ():
             b.link(link)
         if setup.description and b.records:
@@ -153,7 +157,7 @@ async def _observed(run: Run) -> RunResult[Any]:
 
 
 def _conclude(run: Run, b: Boundary) -> None:
-    """Count the calls of a run that ends, once, and withdraw the approvals that nobody can apply any more."""
+    """Count the calls of a run that ends, once, and withdraw its pending approvals."""
     if run.scope.open.pop(run, None) is None:
         return
     labels = {semconv.AGENT_NAME: run.scope.agent}
@@ -168,7 +172,7 @@ async def _loop(run: Run, b: Boundary) -> _Ending:
     stop: str | None = None
     can_repair = True
     activation = run.offering.lazy.activation
-    # A cancellation that came first arrives here, before the first phase; later ones do where a model is waited for.
+    # Deliver a cancellation that is already pending before the first phase starts.
     await checkpoint()
     if run.resumption is not None:
         catalog, stop = await _resume(run, b, run.resumption)
@@ -201,20 +205,20 @@ async def _loop(run: Run, b: Boundary) -> _Ending:
 
 
 async def _resume(run: Run, b: Boundary, resumption: Resumption) -> tuple[Catalog, str | None]:
-    """Run the calls that were decided, in the iteration that requested them."""
+    """Run the calls that were decided about, in the iteration that requested them."""
     calls, messages = run.conversation.calls, run.conversation.messages
     run.scope.iteration = resumption.checkpoint.iteration
     b.note(iterations=run.scope.iteration)
-    waiting = [Waiting(request, is_told=True) for request in resumption.waiting]
+    waiting = [Waiting(request, is_reported=True) for request in resumption.waiting]
     try:
         catalog = await run.offering.narrow(run.scope, b, await discover(run), messages)
     except PolicyHalt as halt:
         messages.append(Message("tool", in_order(calls, _not_run(halt, calls), resumption.results)))
         raise
     _check(run)
-    decided = await take_up(run, resumption, catalog, calls)
+    decided = await claim_calls(run, resumption, catalog, calls)
     done = await dispatch(run, catalog, decided, resumption.settled)
-    resumption.nested.clear()  # a nested run that did not start now never will: a later call may have the same id
+    resumption.nested.clear()  # later calls may reuse the ids of calls whose nested runs were not resumed now
     notes = {**resumption.checkpoint.notes, **done.notes}
     results = {
         result.id: with_note(result, notes.pop(result.id)) if result.id in notes else result for result in done.results
@@ -222,7 +226,7 @@ async def _resume(run: Run, b: Boundary, resumption: Resumption) -> tuple[Catalo
     paused = Paused(
         in_order(calls, resumption.results, results),
         [*done.waiting, *waiting],
-        {**done.nested, **resumption.left},
+        {**done.nested, **resumption.still_paused},
         notes,
     )
     return catalog, _conclude_calls(run, catalog, calls, paused)
@@ -233,13 +237,13 @@ def _conclude_calls(run: Run, catalog: Catalog, calls: Sequence[ToolCall], done:
     run.check_open()
     messages = run.conversation.messages
     if run.halted is not None:
-        calls = run.conversation.calls  # those of distinct ids
+        calls = run.conversation.calls  # without repeated ids
         messages.append(Message("tool", in_order(calls, _not_run(run.halted, calls), _by_id(done.results))))
         raise run.halted
     if done.waiting:
         if not run.nesting.may_wait:
             raise ToolError(
-                f"Agent {run.scope.agent!r} waits for approval, which cannot be asked for here.", error_type="approval"
+                f"Agent {run.scope.agent!r} needs an approval, which cannot be requested here.", error_type="approval"
             )
         run.approvals.paused = done
         return AWAITING_APPROVAL
@@ -255,19 +259,19 @@ def _by_id(results: Sequence[ToolResult]) -> dict[str, ToolResult]:
 
 
 def _not_run(halt: PolicyHalt, calls: Sequence[ToolCall]) -> dict[str, ToolResult]:
-    """Return results of calls that are not run, because the policy has ended the run."""
+    """Return the results of calls that are not run because the policy ended the run."""
     text = halted(halt)
     return {call.id: ToolResult(call.id, text, is_error=True, name=call.name) for call in calls if call.id is not None}
 
 
 def _note_usage(run: Run, b: Boundary) -> None:
-    """Note what the run has used so far: one that fails later has cost that too."""
+    """Note the usage so far, so that a run that fails later has it too."""
     usage = run.tally.usage
     b.note(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, cost=usage.cost)
 
 
 async def _closing_answer(run: Run, catalog: Catalog) -> ModelResponse:
-    """Ask once more, without tools; it belongs to the last iteration, so that the limit is never exceeded."""
+    """Call the model once more, without tools, within the last iteration, so that the limit is never exceeded."""
     _check(run)
     request, catalog = await compose(run, catalog, closing=True)
     _check(run)
@@ -278,7 +282,7 @@ async def _closing_answer(run: Run, catalog: Catalog) -> ModelResponse:
 
 
 def _without_repeated_ids(message: Message) -> Message:
-    """Keep the first call of each id: a history with two calls and one result of an id is refused by vendors."""
+    """Return the message with only the first call of each id: vendors reject two calls with one result."""
     seen: set[str | None] = set()
     parts = []
     for part in message.parts:

@@ -1,4 +1,4 @@
-"""Read a streamed answer: pass its pieces on, and measure when its chunks arrive."""
+"""Streamed answers: emit their pieces, and measure the arrival of their chunks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pellucid.telemetry import Boundary
 
 
 class Chunks:
-    """Arrival times of the chunks of one answer. A chunk may have no content, as the first one of most vendors."""
+    """Arrival times of the chunks of one answer. A chunk may have no content, such as the first one of most vendors."""
 
     __slots__ = ("_boundary", "_durations", "_previous", "_reported", "_run")
 
@@ -28,12 +28,12 @@ class Chunks:
         self._reported = False
 
     def report(self) -> None:
-        """Note a chunk that the model reports; from now on pieces are not taken for chunks."""
+        """Record a chunk that the model reports; from then on pieces do not count as chunks."""
         self._reported = True
         self._arrived()
 
     def piece(self) -> None:
-        """Note a piece of the answer, which is a chunk if the model reports none."""
+        """Record a piece of the answer, which counts as a chunk unless the model reports chunks."""
         if not self._reported:
             self._arrived()
 
@@ -45,7 +45,7 @@ class Chunks:
             self._boundary.note(time_to_first_chunk=self._durations[0])
 
     def count(self, labels: Mapping[str, Any]) -> None:
-        """Record the times. That is done once the model which answers is known: it is one of the labels."""
+        """Record the metrics, once the responding model is known, which is one of the labels."""
         metric = semconv.TIME_TO_FIRST_CHUNK
         for duration in self._durations:
             self._run.scope.count(metric, duration, labels, self._boundary.context)
@@ -55,13 +55,13 @@ class Chunks:
 async def read_stream(
     run: Run, b: Boundary, model: Model, request: ModelRequest, partial: list[ModelDelta], chunks: Chunks
 ) -> StreamItem | None:
-    """Read a stream to its end and pass on each piece as it arrives; return the last item."""
+    """Read a stream to its end, emit each piece as it arrives, and return the last item."""
     last: StreamItem | None = None
     request = replace(request, on_chunk=chunks.report)
     async with aclosing(closable(model.stream(request))) as items:
         async for item in items:
             if b not in run.scope.open:
-                break  # the run was abandoned, because this stream did not let itself be cancelled
+                break  # the run was abandoned because this stream ignored a cancellation
             if isinstance(item, ModelDelta):
                 chunks.piece()
                 partial.append(item)
@@ -71,7 +71,7 @@ async def read_stream(
 
 
 def _emit(run: Run, b: Boundary, delta: ModelDelta) -> None:
-    """Emit a piece to the reader of the stream as it is, and to listeners as the capture policy lets them see it."""
+    """Emit a piece to the reader of the stream as it is, and to other listeners as the capture policy allows."""
     span = b.span.get_span_context()
     if run.reader is not None:
         run.scope.emit(InferenceDelta, span, {"type": delta.type, "content": delta.content}, to=[run.reader])

@@ -1,4 +1,4 @@
-"""What runs, messages and tool calls result in."""
+"""Outcomes of runs, of messages with tool calls, and of tool calls."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ Status: TypeAlias = Literal["completed", "limit_reached", "awaiting_approval"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult(Generic[OutputT]):
-    """What a run came to.
+    """Result of a run.
 
     Attributes:
-        status: `completed`; `limit_reached` if a limit made the model answer before it was done; `awaiting_approval` if
-            tool calls wait for a person, then go on with `agent.resume(checkpoint, decisions=...)`.
-        output: Text of the last answer, or the value it says if the agent has a type for its answers; None while it
-            waits.
-        messages: The whole conversation, ready to be the `history` of the next run, unless it waits.
-        usage: Sum over all model calls, also those of agents that were its tools, and those before it was resumed;
-            `None` where no call said anything.
+        status: `completed`; `limit_reached` if a limit made the model answer early; `awaiting_approval` if tool calls
+            wait for a person, in which case resume with `agent.resume(checkpoint, decisions=...)`.
+        output: Text of the last answer, or its value if the agent has an output type; None while the run is paused.
+        messages: The whole conversation, ready to be the `history` of the next run, unless the run is paused.
+        usage: Sum over all model calls, including those of sub-agents and those before the run was resumed; `None`
+            where no call reported a value.
         iterations: Passes of the loop.
         stop_reason: The model's finish reason, or the name of the limit.
         trace_id: 32 hexadecimal digits; all zero if nothing was traced.
         degraded: Ids of providers that failed and were skipped.
-        approvals: What it waits for.
-        checkpoint: Plain JSON to go on from, if it waits. It holds the whole conversation and is not redacted.
+        approvals: Pending approvals.
+        checkpoint: Plain JSON to resume from, if the run is paused. It holds the whole conversation and is not
+            redacted.
     """
 
     status: Status
@@ -52,26 +52,26 @@ class Waiting:
     """A call that waits for a person.
 
     Attributes:
-        provider_id: Who lists the tool.
-        fault: What the tool's `needs_approval` raised, if it failed.
-        is_told: Whether an earlier run has told of it.
-        note: What its result is to say besides.
+        provider_id: Id of the provider that lists the tool.
+        fault: Exception of the tool's `needs_approval`, if it failed.
+        is_reported: Whether an earlier run emitted `approval.requested`.
+        note: Text to add to the result.
     """
 
     request: ApprovalRequest
     provider_id: str = ""
     fault: Exception | None = None
-    is_told: bool = False
+    is_reported: bool = False
     note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Suspended:
-    """What an agent that is a tool returns when its run waits.
+    """Value that a sub-agent returns when its run has paused.
 
     Attributes:
-        fault: Why it goes on waiting, if it was to go on and failed before it did anything.
-        note: What its result is to say besides.
+        fault: Exception that kept it from resuming, if it failed before anything was run.
+        note: Text to add to the result.
     """
 
     checkpoint: JSONObject
@@ -82,7 +82,14 @@ class Suspended:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """What there is of the calls of a message when a run comes to wait. Attributes: nested, notes: see `Checkpoint`."""
+    """Partial results of a message whose calls are still waiting.
+
+    Attributes:
+        results: Results so far.
+        waiting: Calls that wait for a person.
+        nested: See `Checkpoint`.
+        notes: See `Checkpoint`.
+    """
 
     results: Sequence[ToolResult]
     waiting: Sequence[Waiting]

@@ -1,4 +1,4 @@
-"""How a run comes to wait for a person, and how another one goes on from there."""
+"""Pause a run that waits for approvals, and resume it from its checkpoint."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ AWAITING_APPROVAL = "awaiting_approval"
 
 
 def pause(run: Run, b: Boundary, paused: Paused) -> JSONObject:
-    """Return the checkpoint of a run that waits, and tell of what it waits for.
+    """Return the checkpoint of a paused run, and emit its approval requests.
 
     Raises:
         CheckpointError: something in the conversation cannot be turned into JSON.
     """
     span = b.span.get_span_context()
-    kept = Checkpoint(
+    checkpoint = Checkpoint(
         id=uuid.uuid4().hex,
         agent=run.scope.agent,
         run_id=run.scope.run_id,
@@ -48,35 +48,35 @@ def pause(run: Run, b: Boundary, paused: Paused) -> JSONObject:
         pins=run.offering.pins.to_dict(),
         messages=dump_messages(run.conversation.messages),
         results=[dump_part(result) for result in paused.results],
-        approvals=[each.request for each in paused.waiting],
+        approvals=[waiting.request for waiting in paused.waiting],
         nested=dict(paused.nested),
         notes=dict(paused.notes),
     ).to_dict()
-    for each in paused.waiting:
-        if not each.is_told:
-            _tell_requested(run, b, each)
-    run.approvals.requested = tuple(each.request for each in paused.waiting)
+    for waiting in paused.waiting:
+        if not waiting.is_reported:
+            _emit_requested(run, b, waiting)
+    run.approvals.requested = tuple(waiting.request for waiting in paused.waiting)
     run.approvals.release(run.approvals.requested)
-    return kept
+    return checkpoint
 
 
 def withdraw(run: Run, b: Boundary) -> None:
-    """Tell of what people were asked and can no longer decide, because the run that had to heed it has ended."""
+    """Withdraw the pending approvals of a run that has ended."""
     for request in run.approvals.expected.values():
         waited = max(0.0, run.scope.now() / 1e9 - request.requested_at)
-        b.event(ApprovalDecided.name, {**_facts(request), semconv.APPROVAL_OUTCOME: "withdrawn"})
+        b.event(ApprovalDecided.name, {**_attributes(request), semconv.APPROVAL_OUTCOME: "withdrawn"})
         run.scope.count(semconv.APPROVAL_PENDING, -1, {semconv.TOOL_NAME: request.tool_name}, b.context)
-        _tell_decided(run, b, request, outcome="withdrawn", waited_ms=waited * 1e3)
+        _emit_decided(run, b, request, outcome="withdrawn", waited_ms=waited * 1e3)
     run.approvals.expected.clear()
 
 
-def _tell_requested(run: Run, b: Boundary, waiting: Waiting) -> None:
+def _emit_requested(run: Run, b: Boundary, waiting: Waiting) -> None:
     request = waiting.request
     error_type = error_type_of(waiting.fault) if waiting.fault is not None else None
-    b.event(ApprovalRequested.name, _facts(request))
+    b.event(ApprovalRequested.name, _attributes(request))
     run.scope.count(semconv.APPROVAL_PENDING, 1, {semconv.TOOL_NAME: request.tool_name}, b.context)
     if run.scope.heard(ApprovalRequested.name):
-        told = {
+        payload = {
             "approval_id": request.approval_id,
             "tool_name": request.tool_name,
             "tool_call_id": request.tool_call_id,
@@ -86,10 +86,10 @@ def _tell_requested(run: Run, b: Boundary, waiting: Waiting) -> None:
             "reason": run.scope.text(request.reason) if request.reason is not None else None,
             "error_type": error_type,
         }
-        run.scope.emit(ApprovalRequested, b.span.get_span_context(), told)
+        run.scope.emit(ApprovalRequested, b.span.get_span_context(), payload)
 
 
-def _facts(request: ApprovalRequest) -> dict[str, AttributeValue]:
+def _attributes(request: ApprovalRequest) -> dict[str, AttributeValue]:
     return {
         semconv.APPROVAL_ID: request.approval_id,
         semconv.TOOL_NAME: request.tool_name,
@@ -98,50 +98,53 @@ def _facts(request: ApprovalRequest) -> dict[str, AttributeValue]:
 
 
 def prepare(run: Run, state: Checkpoint, decisions: Sequence[Decision], claims: Claims | None) -> None:
-    """Give a run that has not begun the state of one that waits.
+    """Restore the state of a paused run in a run that has not started.
 
     Raises:
-        CheckpointError: these decisions are none for it.
+        CheckpointError: the decisions do not fit the checkpoint.
     """
     settled, waiting = settle(state.approvals, decisions, run.scope.now() / 1e9)
     nested = state.nested_checkpoints
-    inner = {each.approval_id: call_id for call_id, kept in nested.items() for each in kept.approvals}
-    going = {inner[approval_id] for approval_id in settled if approval_id in inner}
+    # Ids of the calls that run sub-agents, by the ids of the sub-agents' approvals.
+    inner = {request.approval_id: call_id for call_id, paused in nested.items() for request in paused.approvals}
+    resuming = {inner[approval_id] for approval_id in settled if approval_id in inner}
     run.resumption = Resumption(
         checkpoint=state,
         results=state.known_results,
-        settled={each.request.tool_call_id: each for key, each in settled.items() if key not in inner},
+        settled={approval.request.tool_call_id: approval for key, approval in settled.items() if key not in inner},
         nested={
-            call_id: (nested[call_id], [each for each in decisions if inner.get(each.approval_id) == call_id])
-            for call_id in going
+            call_id: (nested[call_id], [item for item in decisions if inner.get(item.approval_id) == call_id])
+            for call_id in resuming
         },
-        # What goes on waiting in an agent that goes on is asked for again by that one.
-        waiting=[each for each in waiting if inner.get(each.approval_id) not in going],
-        left={call_id: kept for call_id, kept in state.nested.items() if call_id not in going},
+        # A sub-agent that resumes requests its pending approvals again.
+        waiting=[request for request in waiting if inner.get(request.approval_id) not in resuming],
+        still_paused={call_id: paused for call_id, paused in state.nested.items() if call_id not in resuming},
         claims=claims,
     )
     run.tally.tool_calls = state.tool_calls - len(run.resumption.nested)  # these are dispatched again
     run.tally.earlier = state.usage
     run.offering.names.update(call.name for call in run.conversation.calls)
     run.offering.lazy.activation.iterations = state.discoveries
-    run.offering.lazy.activation.take_up(state.active)
+    run.offering.lazy.activation.preset(state.active)
     run.offering.pins.restore(state.pins)
 
 
-async def take_up(run: Run, resumption: Resumption, catalog: Catalog, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
-    """Return the calls that are settled, with the arguments that were decided on; nobody else makes them from now on.
+async def claim_calls(
+    run: Run, resumption: Resumption, catalog: Catalog, calls: Sequence[ToolCall]
+) -> Sequence[ToolCall]:
+    """Claim the checkpoint, and return the settled calls with the arguments that were approved.
 
     Raises:
         CheckpointError: changed arguments do not fit the tool's schema, or the checkpoint was resumed before.
     """
     settled = resumption.settled
-    going = settled.keys() | resumption.nested
-    found = [_edited(catalog, call, settled.get(call.id or "")) for call in calls if call.id in going]
+    resuming = settled.keys() | resumption.nested
+    edited = [_edited(catalog, call, settled.get(call.id or "")) for call in calls if call.id in resuming]
     await claim(resumption.claims, resumption.checkpoint.id)
-    resumption.is_taken_up = True
+    resumption.is_claimed = True
     run.check_open()
     run.approvals.expect(resumption.checkpoint.approvals)
-    return found
+    return edited
 
 
 def _edited(catalog: Catalog, call: ToolCall, settled: Settled | None) -> ToolCall:
@@ -156,40 +159,40 @@ def _edited(catalog: Catalog, call: ToolCall, settled: Settled | None) -> ToolCa
     return replace(call, arguments=settled.edited)
 
 
-def take(run: Run, b: Boundary, settled: Settled) -> None:
-    """Tell of a decision in the boundary of the call that it is about.
+def apply_decision(run: Run, b: Boundary, settled: Settled) -> None:
+    """Record a decision in the boundary of its call, and emit it.
 
     Raises:
-        ToolError: the call is not made; the text tells the model.
+        ToolError: the call must not run; the text is for the model.
     """
     request, decision = settled.request, settled.decision
     run.approvals.release([request])
-    by = run.scope.text(decision.decided_by) if decision is not None and decision.decided_by else None
+    decided_by = run.scope.text(decision.decided_by) if decision is not None and decision.decided_by else None
     b.note(
         approval_id=request.approval_id,
         approval=settled.outcome,
         approval_waited=settled.waited,
-        approval_decided_by=by,
+        approval_decided_by=decided_by,
     )
     labels = {semconv.TOOL_NAME: request.tool_name}
     run.scope.count(semconv.APPROVAL_PENDING, -1, labels, b.context)
     run.scope.count(semconv.APPROVAL_WAIT, settled.waited, labels, b.context)
-    _tell_decided(
+    _emit_decided(
         run,
         b,
         request,
         outcome=settled.outcome,
         edited=settled.edited is not None,
         reason=run.scope.text(decision.reason) if decision is not None and decision.reason else None,
-        decided_by=by,
+        decided_by=decided_by,
         waited_ms=settled.waited * 1e3,
     )
     if settled.refusal is not None:
         raise ToolError(settled.refusal, error_type=f"approval_{settled.outcome}")
 
 
-def _tell_decided(run: Run, b: Boundary, request: ApprovalRequest, **more: Any) -> None:
-    told = {
+def _emit_decided(run: Run, b: Boundary, request: ApprovalRequest, **more: Any) -> None:
+    payload = {
         "approval_id": request.approval_id,
         "tool_name": request.tool_name,
         "tool_call_id": request.tool_call_id,
@@ -198,10 +201,10 @@ def _tell_decided(run: Run, b: Boundary, request: ApprovalRequest, **more: Any) 
         "decided_by": None,
         **more,
     }
-    run.scope.emit(ApprovalDecided, b.span.get_span_context(), told)
+    run.scope.emit(ApprovalDecided, b.span.get_span_context(), payload)
 
 
 def in_order(calls: Sequence[ToolCall], *results: Mapping[str, ToolResult]) -> list[ToolResult]:
     """Return the results of calls in the order of the calls."""
-    known = {call_id: result for some in results for call_id, result in some.items()}
-    return [known[call.id] for call in calls if call.id in known]
+    by_id = {call_id: result for mapping in results for call_id, result in mapping.items()}
+    return [by_id[call.id] for call in calls if call.id in by_id]

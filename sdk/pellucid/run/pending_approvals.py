@@ -12,9 +12,9 @@ class PendingApprovals:
     """Approvals that a run is waiting for.
 
     Attributes:
-        expected: Requests that only this run can apply a decision to, by id: if it ends otherwise, they are withdrawn.
-        paused: Results and waiting calls of the message in which the run paused, if it did.
-        requested: What the run waits for, once its events have said so.
+        expected: Requests whose decisions only this run can apply, by id; withdrawn if the run ends first.
+        paused: Results and waiting calls of the message at which the run paused, if it did.
+        requested: Requests that the run is waiting for, once their events were emitted.
     """
 
     __slots__ = ("expected", "paused", "requested")
@@ -25,10 +25,10 @@ class PendingApprovals:
         self.requested: tuple[ApprovalRequest, ...] = ()
 
     def expect(self, requests: Iterable[ApprovalRequest]) -> None:
-        """Register requests that this run has to apply the decisions of."""
+        """Register requests whose decisions this run must apply."""
         self.expected.update({request.approval_id: request for request in requests})
 
     def release(self, requests: Iterable[ApprovalRequest]) -> None:
-        """Forget requests that were decided, or that another run waits for."""
+        """Remove requests that were decided, or that another run waits for."""
         for request in requests:
             self.expected.pop(request.approval_id, None)

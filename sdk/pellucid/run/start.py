@@ -1,4 +1,4 @@
-"""How a run begins: with an input, or from a checkpoint."""
+"""Start a run from an input or a checkpoint."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Input: TypeAlias = str | Message | Sequence[Message]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Around:
-    """What a caller gives a run beside its input.
+class CallerContext:
+    """Options of a run besides its input.
 
     Attributes:
-        stream: Who reads it as a stream, if anybody does.
+        stream: Listeners of the stream's reader, if the run is streamed.
     """
 
     identity: Identity | None
@@ -37,44 +37,46 @@ class Around:
 
 
 @dataclass(frozen=True, slots=True)
-class Resumed:
-    """What a run goes on from."""
+class ResumeRequest:
+    """A checkpoint to resume from, with the decisions."""
 
     checkpoint: Checkpoint
     decisions: Sequence[Decision]
     claims: Claims | None
 
 
-def resumed(checkpoint: JSONObject, decisions: Iterable[Decision], claims: Claims | None) -> Resumed:
-    """Read what a run goes on from.
+def resume_request(checkpoint: JSONObject, decisions: Iterable[Decision], claims: Claims | None) -> ResumeRequest:
+    """Read a checkpoint, and return the request to resume from it.
 
     Raises:
-        CheckpointError: the checkpoint is damaged, or none.
+        CheckpointError: it is damaged, or not a checkpoint.
     """
-    return Resumed(Checkpoint.from_dict(checkpoint), tuple(decisions), claims)
+    return ResumeRequest(Checkpoint.from_dict(checkpoint), tuple(decisions), claims)
 
 
-def begin(setup: Setup, what: Sequence[Message] | Resumed, around: Around) -> Run:
-    """Make a run of an agent; nothing has happened in it yet.
+def create_run(setup: Setup, source: Sequence[Message] | ResumeRequest, context: CallerContext) -> Run:
+    """Create a run of an agent, without starting it.
 
     Raises:
-        CheckpointError: the checkpoint is another agent's, or these decisions are none for it.
+        CheckpointError: the checkpoint is another agent's, or the decisions do not fit it.
     """
-    if not isinstance(what, Resumed):
-        return _run(setup, what, around)
-    kept = what.checkpoint
-    if kept.agent != setup.name:
-        raise CheckpointError(f"this checkpoint is for agent {kept.agent!r}; agent {setup.name!r} cannot resume it")
-    run = _run(setup, kept.conversation, replace(around, identity=around.identity or kept.identity))
-    prepare(run, kept, what.decisions, what.claims)
+    if not isinstance(source, ResumeRequest):
+        return _run(setup, source, context)
+    checkpoint = source.checkpoint
+    if checkpoint.agent != setup.name:
+        raise CheckpointError(
+            f"this checkpoint is for agent {checkpoint.agent!r}; agent {setup.name!r} cannot resume it"
+        )
+    run = _run(setup, checkpoint.conversation, replace(context, identity=context.identity or checkpoint.identity))
+    prepare(run, checkpoint, source.decisions, source.claims)
     return run
 
 
-def conversation(history: Iterable[Message], given: Input) -> Sequence[Message]:
+def conversation(history: Iterable[Message], new_input: Input) -> Sequence[Message]:
     """Return a history and an input as the messages that a run starts with.
 
     Raises:
-        ConfigError: one of them is something else.
+        ConfigError: one of them has another type.
     """
     remedy = "give Message objects, such as result.messages; load_messages() reads what dump_messages() wrote"
     if isinstance(history, str | Message) or not isinstance(history, Iterable):
@@ -83,30 +85,30 @@ def conversation(history: Iterable[Message], given: Input) -> Sequence[Message]:
     for index, message in enumerate(messages):
         if not isinstance(message, Message):
             raise ConfigError(f"history[{index}]={excerpt(repr(message))} of a run is not a Message; {remedy}")
-    return [*messages, *messages_of(given)]
+    return [*messages, *messages_of(new_input)]
 
 
-def messages_of(given: Input) -> Sequence[Message]:
+def messages_of(new_input: Input) -> Sequence[Message]:
     """Return an input as messages.
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: it has another type.
     """
-    if isinstance(given, str):
-        return [Message("user", given)]
-    messages = [given] if isinstance(given, Message) else list(given)
+    if isinstance(new_input, str):
+        return [Message("user", new_input)]
+    messages = [new_input] if isinstance(new_input, Message) else list(new_input)
     if not messages or not all(isinstance(message, Message) for message in messages):
         raise ConfigError("the input of a run must be a text, a Message, or a sequence with at least one Message")
     return messages
 
 
-def _run(setup: Setup, messages: Sequence[Message], around: Around) -> Run:
+def _run(setup: Setup, messages: Sequence[Message], context: CallerContext) -> Run:
     return Run(
         setup,
         messages,
-        identity=around.identity,
-        signal=around.signal,
-        deps=around.deps,
-        pipeline=around.pipeline,
-        stream=around.stream,
+        identity=context.identity,
+        signal=context.signal,
+        deps=context.deps,
+        pipeline=context.pipeline,
+        stream=context.stream,
     )

@@ -31,9 +31,10 @@ from pellucid.tools.catalog import Catalogs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What is the same in all runs of an agent.
+    """Configuration that all runs of an agent share.
 
-    Attributes: parameters: hash of what is the same in all its requests beside instructions and tools.
+    Attributes:
+        parameters: Hash of what all its requests share besides instructions and tools.
     """
 
     name: str
@@ -55,23 +56,23 @@ class Setup:
 
 
 class Run:
-    """One run under way.
+    """State of one active run.
 
     Attributes:
-        setup: What is the same in all runs of the agent.
+        setup: Configuration that all runs of the agent share.
         scope: Its telemetry.
         conversation: Its messages.
-        offering: What of the catalogues the model is offered.
-        tally: What it has used.
-        nesting: The runs around it and inside of it.
-        approvals: What it is waiting for.
-        resumption: What it resumes from, if it was resumed.
-        signal: Cancels it.
-        deps: What the caller gave for tools.
-        reader: Who reads the run as a stream, if anybody does; the model is asked for a stream then.
-        serial: Held by the call of a serial tool.
-        halted: Why the policy ended the run, once it has.
-        closed: Whether its spans have ended; an abandoned run may do nothing more.
+        offering: The offer: which tools of the catalogues the model gets.
+        tally: Its usage and call counts.
+        nesting: Its outer run and its nested runs.
+        approvals: Approvals that it is waiting for.
+        resumption: State from which it started, if it was resumed.
+        signal: Token that cancels it.
+        deps: Value that the caller passed for tools.
+        reader: Listeners of the stream's reader, if the run is streamed; then the model's answer is streamed too.
+        serial: Lock held by the call of a serial tool.
+        halted: Error with which the policy ended the run, if it did.
+        closed: Whether its spans have ended; an abandoned run must not do anything more.
     """
 
     __slots__ = (
@@ -133,43 +134,43 @@ class Run:
 
     @property
     def limits(self) -> Limits:
-        """The bounds of the agent's runs."""
+        """Limits of the agent's runs."""
         return self.setup.limits
 
     @property
     def conversation_id(self) -> str | None:
-        """Value of `gen_ai.conversation.id`: only if the caller gave one."""
+        """Value of `gen_ai.conversation.id`, if the caller gave one."""
         return self.scope.identity.conversation_id if self.scope.identity is not None else None
 
     @property
     def spent(self) -> Usage:
-        """What it has used so far, with the runs nested in it, and before it was resumed."""
+        """Usage so far, including nested runs and the time before the run was resumed."""
         return self.tally.earlier + self.nesting.used
 
-    def over(self) -> str | None:
-        """Return why the run must stop (`cancelled`, `deadline`), also if the event loop could not tell it; or None."""
+    def stop_cause(self) -> str | None:
+        """Return why the run must stop (`cancelled`, `deadline`), or None. The event loop may not know it yet."""
         if self.closed or (self.signal is not None and self.signal.cancelled):
             return "cancelled"
         deadline = self.scope.deadline
         return "deadline" if deadline is not None and anyio.current_time() >= deadline else None
 
     def check_open(self) -> None:
-        """Stop an abandoned run, in which something did not let itself be cancelled.
+        """Stop an abandoned run, in which something ignored a cancellation.
 
         Raises:
-            RunCancelled: it was abandoned; nobody receives this.
+            RunCancelled: the run was abandoned; no caller receives this error.
         """
         if self.closed:
-            raise RunCancelled(self.scope.agent, "it is over")
+            raise RunCancelled(self.scope.agent, "it has ended")
 
     def close(self) -> None:
-        """End what is still open, nested runs first."""
+        """End all open spans, those of nested runs first."""
         self.closed = True
         self.nesting.release_all()
         self.scope.close()
 
     def discovery_context(self) -> DiscoveryContext:
-        """Return what providers may know in this iteration."""
+        """Return the providers' context for this iteration."""
         active = self.conversation.active_skills()
         return DiscoveryContext(
             iteration=self.scope.iteration,
@@ -182,14 +183,14 @@ class Run:
 
 
 class Nesting:
-    """The place of a run among others.
+    """Relations of a run to its outer run and its nested runs.
 
     Attributes:
-        outer: The run that this one is nested in, as an agent that is another's tool.
-        depth: How many runs it is nested in.
-        deadline: When the outer run must end, on the event loop's clock.
-        may_wait: Whether anybody can resume this run once it has paused.
-        inner: The runs nested in this one that are under way, and the ids of the calls that they are nested in.
+        outer: The run whose tool call started this one, if it is the run of a sub-agent.
+        depth: Number of outer runs.
+        deadline: Time at which the outer run must end, on the event loop's clock.
+        may_wait: Whether the run can be resumed once it has paused.
+        inner: Active runs nested in this one, with the ids of their calls.
     """
 
     __slots__ = ("_run", "deadline", "depth", "inner", "may_wait", "outer")
@@ -208,31 +209,31 @@ class Nesting:
 
     @property
     def used(self) -> Usage:
-        """What the run and those nested in it have used since it started."""
+        """Usage of the run and of its nested runs since it started."""
         tally = self._run.tally
         return sum((run.nesting.used for run in self.inner), tally.usage + tally.delegated)
 
     def count_call(self) -> int | None:
-        """Count a tool call of this run and of those that it is nested in; return the limit that it exceeds."""
+        """Count a tool call in this run and its outer runs; return the limit that it exceeds, or None."""
         self._run.tally.tool_calls += 1
         exceeded = self.outer.nesting.count_call() if self.outer is not None else None
-        most = self._run.limits.max_tool_calls
-        return most if most is not None and self._run.tally.tool_calls > most else exceeded
+        limit = self._run.limits.max_tool_calls
+        return limit if limit is not None and self._run.tally.tool_calls > limit else exceeded
 
     def release(self, nested: Run) -> None:
-        """Let go of a nested run that has ended or was abandoned: end its spans, and count what it used."""
+        """Release a nested run that has ended or was abandoned: end its spans and add its usage."""
         if self.inner.pop(nested, None) is None:
             return
         nested.close()
         approvals = self._run.approvals
-        if (resumed := nested.resumption) is not None and resumed.is_taken_up:
+        if (resumed := nested.resumption) is not None and resumed.is_claimed:
             approvals.release(resumed.checkpoint.approvals)
         approvals.expect(nested.approvals.requested)
         self._run.tally.delegated += nested.nesting.used
 
     def release_all(self, call_id: str | None = None) -> None:
-        """Let go of the runs nested in a call, or of all."""
-        for nested in [run for run, of in self.inner.items() if call_id in (None, of)]:
+        """Release the runs nested in a call, or all nested runs."""
+        for nested in [run for run, inner_call in self.inner.items() if call_id in (None, inner_call)]:
             self.release(nested)
 
 
@@ -240,13 +241,13 @@ _current: ContextVar[Run | None] = ContextVar("pellucid_run", default=None)
 
 
 def current_run() -> Run | None:
-    """Return the run that this code runs in."""
+    """Return the current run, if there is one."""
     run = _current.get()
     return run if run is not None and run.scope is current_scope() else None
 
 
 def enter_run(run: Run) -> Token[Run | None]:
-    """Make a run the current one; returns the token for `leave_run`."""
+    """Set the current run, and return the token for `leave_run`."""
     return _current.set(run)
 
 

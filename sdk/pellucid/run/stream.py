@@ -1,7 +1,7 @@
-"""Reading a run while it happens.
+"""Streams: the events of a run as they happen.
 
-The run is produced by one task that owns its spans; the reader takes events from a memory stream. Nothing of the run,
-no span, scope or task group, is ever held across a `yield` of the reader's.
+One task runs the run and owns its spans; the reader receives events from a memory stream. No span, cancel scope or task
+group of the run is ever held across a `yield` of the reader.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from pellucid.telemetry import Listeners
 
 
 class RunStream(Generic[OutputT]):
-    """The events of one run, as they happen: `async with agent.stream(...) as events: async for event in events: ...`.
+    """Events of one run, as they happen: `async with agent.stream(...) as events: async for event in events: ...`.
 
-    Leaving the block cancels the run if it is not over. If the run fails, its exception comes after its last event.
+    Leaving the block cancels the run if it has not ended. If the run fails, its exception is raised after the last
+    event.
     """
 
     def __init__(self, listeners: Listeners, run: Run) -> None:
@@ -38,24 +39,24 @@ class RunStream(Generic[OutputT]):
 
     @property
     def result(self) -> RunResult[OutputT]:
-        """What the run came to, once its events have been read to the end.
+        """Result of the run, once its events have been read to the end.
 
         Raises:
-            ConfigError: the run is not over, or failed.
+            ConfigError: the run has not ended, or failed.
         """
         production = self._production
         if production is not None and production.error is not None:
             raise ConfigError("the run has no result, because it failed") from production.error
         if production is None or production.result is None:
-            raise ConfigError("the run is not over; read its events to the end before you ask for the result")
+            raise ConfigError("the run has not ended; read its events to the end before using the result")
         return production.result
 
     async def __aenter__(self) -> Self:
         if self._production is not None:
-            raise ConfigError("a stream can be entered once; call agent.stream() again for another run")
+            raise ConfigError("a stream can be entered only once; call agent.stream() again for another run")
         self._production = production = _Production(self._run)
         self._listeners.add("*", production.send.send_nowait)
-        # A stream that is dropped without being left, as in a forgotten generator, cancels its run all the same.
+        # A stream that is garbage collected inside its block, as in a forgotten generator, cancels its run too.
         weakref.finalize(self, production.abandon)
         spawn(production.produce)
         return self
@@ -72,7 +73,7 @@ class RunStream(Generic[OutputT]):
     async def __anext__(self) -> Event:
         production = self._production
         if production is None:
-            raise ConfigError("a stream is read inside of its block: async with agent.stream(...) as events: ...")
+            raise ConfigError("read a stream inside its block: async with agent.stream(...) as events: ...")
         with suppress(anyio.EndOfStream):
             return await production.receive.receive()
         if production.error is not None:
@@ -81,46 +82,46 @@ class RunStream(Generic[OutputT]):
 
 
 class _Production:
-    """The task that runs the run. It knows nothing of its reader, which may be gone at any time."""
+    """The task that runs the run. It is independent of the reader, which may disappear at any time."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._loop = current_token()
         self._scope = anyio.CancelScope()
-        self._over = anyio.Event()
+        self._ended = anyio.Event()
         self._abandoned = False
         self.send, self.receive = anyio.create_memory_object_stream[Event](math.inf)
         self.result: RunResult[Any] | None = None
         self.error: Exception | KeyboardInterrupt | None = None
 
     async def produce(self) -> None:
-        """Run to the end, and close the stream whatever happens."""
+        """Run to the end, and always close the stream."""
         try:
             with self._scope:
                 self.result = await execute(self._run)
         except (Exception, KeyboardInterrupt) as error:
             if isinstance(error, KeyboardInterrupt) and self._scope.cancel_called:
-                raise  # nobody reads any longer
-            self.error = error  # raised again where the events are read
+                raise  # there is no reader any more
+            self.error = error  # raised again in the reader
         finally:
             self.send.close()
-            self._over.set()
+            self._ended.set()
             if self._abandoned:
                 self.receive.close()
 
     async def stop(self) -> None:
-        """Cancel the run if it is under way, and wait until it is over."""
+        """Cancel the run if it is active, and wait until it has ended."""
         self._scope.cancel()
         with anyio.CancelScope(shield=True):
-            await self._over.wait()
+            await self._ended.wait()
         self.receive.close()
 
     def abandon(self) -> None:
-        """Cancel the run because nobody reads any longer; garbage is collected in any thread."""
+        """Cancel the run of a stream that was garbage collected, from any thread."""
         call_soon(self._loop, self._abandon)
 
     def _abandon(self) -> None:
         self._abandoned = True
         self._scope.cancel()
-        if self._over.is_set():
+        if self._ended.is_set():
             self.receive.close()

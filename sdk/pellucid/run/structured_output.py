@@ -24,25 +24,25 @@ from pellucid.models import ModelRequest, OutputSchema
 from pellucid.types import JSONObject, JSONValue
 
 OutputT = TypeVar("OutputT", default=str)
-"""The type of an agent's answers: text, unless `Agent(output=)` says otherwise."""
+"""Type of an agent's answers: text, unless `Agent(output=)` is given."""
 
 _FENCE = "```"
 
 
 class Mismatch(Exception):
-    """An answer is not of the type that was asked for; the text says what is wrong, in words for the model."""
+    """An answer is not of the output type; the text describes the problem to the model."""
 
 
 class Output(Generic[OutputT]):
-    """The type that an agent's answers must have.
+    """Output type of an agent.
 
-    Vendors want an object: a type that is none (a list, a number, a union) travels as the member `result` of one.
+    Vendors require an object: other types (a list, a number, a union) are sent as the member `result` of an object.
 
     Attributes:
-        schema: What models are asked for. Objects in it are closed, so that vendors can hold a model to it.
+        schema: JSON Schema for models. Its objects are closed, so that vendors can enforce it.
 
     Raises:
-        ConfigError: pydantic cannot make a JSON Schema of the type.
+        ConfigError: pydantic cannot generate a JSON Schema for the type.
     """
 
     def __init__(self, kind: type[OutputT] | TypeForm[OutputT]) -> None:
@@ -56,7 +56,7 @@ class Output(Generic[OutputT]):
                 schema = self._wrapped.model_json_schema()
         except (PydanticSchemaGenerationError, PydanticUserError) as error:
             raise ConfigError(
-                f"Agent(output={self.name}): pydantic cannot make a JSON Schema of this type: {error.message}"
+                f"Agent(output={self.name}): pydantic cannot generate a JSON Schema for this type: {error.message}"
             ) from error
         self.schema = OutputSchema(
             name=re.sub(r"[^A-Za-z0-9_-]", "_", self.name)[:64],
@@ -65,10 +65,10 @@ class Output(Generic[OutputT]):
         )
 
     def parse(self, text: str) -> OutputT:
-        """Return the value that an answer says.
+        """Return the value of an answer.
 
         Raises:
-            Mismatch: it is not of the type.
+            Mismatch: the answer is not of the type.
         """
         document = _unfenced(text)
         try:
@@ -79,40 +79,40 @@ class Output(Generic[OutputT]):
             if self._wrapped is None:
                 raise Mismatch(_problems(error)) from error
             in_object = error
-        # Models that were only told of the schema often leave the object out.
+        # Models that have the schema in their instructions only often omit the object.
         try:
             return cast("OutputT", self._adapter.validate_json(document))
         except ValidationError as error:
-            meant = _meant(in_object, error)
-            raise Mismatch(_problems(meant)) from meant
+            relevant = _relevant(in_object, error)
+            raise Mismatch(_problems(relevant)) from relevant
 
 
-def said(answer: Message) -> str:
-    """Return the text that holds the value: with tools that the vendor ran, what comes after the last of them."""
-    ran = [index for index, part in enumerate(answer.parts) if isinstance(part, ServerToolCall | ServerToolResult)]
-    last = Message(answer.role, answer.parts[ran[-1] + 1 :]) if ran else answer
+def answer_text(answer: Message) -> str:
+    """Return the text that holds the value: the text after the last tool that the vendor ran, if there is one."""
+    used = [index for index, part in enumerate(answer.parts) if isinstance(part, ServerToolCall | ServerToolResult)]
+    last = Message(answer.role, answer.parts[used[-1] + 1 :]) if used else answer
     return last.text or answer.text
 
 
 def prompted(request: ModelRequest) -> ModelRequest:
-    """Return the request for a model that has no parameter for the output's schema: it is put into the instructions."""
+    """Return a request with the output schema in its instructions, for a model without a parameter for it."""
     if request.output is None:
         return request
-    asked = (
+    prompt = (
         "Give your final answer as one JSON value that matches this JSON Schema, and nothing else:\n"
         f"{json.dumps(request.output.schema, ensure_ascii=False)}"
     )
-    instructions = f"{request.instructions}\n\n{asked}" if request.instructions else asked
+    instructions = f"{request.instructions}\n\n{prompt}" if request.instructions else prompt
     return replace(request, instructions=instructions)
 
 
-def repair(problem: str) -> str:
-    """Return what a model is told about an answer that does not fit."""
+def repair_prompt(problem: str) -> str:
+    """Return the message to the model about an answer that does not fit."""
     return f"That answer does not match the JSON Schema of the output: {problem}\nAnswer again with valid JSON only."
 
 
 def _unfenced(text: str) -> str:
-    """Return what is inside the Markdown fence around an answer, if there is one."""
+    """Return an answer without the Markdown fence around it, if there is one."""
     stripped = text.strip()
     if not (stripped.startswith(_FENCE) and stripped.endswith(_FENCE)):
         return text
@@ -120,28 +120,28 @@ def _unfenced(text: str) -> str:
     return inside if language.strip().lower() in ("", "json") else text
 
 
-def _meant(in_object: ValidationError, bare: ValidationError) -> ValidationError:
-    """Return which of two failures tells more: of the value within an object, or of what came as the value itself."""
-    found = in_object.errors(include_url=False, include_input=False, include_context=False)
-    has_result = all(each["loc"] and (each["loc"], each["type"]) != (("result",), "missing") for each in found)
-    # At no place at all means that the answer as a whole is something else.
-    is_bare = not has_result and any(each["loc"] for each in bare.errors(include_url=False, include_input=False))
+def _relevant(in_object: ValidationError, bare: ValidationError) -> ValidationError:
+    """Return the more informative of two failures: of the value in an object, or of the answer as the bare value."""
+    errors = in_object.errors(include_url=False, include_input=False, include_context=False)
+    has_result = all(item["loc"] and (item["loc"], item["type"]) != (("result",), "missing") for item in errors)
+    # An error without a location means that the whole answer has another type.
+    is_bare = not has_result and any(item["loc"] for item in bare.errors(include_url=False, include_input=False))
     return bare if is_bare else in_object
 
 
 def _problems(error: ValidationError) -> str:
-    """Return what is wrong, without repeating what the model said."""
-    found = error.errors(include_url=False, include_input=False, include_context=False)
-    lines = [f"{'.'.join(str(step) for step in each['loc']) or 'the answer'}: {each['msg']}" for each in found[:10]]
-    if len(found) > len(lines):
-        lines.append(f"and {len(found) - len(lines)} more")
+    """Return a description of the validation errors, without the values."""
+    errors = error.errors(include_url=False, include_input=False, include_context=False)
+    lines = [f"{'.'.join(str(step) for step in item['loc']) or 'the answer'}: {item['msg']}" for item in errors[:10]]
+    if len(errors) > len(lines):
+        lines.append(f"and {len(errors) - len(lines)} more")
     return "; ".join(lines)
 
 
 def _closed(schema: JSONValue) -> Any:
-    """Return a schema in which no object takes other members than those it names."""
+    """Return the schema with `additionalProperties: false` in every object with properties."""
     if isinstance(schema, list):
-        return [_closed(each) for each in schema]
+        return [_closed(item) for item in schema]
     if not isinstance(schema, Mapping):
         return schema
     closed: JSONObject = {key: _closed(value) for key, value in schema.items()}

@@ -1,4 +1,4 @@
-"""Agents as tools: a run nested in a tool call of another run."""
+"""Sub-agents: agents as tools, whose runs are nested in a tool call of another run."""
 
 from __future__ import annotations
 
@@ -12,49 +12,49 @@ from pellucid.errors import AlreadyResumed, ConfigError, PolicyHalt, Reliability
 from pellucid.failures import describe, error_type_of
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import Suspended
-from pellucid.run.start import Resumed
+from pellucid.run.start import ResumeRequest
 from pellucid.run.state import Run, current_run
 from pellucid.telemetry import Pipeline
 from pellucid.tools.tool import Tool
 from pellucid.types import JSONObject
 
-DEEPEST: Final = 8
-"""How many runs may be nested in one: an agent that leads back to itself must not do so for ever."""
+MAX_DEPTH: Final = 8
+"""Most runs nested in one another; bounds agents that call themselves."""
 
 
 _SCHEMA: Final[JSONObject] = {
     "type": "object",
-    "properties": {
-        "input": {"type": "string", "description": "What to do, with everything that is needed to know for it."}
-    },
+    "properties": {"input": {"type": "string", "description": "The task, with all the information needed for it."}},
     "required": ["input"],
     "additionalProperties": False,
 }
 
-Begin: TypeAlias = Callable[[str | Resumed, ToolContext, Pipeline | None], Run]
-"""Makes a run of an input or a checkpoint, with the identity, cancel token and dependencies of a tool call."""
+CreateRun: TypeAlias = Callable[[str | ResumeRequest, ToolContext, Pipeline | None], Run]
+"""Creates a run from an input or a checkpoint, with the identity, cancel token and dependencies of a tool call."""
 
 
-def agent_tool(agent: str, name: str | None, description: str | None, timeout: float | None, begin: Begin) -> Tool:
+def agent_tool(
+    agent: str, name: str | None, description: str | None, timeout: float | None, create_run: CreateRun
+) -> Tool:
     """Return a tool that runs an agent and returns its answer.
 
     Raises:
-        ConfigError: there is no description for the model to decide by.
+        ConfigError: the tool has no description.
     """
     if not description:
         raise ConfigError(
-            f"Agent {agent!r}: as_tool() needs a description, which the model reads to decide; "
-            f"give it there, or to the agent"
+            f"Agent {agent!r}: as_tool() needs a description, by which the model selects the tool; "
+            f"pass it to as_tool() or to the agent"
         )
 
     async def run(arguments: JSONObject, ctx: ToolContext) -> Any:
         outer = current_run()
         try:
-            return await _nested(agent, outer, str(arguments["input"]), ctx, begin)
+            return await _nested(agent, outer, str(arguments["input"]), ctx, create_run)
         except (PolicyHalt, ReliabilityFailFast) as error:
             if outer is None:
                 raise
-            # They end the run in which they are raised, and not the one that it is nested in.
+            # These end the nested run, not the outer one.
             raise ToolError(f"The tool failed. {describe(error)}", error_type=error_type_of(error)) from error
 
     return Tool(
@@ -66,45 +66,46 @@ def agent_tool(agent: str, name: str | None, description: str | None, timeout: f
     )
 
 
-async def _nested(agent: str, outer: Run | None, given: str, ctx: ToolContext, begin: Begin) -> Any:
-    """Run the agent within the bounds of the run that calls it, and add what it uses to that one's usage.
+async def _nested(agent: str, outer: Run | None, task: str, ctx: ToolContext, create_run: CreateRun) -> Any:
+    """Run the agent within the bounds of the outer run, and add its usage to the outer run's usage.
 
     Raises:
-        ToolError: runs are nested too deep.
-        PellucidError: whatever else ends a run.
+        ToolError: runs are nested too deeply.
+        PellucidError: any other error that ends a run.
     """
     resumption = outer.resumption if outer is not None else None
-    kept = resumption.nested.pop(ctx.tool_call_id, None) if resumption is not None else None
-    if outer is None or resumption is None or kept is None:
-        return await _run(agent, outer, begin(given, ctx, outer.scope.pipeline if outer is not None else None), ctx)
-    checkpoint, decisions = kept
+    paused = resumption.nested.pop(ctx.tool_call_id, None) if resumption is not None else None
+    if outer is None or resumption is None or paused is None:
+        pipeline = outer.scope.pipeline if outer is not None else None
+        return await _run(agent, outer, create_run(task, ctx, pipeline), ctx)
+    checkpoint, decisions = paused
     run: Run | None = None
     try:
-        run = begin(Resumed(checkpoint, decisions, resumption.claims), ctx, outer.scope.pipeline)
+        run = create_run(ResumeRequest(checkpoint, decisions, resumption.claims), ctx, outer.scope.pipeline)
         return await _run(agent, outer, run, ctx)
     except AlreadyResumed:
-        outer.approvals.release(checkpoint.approvals)  # by whoever has resumed it
+        outer.approvals.release(checkpoint.approvals)  # another process applies the decisions
         raise
     except (PolicyHalt, RunCancelled):
         raise
     except Exception as error:
-        if run is not None and run.resumption is not None and run.resumption.is_taken_up:
+        if run is not None and run.resumption is not None and run.resumption.is_claimed:
             raise
-        # Nothing was run, and what was decided is not lost: the run that it is nested in waits again.
+        # Nothing was run and no decision is lost: the outer run pauses again.
         return Suspended(resumption.checkpoint.nested[ctx.tool_call_id], checkpoint.approvals, error)
 
 
 async def _run(agent: str, outer: Run | None, run: Run, ctx: ToolContext) -> Any:
-    """Return the answer of a run, or that it waits."""
+    """Return the answer of a run, or its checkpoint if it paused."""
     run.nesting.deadline = ctx.deadline if ctx.deadline is not None else math.inf
     if outer is None:
         run.nesting.may_wait = False
         return (await execute(run)).output
     run.nesting.enter(outer)
-    if run.nesting.depth > DEEPEST:
+    if run.nesting.depth > MAX_DEPTH:
         raise ToolError(
-            f"Agent {agent!r} was not run: {DEEPEST} runs are nested in each other already. "
-            f"Do not ask other agents; answer with what you have.",
+            f"Agent {agent!r} was not run: {MAX_DEPTH} runs are already nested in each other. "
+            f"Do not call other agents; answer with what you have.",
             error_type="nested_too_deep",
         )
     outer.nesting.inner[run] = ctx.tool_call_id

@@ -1,4 +1,4 @@
-"""What a run has used, and how many calls it has made."""
+"""Usage and call counts of a run."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from pellucid.messages import Usage
 
 
 class Tally:
-    """What a run has used, and how many calls it has made.
+    """Usage and call counts of a run.
 
     Attributes:
-        usage: Used by its own model calls.
-        delegated: Used by nested runs that have ended.
-        earlier: Used before it was resumed.
+        usage: Usage of the run's own model calls.
+        delegated: Usage of nested runs that have ended.
+        earlier: Usage before the run was resumed.
         model_calls: Attempts to call a model.
-        tool_calls: Calls dispatched, in nested runs too, and before it was resumed.
+        tool_calls: Calls dispatched, including nested runs and the time before the run was resumed.
         own_tool_calls: Calls dispatched by this run.
     """
 

@@ -1,4 +1,4 @@
-"""Metrics of the tokens that model calls use, in the conventions of release 1.41 or, if asked for, in the newest."""
+"""Token metrics of model calls, in the conventions of release 1.41 or, on request, the newest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MODALITIES: Final = ("text", "image", "audio")
 
 
 def count_tokens(scope: Scope, b: Boundary, labels: Mapping[str, Any], usage: Usage) -> None:
-    """Record what a model call used, as far as it is known."""
+    """Record the known token counts of a model call."""
     if scope.instruments.counts_usage:
         _count_by_modality(scope, b, labels, usage)
         return
@@ -23,7 +23,7 @@ def count_tokens(scope: Scope, b: Boundary, labels: Mapping[str, Any], usage: Us
 
 
 def count_failed(scope: Scope, b: Boundary, labels: Mapping[str, Any], error_type: str) -> None:
-    """Record that a model call failed and its usage is unknown, which the newest conventions count as 0."""
+    """Record a failed model call, whose unknown usage the newest conventions count as 0."""
     if scope.instruments.counts_usage:
         _count_by_modality(scope, b, {**labels, semconv.ERROR_TYPE: error_type}, Usage())
 

@@ -1,4 +1,4 @@
-"""What a tool returned, as something a model can be sent."""
+"""Conversion of tool results to content for the model."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ from pellucid.messages import Part, TextPart, ToolResult
 from pellucid.types import JSONValue
 
 LARGE: Final = 64 * 1024
-"""Bytes from which a result is written in a worker thread."""
+"""Bytes from which a result is serialized in a worker thread."""
 
 _PARTS: Final = get_args(Part)
 _LEAVES: Final = frozenset({str, int, float, bool, type(None)})
 
 _BATCH: Final = 256
-"""Items that are written at once, if none has others in it."""
+"""Items that are serialized at once, if none contains others."""
 
 
-async def respond(value: object, most: int) -> JSONValue:
-    """Return a result as `to_response` does; a large one is written in a worker thread, so that other runs do not wait.
+async def respond(value: object, max_bytes: int) -> JSONValue:
+    """Return a result as `to_response` does; serialize a large one in a worker thread, not to block other runs.
 
     Raises:
         ToolError: the value cannot be turned into JSON.
     """
     if isinstance(value, str) or _is_small(value):
-        return to_response(value, most)
-    # A limiter of its own: threads of the application must not keep results waiting.
+        return to_response(value, max_bytes)
+    # A limiter of its own: threads of the application must not delay results.
     limiter = anyio.CapacityLimiter(1)
-    return await anyio.to_thread.run_sync(to_response, value, most, True, abandon_on_cancel=True, limiter=limiter)
+    return await anyio.to_thread.run_sync(to_response, value, max_bytes, True, abandon_on_cancel=True, limiter=limiter)
 
 
-def to_response(value: object, most: int, is_large: bool = False) -> JSONValue:
-    """Return text, JSON-able data or a tuple of parts; what has over `most` bytes is cut, with a notice.
+def to_response(value: object, max_bytes: int, is_large: bool = False) -> JSONValue:
+    """Return text, JSON-able data or a tuple of parts; cut content above `max_bytes` bytes, with a notice.
 
-    Of a value that is large no more is written than its beginning.
+    Of a large value only the beginning is serialized.
 
     Raises:
         ToolError: the value cannot be turned into JSON.
     """
     if isinstance(value, str):
-        return _cut(value, most)
+        return _cut(value, max_bytes)
     if isinstance(value, _PARTS):
         value = (value,)
     if isinstance(value, list | tuple) and value and all(isinstance(part, _PARTS) for part in value):
-        return _parts(tuple(value), most)
+        return _parts(tuple(value), max_bytes)
     try:
-        if is_large and (beginning := _beginning(value, most)) is not None:
+        if is_large and (beginning := _beginning(value, max_bytes)) is not None:
             return beginning
         data = _jsonable(value)
         text = json.dumps(data, ensure_ascii=False)
@@ -64,11 +64,11 @@ def to_response(value: object, most: int, is_large: bool = False) -> JSONValue:
             f"The tool returned an object of type {type(value).__name__} that cannot be turned into JSON.",
             error_type="invalid_result",
         ) from error
-    return data if len(text.encode("utf-8", "replace")) <= most else _cut(text, most)
+    return data if len(text.encode("utf-8", "replace")) <= max_bytes else _cut(text, max_bytes)
 
 
 def with_note(result: ToolResult, note: str) -> ToolResult:
-    """Return a result that says something more."""
+    """Return a result with a note added to it."""
     if isinstance(result.response, tuple):
         return replace(result, response=(*result.response, TextPart(note)))
     response = result.response if isinstance(result.response, str) else json.dumps(result.to_dict()["response"])
@@ -76,23 +76,23 @@ def with_note(result: ToolResult, note: str) -> ToolResult:
 
 
 def _is_small(value: object) -> bool:
-    """Return whether a value certainly has less than `LARGE` bytes, after looking at no more than that."""
-    left, waiting = LARGE, [value]
-    while waiting and left >= 0:
-        item = waiting.pop()
-        left -= 2
+    """Return whether a value certainly has less than `LARGE` bytes, looking at no more than that."""
+    remaining, pending = LARGE, [value]
+    while pending and remaining >= 0:
+        item = pending.pop()
+        remaining -= 2
         if isinstance(item, str | bytes):
-            left -= len(item)
+            remaining -= len(item)
             continue
-        within = _within(item)
-        left -= 2 * len(within)
-        if left >= 0:
-            waiting.extend(within)
-    return left >= 0
+        members = _members(item)
+        remaining -= 2 * len(members)
+        if remaining >= 0:
+            pending.extend(members)
+    return remaining >= 0
 
 
-def _within(value: object) -> Collection[object]:
-    """Return what a value consists of."""
+def _members(value: object) -> Collection[object]:
+    """Return the items, values or fields of a value."""
     if isinstance(value, dict):
         return value.values()
     if isinstance(value, list | tuple | set | frozenset):
@@ -104,20 +104,20 @@ def _within(value: object) -> Collection[object]:
     return ()
 
 
-def _beginning(value: object, most: int) -> str | None:
-    """Return the JSON of a value cut at `most` bytes, with a notice, without writing the rest; None if it has less."""
+def _beginning(value: object, max_bytes: int) -> str | None:
+    """Return the JSON of a value cut at `max_bytes` bytes, without serializing the rest; None if it has less."""
     pieces: list[str] = []
-    left = most
-    for piece in _written(value):
+    remaining = max_bytes
+    for piece in _serialized(value):
         pieces.append(piece)
-        left -= len(piece)
-        if left < 0:
-            text = "".join(pieces)[: most + 1].encode("utf-8", "replace")[:most].decode("utf-8", "ignore")
-            return f"{text}\n{_notice(f'over {most:,}', most)}"
+        remaining -= len(piece)
+        if remaining < 0:
+            text = "".join(pieces)[: max_bytes + 1].encode("utf-8", "replace")[:max_bytes].decode("utf-8", "ignore")
+            return f"{text}\n{_notice(f'over {max_bytes:,}', max_bytes)}"
     return None
 
 
-def _written(value: Any) -> Iterator[str]:
+def _serialized(value: Any) -> Iterator[str]:
     """Yield the JSON of a value piece by piece."""
     if isinstance(value, dict):
         yield "{"
@@ -128,7 +128,7 @@ def _written(value: Any) -> Iterator[str]:
             else:
                 for n, (key, item) in enumerate(batch):
                     yield (", " if n else "") + _dumps({key: 0})[1:-2]
-                    yield from _written(item)
+                    yield from _serialized(item)
         yield "}"
     elif isinstance(value, list | tuple):
         yield "["
@@ -139,7 +139,7 @@ def _written(value: Any) -> Iterator[str]:
             else:
                 for n, item in enumerate(batch):
                     yield ", " if n else ""
-                    yield from _written(item)
+                    yield from _serialized(item)
         yield "]"
     else:
         yield _dumps(value)
@@ -159,24 +159,24 @@ def _dumps(value: object) -> str:
     return json.dumps(_jsonable(value), ensure_ascii=False)
 
 
-def _parts(parts: tuple[Part, ...], most: int) -> JSONValue:
+def _parts(parts: tuple[Part, ...], max_bytes: int) -> JSONValue:
     size = len(json.dumps([part.to_dict() for part in parts], default=str))
-    if size <= most:
+    if size <= max_bytes:
         return parts
     raise ToolError(
-        f"The tool returned content of {size:,} bytes; at most {most:,} can be passed on. Ask for less.",
+        f"The tool returned content of {size:,} bytes; at most {max_bytes:,} can be passed on. Ask for less.",
         error_type="result_too_large",
     )
 
 
-def _cut(text: str, most: int) -> str:
+def _cut(text: str, max_bytes: int) -> str:
     encoded = text.encode("utf-8", "replace")
-    if len(encoded) <= most:
-        # A lone surrogate cannot be sent to anybody; it was replaced on the way.
+    if len(encoded) <= max_bytes:
+        # Decoded again, because a lone surrogate cannot be sent; encoding has replaced it.
         return encoded.decode()
-    kept = encoded[:most].decode("utf-8", "ignore")
-    return f"{kept}\n{_notice(f'{len(encoded):,}', most)}"
+    beginning = encoded[:max_bytes].decode("utf-8", "ignore")
+    return f"{beginning}\n{_notice(f'{len(encoded):,}', max_bytes)}"
 
 
-def _notice(size: str, most: int) -> str:
-    return f"[cut: {size} bytes in all, the first {most:,} are above. Ask for less, or for a part.]"
+def _notice(size: str, max_bytes: int) -> str:
+    return f"[cut: {size} bytes in all, the first {max_bytes:,} are above. Ask for less, or for a part.]"

@@ -1,4 +1,4 @@
-"""Doing before the first run what it would wait for otherwise."""
+"""Warm-up: connect and fetch before the first run, so that it does not wait."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pellucid.telemetry import Pipeline, Scope, enter_scope, leave_scope
 
 
 async def warm_up(setup: Setup, pipeline: Pipeline | None, identity: Identity | None) -> None:
-    """Ask every provider once, and let the models connect; each provider has its boundary, as in a run.
+    """List the tools of every provider once, each in its boundary as in a run, and let the models connect.
 
     Raises:
         DiscoveryError: a provider failed.
     """
     scope = Scope(agent=setup.name, identity=identity, pipeline=pipeline, listeners=(setup.listeners,))
-    entered = enter_scope(scope)
+    scope_token = enter_scope(scope)
     try:
         ctx = DiscoveryContext(identity=identity)
         await list_all(setup.listers, scope, ctx, within=setup.limits.discovery_timeout)
         for model in candidates(setup.model):
-            warm = getattr(model, "warm_up", None)
-            if warm is not None:
-                await warm()
+            warm_model = getattr(model, "warm_up", None)
+            if warm_model is not None:
+                await warm_model()
     finally:
-        leave_scope(entered)
+        leave_scope(scope_token)
