@@ -160,7 +160,7 @@ class DiscoveryBackoff(DiscoveryError):
     def __init__(self, provider_id: str, retry_after: float, last: BaseException) -> None:
         super().__init__(
             provider_id,
-            f"it failed a moment ago ({type(last).__name__}: {last}) and will be asked again in {retry_after:.1f} s",
+            f"it failed recently ({type(last).__name__}: {last}); it will be called again in {retry_after:.1f} s",
         )
         self.retry_after = retry_after
 

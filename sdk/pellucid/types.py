@@ -8,4 +8,4 @@ JSONValue: TypeAlias = Any
 """`None`, a boolean, a number, a string, or a list or object of these (RFC 8259)."""
 
 JSONObject: TypeAlias = dict[str, Any]
-"""A JSON object; also what a JSON Schema is."""
+"""A JSON object, such as a JSON Schema."""

@@ -64,7 +64,7 @@ class Decision:
             ("approval_id", str, "the id of an ApprovalRequest"),
             ("approved", bool, "True or False"),
             ("reason", (str, NoneType), "a text, or None"),
-            ("arguments", (dict, NoneType), "a dictionary, or None for what the model sent"),
+            ("arguments", (dict, NoneType), "a dictionary, or None for the model's arguments"),
             ("decided_by", (str, NoneType), "a text, or None"),
         ):
             value = getattr(self, name)

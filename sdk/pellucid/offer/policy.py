@@ -145,7 +145,7 @@ async def _ask_together(
             for _ in range(min(MAX_CONCURRENT, 1 + len(others)) - 1):
                 tasks.start_soon(work)
 
-    missing = Ruling("deny", "the policy failed", ForeignCancellation("it was cancelled although nobody asked for it"))
+    missing = Ruling("deny", "the policy failed", ForeignCancellation("it was cancelled, but not by the run"))
     try:
         # In a task of its own, which is abandoned if it ignores cancellation.
         await race(settle_all, within=within)

@@ -54,7 +54,7 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
 
 
 def digest_of_parameters(settings: Settings, output: OutputSchema | None) -> str:
-    """Return a hash of what all requests of an agent share, without `extra`, which may hold secrets."""
+    """Return a hash of an agent's settings and output schema, without `extra`, which may hold secrets."""
     public = {name: value for name, value in settings.items() if name != "extra"}
     schema = output.schema if output is not None else None
     content = json.dumps([public, schema], sort_keys=True, default=repr)

@@ -34,7 +34,7 @@ class Setup:
     """Configuration that all runs of an agent share.
 
     Attributes:
-        parameters: Hash of what all its requests share besides instructions and tools.
+        parameters: Hash of the settings and the output schema, which are part of every request.
     """
 
     name: str
