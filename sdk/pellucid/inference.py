@@ -13,11 +13,11 @@ from opentelemetry.trace import format_span_id
 
 from pellucid import semconv
 from pellucid.background import OutOfTime, race
-from pellucid.errors import ConfigError, ModelError, ModelTimeout, contained, describe, error_kind_of, error_type_of
+from pellucid.errors import ConfigError, ModelError, ModelTimeout, contained, error_type_of
 from pellucid.messages import Message, Part, ReasoningPart, TextPart, ToolCall, Usage
 from pellucid.model_stream import Chunks, read_stream
 from pellucid.models import Model, ModelDelta, ModelRequest, ModelResponse
-from pellucid.models.fallback import candidates, falls_back, told
+from pellucid.models.fallback import as_model_error, candidates, falls_back, told
 from pellucid.output import prompted
 from pellucid.reliability import Decision, Gate, Reliability, Situation, Subject
 from pellucid.run import Run
@@ -172,7 +172,7 @@ async def _answer(
             model.name, f"no answer within {timeout:g} s; raise Limits.model_timeout if that is normal"
         ) from None
     except Exception as error:
-        raise ModelError(model.name, describe(error), error_kind=error_kind_of(error)) from error
+        raise as_model_error(model, error) from error
 
 
 async def _streamed(

@@ -20,7 +20,7 @@ from pellucid.models.openai_chat import ChatCompletions
 from pellucid.models.openai_content import ReportedError, members
 from pellucid.models.openai_responses import Responses
 from pellucid.models.sse import read_events
-from pellucid.models.wire import TIMEOUT, Clients, failure, server_at, trusted
+from pellucid.models.wire import TIMEOUT, Clients, failure, json_object, missing_key, server_at, trusted
 from pellucid.types import JSONObject
 
 _HOME: Final = "https://api.openai.com/v1"
@@ -208,14 +208,11 @@ def _details(error: openai.APIStatusError) -> dict[str, Any]:
 def _key(given: str | None, *, required: bool) -> str | None:
     key = (given or os.environ.get("OPENAI_API_KEY") or "").strip()
     if not key and required:
-        raise ConfigError("OpenAIModel: there is no key; set the environment variable OPENAI_API_KEY, or give api_key=")
+        raise missing_key("OpenAIModel", "OPENAI_API_KEY")
     if not (key.isascii() and key.isprintable()):
         raise ConfigError("OpenAIModel: the key has characters that no key has; was more copied than the key?")
     return key or None
 
 
 def _read(response: httpx2.Response) -> JSONObject:
-    answer = response.json()
-    if not isinstance(answer, dict):
-        raise ValueError("the answer is not a JSON object")  # noqa: TRY004  (the server's fault, not a caller's)
-    return answer
+    return json_object(response.json(), "the answer")

@@ -8,6 +8,7 @@ from typing import Any
 
 from pellucid.models.base import ModelDelta
 from pellucid.models.openai_content import ReportedError, json_text, members, text
+from pellucid.models.wire import cut_stream
 from pellucid.types import JSONObject, JSONValue
 
 _TEXTS = ("content", "refusal", "reasoning_content", "reasoning")
@@ -76,7 +77,7 @@ class ChatPieces:
             EOFError: it did not come to its end.
         """
         if not self.is_over and self._finish_reason is None:
-            raise EOFError("the stream ended before the answer did")
+            raise cut_stream()
         if self._calls:
             self._message["tool_calls"] = self._calls
         choice = {"message": self._message, "finish_reason": self._finish_reason}

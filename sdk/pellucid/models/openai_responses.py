@@ -39,7 +39,7 @@ from pellucid.models.openai_content import (
     tokens,
 )
 from pellucid.models.openai_schema import is_strict
-from pellucid.models.wire import refuse_unknown
+from pellucid.models.wire import cut_stream, refuse_unknown
 from pellucid.types import JSONObject
 
 _SETTINGS: Final[Mapping[str, str]] = {
@@ -299,7 +299,7 @@ class ResponsePieces:
             EOFError: it did not come to its end.
         """
         if not self.is_over:
-            raise EOFError("the stream ended before the answer did")
+            raise cut_stream()
         return {**self._answer, "output": self._answer.get("output") or self._items}
 
 
