@@ -21,7 +21,7 @@ from pellucid.messages import (
 )
 from pellucid.models.anthropic.requests import CALLS, CONTAINER, VENDOR
 from pellucid.models.base import ModelDelta, ModelResponse
-from pellucid.models.wire import json_object
+from pellucid.models.http import json_object
 from pellucid.types import JSONObject
 
 MOST_PAUSES: Final = 5
