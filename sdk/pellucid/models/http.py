@@ -21,6 +21,7 @@ from pellucid.concurrency.forks import reset_in_child
 from pellucid.errors import ConfigError, ErrorKind, ModelError, ModelTimeout
 from pellucid.failures import describe, error_kind_of, kind_of_status
 from pellucid.models.base import Settings
+from pellucid.types import JSONObject
 
 TIMEOUT: Final = httpx2.Timeout(600.0, connect=10.0)
 """Seconds for a connection, and between two pieces of an answer; `Limits.model_timeout` bounds the whole call."""
@@ -163,6 +164,27 @@ def server_at(url: str, *, asked_by: str) -> tuple[str, int]:
     if host is None or parts.scheme not in _PORTS:
         raise ConfigError(f"{asked_by}: {url!r} is no base URL; write it with http:// or https://")
     return host, port or _PORTS[parts.scheme]
+
+
+def missing_key(owner: str, variable: str) -> ConfigError:
+    """Return the error of a model without a key."""
+    return ConfigError(f"{owner}: there is no key; set the environment variable {variable}, or pass api_key=")
+
+
+def json_object(value: object, name: str) -> JSONObject:
+    """Return a vendor's JSON value, if it is an object.
+
+    Raises:
+        ValueError: it is not; the message calls it `name`.
+    """
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} is not a JSON object")  # noqa: TRY004  (the server's fault, not a caller's)
+    return value
+
+
+def cut_stream() -> EOFError:
+    """Return the error of a stream that ended too early."""
+    return EOFError("the stream ended before the answer did")
 
 
 def refuse_unknown(model: str, settings: Settings, known: AbstractSet[str]) -> None:
