@@ -141,7 +141,7 @@ def stack_of(error: BaseException) -> str:
 
 
 def _contains_itself(error: BaseException) -> bool:
-    """Say whether a group below this error, or below a cause of it, is met twice."""
+    """Return whether a group occurs twice among the members and causes of an error."""
     seen: set[int] = set()
     pending: list[BaseException | None] = [error]
     while pending:

@@ -141,12 +141,12 @@ def settle(
         decided[decision.approval_id] = decision
     settled: dict[str, Settled] = {}
     for key, request in waiting.items():
-        made_decision = decided.get(key)
+        answer = decided.get(key)
         if request.expires_at is not None and now >= request.expires_at:
             settled[key] = Settled(request=request, outcome="expired", at=now)
-        elif made_decision is not None:
-            outcome: Outcome = "approved" if made_decision.approved else "denied"
-            settled[key] = Settled(request=request, outcome=outcome, at=now, decision=made_decision)
+        elif answer is not None:
+            outcome: Outcome = "approved" if answer.approved else "denied"
+            settled[key] = Settled(request=request, outcome=outcome, at=now, decision=answer)
     if not settled:
         raise CheckpointError(
             f"no decision was given; pass a Decision for at least one of {', '.join(map(repr, waiting))}"

@@ -172,7 +172,7 @@ async def _loop(run: Run, b: Boundary) -> _Ending:
     stop: str | None = None
     can_repair = True
     activation = run.offering.lazy.activation
-    # Deliver a cancellation that is already pending before the first phase starts.
+    # Delivers a cancellation that is already pending; later ones are delivered where the run awaits a model.
     await checkpoint()
     if run.resumption is not None:
         catalog, stop = await _resume(run, b, run.resumption)

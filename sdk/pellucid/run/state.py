@@ -1,4 +1,4 @@
-"""The state of one run."""
+"""State of one run."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Output(Generic[OutputT]):
             if self._wrapped is None:
                 raise Mismatch(_problems(error)) from error
             in_object = error
-        # Models that have the schema in their instructions only often omit the object.
+        # Models that know the schema only from their instructions often omit the object.
         try:
             return cast("OutputT", self._adapter.validate_json(document))
         except ValidationError as error:
