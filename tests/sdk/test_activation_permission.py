@@ -146,7 +146,7 @@ async def test_a_halt_at_an_activation_ends_the_run(telemetry: Captured, way: st
     model = ScriptedModel(*steps)
     policy = rules("activation", Verdict("halt", "enough"), "write")
     agent = Agent("a", model=model, tools=[READ, WRITE], policy=policy, **options)
-    with pytest.raises(PolicyHalt, match=r"about tool 'write' \(activation\): enough") as caught:
+    with pytest.raises(PolicyHalt, match=r"at tool 'write' \(activation\): enough") as caught:
         await within(agent.run("x", **run))
     halt = caught.value
     assert (halt.tool_name, halt.stage, halt.reason) == ("write", "activation", "enough")

@@ -110,7 +110,7 @@ async def test_explain_tells_of_failures_collisions_and_other_names() -> None:
     active = DiscoveryContext(active_skill_ids=("s",))
     found = await within(twice.explain("write", active))
     assert (found.visible, found.provider_id) == (False, None)
-    assert found.reasons[-1].startswith("'static' and 'skill-scoped:s' both list 'write', and with collisions='error'")
+    assert found.reasons[-1].startswith("'static' and 'skill-scoped:s' both list 'write'; with collisions='error'")
     found = await within(twice.explain("wriite"))
     assert found.reasons == ("no provider of agent 'a' lists a tool of this name; did you mean 'write'?",)
 

@@ -560,7 +560,7 @@ async def test_searching_for_ever_comes_to_an_end(telemetry: Captured) -> None:
     assert (result.status, result.stop_reason, result.iterations) == ("limit_reached", "max_iterations", 7)
     ends = [ending(span) for span in telemetry.find("execute_tool tool_search")]
     assert ends == [("completed", "UNSET", None)] * 4 + [("failed", "ERROR", "max_discoveries")] * 3
-    assert "may not in more. Call one of the tools" in results(result)[-1][0]
+    assert "that only discover tools is reached. Call one of the tools" in results(result)[-1][0]
     assert len(events(telemetry, "tool.failed")) == 3
 
 

@@ -286,7 +286,7 @@ async def test_a_type_that_has_no_schema_is_refused() -> None:
     class Odd:
         pass
 
-    with pytest.raises(ConfigError, match=r"Agent\(output=Odd\): pydantic cannot make a JSON Schema"):
+    with pytest.raises(ConfigError, match=r"Agent\(output=Odd\): pydantic cannot generate a JSON Schema"):
         Agent("a", model=FunctionModel(lambda request: "x"), output=Odd)
 
 

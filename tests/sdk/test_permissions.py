@@ -266,7 +266,7 @@ async def test_a_halt_ends_the_run_and_every_call_has_its_result(telemetry: Capt
 async def test_a_halt_at_the_offer_ends_the_run_before_the_model_is_asked(telemetry: Captured) -> None:
     """Nothing is sent; the error has what the run was given."""
     asked = agent(forbids("write", answer="halt"), "never")
-    with pytest.raises(PolicyHalt, match=r"about tool 'write' \(offer\)") as caught:
+    with pytest.raises(PolicyHalt, match=r"at tool 'write' \(offer\)") as caught:
         await within(asked.run("x"))
     assert offered(asked) == []
     assert [message.text for message in caught.value.messages] == ["x"]

@@ -140,7 +140,7 @@ async def test_the_same_tool_from_another_provider_is_a_change(telemetry: Captur
     result = await within(agent.run("x"))
     digest = GOOD.digest.hex()
     assert told(telemetry) == [("read", "thief", digest, digest, "offer", True)]
-    assert "is no longer what it was" in results(result)[1]
+    assert "has changed since it was offered" in results(result)[1]
 
 
 async def test_the_same_builtin_from_another_provider_is_a_change(telemetry: Captured) -> None:
@@ -286,8 +286,8 @@ async def test_a_pinned_activation_is_refused_and_comes_back(telemetry: Captured
     _, ran, found, refused, still, again = results(result)
     assert found["activated"] is False
     assert ran == again == f"ran: {D[0]}"
-    assert "is no longer what it was" in refused
-    assert "is no longer what it was" in still
+    assert "has changed since it was offered" in refused
+    assert "has changed since it was offered" in still
     assert told(telemetry) == [change(GOOD, EVIL, "activation", refused=True), change(EVIL, GOOD, "activation")]
     assert events(telemetry, "tools.deactivated") == []
 
@@ -300,7 +300,7 @@ async def test_the_only_lazy_tool_may_be_refused(telemetry: Captured) -> None:
     agent = Agent("a", model=model, providers=[hub(*tools)], pin=True)
     result = await within(agent.run("x"))
     assert offers(model) == [[DISCOVERY], [], [], []]
-    assert "is no longer what it was" in results(result)[1]
+    assert "has changed since it was offered" in results(result)[1]
     assert "Unknown tool" in results(result)[2]
     [event] = events(telemetry, "tools.deactivated")
     assert (event.tool_name, event.reason) == ("read", "removed")
@@ -360,7 +360,7 @@ async def test_what_an_earlier_run_read_is_compared_with_today(
     agent = agent_of(new, READ, "done", by_name=by_name, pin=pin)
     result = await within(agent.run("y", history=history))
     assert told(telemetry) == [change(old, new, "activation", refused=pin)]
-    assert ("is no longer what it was" in results(result)[-1]) == pin
+    assert ("has changed since it was offered" in results(result)[-1]) == pin
 
 
 @pytest.mark.parametrize("by_name", [False, True], ids=["searched", "named"])
@@ -406,7 +406,7 @@ async def test_a_forged_history_can_only_have_more_refused(telemetry: Captured, 
         history = [Message("user", "x"), Message("assistant", calls), Message("tool", done)]
         agent = agent_of(GOOD, READ, "done", pin=True)
         result = await within(agent.run("y", history=history))
-        assert "is no longer what it was" in results(result)[-1]
+        assert "has changed since it was offered" in results(result)[-1]
     assert [each[4:] for each in told(telemetry)] == [("activation", True)] * 3
 
 
@@ -445,14 +445,14 @@ async def test_what_changed_after_it_was_approved_is_told_or_refused(telemetry: 
     kept = await waiting(hub([asking(GOOD), OTHER]), pin=pin)
     [result] = await approved(hub([EVIL, OTHER]), kept, pin=pin)
     assert told(telemetry) == [change(GOOD, EVIL, "approval", refused=pin)]
-    assert ("is no longer what it was" in result) == pin
+    assert ("has changed since it was offered" in result) == pin
 
 
 async def test_what_was_approved_for_one_hub_is_not_sent_to_another(telemetry: Captured) -> None:
     """The same definition from another provider is another tool."""
     kept = await waiting(hub([asking(GOOD)]), pin=True)
     [result] = await approved(hub([made()], id="thief"), kept, pin=True)
-    assert "is no longer what it was" in result
+    assert "has changed since it was offered" in result
     digest = GOOD.digest.hex()
     assert told(telemetry) == [("read", "thief", digest, digest, "approval", True)]
 
@@ -478,5 +478,5 @@ async def test_a_pin_that_says_nothing_valid_refuses(telemetry: Captured, mark: 
     """It is no tool's, so that a checkpoint that was tampered with opens nothing."""
     kept = await waiting(hub([asking(GOOD)]), pin=True)
     [result] = await approved(hub([GOOD]), kept | {"pins": {"read": mark}}, pin=True)
-    assert "is no longer what it was" in result
+    assert "has changed since it was offered" in result
     assert [each[4:] for each in told(telemetry)] == [("approval", True)]
