@@ -109,7 +109,7 @@ async def test_a_checkpoint_is_plain_json_that_is_independent_of_the_run() -> No
         (lambda kept: {name: value for name, value in kept.items() if name != "approvals"}, "or no approvals"),
         (lambda kept: kept | {"messages": []}, "the checkpoint is damaged"),
         (lambda kept: kept | {"messages": [{"role": "king", "parts": []}]}, r"messages\[0\]: the role is not one of"),
-        (lambda kept: kept | {"messages": [{"role": "user", "parts": [{"type": "x"}]}]}, r"parts\[0\]: its type is"),
+        (lambda kept: kept | {"messages": [{"role": "user", "parts": [{"type": "x"}]}]}, r"parts\[0\]: the type is"),
         (lambda kept: kept | {"results": [{"type": "text", "content": 7}]}, r"results\[0\].content"),
         (lambda kept: kept | {"nested": {"d1": {"version": 1}}}, "the checkpoint is damaged"),
         (lambda kept: kept | {"agent": "other"}, "is for agent 'other'; agent 'ops' cannot resume it"),
