@@ -292,7 +292,7 @@ async def test_a_failing_hub_is_left_alone_for_a_moment(telemetry: Captured) -> 
     hub = FakeHub(faults=[CAUSE])
     agent = agent_of(DiscoveryProvider(hub, id="odd"))
     await failed(agent, telemetry, "ConnectionError")
-    with pytest.raises(DiscoveryBackoff, match="will be asked again in") as caught:
+    with pytest.raises(DiscoveryBackoff, match="will be called again in") as caught:
         await within(agent.run("x"))
     assert caught.value.__cause__ is CAUSE
     assert len(hub.calls) == 1
