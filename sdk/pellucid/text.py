@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Final
 
 MAX_COMPARED: Final = 500
-"""Most names to compare an unknown one with; 10,000 would block the event loop for half a second."""
+"""Maximum number of names to compare an unknown one with; 10,000 would block the event loop for half a second."""
 
 
 def clean(text: object) -> str:

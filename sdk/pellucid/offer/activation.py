@@ -28,7 +28,7 @@ class Activation:
     Attributes:
         active: Active tools by name, in order of activation.
         iterations: Iterations that only discovered tools; they do not count against `Limits.max_iterations`.
-        max_discoveries: Most iterations that may only discover tools.
+        max_discoveries: Maximum number of iterations that only discover tools.
         permissions: Policy that must allow an activation, if there is one.
     """
 

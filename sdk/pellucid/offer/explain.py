@@ -68,7 +68,7 @@ async def explain(
     name: str,
     ctx: DiscoveryContext,
 ) -> Explanation:
-    """Explain a tool from the providers' lists, each fetched within `within` seconds, and the policy's rulings."""
+    """Explain a tool from the providers' lists, each obtained within `within` seconds, and the policy's rulings."""
     search = _Search(name, ctx, within)
     scope_token = enter_scope(Scope(agent=agent, pipeline=_NOWHERE))  # no telemetry: this is not a run
     try:

@@ -71,7 +71,7 @@ class Offers:
         return offered
 
     def _report_excess(self, scope: Scope, span: SpanContext, tokens: int, max_tokens: int, catalog: Catalog) -> None:
-        """Emit an event for an offer above the token budget, once for as long as its size stays the same."""
+        """Emit an event for an offer above the token budget, once while its size stays the same."""
         if tokens > max_tokens and tokens != self._reported:
             payload = {"tokens": tokens, "max_tokens": max_tokens, "eager_tokens": catalog.eager_tokens}
             scope.emit(ToolsBudgetExceeded, span, payload)

@@ -26,13 +26,13 @@ from pellucid.types import JSONObject
 
 MAX_HITS: Final = 15
 MAX_SUGGESTIONS: Final = 3
-"""Most suggestions for each of several unknown names."""
+"""Maximum number of suggestions for each of several unknown names."""
 
 MAX_DESCRIPTION: Final = 500
-"""Most characters of a description in a list of hits; an activated tool has its whole description."""
+"""Maximum number of characters of a description in a list of hits; an activated tool has its whole description."""
 
 MAX_EXPLAINED: Final = 5
-"""Most unknown names in one call of `__lazy__tool__discovery__` that are answered with all available names."""
+"""Maximum number of unknown names in a call of `__lazy__tool__discovery__` that are answered with all names."""
 
 MAX_QUERY: Final = 1000
 LARGE_CATALOG: Final = 500

@@ -74,7 +74,7 @@ class Offering:
         self.names.update(catalog.bindings)
 
     def report_shadowed(self, scope: Scope, b: Boundary, catalog: Catalog) -> None:
-        """Emit an event for each tool that shares a name with another one, once for as long as that lasts."""
+        """Emit an event for each tool that shares a name with another one, once while that lasts."""
         if catalog.shadowed:
             b.note(shadowed=len(catalog.shadowed))
             self._shadowed = tell_shadowed(scope, b.span.get_span_context(), catalog.shadowed, self._shadowed)

@@ -95,7 +95,7 @@ class Pins:
         self._pin(pins, "activation")
 
     def _compare(self, scope: Scope, b: Boundary, catalog: Catalog) -> dict[str, Binding]:
-        """Return the tools that differ from their pins, and emit an event for those that changed since last time."""
+        """Return the tools that differ from their pins, and emit an event for each change since the last check."""
         changed: dict[str, Binding] = {}
         for name, pin in self._pinned.items():
             current = catalog.bindings.get(name)

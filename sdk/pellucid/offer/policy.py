@@ -23,7 +23,7 @@ PERMITTED: Final = ("allow", "ask")
 """Permissions with which a tool may be offered and activated; `ask` leaves the call to a person."""
 
 MAX_CONCURRENT: Final = 32
-"""Most concurrent calls of an async policy."""
+"""Maximum number of concurrent calls of an async policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +39,8 @@ class PermissionRequest:
         run_id: Id of the run.
         iteration: 1-based. A verdict at `offer` holds for as long as the run's catalogue is the same.
         identity: Identity on whose behalf the run acts.
-        tool_call_id: The model's id of the call. At `activation`, the call that activates the tool, or None if an
-            earlier run of the conversation did. None at `offer`.
+        tool_call_id: The model's id of the call. At `activation`, that of the call that activates the tool, or None if
+            an earlier run of the conversation activated it. None at `offer`.
         arguments: The model's arguments, valid by the tool's schema; only at `dispatch`.
     """
 
@@ -102,7 +102,7 @@ async def ask(policy: Policy, requests: Sequence[PermissionRequest], within: flo
     """Call a policy for each request, and return its rulings in order, up to the first halt.
 
     A sync policy is called in a plain loop. Calls of an async policy run concurrently, within `within` seconds in all.
-    A policy that raises, returns anything else than a permission, or does not decide in time denies.
+    A policy that raises, returns anything other than a permission, or does not decide in time denies.
     """
     rulings: list[Ruling] = []
     for index, request in enumerate(requests):

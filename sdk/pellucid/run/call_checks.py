@@ -248,7 +248,7 @@ def check_halted(run: Run) -> None:
 
 
 def check_running(run: Run) -> None:
-    """Check that the run may start a tool, even if the event loop has not yet delivered a cancellation.
+    """Check that the run was not halted or stopped, also before the event loop delivers the cancellation.
 
     Raises:
         ToolError: the policy halted the run.

@@ -13,7 +13,7 @@ from pellucid.tools.catalog import Catalog
 from pellucid.types import JSONValue
 
 MAX_NAMES = 64
-"""Most names of offered tools that a `compose_request` span records."""
+"""Maximum number of names of offered tools that a `compose_request` span records."""
 
 
 async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple[ModelRequest, Catalog]:

@@ -103,7 +103,7 @@ def _stopped(run: Run) -> RunCancelled | RunTimeout:
 
 
 def _check(run: Run) -> None:
-    """Check that the run may start another phase, even if the event loop has not yet delivered a cancellation.
+    """Check that the run was not stopped, also before the event loop delivers the cancellation.
 
     Raises:
         RunCancelled, RunTimeout: the run was stopped.

@@ -143,7 +143,7 @@ class Run:
         return self.tally.earlier + self.nesting.used
 
     def stop_cause(self) -> str | None:
-        """Return why the run must stop (`cancelled`, `deadline`), or None. The event loop may not know it yet."""
+        """Return why the run must stop (`cancelled`, `deadline`), or None, also before the event loop stops it."""
         if self.closed or (self.signal is not None and self.signal.cancelled):
             return "cancelled"
         deadline = self.scope.deadline

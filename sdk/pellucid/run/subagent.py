@@ -19,7 +19,7 @@ from pellucid.tools.tool import Tool
 from pellucid.types import JSONObject
 
 MAX_DEPTH: Final = 8
-"""Most runs nested in one another; bounds agents that call themselves."""
+"""Maximum number of runs nested in one another; bounds agents that call themselves."""
 
 
 _SCHEMA: Final[JSONObject] = {
