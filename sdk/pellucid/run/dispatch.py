@@ -216,7 +216,7 @@ async def _guarded(run: Run, b: Boundary, reliability: Reliability, binding: Bin
     async def attempt() -> Any:
         # What the policy said before is for the first attempt.
         attempted = call if gate.attempt == 1 else replace(call, ruling=None)
-        return await gate.judged(b.span, lambda: _perform(run, b, binding, attempted), unjudged=Suspended)
+        return await gate.run_attempt(b.span, lambda: _perform(run, b, binding, attempted), pending=Suspended)
 
     return await gate.run(attempt, instead=Decision.result)
 
