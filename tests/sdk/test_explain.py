@@ -86,7 +86,7 @@ async def test_explain_names_the_gate_that_keeps_a_tool_back() -> None:
     for provider in (gate, combined(gate, skill_scoped_tools("x", [read]))):
         found = await within(Agent("a", model=ScriptedModel(), providers=[provider]).explain("write"))
         assert not found.visible
-        assert found.reasons == ("provider 'static' lists it, but 'gated(static)' keeps it back",)
+        assert found.reasons == ("provider 'static' lists it, but 'gated(static)' withholds it",)
 
 
 async def test_explain_names_the_skill_that_brings_a_tool() -> None:
@@ -283,7 +283,9 @@ async def test_a_provider_that_is_skipped_is_explained() -> None:
     both = combined(Odd(OSError("no route")), hub("two", read), on_error="skip")
     asked = agent(providers=[both])
     found = await within(asked.explain("write"))
-    assert says(found, "provider 'odd' failed, and 'combined(odd,two)' goes on without it", "no provider of agent 'a'")
+    assert says(
+        found, "provider 'odd' failed, and 'combined(odd,two)' continues without it", "no provider of agent 'a'"
+    )
     assert (await within(asked.explain("read"))).visible
     one_fails = agent(providers=[combined(Odd(OSError("no route")), hub("two", write))])
     found = await within(one_fails.explain("write"))
@@ -313,7 +315,7 @@ async def test_gates_in_gates_are_explained() -> None:
     inner = gated_tools(combined(static_tools([read, write]), skill), only_read)
     asked = agent(providers=[gated_tools(inner, lambda tool, ctx: True)])
     found = await within(asked.explain("write"))
-    kept = "lists it, but 'gated(combined(static,skill-scoped:files))' keeps it back"
+    kept = "lists it, but 'gated(combined(static,skill-scoped:files))' withholds it"
     assert says(found, f"provider 'combined(static,skill-scoped:files)' {kept}")
     found = await within(asked.explain("copy"))
     assert says(found, "provider 'skill-scoped:files' lists it only while skill 'files' is active; active: none")
