@@ -246,7 +246,7 @@ def test_a_mode_that_there_is_not_is_refused() -> None:
     mode: Any = "eager"
     with pytest.raises(ConfigError, match="unknown registry_mode 'eager'; use 'full' or 'lazy'"):
         ToolRegistry(registry_mode=mode)
-    with pytest.raises(ConfigError, match="no registry_mode 'eager'"):
+    with pytest.raises(ConfigError, match="unknown registry_mode 'eager'"):
         Agent("a", model=ScriptedModel(), registry_mode=mode)
 
 

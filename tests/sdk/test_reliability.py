@@ -723,7 +723,7 @@ async def test_what_is_no_rule_is_refused() -> None:
 
     bad: list[tuple[Any, str]] = [
         (lambda: Reliability(["x"]), "is not a Rule"),  # type: ignore[list-item]
-        (lambda: Rule(when=True, then=retry(), kind="x"), "is no function"),  # type: ignore[arg-type]
+        (lambda: Rule(when=True, then=retry(), kind="x"), "is not a function"),  # type: ignore[arg-type]
         (lambda: Rule(when=wait, then=retry(), kind="x"), "is async"),
         (lambda: Rule(when=always, then=retry, kind="x"), "call it, as in then=retry"),  # type: ignore[arg-type]
         (lambda: Rule(when=always, then=retry(), kind=""), "kind must not be empty"),
