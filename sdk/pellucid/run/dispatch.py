@@ -303,7 +303,7 @@ def _progress(run: Run, span: SpanContext, call: Call) -> Any:
     loop = current_token()
 
     def progress(value: JSONValue) -> None:
-        if not run.scope.heard(ToolProgress.name):
+        if not run.scope.has_listener(ToolProgress.name):
             return
         try:
             clean = run.scope.recorder.clean(value)
