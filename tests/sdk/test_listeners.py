@@ -72,7 +72,7 @@ def test_a_pattern_that_matches_nothing_is_refused(pattern: str) -> None:
 
 def test_a_listener_must_be_a_function() -> None:
     """Anything else is refused when it is added."""
-    with pytest.raises(ConfigError, match="not a function"):
+    with pytest.raises(ConfigError, match="not callable"):
         Listeners().add("*", 3)  # type: ignore[arg-type]  # that is what is tested
 
 
