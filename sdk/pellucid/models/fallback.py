@@ -85,7 +85,7 @@ class FallbackModel:
             except ConfigError:
                 raise
             except Exception as error:  # noqa: BLE001  (raised when no model is left)
-                failures.append(_named(model, error))
+                failures.append(as_model_error(model, error))
                 if not self.falls_back(failures[-1]):
                     break
         raise told(failures)
@@ -103,7 +103,7 @@ class FallbackModel:
             except ConfigError:
                 raise
             except Exception as error:  # noqa: BLE001  (raised when no model is left)
-                failures.append(_named(model, error))
+                failures.append(as_model_error(model, error))
                 if begun or not self.falls_back(failures[-1]):
                     break
             else:
@@ -141,7 +141,8 @@ def _required(given: object) -> Model:
     return require_model(given, "FallbackModel")
 
 
-def _named(model: Model, error: Exception) -> ModelError:
+def as_model_error(model: Model, error: Exception) -> ModelError:
+    """Return an error of a model as a `ModelError`, whose cause it is."""
     if isinstance(error, ModelError):
         return error
     named = ModelError(model.name, describe(error), error_kind=error_kind_of(error))

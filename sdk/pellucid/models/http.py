@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import math
 import ssl
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
-from weakref import WeakKeyDictionary
 
 import httpx2
-from anyio.lowlevel import current_token
 
-from pellucid.concurrency.forks import reset_in_child
+from pellucid.concurrency.per_loop import PerLoop
 from pellucid.errors import ConfigError, ErrorKind, ModelError, ModelTimeout
 from pellucid.failures import describe, error_kind_of, kind_of_status
 from pellucid.models.base import Settings
+from pellucid.types import JSONObject
 
 TIMEOUT: Final = httpx2.Timeout(600.0, connect=10.0)
 """Seconds for a connection, and between two pieces of an answer; `Limits.model_timeout` bounds the whole call."""
@@ -52,25 +50,16 @@ class Clients(Generic[_AnyClient]):
     """
 
     def __init__(self, make: Callable[[], _AnyClient]) -> None:
-        self._make = make
         trusted()  # now, because what it loads and reads takes 0.2 s, in which an event loop would stand still
-        self._lock = threading.Lock()
-        reset_in_child(self, _lock=threading.Lock)
-        self._clients: WeakKeyDictionary[Any, _AnyClient] = WeakKeyDictionary()
+        self._clients = PerLoop(make)
 
     def get(self) -> _AnyClient:
         """Return the client of this event loop."""
-        loop = current_token().native_token
-        with self._lock:
-            client = self._clients.get(loop)
-            if client is None:
-                client = self._clients[loop] = self._make()
-            return client
+        return self._clients.get()
 
     async def aclose(self) -> None:
         """Close the client of this event loop; those of other loops end with their loops."""
-        with self._lock:
-            client = self._clients.pop(current_token().native_token, None)
+        client = self._clients.pop()
         if client is not None:
             await client.close()
 
@@ -163,6 +152,27 @@ def server_at(url: str, *, asked_by: str) -> tuple[str, int]:
     if host is None or parts.scheme not in _PORTS:
         raise ConfigError(f"{asked_by}: {url!r} is no base URL; write it with http:// or https://")
     return host, port or _PORTS[parts.scheme]
+
+
+def missing_key(owner: str, variable: str) -> ConfigError:
+    """Return the error of a model without a key."""
+    return ConfigError(f"{owner}: there is no key; set the environment variable {variable}, or pass api_key=")
+
+
+def json_object(value: object, name: str) -> JSONObject:
+    """Return a vendor's JSON value, if it is an object.
+
+    Raises:
+        ValueError: it is not; the message calls it `name`.
+    """
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} is not a JSON object")  # noqa: TRY004  (the server's fault, not a caller's)
+    return value
+
+
+def cut_stream() -> EOFError:
+    """Return the error of a stream that ended too early."""
+    return EOFError("the stream ended before the answer did")
 
 
 def refuse_unknown(model: str, settings: Settings, known: AbstractSet[str]) -> None:

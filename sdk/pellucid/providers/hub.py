@@ -101,7 +101,7 @@ class DiscoveryProvider:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not id:
-            raise ConfigError("DiscoveryProvider: id must not be empty; it names the hub in traces, metrics and alerts")
+            raise ConfigError.empty("DiscoveryProvider", "id", "it names the hub in traces, metrics and alerts")
         seconds = {"ttl": ttl, "stale_if_error": stale_if_error, "stale_while_revalidate": stale_while_revalidate}
         check_not_negative(f"DiscoveryProvider {id!r}", {**seconds, "timeout": timeout})
         if max_entries < 1:

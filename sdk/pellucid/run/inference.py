@@ -14,10 +14,10 @@ from opentelemetry.trace import format_span_id
 from pellucid import semconv
 from pellucid.concurrency.race import OutOfTime, race
 from pellucid.errors import ConfigError, ModelError, ModelTimeout
-from pellucid.failures import contained, describe, error_kind_of, error_type_of
+from pellucid.failures import contained, error_type_of
 from pellucid.messages import Message, Part, ReasoningPart, TextPart, ToolCall, Usage
 from pellucid.models import Model, ModelDelta, ModelRequest, ModelResponse
-from pellucid.models.fallback import candidates, falls_back, told
+from pellucid.models.fallback import as_model_error, candidates, falls_back, told
 from pellucid.reliability import Decision, Gate, Reliability, Situation, Subject
 from pellucid.run.model_stream import Chunks, read_stream
 from pellucid.run.state import Run
@@ -173,7 +173,7 @@ async def _answer(
             model.name, f"no answer within {timeout:g} s; raise Limits.model_timeout if that is normal"
         ) from None
     except Exception as error:
-        raise ModelError(model.name, describe(error), error_kind=error_kind_of(error)) from error
+        raise as_model_error(model, error) from error
 
 
 async def _streamed(

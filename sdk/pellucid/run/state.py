@@ -59,6 +59,8 @@ class Run:
 
     Attributes:
         setup: What is the same in all runs of the agent.
+        limits: The bounds of the agent's runs.
+        conversation_id: Value of `gen_ai.conversation.id`: only if the caller gave one.
         scope: Its telemetry.
         conversation: Its messages.
         offering: What of the catalogues the model is offered.
@@ -79,8 +81,10 @@ class Run:
         "approvals",
         "closed",
         "conversation",
+        "conversation_id",
         "deps",
         "halted",
+        "limits",
         "nesting",
         "offering",
         "reader",
@@ -103,8 +107,9 @@ class Run:
         pipeline: Pipeline | None,
         stream: Listeners | None = None,
     ) -> None:
-        limits = setup.limits
         self.setup = setup
+        self.limits = limits = setup.limits
+        self.conversation_id = identity.conversation_id if identity is not None else None
         self.scope = Scope(
             agent=setup.name,
             run_id=uuid.uuid4().hex,
@@ -130,16 +135,6 @@ class Run:
         self.serial = anyio.Lock()
         self.halted: PolicyHalt | None = None
         self.closed = False
-
-    @property
-    def limits(self) -> Limits:
-        """The bounds of the agent's runs."""
-        return self.setup.limits
-
-    @property
-    def conversation_id(self) -> str | None:
-        """Value of `gen_ai.conversation.id`: only if the caller gave one."""
-        return self.scope.identity.conversation_id if self.scope.identity is not None else None
 
     @property
     def spent(self) -> Usage:

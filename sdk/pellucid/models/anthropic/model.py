@@ -14,12 +14,12 @@ from typing import Any, Final, Literal, TypeAlias, cast
 import anthropic
 import httpx2
 
-from pellucid.errors import ConfigError, ErrorKind, ModelError
+from pellucid.errors import ErrorKind, ModelError
 from pellucid.failures import describe
 from pellucid.models.anthropic.requests import SAMPLING, SETTINGS, body_of
 from pellucid.models.anthropic.responses import Pieces, ReportedError, Turn
 from pellucid.models.base import ModelDelta, ModelRequest, ModelResponse, StreamItem
-from pellucid.models.http import TIMEOUT, Clients, failure, refuse_unknown, server_at, trusted
+from pellucid.models.http import TIMEOUT, Clients, failure, missing_key, refuse_unknown, server_at, trusted
 from pellucid.models.sse import read_events
 from pellucid.types import JSONObject
 
@@ -107,7 +107,7 @@ class AnthropicModel:
         client: Client | None = None,
     ) -> None:
         if client is None and not api_key and not any(os.environ.get(variable) for variable in CREDENTIALS):
-            raise ConfigError(f"model {name!r}: set the environment variable ANTHROPIC_API_KEY, or give api_key=")
+            raise missing_key(f"AnthropicModel({name!r})", "ANTHROPIC_API_KEY")
         url = str(client.base_url) if client is not None else base_url or os.environ.get("ANTHROPIC_BASE_URL") or _HOME
         self.name = name
         self.provider_name = next((told for kind, told in _PLATFORMS if isinstance(client, kind)), "anthropic")

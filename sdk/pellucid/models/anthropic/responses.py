@@ -21,6 +21,7 @@ from pellucid.messages import (
 )
 from pellucid.models.anthropic.requests import CALLS, CONTAINER, VENDOR
 from pellucid.models.base import ModelDelta, ModelResponse
+from pellucid.models.http import json_object
 from pellucid.types import JSONObject
 
 MOST_PAUSES: Final = 5
@@ -123,8 +124,7 @@ class Pieces:
             ReportedError: it tells of one.
             ValueError: it does not fit what came before.
         """
-        if not isinstance(event, dict):
-            raise ValueError("an event of the stream is not a JSON object")  # noqa: TRY004  (the server's fault)
+        event = json_object(event, "an event of the stream")
         with _reading():
             match event.get("type"):
                 case "error":
@@ -193,9 +193,8 @@ def _reading() -> Iterator[None]:
         raise ValueError(f"the answer is not what the API describes: {type(error).__name__}: {error}") from error
 
 
-def _checked(message: object) -> JSONObject:
-    if not isinstance(message, dict):
-        raise ValueError("the answer is not a JSON object")  # noqa: TRY004  (the server's fault)
+def _checked(answer: object) -> JSONObject:
+    message = json_object(answer, "the answer")
     if not isinstance(message.get("content"), list) or not message.get("stop_reason"):
         raise ValueError("the answer has no content or no stop reason")
     return message

@@ -20,7 +20,7 @@ from pellucid.models.base import ModelRequest, ModelResponse, StreamItem
 from pellucid.models.gemini.http import Connection, NotAnEvent, streamed, watch
 from pellucid.models.gemini.requests import Dialect, functions, parameters, refused
 from pellucid.models.gemini.responses import Answer
-from pellucid.models.http import TIMEOUT, Clients, failure, server_at
+from pellucid.models.http import TIMEOUT, Clients, failure, missing_key, server_at
 
 _KEYS: Final = ("GOOGLE_API_KEY", "GEMINI_API_KEY")
 _BASE_URL: Final = "https://generativelanguage.googleapis.com/"
@@ -215,9 +215,7 @@ def _key(model: str, given: str | None) -> str:
     for key in (given, *(os.environ.get(name) for name in _KEYS)):
         if key and key.strip():
             return key.strip()
-    raise ConfigError(
-        f"GeminiModel({model!r}): there is no key; set the environment variable {_KEYS[1]}, or pass api_key="
-    )
+    raise missing_key(f"GeminiModel({model!r})", _KEYS[1])
 
 
 def _server_tool(model: str, tool: Mapping[str, Any]) -> types.Tool:

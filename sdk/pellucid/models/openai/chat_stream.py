@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pellucid.models.base import ModelDelta
+from pellucid.models.http import cut_stream
 from pellucid.models.openai.content import ReportedError, json_text, members, text
 from pellucid.types import JSONObject, JSONValue
 
@@ -76,7 +77,7 @@ class ChatPieces:
             EOFError: it did not come to its end.
         """
         if not self.is_over and self._finish_reason is None:
-            raise EOFError("the stream ended before the answer did")
+            raise cut_stream()
         if self._calls:
             self._message["tool_calls"] = self._calls
         choice = {"message": self._message, "finish_reason": self._finish_reason}

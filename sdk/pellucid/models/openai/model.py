@@ -17,7 +17,7 @@ from pellucid import semconv
 from pellucid.errors import ConfigError, ErrorKind, ModelError
 from pellucid.failures import describe
 from pellucid.models.base import ModelRequest, ModelResponse, StreamItem
-from pellucid.models.http import TIMEOUT, Clients, failure, server_at, trusted
+from pellucid.models.http import TIMEOUT, Clients, failure, json_object, missing_key, server_at, trusted
 from pellucid.models.openai.chat import ChatCompletions
 from pellucid.models.openai.content import ReportedError, members
 from pellucid.models.openai.responses import Responses
@@ -209,14 +209,11 @@ def _details(error: openai.APIStatusError) -> dict[str, Any]:
 def _key(given: str | None, *, required: bool) -> str | None:
     key = (given or os.environ.get("OPENAI_API_KEY") or "").strip()
     if not key and required:
-        raise ConfigError("OpenAIModel: there is no key; set the environment variable OPENAI_API_KEY, or give api_key=")
+        raise missing_key("OpenAIModel", "OPENAI_API_KEY")
     if not (key.isascii() and key.isprintable()):
         raise ConfigError("OpenAIModel: the key has characters that no key has; was more copied than the key?")
     return key or None
 
 
 def _read(response: httpx2.Response) -> JSONObject:
-    answer = response.json()
-    if not isinstance(answer, dict):
-        raise ValueError("the answer is not a JSON object")  # noqa: TRY004  (the server's fault, not a caller's)
-    return answer
+    return json_object(response.json(), "the answer")

@@ -24,7 +24,7 @@ from pellucid.messages import (
     Usage,
 )
 from pellucid.models.base import ModelDelta, ModelRequest, ModelResponse, Settings
-from pellucid.models.http import refuse_unknown
+from pellucid.models.http import cut_stream, refuse_unknown
 from pellucid.models.openai.content import (
     ReportedError,
     arguments_of,
@@ -299,7 +299,7 @@ class ResponsePieces:
             EOFError: it did not come to its end.
         """
         if not self.is_over:
-            raise EOFError("the stream ended before the answer did")
+            raise cut_stream()
         return {**self._answer, "output": self._answer.get("output") or self._items}
 
 
