@@ -135,7 +135,7 @@ async def test_explain_says_who_has_a_name(collisions: Any, winner: str) -> None
     assert found.reasons == (
         "provider 'one' lists it",
         "provider 'two' lists it",
-        f"with collisions='{collisions}' the name is that of '{winner}', not of '{loser}'; {rest}",
+        f"with collisions='{collisions}' the name belongs to '{winner}', not to '{loser}'; {rest}",
     )
 
 
@@ -150,7 +150,7 @@ async def test_explain_knows_names_as_they_are_offered() -> None:
     asked = agent(policy, providers=[hub("one", write), hub("two", write)], collisions="prefix")
     found = await within(asked.explain("two__write"))
     assert (found.visible, found.provider_id) == (True, "two")
-    assert says(found, "it stands for 'write' of 'two', as 'one' has that name", "the policy allows it")
+    assert says(found, "it is 'write' of 'two', because 'one' has that name", "the policy allows it")
     assert asked_about == [("two__write", "two")]
     found = await within(agent(providers=[hub("two", write)], collisions="prefix").explain("two__write"))
     assert says(found, "no provider of agent 'a' lists a tool of this name; did you mean 'write'?")
@@ -162,9 +162,9 @@ async def test_explain_says_who_has_a_name_in_a_registry() -> None:
     registry.register_mcp(made("write"), "wiki")
     asked = agent(providers=[registry])
     found = await within(asked.explain("write"))
-    assert says(found, "'registry' lists it", "the name is that of source 'builtin', not of source 'mcp:wiki'")
+    assert says(found, "'registry' lists it", "the name belongs to source 'builtin', not to source 'mcp:wiki'")
     found = await within(asked.explain("wiki__write"))
-    assert says(found, "'registry' lists it", "it stands for 'write' of source 'mcp:wiki'")
+    assert says(found, "'registry' lists it", "it is 'write' of source 'mcp:wiki'")
     assert found.visible
 
 

@@ -77,7 +77,7 @@ def _outcome(result: list[_T], failure: list[BaseException], end: BaseException 
     if result:
         return result[0]
     if failure:
-        raise failure.pop()  # otherwise the traceback refers to the exception, a cycle until garbage is collected
+        raise failure.pop()  # popped, so that the exception's traceback does not refer back to it
     raise ForeignCancellation("it was cancelled, but not by its caller") from end
 
 
@@ -158,7 +158,7 @@ async def together(calls: Iterable[Callable[[], Awaitable[object]]]) -> None:
     except BaseExceptionGroup as group:
         if not interrupts:
             first = first_of(group)
-            raise first from first.__cause__  # not from the group: it only says that there were several
+            raise first from first.__cause__  # not from the group, which only adds that there were several failures
     if interrupts:
         raise interrupts[0]
 

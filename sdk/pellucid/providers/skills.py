@@ -113,15 +113,15 @@ def _loader(skills: Mapping[str, Skill]) -> Tool:
         skill_id = str(arguments[_ARGUMENT])
         if (skill := skills.get(skill_id)) is not None:
             return skill.body
-        advice = close_to(skill_id, skills) or f"There are: {', '.join(skills)}."
-        raise ToolError(f"There is no skill {skill_id[:_LONGEST]!r}. {advice}", error_type="unknown_skill")
+        advice = close_to(skill_id, skills) or f"Available skills: {', '.join(skills)}."
+        raise ToolError(f"Unknown skill {skill_id[:_LONGEST]!r}. {advice}", error_type="unknown_skill")
 
     listed = "\n".join(f"- {skill.id}: {skill.description}" for skill in skills.values())
     return MetaTool(
         name=LOAD_SKILL,
         description=(
-            "Load a skill before you do what it is about. The result is its instructions; tools that it brings are "
-            f"available from then on. Skills:\n{listed}"
+            "Load a skill before you work on its topic. The result is its instructions; its tools are available from "
+            f"then on. Skills:\n{listed}"
         ),
         input_schema={
             "type": "object",

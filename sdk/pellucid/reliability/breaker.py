@@ -75,10 +75,10 @@ class Permit:
 
 
 class Circuit:
-    """The state of one breaker; safe from any thread and event loop.
+    """State of one circuit breaker. Safe to use from any thread and event loop.
 
     Attributes:
-        state: What it is now.
+        state: Current state.
     """
 
     def __init__(self, options: CircuitBreaker, clock: Callable[[], float]) -> None:

@@ -118,10 +118,10 @@ def reasons_of(name: str, shadowed: Iterable[Shadowed], policy: str) -> list[str
         if winner.provider_id == loser.provider_id:  # within a registry
             first, second = f"source '{winner.source}'", f"source '{loser.source}'"
         if name == collision.name:
-            other = f"the other is offered as {offered_as!r}" if offered_as else "the other is not offered"
-            reasons.append(f"with {policy} the name is that of {first}, not of {second}; {other}")
+            outcome = f"the other is offered as {offered_as!r}" if offered_as else "the other is not offered"
+            reasons.append(f"with {policy} the name belongs to {first}, not to {second}; {outcome}")
         elif name == offered_as:
-            reasons.append(f"with {policy} it stands for {collision.name!r} of {second}, as {first} has that name")
+            reasons.append(f"with {policy} it is {collision.name!r} of {second}, because {first} has that name")
     return reasons
 
 
