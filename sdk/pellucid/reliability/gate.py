@@ -260,7 +260,7 @@ class Gate:
     async def _fall_back(
         self, instead: Callable[[Decision, Situation], Awaitable[T]], decision: Decision, kind: str, error: Any
     ) -> T:
-        """Return the result of a fallback; if that fails, raise the original error with a note."""
+        """Return the result of a fallback; if it fails, raise the error of the attempt with a note, or fail fast."""
         assert self._situation is not None
         try:
             return await instead(decision, self._situation)

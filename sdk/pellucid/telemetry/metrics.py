@@ -31,7 +31,7 @@ class Leveled(Protocol):
 
     @property
     def level(self) -> int:
-        """0 closed, 1 half-open, 2 open."""
+        """Level of the gauge: 0 closed, 1 half-open, 2 open."""
         ...
 
 

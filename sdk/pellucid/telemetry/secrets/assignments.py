@@ -42,7 +42,7 @@ _BARE: Final = re.compile(
 """Value without quotes: a list, an object or a word, with punctuation that is clearly a part of the value."""
 
 _LINE: Final = re.compile(r"""(?:[^\r\n"'`\\]|\\(?!\\{0,8}["'`nrt])|(?<==)\\{0,8}"[^"\r\n\\]*\\{0,8}")*+""")
-"""The rest of the line, as in a header."""
+"""Rest of the line, as in a header."""
 
 _ELEMENT: Final = re.compile(r"[^<\r\n]*+")
 

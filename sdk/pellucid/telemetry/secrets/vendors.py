@@ -103,7 +103,7 @@ _OTHER: Final = (
     # JWT, also encrypted or unsigned
     rf"eyJ{_JWT_HEADER}\.(?:[\w-]{{5,}}(?:\.[\w-]*)?|\.[\w-]+)(?:\.[\w-]+){{0,2}}",
     r"0(?<=1//0)[\w-]{30,}",  # Google, refresh token
-    r"AA(?<=[0-9]{8}:AA)[\w-]{30,}",  # Telegram, bot token behind its id
+    r"AA(?<=[0-9]{8}:AA)[\w-]{30,}",  # Telegram, bot token after its id
     r"[MNO][\w-]{23,27}\.[\w-]{6}\.[\w-]{27,}",  # Discord, bot token
     r"[A-Za-z0-9]{14}\.atlasv1\.[\w-]{40,}",  # Terraform
     r"[0-9a-f]{32}-us[0-9]{1,2}",  # Mailchimp
