@@ -119,7 +119,7 @@ async def test_two_names_that_are_one_are_refused_by_default() -> None:
 def test_a_policy_that_there_is_not_is_refused() -> None:
     """When the agent is made."""
     policy: Any = "whatever"
-    with pytest.raises(ConfigError, match="no collision policy 'whatever'; known are 'error', 'first'"):
+    with pytest.raises(ConfigError, match="unknown collision policy 'whatever'; use one of 'error', 'first'"):
         Agent("a", model=ScriptedModel(), collisions=policy)
 
 

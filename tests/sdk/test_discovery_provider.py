@@ -341,7 +341,7 @@ async def test_a_closed_provider_says_so_and_can_be_used_again(telemetry: Captur
     provider = DiscoveryProvider(hub, id="hub", timeout=None)
 
     async def wait() -> None:
-        with pytest.raises(DiscoveryError, match="was closed meanwhile"):
+        with pytest.raises(DiscoveryError, match="was closed during the fetch"):
             await ask(telemetry, provider)
 
     with anyio.fail_after(60):

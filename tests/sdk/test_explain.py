@@ -86,7 +86,7 @@ async def test_explain_names_the_gate_that_keeps_a_tool_back() -> None:
     for provider in (gate, combined(gate, skill_scoped_tools("x", [read]))):
         found = await within(Agent("a", model=ScriptedModel(), providers=[provider]).explain("write"))
         assert not found.visible
-        assert found.reasons == ("provider 'static' lists it, but 'gated(static)' keeps it back",)
+        assert found.reasons == ("provider 'static' lists it, but 'gated(static)' withholds it",)
 
 
 async def test_explain_names_the_skill_that_brings_a_tool() -> None:
@@ -135,7 +135,7 @@ async def test_explain_says_who_has_a_name(collisions: Any, winner: str) -> None
     assert found.reasons == (
         "provider 'one' lists it",
         "provider 'two' lists it",
-        f"with collisions='{collisions}' the name is that of '{winner}', not of '{loser}'; {rest}",
+        f"with collisions='{collisions}' the name belongs to '{winner}', not to '{loser}'; {rest}",
     )
 
 
@@ -150,7 +150,7 @@ async def test_explain_knows_names_as_they_are_offered() -> None:
     asked = agent(policy, providers=[hub("one", write), hub("two", write)], collisions="prefix")
     found = await within(asked.explain("two__write"))
     assert (found.visible, found.provider_id) == (True, "two")
-    assert says(found, "it stands for 'write' of 'two', as 'one' has that name", "the policy allows it")
+    assert says(found, "it is 'write' of 'two', because 'one' has that name", "the policy allows it")
     assert asked_about == [("two__write", "two")]
     found = await within(agent(providers=[hub("two", write)], collisions="prefix").explain("two__write"))
     assert says(found, "no provider of agent 'a' lists a tool of this name; did you mean 'write'?")
@@ -162,9 +162,9 @@ async def test_explain_says_who_has_a_name_in_a_registry() -> None:
     registry.register_mcp(made("write"), "wiki")
     asked = agent(providers=[registry])
     found = await within(asked.explain("write"))
-    assert says(found, "'registry' lists it", "the name is that of source 'builtin', not of source 'mcp:wiki'")
+    assert says(found, "'registry' lists it", "the name belongs to source 'builtin', not to source 'mcp:wiki'")
     found = await within(asked.explain("wiki__write"))
-    assert says(found, "'registry' lists it", "it stands for 'write' of source 'mcp:wiki'")
+    assert says(found, "'registry' lists it", "it is 'write' of source 'mcp:wiki'")
     assert found.visible
 
 
@@ -283,7 +283,9 @@ async def test_a_provider_that_is_skipped_is_explained() -> None:
     both = combined(Odd(OSError("no route")), hub("two", read), on_error="skip")
     asked = agent(providers=[both])
     found = await within(asked.explain("write"))
-    assert says(found, "provider 'odd' failed, and 'combined(odd,two)' goes on without it", "no provider of agent 'a'")
+    assert says(
+        found, "provider 'odd' failed, and 'combined(odd,two)' continues without it", "no provider of agent 'a'"
+    )
     assert (await within(asked.explain("read"))).visible
     one_fails = agent(providers=[combined(Odd(OSError("no route")), hub("two", write))])
     found = await within(one_fails.explain("write"))
@@ -313,7 +315,7 @@ async def test_gates_in_gates_are_explained() -> None:
     inner = gated_tools(combined(static_tools([read, write]), skill), only_read)
     asked = agent(providers=[gated_tools(inner, lambda tool, ctx: True)])
     found = await within(asked.explain("write"))
-    kept = "lists it, but 'gated(combined(static,skill-scoped:files))' keeps it back"
+    kept = "lists it, but 'gated(combined(static,skill-scoped:files))' withholds it"
     assert says(found, f"provider 'combined(static,skill-scoped:files)' {kept}")
     found = await within(asked.explain("copy"))
     assert says(found, "provider 'skill-scoped:files' lists it only while skill 'files' is active; active: none")

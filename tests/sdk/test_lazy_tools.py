@@ -244,9 +244,9 @@ async def test_wrappers_hide_tools_from_search() -> None:
 def test_a_mode_that_there_is_not_is_refused() -> None:
     """By agents and registries."""
     mode: Any = "eager"
-    with pytest.raises(ConfigError, match="no registry_mode 'eager'; known are 'full' and 'lazy'"):
+    with pytest.raises(ConfigError, match="unknown registry_mode 'eager'; use 'full' or 'lazy'"):
         ToolRegistry(registry_mode=mode)
-    with pytest.raises(ConfigError, match="no registry_mode 'eager'"):
+    with pytest.raises(ConfigError, match="unknown registry_mode 'eager'"):
         Agent("a", model=ScriptedModel(), registry_mode=mode)
 
 

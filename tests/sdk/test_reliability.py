@@ -392,7 +392,7 @@ async def test_a_budget_is_checked_before_a_call(telemetry: Captured) -> None:
     )
     model = ScriptedModel(costly, "never")
     over = Rule(when=lambda s: s.operation == "inference" and s.usage.cost > 2, then=fail_fast(), kind="budget")
-    with pytest.raises(ReliabilityFailFast, match="did not let inference of 'scripted' begin"):
+    with pytest.raises(ReliabilityFailFast, match="did not allow inference of 'scripted' to start"):
         await within(Agent("a", model=model, tools=[add], reliability=rules(pre_check=[over])).run("go"))
     assert len(model.requests) == 1
     assert attributes(telemetry.span("invoke_agent"))["error.type"] == "reliability"
@@ -628,7 +628,7 @@ async def test_a_fallback_that_fails_is_not_what_is_raised(telemetry: Captured, 
         return
     with pytest.raises(DiscoveryError if operation == "discovery" else ModelError) as caught:
         await within(run)
-    assert caught.value.__notes__ == ["the fallback of the rule 'canned' failed, too: KeyError: 'no such thing'"]
+    assert caught.value.__notes__ == ["the fallback of the rule 'canned' also failed: KeyError: 'no such thing'"]
 
 
 async def test_nothing_stands_in_for_the_rest_of_a_stream(telemetry: Captured) -> None:
@@ -722,8 +722,8 @@ async def test_what_is_no_rule_is_refused() -> None:
         return True
 
     bad: list[tuple[Any, str]] = [
-        (lambda: Reliability(["x"]), "is no Rule"),  # type: ignore[list-item]
-        (lambda: Rule(when=True, then=retry(), kind="x"), "is no function"),  # type: ignore[arg-type]
+        (lambda: Reliability(["x"]), "is not a Rule"),  # type: ignore[list-item]
+        (lambda: Rule(when=True, then=retry(), kind="x"), "is not a function"),  # type: ignore[arg-type]
         (lambda: Rule(when=wait, then=retry(), kind="x"), "is async"),
         (lambda: Rule(when=always, then=retry, kind="x"), "call it, as in then=retry"),  # type: ignore[arg-type]
         (lambda: Rule(when=always, then=retry(), kind=""), "kind must not be empty"),
@@ -733,7 +733,7 @@ async def test_what_is_no_rule_is_refused() -> None:
             "before the first attempt",
         ),
         (lambda: retry(backoff=-1), "must not be negative"),
-        (lambda: fallback("x"), "give it a function"),  # type: ignore[arg-type]
+        (lambda: fallback("x"), "pass a function"),  # type: ignore[arg-type]
     ]
     for make, said in bad:
         with pytest.raises(ConfigError, match=said):

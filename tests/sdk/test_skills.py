@@ -113,8 +113,8 @@ async def test_an_unknown_skill_is_a_result_that_suggests_others(telemetry: Capt
     wrong = [ToolCall("load_skill", {"skill_id": "refund"}), ToolCall("load_skill", {"skill_id": "zzz"})]
     result, model = await play(wrong, "done")
     assert answers(result) == [
-        "There is no skill 'refund'. Did you mean 'refunds' or 'returns'?",
-        "There is no skill 'zzz'. There are: refunds, returns.",
+        "Unknown skill 'refund'. Did you mean 'refunds' or 'returns'?",
+        "Unknown skill 'zzz'. Available skills: refunds, returns.",
     ]
     assert offered(model)[1] == ["load_skill"]
     failed = [ending(span) for span in telemetry.find("execute_tool")]

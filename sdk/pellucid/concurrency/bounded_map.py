@@ -1,4 +1,4 @@
-"""Map of limited size, for whatever is kept in memory by a key that others choose."""
+"""Map of limited size, for state in memory whose keys are chosen by users or hubs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ V = TypeVar("V")
 
 
 class BoundedMap(Generic[K, V]):
-    """Map of at most so many entries. Safe to use from any thread, and in a forked child.
+    """Map with a maximum number of entries. Safe to use from any thread, and in a forked child.
 
     Args:
-        most: Entries kept; of more, the least recently used go first.
-        most_weight: Sum of weights kept. The last entry stays, whatever its weight.
-        by_use: Whether reading and replacing an entry counts as use; otherwise, the oldest entries go first.
-        is_spare: Entries that go before all others.
+        most: Maximum number of entries; the least recently used are evicted first.
+        most_weight: Maximum sum of weights. The last entry stays, whatever its weight.
+        by_use: Whether reading and replacing an entry counts as use; otherwise, the oldest entries are evicted first.
+        is_spare: Whether a value is evicted before all others.
     """
 
     __slots__ = ("__weakref__", "_by_use", "_entries", "_is_spare", "_lock", "_most", "_most_weight", "_weight")
@@ -39,14 +39,14 @@ class BoundedMap(Generic[K, V]):
         self._is_spare = is_spare
         self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._weight = 0
-        self._lock = threading.RLock()  # a garbage collection in here may lead here again
+        self._lock = threading.RLock()  # a destructor that garbage collection runs here may re-enter
         reset_in_child(self, _lock=threading.RLock)
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def get(self, key: K) -> V | None:
-        """Return the value of a key."""
+        """Return the value of a key, or None."""
         with self._lock:
             if (entry := self._entries.get(key)) is None:
                 return None
@@ -56,7 +56,7 @@ class BoundedMap(Generic[K, V]):
 
     def put(self, key: K, value: V, weight: int = 0) -> V | None:
         """Set the value of a key and return the previous one."""
-        evicted: list[tuple[V, int]] = []  # freed after the lock is: destructors may lead here again
+        evicted: list[tuple[V, int]] = []  # freed after the lock is released: destructors may re-enter
         with self._lock:
             previous = self._entries.get(key)
             self._entries[key] = value, weight
@@ -68,7 +68,7 @@ class BoundedMap(Generic[K, V]):
         return previous[0] if previous is not None else None
 
     def setdefault(self, key: K, value: V) -> V:
-        """Return the value of a key, which is `value` if there was none."""
+        """Return the value of a key; set it to `value` first if there is none."""
         with self._lock:
             if (current := self.get(key)) is not None:
                 return current
@@ -76,7 +76,7 @@ class BoundedMap(Generic[K, V]):
             return value
 
     def pop(self, key: K) -> V | None:
-        """Remove a key and return its value."""
+        """Remove a key and return its value, or None."""
         with self._lock:
             if (entry := self._entries.pop(key, None)) is None:
                 return None
@@ -87,10 +87,10 @@ class BoundedMap(Generic[K, V]):
         """Remove all keys."""
         with self._lock:
             entries, self._entries, self._weight = self._entries, OrderedDict(), 0
-        del entries  # freed after the lock is, as in `put`
+        del entries  # freed after the lock is released, as in `put`
 
     def items(self) -> list[tuple[K, V]]:
-        """Return all keys with their values, the one to be evicted next first."""
+        """Return all keys with their values, in the order of eviction."""
         with self._lock:
             return [(key, value) for key, (value, _) in self._entries.items()]
 

@@ -1,7 +1,7 @@
-"""Starting anew in a forked child, which has none of its parent's threads and event loops.
+"""Reset of state in a forked child, which has none of its parent's threads and event loops.
 
-What a thread or loop of the parent was doing never ends in the child: a lock stays locked, a fetch stays under way.
-Whatever has such state registers it here when it is made.
+Work of the parent's threads and loops never ends in the child: a lock stays locked, a fetch stays in flight. Objects
+with such state register it here when they are created.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _renewals: Final[WeakKeyDictionary[Any, Callable[[Any], object]]] = WeakKeyDicti
 
 
 def in_child(owner: _T, renew: Callable[[_T], object]) -> None:
-    """Call `renew(owner)` in each forked child, as long as anybody uses `owner`; once for each owner."""
+    """Call `renew(owner)` in each forked child, as long as `owner` is alive; one function per owner."""
     _renewals[owner] = renew
 
 
 def reset_in_child(owner: object, /, **attributes: Callable[[], object]) -> None:
-    """Set attributes of `owner` anew in each forked child, each to what its factory returns."""
+    """Reset attributes of `owner` in each forked child, each to the result of its factory."""
     in_child(owner, partial(_reset, attributes))
 
 
 def _reset(attributes: Mapping[str, Callable[[], object]], owner: object) -> None:
-    for name, make in attributes.items():
-        setattr(owner, name, make())
+    for name, factory in attributes.items():
+        setattr(owner, name, factory())
 
 
 def _renew_all() -> None:

@@ -15,33 +15,33 @@ V = TypeVar("V")
 
 
 class PerLoop(Generic[V]):
-    """One value for each event loop. Safe to use from any thread, and in a forked child.
+    """One value per event loop. Safe to use from any thread, and in a forked child.
 
-    The values of loops that have ended are released when another loop needs one: a connection refers to its loop, so a
-    weak reference to the loop would keep both alive.
+    Values of loops that have ended are released when a new loop gets its value. A connection refers to its loop, so
+    weak references to loops would keep both alive.
 
     Args:
-        make: Makes the value of the current event loop.
+        factory: Returns a value for the current event loop.
     """
 
-    __slots__ = ("__weakref__", "_lock", "_make", "_values")
+    __slots__ = ("__weakref__", "_factory", "_lock", "_values")
 
-    def __init__(self, make: Callable[[], V]) -> None:
-        self._make = make
+    def __init__(self, factory: Callable[[], V]) -> None:
+        self._factory = factory
         self._values: dict[Any, V] = {}
         self._lock = threading.Lock()
         reset_in_child(self, _lock=threading.Lock, _values=dict)
 
     def get(self) -> V:
-        """Return the value of this event loop."""
+        """Return the value of the current event loop; create it first if there is none."""
         loop = current_token().native_token
         with self._lock:
             if loop not in self._values:
                 self._values = {other: value for other, value in self._values.items() if not has_ended(other)}
-                self._values[loop] = self._make()
+                self._values[loop] = self._factory()
             return self._values[loop]
 
     def pop(self) -> V | None:
-        """Remove the value of this event loop and return it."""
+        """Remove the value of the current event loop and return it, or None."""
         with self._lock:
             return self._values.pop(current_token().native_token, None)

@@ -1,4 +1,4 @@
-"""Code with a time limit, in a task of its own, which is abandoned when it does not stop."""
+"""Calls with a time limit, each in a task of its own that is abandoned if it does not stop."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ async def race(
     within: float | None = None,
     patience: float = 0.5,
 ) -> _T:
-    """Await `function(*args)` in a task of its own, so that it cannot hold its caller.
+    """Await `function(*args)` in a task of its own, so that it cannot block its caller.
 
-    When the caller is cancelled, or `within` seconds have passed, the task is cancelled; it gets `patience` seconds to
-    clean up and is left behind if it does not end.
+    When the caller is cancelled, or `within` seconds have passed, the task is cancelled. It has `patience` seconds to
+    clean up and is abandoned if it does not end.
 
     Raises:
         OutOfTime: `within` seconds have passed.
-        ForeignCancellation: the function raised a cancellation by itself.
-        Exception: whatever else the function raised; `UnexpectedExit` in place of what is none.
+        ForeignCancellation: the function raised a cancellation that its caller did not request.
+        Exception: any other exception of the function; `UnexpectedExit` for a `BaseException`.
     """
     loop: Any = current_token().native_token
     if not hasattr(loop, "create_task"):
         return await _race_in_scope(lambda: function(*args), within, patience)
-    # With a task and a future: a third of what an anyio scope and event cost, and this is paid twice an iteration.
+    # A task and a future cost a third of an anyio scope and event, and this runs twice an iteration.
     done = loop.create_future()
     result: list[_T] = []
     failure: list[BaseException] = []
@@ -43,7 +43,7 @@ async def race(
         try:
             result.append(await function(*args))
         except BaseException as error:  # noqa: BLE001  (handed over to the caller)
-            failure.append(_handed_over(error, is_awaited=not done.done()))
+            failure.append(_error_for_caller(error, is_awaited=not done.done()))
         finally:
             _resolve(done)
 
@@ -52,33 +52,33 @@ async def race(
     try:
         await done
     except BaseException:
-        await _leave(loop, task, patience)
+        await _cancel_or_abandon(loop, task, patience)
         raise
     finally:
         if timer is not None:
             timer.cancel()
     if not task.done():
-        await _leave(loop, task, patience)
+        await _cancel_or_abandon(loop, task, patience)
         raise OutOfTime
     return _outcome(result, failure, None if task.cancelled() else task.exception())
 
 
-def _handed_over(error: BaseException, *, is_awaited: bool) -> BaseException:
-    """Return what the caller is to raise; raise what is to end the task itself.
+def _error_for_caller(error: BaseException, *, is_awaited: bool) -> BaseException:
+    """Return the error for the caller to raise; raise the one that must end the task itself.
 
-    An interrupt that leaves a task would end the event loop before anything is cleaned up.
+    An interrupt raised out of a task would end the event loop before any cleanup.
     """
     interrupt = interrupt_in(error)
     return interrupt if interrupt is not None and is_awaited else contained(error)
 
 
 def _outcome(result: list[_T], failure: list[BaseException], end: BaseException | None) -> _T:
-    """Return or raise what a function came to, whose task ended with `end`."""
+    """Return or raise the outcome of a function whose task ended with `end`."""
     if result:
         return result[0]
     if failure:
-        raise failure.pop()  # or the exception would lead to itself, and stay until garbage is collected
-    raise ForeignCancellation("it was cancelled although nobody asked for it") from end
+        raise failure.pop()  # popped, so that the exception's traceback does not refer back to it
+    raise ForeignCancellation("it was cancelled, but not by its caller") from end
 
 
 def _resolve(done: Any) -> None:
@@ -86,25 +86,25 @@ def _resolve(done: Any) -> None:
         done.set_result(None)
 
 
-async def _leave(loop: Any, task: Any, patience: float) -> None:
-    """Cancel a task, and let it be if it does not end soon."""
-    over = loop.create_future()
+async def _cancel_or_abandon(loop: Any, task: Any, patience: float) -> None:
+    """Cancel a task, and abandon it if it does not end within `patience` seconds."""
+    ended = loop.create_future()
 
-    def ended(_: object) -> None:
+    def on_end(_: object) -> None:
         running.discard(task)
         if not task.cancelled():
-            task.exception()  # looked at, or asyncio complains of a failure that was left behind
-        _resolve(over)
+            task.exception()  # retrieved, or asyncio logs that it never was
+        _resolve(ended)
 
     running.add(task)
-    task.add_done_callback(ended)
+    task.add_done_callback(on_end)
     task.cancel()
     with anyio.move_on_after(patience, shield=True):
-        await over
+        await ended
 
 
 async def _race_in_scope(function: Callable[[], Awaitable[_T]], within: float | None, patience: float) -> _T:
-    """Do as `race` does, with what anyio has."""
+    """Implement `race` on anyio alone, for event loops other than asyncio's."""
     done = anyio.Event()
     scope = anyio.CancelScope()
     result: list[_T] = []
@@ -115,7 +115,7 @@ async def _race_in_scope(function: Callable[[], Awaitable[_T]], within: float | 
             with scope:
                 result.append(await function())
         except BaseException as error:  # noqa: BLE001  (handed over to the caller)
-            failure.append(_handed_over(error, is_awaited=not scope.cancel_called))
+            failure.append(_error_for_caller(error, is_awaited=not scope.cancel_called))
         finally:
             done.set()
 
@@ -124,50 +124,50 @@ async def _race_in_scope(function: Callable[[], Awaitable[_T]], within: float | 
         with anyio.move_on_after(within) as limit:
             await done.wait()
     except BaseException:
-        await _give_up(scope, done, patience)
+        await _cancel_scope_or_abandon(scope, done, patience)
         raise
     if limit.cancelled_caught:
-        await _give_up(scope, done, patience)
+        await _cancel_scope_or_abandon(scope, done, patience)
         raise OutOfTime
     return _outcome(result, failure, None)
 
 
-async def _give_up(scope: anyio.CancelScope, done: anyio.Event, patience: float) -> None:
+async def _cancel_scope_or_abandon(scope: anyio.CancelScope, done: anyio.Event, patience: float) -> None:
     scope.cancel()
     with anyio.move_on_after(patience, shield=True):
         await done.wait()
 
 
 async def together(calls: Iterable[Callable[[], Awaitable[object]]]) -> None:
-    """Await several calls at the same time; the first failure cancels the others and is raised as it is."""
+    """Await several calls concurrently; the first failure cancels the others and is raised unchanged."""
     interrupts: list[KeyboardInterrupt] = []
 
-    async def make(call: Callable[[], Awaitable[object]]) -> None:
+    async def run(call: Callable[[], Awaitable[object]]) -> None:
         try:
             await call()
         except BaseException as error:
             if (interrupt := interrupt_in(error)) is None:
                 raise
-            interrupts.append(interrupt)  # it would end the event loop if it left a task of asyncio's
+            interrupts.append(interrupt)  # raised out of an asyncio task, it would end the event loop
             tasks.cancel_scope.cancel()
 
     try:
         async with anyio.create_task_group() as tasks:
             for call in calls:
-                tasks.start_soon(make, call)
+                tasks.start_soon(run, call)
     except BaseExceptionGroup as group:
         if not interrupts:
             first = first_of(group)
-            raise first from first.__cause__  # not from the group: it only says that there were several
+            raise first from first.__cause__  # not from the group, which only adds that there were several failures
     if interrupts:
         raise interrupts[0]
 
 
 class OutOfTime(TimeoutError):
-    """Code did not end within the time it was given."""
+    """A call did not end within its time limit."""
 
 
 class ForeignCancellation(RuntimeError):
-    """Code was cancelled by itself or by something it awaited, not by its caller."""
+    """A call was cancelled by itself or by something that it awaited, not by its caller."""
 
-    __module__ = "pellucid.background"  # recorded as `error.type`, whose values stay between releases
+    __module__ = "pellucid.background"  # recorded as `error.type`, whose values are stable between releases

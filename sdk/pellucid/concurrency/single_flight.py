@@ -1,4 +1,4 @@
-"""One fetch under way, which any number of callers in any event loop wait for."""
+"""One fetch in flight, shared by any number of callers in any event loop."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ from pellucid.failures import contained, interrupt_in
 
 T = TypeVar("T")
 
-LOOK: Final = 0.25
-"""Seconds after which those who wait in another event loop look whether that of the fetch still runs."""
+LIVENESS_INTERVAL: Final = 0.25
+"""Seconds between two checks, by waiters in another event loop, that the event loop of the fetch still runs."""
 
 
 class Abandoned(Exception):
-    """A fetch was cancelled because nobody waited for it any longer, or because its event loop ended."""
+    """A fetch was cancelled because it had no waiters left, or because its event loop ended."""
 
 
 class Flight(Generic[T]):
-    """Runs a fetch in a task of its own and lets callers wait for it, each with its own cancellation.
+    """A fetch in a task of its own, with any number of waiters, each with its own cancellation.
 
-    Whoever is cancelled leaves at once and the others get the result. When the last one leaves, the fetch is cancelled,
-    unless it is `held`. After `timeout` seconds it is over for all, whatever the fetch does then.
+    A cancelled waiter returns at once and the others get the result. When the last waiter is cancelled, the fetch is
+    cancelled too, unless it is `held`. After `timeout` seconds all waiters get `OutOfTime`, even if the fetch does not
+    stop.
 
     Attributes:
-        span: Where the fetch is traced; those who join link to it.
-        is_outdated: Whether what it fetches has changed meanwhile; set by whoever knows.
-        error: What the fetch raised, once it is settled; `OutOfTime` and `Abandoned` are not the hub's.
+        span: Span of the fetch; callers that join link to it.
+        is_outdated: Whether the remote data changed during the fetch; set by the owner.
+        error: Exception of the fetch, once it is settled; `OutOfTime` and `Abandoned` do not come from the hub.
     """
 
     __slots__ = (
@@ -64,7 +65,7 @@ class Flight(Generic[T]):
         self._deadline = math.inf if timeout is None else time.monotonic() + timeout
         self._held = held
         self._settled = settled
-        self._lock = threading.RLock()  # what a garbage collection in here ends may lead here again
+        self._lock = threading.RLock()  # a destructor that garbage collection runs here may re-enter
         self._done = False
         self._waiters: dict[object, Callable[[], None]] = {}
         self._scope = anyio.CancelScope()
@@ -72,21 +73,21 @@ class Flight(Generic[T]):
 
     @property
     def result(self) -> T:
-        """What the fetch returned. Only after it was settled without an error."""
+        """Result of the fetch. Available once it is settled without an error."""
         return self._result[0]
 
     @property
     def abandoned(self) -> bool:
-        """Whether the fetch was cancelled for a reason that says nothing of the hub."""
+        """Whether the fetch was cancelled for a reason that has nothing to do with the hub."""
         return isinstance(self.error, Abandoned)
 
     @property
     def is_orphaned(self) -> bool:
-        """Whether nothing will come of it, because its event loop was stopped without ending its tasks."""
+        """Whether the fetch can never end, because its event loop was stopped without ending its tasks."""
         return not is_running(self._loop)
 
     def start(self, fetch: Callable[[], Awaitable[T]]) -> None:
-        """Begin the fetch."""
+        """Start the fetch."""
         spawn(self._run, fetch)
 
     async def wait(self) -> None:
@@ -107,47 +108,47 @@ class Flight(Generic[T]):
             self._waiters[key] = partial(call_soon, loop, event.set)
         is_elsewhere = loop.native_token is not self._loop.native_token
         try:
-            while (left := self._left()) > 0:
+            while (remaining := self._remaining()) > 0:
                 if is_elsewhere and self.is_orphaned:
                     self.cancel(Abandoned())
                     return
-                with anyio.move_on_after(min(left, LOOK) if is_elsewhere else left):
+                with anyio.move_on_after(min(remaining, LIVENESS_INTERVAL) if is_elsewhere else remaining):
                     await event.wait()
                     return
         except BaseException:
-            self._leave(key)
+            self._remove_waiter(key)
             raise
         self.cancel(OutOfTime())
 
     def cancel(self, error: Exception) -> None:
-        """Cancel the fetch; whoever waits gets `error`."""
+        """Cancel the fetch; all waiters get `error`."""
         self._settle(error=error)
         call_soon(self._loop, self._scope.cancel)
 
-    def _left(self) -> float:
+    def _remaining(self) -> float:
         return max(0.0, self._deadline - time.monotonic())
 
-    def _leave(self, key: object) -> None:
+    def _remove_waiter(self, key: object) -> None:
         with self._lock:
             self._waiters.pop(key, None)
-            nobody = not self._waiters and not self._held and not self._done
-        if nobody:
+            is_unused = not self._waiters and not self._held and not self._done
+        if is_unused:
             self.cancel(Abandoned())
 
     async def _run(self, fetch: Callable[[], Awaitable[T]]) -> None:
         try:
-            with self._scope, anyio.move_on_after(self._left()):
+            with self._scope, anyio.move_on_after(self._remaining()):
                 self._settle(result=await fetch())
             self._settle(error=OutOfTime())
-        except BaseException as error:  # noqa: BLE001  (handed over to those who wait)
+        except BaseException as error:  # noqa: BLE001  (passed on to the waiters)
             interrupt = interrupt_in(error)
             if not self._settle(error=interrupt or contained(error)) and interrupt is not None:
-                raise interrupt from None  # nobody waits who could raise it
+                raise interrupt from None  # there is no waiter to raise it
         finally:
             self._settle(error=Abandoned())
 
     def _settle(self, *, result: T | None = None, error: BaseException | None = None) -> bool:
-        """Wake everybody; only the first call counts. Return whether anybody waited."""
+        """Set the outcome and wake all waiters; only the first call counts. Return whether there were waiters."""
         with self._lock:
             if self._done:
                 return False

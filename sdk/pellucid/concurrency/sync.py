@@ -1,7 +1,7 @@
-"""Running async code for sync callers, in one event loop that lives in a thread of its own.
+"""Async code for sync callers, run in one event loop in a thread of its own.
 
-One long-lived loop, not one per call: connections and fetches under way belong to a loop, and sync callers want to keep
-theirs between two calls. It works the same without a loop, inside a running one, and after one was closed.
+One long-lived loop, not one per call: connections and fetches in flight belong to a loop, and sync callers keep theirs
+between calls. It works without a running loop, inside one, and after one was closed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class _Portal:
-    """The portal of this process, started at the first use."""
+    """The portal of this process, started on first use."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -30,10 +30,10 @@ class _Portal:
         reset_in_child(self, _lock=threading.Lock, _portal=lambda: None, _thread=lambda: None)
 
     def get(self) -> BlockingPortal | None:
-        """Return the portal, or None if the caller is inside its loop and would wait for itself."""
+        """Return the portal, or None if the caller runs inside its loop and would wait for itself."""
         with self._lock:
             if self._portal is None or self._thread is None or not self._thread.is_alive():
-                # anyio's own context manager would wait for the thread when a forked child forgets it.
+                # anyio's own context manager would wait for the thread when a forked child drops it.
                 started: Future[BlockingPortal] = Future()
                 self._thread = threading.Thread(target=_run_loop, args=(started,), name="pellucid", daemon=True)
                 self._thread.start()
@@ -41,7 +41,7 @@ class _Portal:
             return None if self._thread is threading.current_thread() else self._portal
 
     def close(self) -> None:
-        """Stop the loop; tasks that are still running are cancelled."""
+        """Stop the loop and cancel tasks that are still running."""
         with self._lock:
             if self._portal is not None and self._thread is not None:
                 self._portal.start_task_soon(self._portal.stop, True)
@@ -69,16 +69,16 @@ atexit.register(_PORTAL.close)
 
 
 def run_in_portal(function: Callable[[], Awaitable[T]]) -> T:
-    """Run an async function and wait for it; it sees the caller's context variables, which a portal passes on.
+    """Run an async function with the caller's context variables, and wait for its result.
 
-    An interruption of the caller (`KeyboardInterrupt`) cancels the function.
+    A `KeyboardInterrupt` of the caller cancels the function.
     """
 
     async def work() -> T | _Interrupt:
         try:
             return await function()
         except KeyboardInterrupt:
-            return _Interrupt()  # raised in here it would end the loop of all other callers
+            return _Interrupt()  # raised here, it would end the loop of all other callers
 
     portal = _PORTAL.get()
     if portal is None:
@@ -97,4 +97,4 @@ def run_in_portal(function: Callable[[], Awaitable[T]]) -> T:
 
 
 class _Interrupt:
-    """Stands for a `KeyboardInterrupt` that the caller is to raise."""
+    """Stand-in for a `KeyboardInterrupt` that is raised in the caller."""

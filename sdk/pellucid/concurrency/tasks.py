@@ -1,8 +1,8 @@
-"""Background tasks at the root of an event loop, and calls into a loop from elsewhere.
+"""Background tasks at the root of an event loop, and calls into a loop from other threads.
 
-anyio has no such thing on purpose: its tasks belong to a task group. Two of our parts cannot: a fetch that several
-runs wait for must survive the run that started it, and a connection that many runs share must be opened and closed by
-one task. Both bound their own lives.
+anyio deliberately has no such tasks: its tasks belong to a task group. Two parts of Pellucid need them: a fetch that
+several runs wait for must survive the run that started it, and a connection that many runs share must be opened and
+closed by one task. Both limit their own lifetime.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ running: set[Any] = set()
 def spawn(function: Callable[[*_Args], Awaitable[object]], *args: *_Args) -> None:
     """Run an async function as a task of its own in the current event loop, in a copy of the caller's context.
 
-    The task is cancelled when the loop shuts down. `function` must deal with its own failures: what it raises can reach
-    nobody and is only logged.
+    The task is cancelled when the loop shuts down. `function` must handle its own failures: an exception has no caller
+    to reach and is only logged.
     """
 
     async def work() -> None:
         try:
             await function(*args)
         except KeyboardInterrupt:
-            _thread.interrupt_main()  # nobody waits here who could raise it; this is what the terminal does
-        except BaseException as error:  # noqa: BLE001  (logged; nobody awaits this task)
+            _thread.interrupt_main()  # no caller can raise it; this is what the terminal does
+        except BaseException as error:  # noqa: BLE001  (logged; no caller awaits this task)
             contained(error)
             logging.getLogger("pellucid").error(  # noqa: TRY400  (formats a group that contains itself for ever)
                 "a background task failed; this is a bug in Pellucid\n%s", stack_of(error)
@@ -52,25 +52,25 @@ def spawn(function: Callable[[*_Args], Awaitable[object]], *args: *_Args) -> Non
     else:
         trio = importlib.import_module("trio")
 
-        async def ended() -> None:
-            # To trio a `Cancelled` that it did not send is a crash of the whole program.
+        async def run() -> None:
+            # trio treats a `Cancelled` that it did not send as a crash of the whole program.
             with contextlib.suppress(trio.Cancelled):
                 await work()
 
-        trio.lowlevel.spawn_system_task(ended, context=contextvars.copy_context())
+        trio.lowlevel.spawn_system_task(run, context=contextvars.copy_context())
 
 
 def call_soon(token: EventLoopToken, callback: Callable[[], object]) -> None:
-    """Run `callback` in the event loop of `token`, from any thread, without waiting; not at all if the loop is gone."""
+    """Schedule `callback` in the event loop of `token` from any thread; do nothing if the loop is closed."""
     loop: Any = token.native_token
     schedule = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
-    # A closed loop raises RuntimeError (trio: a subclass of it): nobody is left there to be told.
+    # A closed loop raises RuntimeError (trio: a subclass of it): no task is left to notify.
     with contextlib.suppress(RuntimeError):
         schedule(callback)
 
 
 def is_running(token: EventLoopToken) -> bool:
-    """Return whether the event loop of `token` runs; asked from any thread."""
+    """Return whether the event loop of `token` runs. Callable from any thread."""
     loop: Any = token.native_token
     if hasattr(loop, "is_running"):
         return bool(loop.is_running())
@@ -78,12 +78,12 @@ def is_running(token: EventLoopToken) -> bool:
 
 
 def has_ended(loop: Any) -> bool:
-    """Return whether an event loop, given by its native token, will never run again; asked from any thread."""
+    """Return whether an event loop, given by its native token, will never run again. Callable from any thread."""
     if hasattr(loop, "is_closed"):
         return bool(loop.is_closed())
     try:
         loop.run_sync_soon(_nothing, idempotent=True)
-    except RuntimeError:  # trio's way to say that it has ended
+    except RuntimeError:  # trio raises it after its loop has ended
         return True
     return False
 

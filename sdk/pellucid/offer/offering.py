@@ -10,7 +10,7 @@ from pellucid.offer.permission import Permissions
 from pellucid.offer.pins import Pins
 from pellucid.telemetry import Boundary, Scope
 from pellucid.tools.catalog import Catalog
-from pellucid.tools.collisions import Told, tell_shadowed
+from pellucid.tools.collisions import Emitted, emit_shadowed
 
 
 class Offering:
@@ -35,7 +35,7 @@ class Offering:
         self._permissions = permissions
         self._permitted: tuple[Catalog, Catalog] | None = None
         self._denied: set[str] = set()
-        self._shadowed: Told = frozenset()
+        self._shadowed: Emitted = frozenset()
 
     async def narrow(self, scope: Scope, b: Boundary, catalog: Catalog, history: Sequence[Message]) -> Catalog:
         """Return the tools of a catalogue to offer now: those that are permitted, not redefined, and active.
@@ -77,4 +77,4 @@ class Offering:
         """Emit an event for each tool that shares a name with another one, once while that lasts."""
         if catalog.shadowed:
             b.note(shadowed=len(catalog.shadowed))
-            self._shadowed = tell_shadowed(scope, b.span.get_span_context(), catalog.shadowed, self._shadowed)
+            self._shadowed = emit_shadowed(scope, b.span.get_span_context(), catalog.shadowed, self._shadowed)

@@ -147,7 +147,7 @@ def _request(
 
 
 def _emit(scope: Scope, span: SpanContext, request: PermissionRequest, ruling: Ruling) -> None:
-    if not scope.heard(ToolDenied.name):
+    if not scope.has_listener(ToolDenied.name):
         return
     reason = ruling.reason if ruling.fault is None else f"{ruling.reason}: {describe(ruling.fault)}"
     payload = {

@@ -1,4 +1,4 @@
-"""Tool providers: what lists tools; see README.md beside this file for what is guaranteed."""
+"""Tool providers, which list tools; see README.md beside this file for their guarantees."""
 
 from pellucid.providers.combined import combined
 from pellucid.providers.hub import DiscoveryProvider

@@ -1,4 +1,4 @@
-"""One provider out of several, asked at the same time."""
+"""Provider that lists the tools of several others concurrently."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pellucid.tools.tool import Tool
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """What `combined` returns."""
+    """Result of `combined`."""
 
     providers: tuple[ToolProvider, ...]
     on_error: Literal["fail", "skip"]
@@ -31,28 +31,28 @@ class Combined:
 
     @property
     def id(self) -> str:
-        """Named after its parts."""
+        """Id made of the ids of the providers."""
         return f"combined({','.join(provider.id for provider in self.providers)})"
 
     async def list_tools(self, ctx: DiscoveryContext) -> Sequence[Tool]:
-        """Ask all, each within a boundary of its own."""
+        """List the tools of all providers, each within a boundary of its own."""
         skip = self.on_error == "skip"
         catalogs = await list_all(self._listers, current_scope(), ctx, within=ctx.timeout, skip_failed=skip)
         return tuple(tool for catalog in catalogs for tool in catalog.tools)
 
     async def explain(self, ctx: ExplainContext) -> None:
-        """Let each provider say why it does not list the tool."""
+        """Add each provider's reasons why it does not list the tool."""
         if ctx.is_listed:
             return
         for provider in self.providers:
             part = await ctx.ask(provider)
             if part.problem is not None and self.on_error == "skip":
-                reason = f"provider {provider.id!r} failed, and {self.id!r} goes on without it: {part.problem}"
+                reason = f"provider {provider.id!r} failed, and {self.id!r} continues without it: {part.problem}"
                 ctx.add(reason, is_known=False)
             await part.explain()
 
     async def aclose(self) -> None:
-        """Close all."""
+        """Close all providers."""
         for provider in self.providers:
             close = getattr(provider, "aclose", None)
             if close is not None:
@@ -62,11 +62,11 @@ class Combined:
 def combined(*providers: ToolProvider, on_error: Literal["fail", "skip"] = "fail") -> ToolProvider:
     """Return one provider that lists the tools of several, in their order, each within a boundary of its own.
 
-    With `on_error="skip"` a provider that fails is left out: its boundary fails with event, span and metric as always,
+    With `on_error="skip"` a provider that fails is skipped: its boundary fails with event, span and metric as usual,
     and its id is in `RunResult.degraded`.
 
     Raises:
-        ConfigError: no provider is given, or two have one id.
+        ConfigError: there is no provider, two have the same id, or `on_error` is unknown.
     """
     ids = [provider.id for provider in providers]
     if not providers or len(set(ids)) < len(ids):

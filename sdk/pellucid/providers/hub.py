@@ -1,4 +1,4 @@
-"""A tool provider over a remote hub: caching, one fetch at a time, and honesty about both."""
+"""Tool provider for a remote hub, with a cache and one fetch per key at a time, both visible in telemetry."""
 
 from __future__ import annotations
 
@@ -31,14 +31,20 @@ from pellucid.tools.tool import Hub
 FIRST_BACKOFF: Final = 0.5
 LONGEST_BACKOFF: Final = 30.0
 JITTER: Final = 0.1
-"""Entries live up to this share shorter than their time to live, so that they do not all end at once."""
+"""Maximum share by which the lifetime of an entry is shortened, so that entries do not all expire at once."""
 
 Fetch: TypeAlias = Flight[HubCatalog]
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A cached catalogue. Attributes: is_outdated: the hub announced that its tools have changed since."""
+    """Cached catalogue.
+
+    Attributes:
+        tools: The tools.
+        expires: Time at which the entry expires, on the provider's clock.
+        is_outdated: Whether the hub has announced since that its tools changed.
+    """
 
     tools: Tools
     expires: float
@@ -53,27 +59,27 @@ class _Failure:
 
 
 class DiscoveryProvider:
-    """Lists the tools of a hub, with a cache.
+    """Tools of a hub, listed with a cache.
 
-    One fetch per key is under way at a time, whatever number of runs, event loops and threads ask; each caller waits
-    with its own cancellation, and the fetch is cancelled when nobody waits for it. Failures are not cached, but a hub
-    that failed is left alone for a moment (0.5 s, doubling up to 30 s while it goes on failing).
+    One fetch per key is in flight at a time, shared by all runs, event loops and threads. Each caller waits with its
+    own cancellation, and the fetch is cancelled when it has no waiters left. Failures are not cached, but after a
+    failure the provider backs off from the hub (0.5 s, doubled up to 30 s with each further failure).
 
     Args:
-        hub: Where the catalogue comes from.
+        hub: Hub that the catalogue is fetched from.
         id: Value of `pellucid.provider.id`.
-        ttl: Seconds that a catalogue is good for, counted from when it arrived.
-        key: Says which callers may share a catalogue; the tenant unless given.
-        objective: Seconds that a round trip should take; exported for alerts.
-        timeout: Seconds that a fetch may take, by the wall clock.
+        ttl: Seconds for which a catalogue is fresh after its arrival.
+        key: Returns the cache key of a caller; callers with equal keys share a catalogue. The tenant by default.
+        objective: Latency objective of a round trip in seconds; exported for alerts.
+        timeout: Maximum seconds of a fetch, by the wall clock.
         stale_if_error: Seconds beyond `ttl` in which an old catalogue is served if a fetch fails.
         stale_while_revalidate: Seconds beyond `ttl` in which an old catalogue is served at once while one fetch runs.
-        max_entries: Catalogues kept; the least recently used go first.
-        on_invalid: `quarantine` leaves broken tools out, with an event, instead of failing.
+        max_entries: Maximum number of catalogues; the least recently used are evicted first.
+        on_invalid: `quarantine` omits broken tools, with an event, instead of failing.
         clock: Monotonic clock in seconds.
 
     Raises:
-        ConfigError: an option makes no sense.
+        ConfigError: an option is invalid.
     """
 
     kind = "hub"
@@ -113,7 +119,7 @@ class DiscoveryProvider:
         self._stale_if_error = stale_if_error
         self._stale_while_revalidate = stale_while_revalidate
         self._clock = clock
-        self._lock = threading.RLock()  # what a garbage collection in here ends may lead here again
+        self._lock = threading.RLock()  # a destructor that garbage collection runs here may re-enter
         self._entries: BoundedMap[Hashable, _Entry] = BoundedMap(max_entries)
         self._failures: BoundedMap[Hashable, _Failure] = BoundedMap(max_entries)
         self._flights: dict[Hashable, Fetch] = {}
@@ -156,10 +162,10 @@ class DiscoveryProvider:
                 return flight.result.tools
             if not flight.abandoned:
                 return self._rescue(entry, over, ctx, flight.error, self._failed(flight.error))
-            # The others left in the moment in which this caller came, or their event loop ended: it asks by itself.
+            # The other waiters were cancelled as this caller joined, or their event loop ended: fetch again.
 
     def invalidate(self, key: Hashable | None = None) -> None:
-        """Forget the catalogue of one key, or all of them; a fetch under way is not used for later callers."""
+        """Drop the catalogue of one key, or all catalogues; later callers do not join a fetch in flight."""
         with self._lock:
             if key is None:
                 self._entries.clear()
@@ -171,7 +177,7 @@ class DiscoveryProvider:
                 self._flights.pop(key, None)
 
     def _expire(self, key: Hashable, *, changed: bool = False) -> None:
-        """End the life of a catalogue now; later callers do not join a fetch under way, and its result is not kept.
+        """Expire a catalogue now; later callers do not join a fetch in flight, and its result is not cached.
 
         Unlike `invalidate`, this keeps the catalogue for `stale_if_error` and, unless the hub `changed` its tools, for
         `stale_while_revalidate`. The back-off continues.
@@ -187,38 +193,38 @@ class DiscoveryProvider:
                 flight.is_outdated = True
 
     async def aclose(self) -> None:
-        """Cancel fetches under way, forget everything, and close the hub if it can be closed."""
+        """Cancel fetches in flight, drop all state, and close the hub if it has `aclose`."""
         with self._lock:
             flights = list(self._flights.values())
         for flight in flights:
-            flight.cancel(anyio.ClosedResourceError("the provider was closed meanwhile"))
+            flight.cancel(anyio.ClosedResourceError("the provider was closed during the fetch"))
         self.invalidate()
         close = getattr(self._hub, "aclose", None)
         if close is not None:
             await close()
 
     def _flight(self, key: Hashable, *, held: bool) -> Fetch:
-        """Note that a fetch is under way; called under the lock, and started outside of it."""
+        """Register a fetch as in flight. Call with the lock held, and start the fetch without it."""
         span = trace.get_current_span().get_span_context()
-        timeout = None if held else self.timeout  # a refresh ends itself, so that its span says why
+        timeout = None if held else self.timeout  # a refresh applies its timeout itself, so that its span has the error
         flight = Fetch(span=span, timeout=timeout, held=held, settled=lambda flight: self._settle(key, flight))
         self._flights[key] = flight
         return flight
 
     def _fetch(self, ctx: DiscoveryContext) -> Callable[[], Awaitable[HubCatalog]]:
-        """Return a fetch for callers that wait for it; it belongs to the run of the first."""
+        """Return a fetch for callers that wait for it; it belongs to the run of the first caller."""
         hubs = current_scope().instruments.hubs
 
         async def fetch() -> HubCatalog:
             with hubs.fetching(self.id):
-                catalog = await race(self._ask, ctx)
+                catalog = await race(self._fetch_catalog, ctx)
             hubs.succeeded(self.id)
             return catalog
 
         return fetch
 
     def _refresh(self, ctx: DiscoveryContext, span: SpanContext) -> Callable[[], Awaitable[HubCatalog]]:
-        """Return a fetch in the background: it belongs to no run, and its trace is linked to what set it off."""
+        """Return a background fetch: it belongs to no run, and its trace is linked to the span that triggered it."""
         scope = current_scope()
 
         async def refresh() -> HubCatalog:
@@ -245,7 +251,7 @@ class DiscoveryProvider:
 
         return refresh
 
-    async def _ask(self, ctx: DiscoveryContext) -> HubCatalog:
+    async def _fetch_catalog(self, ctx: DiscoveryContext) -> HubCatalog:
         answer: object = self._hub.fetch_catalog(ctx)
         if inspect.isawaitable(answer):
             answer = await answer
@@ -257,7 +263,7 @@ class DiscoveryProvider:
         return catalog
 
     def _settle(self, key: Hashable, flight: Fetch) -> None:
-        """Keep the result of a fetch, unless it was invalidated or has expired meanwhile."""
+        """Cache the result of a fetch, unless it was invalidated or expired during the fetch."""
         with self._lock:
             is_current = self._flights.get(key) is flight
             if is_current:
@@ -273,7 +279,7 @@ class DiscoveryProvider:
                 self._note_failure(key, flight.error)
 
     def _note_failure(self, key: Hashable, error: BaseException) -> None:
-        """Start the back-off, or make it longer."""
+        """Start or extend the back-off."""
         with self._lock:
             previous = self._failures.get(key)
             count = previous.count + 1 if previous else 1
@@ -281,7 +287,7 @@ class DiscoveryProvider:
             self._failures.put(key, _Failure(error, count, until))
 
     def _refusal(self, key: Hashable) -> DiscoveryBackoff | None:
-        """Return the error to raise while the hub is left alone."""
+        """Return the error to raise during the back-off, or None."""
         failure = self._failures.get(key)
         if failure is None or (wait := failure.until - self._clock()) <= 0:
             return None
@@ -292,13 +298,13 @@ class DiscoveryProvider:
     def _rescue(
         self, entry: _Entry | None, over: float, ctx: DiscoveryContext, error: BaseException, failure: DiscoveryError
     ) -> Tools:
-        """Serve the old catalogue if `stale_if_error` allows it, or raise."""
+        """Serve the old catalogue if `stale_if_error` allows it, or raise `failure`."""
         if entry is not None and over < self._stale_if_error:
             return self._stale(entry, over, ctx, error)
         raise failure from failure.__cause__ or error
 
     def _stale(self, entry: _Entry, over: float, ctx: DiscoveryContext, error: BaseException | None) -> Tools:
-        """Serve an old catalogue, and say so."""
+        """Serve an old catalogue, and emit the event of it."""
         ctx.report(cache="stale")
         scope = current_scope()
         scope.emit(
@@ -314,7 +320,7 @@ class DiscoveryProvider:
         return entry.tools
 
     def _failed(self, error: BaseException) -> DiscoveryError:
-        """Return a new error for each caller: one exception raised in many tasks mixes up their tracebacks."""
+        """Return a new error for each caller: one exception raised in many tasks would mix their tracebacks."""
         if isinstance(error, OutOfTime):
             return DiscoveryTimeout(self.id, f"the hub did not answer within {self.timeout:g} s")
         if isinstance(error, InvalidCatalog | DiscoveryTimeout):
@@ -323,7 +329,7 @@ class DiscoveryProvider:
 
 
 def backoff(failures: int, last: BaseException | None = None) -> float:
-    """Return for how many seconds a hub is left alone after so many failures in a row, or as the last one asks."""
+    """Return the seconds of back-off after a number of consecutive failures, or as the last one requests."""
     seconds = retry_after_of(last) if last is not None else None
     if seconds is None:
         seconds = FIRST_BACKOFF * 2.0 ** min(failures - 1, 64)  # 64: no float holds 2 ** 1024
@@ -331,7 +337,7 @@ def backoff(failures: int, last: BaseException | None = None) -> float:
 
 
 def check_not_negative(owner: str, options: Mapping[str, float | None]) -> None:
-    """Refuse negative numbers of seconds.
+    """Reject negative numbers of seconds.
 
     Raises:
         ConfigError: an option is negative.

@@ -1,4 +1,4 @@
-"""Asking one provider for its tools, as one boundary; and checking what it answers, once per catalogue."""
+"""Listing of one provider's tools within one boundary, with checks that run once per catalogue."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _ROUND_TRIPS: Final = ("none", "miss")
 
 
 class Lister:
-    """Asks one provider, and remembers what was checked already.
+    """Listings of one provider, with a cache of the catalogues that were checked.
 
     Attributes:
         provider: The provider.
-        facts: Its optional attributes.
+        facts: Optional attributes of the provider.
     """
 
-    __slots__ = ("__weakref__", "_checked", "_digests", "_known", "_latest", "_lock", "facts", "provider")
+    __slots__ = ("__weakref__", "_checked", "_digests", "_last_known", "_latest", "_lock", "facts", "provider")
 
     def __init__(self, provider: ToolProvider) -> None:
         self.provider = provider
@@ -47,15 +47,15 @@ class Lister:
         self._latest: tuple[object, ProviderCatalog] | None = None
         self._checked: Remembered[tuple[object, ProviderCatalog]] = Remembered()
         self._digests: Remembered[str] = Remembered()
-        self._known: Remembered[tuple[ProviderCatalog, float]] = Remembered()
+        self._last_known: Remembered[tuple[ProviderCatalog, float]] = Remembered()
 
     async def list(
         self, scope: Scope, ctx: DiscoveryContext, within: float | None, guard: Guard | None = None
     ) -> ProviderCatalog:
-        """Ask the provider within a `discover_tools` boundary, as often as the guard wants.
+        """List the provider's tools within a `discover_tools` boundary, as often as the guard decides.
 
         Raises:
-            DiscoveryError: it failed, took longer than `within` seconds, or answered something else than tools.
+            DiscoveryError: the provider failed, took longer than `within` seconds, or did not return tools.
         """
         provider_id, facts = self.provider.id, self.facts
         with boundary(
@@ -69,68 +69,68 @@ class Lister:
             cache="none",
             objective=facts.objective,
         ) as b:
-            b.record_input(lambda recorder: _record_asked(recorder, ctx))
+            b.record_input(lambda recorder: _record_request(recorder, ctx))
             ctx = ctx.reporting(_Report(b), b.attributes, within)
             scope.instruments.hubs.declare(provider_id, facts.objective)
             if guard is None:
-                catalog = await self._checked_answer(scope, b, ctx, within)
+                catalog = await self._checked_catalog(scope, b, ctx, within)
             else:
-                asked = ctx
-                catalog = await guard(self, b, ctx, lambda: self._known_answer(scope, b, asked, within))
+                reporting = ctx
+                catalog = await guard(self, b, ctx, lambda: self._kept_catalog(scope, b, reporting, within))
             self._note(scope, b, ctx, catalog)
             return catalog
 
-    async def _checked_answer(
+    async def _checked_catalog(
         self, scope: Scope, b: Boundary, ctx: DiscoveryContext, within: float | None
     ) -> ProviderCatalog:
         try:
-            return self.check(await self._ask(scope, b, ctx, within))
+            return self.check(await self._call(scope, b, ctx, within))
         except DiscoveryError as error:
             error.joined = error.joined or b.noted("cache") == "joined"
             raise
 
-    async def _known_answer(
+    async def _kept_catalog(
         self, scope: Scope, b: Boundary, ctx: DiscoveryContext, within: float | None
     ) -> ProviderCatalog:
-        """Return the answer, and remember it for `last_known`."""
-        b.note(cache="none")  # what an attempt before this one said is not this one's
-        catalog = await self._checked_answer(scope, b, ctx, within)
-        with self._lock:  # what a rule puts in its place is not the provider's
-            known = self._known.get(_audience(ctx))
-            if known is None or known[0] is not catalog or b.noted("cache") != "stale":
-                self._known.put(_audience(ctx), (catalog, time.monotonic()), len(catalog.tools))
+        """Return the checked catalogue, and keep it for `last_known`."""
+        b.note(cache="none")  # reset the note of an earlier attempt
+        catalog = await self._checked_catalog(scope, b, ctx, within)
+        with self._lock:  # only the provider's own catalogue is kept, not the fallback of a rule
+            last = self._last_known.get(_audience(ctx))
+            if last is None or last[0] is not catalog or b.noted("cache") != "stale":
+                self._last_known.put(_audience(ctx), (catalog, time.monotonic()), len(catalog.tools))
         return catalog
 
     async def peek(self, ctx: DiscoveryContext, within: float | None) -> ProviderCatalog:
-        """Return what the provider lists, outside of a run: without a boundary, and as if it had not been asked.
+        """Return the provider's catalogue outside of a run, without a boundary and without keeping it.
 
         Raises:
             DiscoveryError: as for `list`.
         """
-        return self.check(await self._ask(current_scope(), None, replace(ctx, timeout=within), within))
+        return self.check(await self._call(current_scope(), None, replace(ctx, timeout=within), within))
 
     def last_known(self, ctx: DiscoveryContext) -> tuple[ProviderCatalog, float] | None:
-        """Return what the provider listed last for this identity and these skills, and when by the monotonic clock."""
-        return self._known.get(_audience(ctx))
+        """Return the last catalogue for this identity and these skills, and its time on the monotonic clock."""
+        return self._last_known.get(_audience(ctx))
 
-    async def _ask(self, scope: Scope, b: Boundary | None, ctx: DiscoveryContext, within: float | None) -> object:
+    async def _call(self, scope: Scope, b: Boundary | None, ctx: DiscoveryContext, within: float | None) -> object:
         timeout = within if self.facts.timeout is None else self.facts.timeout
         if self.facts.detached and self.facts.timeout is not None:
-            timeout = None  # it keeps its own time, and may have an old list to serve when that is over
+            timeout = None  # the provider applies its own timeout, and may serve an old list after it
         try:
             answer = self.provider.list_tools(ctx)
-            return await self._answer(scope, b, answer, timeout) if inspect.isawaitable(answer) else answer
+            return await self._receive(scope, b, answer, timeout) if inspect.isawaitable(answer) else answer
         except OutOfTime:
             raise DiscoveryTimeout(
                 self.provider.id, f"no answer within {timeout:g} s; raise Limits.discovery_timeout if that is normal"
             ) from None
         except DiscoveryError:
             raise
-        except BaseException as error:  # noqa: BLE001  (raised as what it means to the run)
+        except BaseException as error:  # noqa: BLE001  (raised as a DiscoveryError)
             failure = contained(error)
             raise DiscoveryError(self.provider.id, describe(failure)) from failure
 
-    async def _answer(self, scope: Scope, b: Boundary | None, answer: Awaitable[Any], within: float | None) -> object:
+    async def _receive(self, scope: Scope, b: Boundary | None, answer: Awaitable[Any], within: float | None) -> object:
         if self.facts.detached:
             with anyio.move_on_after(within):
                 return await answer
@@ -138,34 +138,34 @@ class Lister:
         hubs = scope.instruments.hubs
         try:
             with hubs.fetching(self.provider.id):
-                answered = await race(_await, answer, within=within)
+                listed = await race(_await, answer, within=within)
         finally:
             if inspect.iscoroutine(answer) and inspect.getcoroutinestate(answer) == inspect.CORO_CREATED:
                 answer.close()  # cancelled before its first step
-        if b is None or b.noted("cache") in _ROUND_TRIPS:  # what it had in a cache says nothing of the hub
+        if b is None or b.noted("cache") in _ROUND_TRIPS:  # a cached list does not show that the hub works
             hubs.succeeded(self.provider.id)
-        return answered
+        return listed
 
     def check(self, answer: object) -> ProviderCatalog:
-        """Return the catalogue in `answer`; the same answer a second time costs nothing.
+        """Return the checked catalogue of `answer`; the same answer is checked only once.
 
         Raises:
-            InvalidCatalog: it is not a list of tools with distinct names and good schemas.
+            InvalidCatalog: the answer is not a list of tools with distinct names and valid schemas.
         """
         listed = as_sequence(self.provider.id, answer)
         latest = self._latest
         if latest is not None and latest[0] is listed and type(listed) is tuple:
             return latest[1]
         key = tuple(map(id, listed))
-        if (found := self._checked.get(key)) is not None:
-            self._latest = listed, found[1]
-            return found[1]
-        kept = tuple(listed)
-        catalog = check_catalog(self.provider.id, kept, quarantine=self.facts.on_invalid == "quarantine")
+        if (entry := self._checked.get(key)) is not None:
+            self._latest = listed, entry[1]
+            return entry[1]
+        tools = tuple(listed)
+        catalog = check_catalog(self.provider.id, tools, quarantine=self.facts.on_invalid == "quarantine")
         catalog = catalog.of(self.facts.source)
-        # Keeping the answer keeps its identity, and its tools', from being given to something else.
-        self._checked.put(key, (kept, catalog), len(kept))
-        self._latest = kept, catalog
+        # Keep a reference to the answer, so that its id and those of its tools are not reused.
+        self._checked.put(key, (tools, catalog), len(tools))
+        self._latest = tools, catalog
         return catalog
 
     def _note(self, scope: Scope, b: Boundary, ctx: DiscoveryContext, catalog: ProviderCatalog) -> None:
@@ -190,17 +190,17 @@ class Lister:
 Guard: TypeAlias = Callable[
     [Lister, Boundary, DiscoveryContext, Callable[[], Awaitable[ProviderCatalog]]], Awaitable[ProviderCatalog]
 ]
-"""Decides how often a provider is asked, and what stands for its answer."""
+"""Decides how often a provider is called, and which catalogue is used."""
 
 
 def _audience(ctx: DiscoveryContext) -> Hashable:
-    """Return for whom a provider lists tools."""
+    """Return the identity and skills that a provider lists tools for."""
     identity = ctx.identity
     return identity and (identity.tenant, identity.principal), ctx.active_skill_ids
 
 
 class _Report:
-    """Takes a provider's report of where its list came from to the boundary."""
+    """Notes a provider's report of the origin of its list on the boundary."""
 
     __slots__ = ("_boundary",)
 
@@ -227,27 +227,27 @@ async def list_all(
     skip_failed: bool = False,
     guard: Guard | None = None,
 ) -> list[ProviderCatalog]:
-    """Ask several providers at the same time and return their catalogues in order.
+    """List the tools of several providers concurrently, and return their catalogues in order.
 
-    The first failure cancels the others and is raised, unless `skip_failed`; then the run is noted as degraded.
+    The first failure cancels the others and is raised, unless `skip_failed`; then the run is marked as degraded.
     """
     if len(listers) == 1 and not skip_failed:
         return [await listers[0].list(scope, ctx, within, guard)]
-    found: list[ProviderCatalog | None] = [None] * len(listers)
+    catalogs: list[ProviderCatalog | None] = [None] * len(listers)
 
-    async def ask(index: int, lister: Lister) -> None:
+    async def list_one(index: int, lister: Lister) -> None:
         try:
-            found[index] = await lister.list(scope, ctx, within, guard)
+            catalogs[index] = await lister.list(scope, ctx, within, guard)
         except DiscoveryError as error:
             if not skip_failed:
                 raise
             scope.degraded.append(error.provider_id)
 
-    await together(partial(ask, index, lister) for index, lister in enumerate(listers))
-    return [catalog for catalog in found if catalog is not None]
+    await together(partial(list_one, index, lister) for index, lister in enumerate(listers))
+    return [catalog for catalog in catalogs if catalog is not None]
 
 
-def _record_asked(recorder: Recorder, ctx: DiscoveryContext) -> Recorded:
-    """Record the input of a discovery; an identity is content like any other."""
-    asked = {"iteration": ctx.iteration, "active_skill_ids": ctx.active_skill_ids, "identity": ctx.identity}
-    return recorder.facts(asked) if ctx.identity is None else recorder.value(asked)
+def _record_request(recorder: Recorder, ctx: DiscoveryContext) -> Recorded:
+    """Record the input of a discovery; an identity is recorded as content."""
+    request = {"iteration": ctx.iteration, "active_skill_ids": ctx.active_skill_ids, "identity": ctx.identity}
+    return recorder.facts(request) if ctx.identity is None else recorder.value(request)

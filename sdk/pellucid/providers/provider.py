@@ -1,4 +1,4 @@
-"""What lists tools, and what may be said about it."""
+"""Protocols of tool providers and hubs, and a provider's optional attributes."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ OnInvalid: TypeAlias = Literal["fail", "quarantine"]
 
 @runtime_checkable
 class ToolProvider(Protocol):
-    """Something that lists tools; asked once per iteration and never cached by the runtime.
+    """Source of tools; called once per iteration and never cached by the runtime.
 
-    It may be shared by many runs at the same time. It raises when it cannot tell what its tools are, and never answers
-    `[]` instead. These attributes are read if they are there:
+    Many runs may share a provider at the same time. A provider that cannot list its tools raises; it never returns `[]`
+    instead. These optional attributes are read:
 
     - `kind`: a value of `pellucid.provider.kind`;
-    - `objective`: seconds that a round trip should take, exported for alerts;
+    - `objective`: latency objective of a round trip in seconds, exported for alerts;
     - `timeout`: seconds, instead of `Limits.discovery_timeout`;
-    - `server_address`, `server_port`;
-    - `source`: where its tools come from, if they do not say that they are from elsewhere than the application;
-    - `on_invalid`: `"quarantine"` leaves broken tools out, with an event, instead of failing;
-    - `detached`: true if it leaves at once when it is cancelled, whatever its hub does, counts its fetches itself, and
-      keeps to its `timeout` itself if it has one;
-    - `aclose()`;
+    - `server_address`, `server_port`: the hub's host and port;
+    - `source`: source of those of its tools that have the default source `builtin`;
+    - `on_invalid`: `"quarantine"` omits broken tools, with an event, instead of failing;
+    - `detached`: true if a cancelled `list_tools` returns at once whatever the hub does, and the provider counts its
+      fetches and applies its `timeout`, if it has one, itself;
+    - `aclose()`: releases resources;
     - `explain(ctx)`: sync or async; gives `agent.explain` the reasons why a tool is not listed, see `ExplainContext`.
     """
 
@@ -40,22 +40,27 @@ class ToolProvider(Protocol):
         ...
 
     def list_tools(self, ctx: DiscoveryContext) -> Listing:
-        """Return the tools of this moment, or an awaitable of them."""
+        """Return the current tools, or an awaitable of them."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class HubCatalog:
-    """Tools of a hub that says for how many seconds they are good; otherwise `ttl` says so."""
+    """Tools of a hub with a lifetime in seconds, which replaces `ttl`.
+
+    Attributes:
+        tools: The tools.
+        lifetime: Seconds for which the tools are fresh.
+    """
 
     tools: Tools
     lifetime: float
 
 
 class ExplainContext(Protocol):
-    """The tool that `agent.explain` asks a provider about, as the provider's `explain(ctx)` receives it.
+    """Tool that `agent.explain` asks a provider about; the argument of the provider's `explain(ctx)`.
 
-    A wrapper explains itself, and lets the provider behind it do the same:
+    A wrapper explains itself, and delegates to the provider that it wraps:
 
     ```python
     async def explain(self, ctx: ExplainContext) -> None:
@@ -85,7 +90,7 @@ class ExplainContext(Protocol):
 
     @property
     def problem(self) -> str | None:
-        """Why the provider failed, if it did."""
+        """Error of the provider, if it failed."""
         ...
 
     def add(self, reason: str, *, is_known: bool = True) -> None:
@@ -93,25 +98,25 @@ class ExplainContext(Protocol):
 
         Args:
             reason: A sentence without a capital letter and a full stop.
-            is_known: The provider knows the tool, so that its name is not misspelled.
+            is_known: Whether the provider knows the tool, so that its name is not misspelled.
         """
         ...
 
     def is_among(self, tools: Sequence[Tool]) -> bool:
-        """Whether the tool is among `tools`; their names are suggested for one that is misspelled."""
+        """Return whether the tool is among `tools`; their names are suggested for a misspelled one."""
         ...
 
     async def ask(self, provider: ToolProvider) -> ExplainContext:
-        """List the tools of another provider, and return the context of its explanation."""
+        """List the tools of another provider, and return the context for its explanation."""
         ...
 
     async def explain(self) -> None:
-        """Add the reasons of the provider that this context is about."""
+        """Add the reasons of the provider of this context."""
         ...
 
 
 class ToolHub(Protocol):
-    """A remote catalogue, as `DiscoveryProvider` asks it."""
+    """Remote catalogue that `DiscoveryProvider` fetches."""
 
     async def fetch_catalog(self, ctx: DiscoveryContext) -> Sequence[Tool] | HubCatalog:
         """Make a round trip and return the tools."""
@@ -120,7 +125,7 @@ class ToolHub(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderFacts:
-    """The optional attributes of a provider, read once."""
+    """Optional attributes of a provider, read once."""
 
     kind: str
     objective: float | None
@@ -136,25 +141,25 @@ class ProviderFacts:
         """Read a provider's attributes.
 
         Raises:
-            ConfigError: it is not a provider, or an attribute makes no sense.
+            ConfigError: the object is not a provider, or an attribute is invalid.
         """
-        given: Any = provider
-        named = isinstance(getattr(given, "id", None), str) and given.id
-        if not named or not callable(getattr(given, "list_tools", None)):
+        untyped: Any = provider
+        has_id = isinstance(getattr(untyped, "id", None), str) and untyped.id
+        if not has_id or not callable(getattr(untyped, "list_tools", None)):
             raise ConfigError(
-                f"{given!r} is not a tool provider: it needs a non-empty `id` and `list_tools(ctx)`; "
+                f"{untyped!r} is not a tool provider: it needs a non-empty `id` and `list_tools(ctx)`; "
                 f"plain tools go to Agent(tools=...) or static_tools()"
             )
-        objective = getattr(given, "objective", None)
+        objective = getattr(untyped, "objective", None)
         if objective is not None and not objective > 0:
-            raise ConfigError(f"provider {given.id!r}: objective={objective!r} must be a positive number of seconds")
+            raise ConfigError(f"provider {untyped.id!r}: objective={objective!r} must be a positive number of seconds")
         return cls(
-            kind=getattr(given, "kind", "custom"),
+            kind=getattr(untyped, "kind", "custom"),
             objective=objective,
-            server_address=getattr(given, "server_address", None),
-            server_port=getattr(given, "server_port", None),
-            source=getattr(given, "source", None),
-            on_invalid=getattr(given, "on_invalid", "fail"),
-            detached=getattr(given, "detached", False),
-            timeout=getattr(given, "timeout", None),
+            server_address=getattr(untyped, "server_address", None),
+            server_port=getattr(untyped, "server_port", None),
+            source=getattr(untyped, "source", None),
+            on_invalid=getattr(untyped, "on_invalid", "fail"),
+            detached=getattr(untyped, "detached", False),
+            timeout=getattr(untyped, "timeout", None),
         )

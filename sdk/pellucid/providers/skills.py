@@ -1,7 +1,7 @@
-"""Skills: instructions and tools that a model asks for when it needs them.
+"""Skills: instructions and tools that a model loads when it needs them.
 
-What is active is read from the conversation: a skill is active once a call of `load_skill` has brought its
-instructions. So it stays active for as long as the model can read them, in a later run with this history too.
+The active skills are read from the conversation: a skill is active once the result of a `load_skill` call contains its
+instructions. So a skill stays active as long as the model can read them, also in a later run with the same history.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LONGEST: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """Instructions that a model loads when it needs them, and tools that it has from then on.
+    """Instructions that a model loads when it needs them, and tools that are offered once they are loaded.
 
     ```python
     refunds = Skill("refunds", "How to refund an order.", "Look up the order first. Then ...", tools=[refund])
@@ -39,13 +39,13 @@ class Skill:
     ```
 
     Attributes:
-        id: What the model asks for.
-        description: What the model reads to decide.
-        body: The instructions; the result of `load_skill`.
-        tools: Offered from the iteration after the one that loads the skill; tools, or functions to make tools of.
+        id: Argument of `load_skill`.
+        description: Text from which the model decides whether to load the skill.
+        body: Instructions; the result of `load_skill`.
+        tools: Tools, or functions to convert to tools, offered from the iteration after the one that loads the skill.
 
     Raises:
-        ConfigError: the id, the description or the body is empty, or two tools have one name.
+        ConfigError: the id, the description or the body is empty, or two tools have the same name.
     """
 
     id: str
@@ -59,18 +59,18 @@ class Skill:
                 raise ConfigError.empty(f"Skill {self.id!r}", name, "the model reads it")
         object.__setattr__(self, "tools", tuple(item if isinstance(item, Tool) else tool(item) for item in self.tools))
         names = [item.name for item in tools_of(self)]
-        if twice := {name for name in names if names.count(name) > 1}:
-            raise ConfigError(f"Skill {self.id!r}: two tools are called {min(twice)!r}; give each a name of its own")
+        if duplicates := {name for name in names if names.count(name) > 1}:
+            raise ConfigError(f"Skill {self.id!r}: two tools are called {min(duplicates)!r}; names must be unique")
 
 
 class SkillProvider:
-    """Lists `load_skill`, and after it the tools of the skills that are active, in the order of their activation.
+    """Provider of `load_skill`, followed by the tools of the active skills in the order of their activation.
 
     Attributes:
-        skills: The skills by their ids.
+        skills: Skills by id.
 
     Raises:
-        ConfigError: two skills have one id, or two different tools of theirs have one name.
+        ConfigError: two skills have the same id, or two different tools of theirs have the same name.
     """
 
     id = SKILLS
@@ -81,7 +81,7 @@ class SkillProvider:
         owners: dict[str, tuple[Skill, Tool]] = {}
         for skill in skills:
             if skill.id in self.skills:
-                raise ConfigError(f"Agent(skills=...): two skills have the id {skill.id!r}; give each an id of its own")
+                raise ConfigError(f"Agent(skills=...): two skills have the id {skill.id!r}; ids must be unique")
             self.skills[skill.id] = skill
             for item in tools_of(skill):
                 other, same = owners.setdefault(item.name, (skill, item))
@@ -93,12 +93,12 @@ class SkillProvider:
         self._loader = _loader(self.skills)
 
     def list_tools(self, ctx: DiscoveryContext) -> Listing:
-        """Return what is offered while these skills are active."""
+        """Return `load_skill` and the tools of the active skills."""
         active = [self.skills[skill_id] for skill_id in ctx.active_skill_ids if skill_id in self.skills]
         return [self._loader, *dict.fromkeys(item for skill in active for item in tools_of(skill))]
 
     def explain(self, ctx: ExplainContext) -> None:
-        """Name the skills that bring the tool."""
+        """Add the inactive skills that have the tool."""
         for skill in self.skills.values():
             explain_inactive(ctx, self.id, skill.id, tools_of(skill))
 
@@ -113,15 +113,15 @@ def _loader(skills: Mapping[str, Skill]) -> Tool:
         skill_id = str(arguments[_ARGUMENT])
         if (skill := skills.get(skill_id)) is not None:
             return skill.body
-        advice = close_to(skill_id, skills) or f"There are: {', '.join(skills)}."
-        raise ToolError(f"There is no skill {skill_id[:_LONGEST]!r}. {advice}", error_type="unknown_skill")
+        advice = close_to(skill_id, skills) or f"Available skills: {', '.join(skills)}."
+        raise ToolError(f"Unknown skill {skill_id[:_LONGEST]!r}. {advice}", error_type="unknown_skill")
 
     listed = "\n".join(f"- {skill.id}: {skill.description}" for skill in skills.values())
     return MetaTool(
         name=LOAD_SKILL,
         description=(
-            "Load a skill before you do what it is about. The result is its instructions; tools that it brings are "
-            f"available from then on. Skills:\n{listed}"
+            "Load a skill before you work on its topic. The result is its instructions; its tools are available from "
+            f"then on. Skills:\n{listed}"
         ),
         input_schema={
             "type": "object",
@@ -134,30 +134,30 @@ def _loader(skills: Mapping[str, Skill]) -> Tool:
 
 
 class ActiveSkills:
-    """Which skills a conversation has activated; it reads what is new in it, and never the same message twice.
+    """Active skills of a conversation, read from each message once.
 
     Attributes:
-        ids: The active skills, in the order of their activation.
+        ids: Ids of the active skills, in the order of their activation.
     """
 
-    __slots__ = ("_asked", "_known", "_read", "ids")
+    __slots__ = ("_position", "_requests", "_skills", "ids")
 
-    def __init__(self, known: Mapping[str, Skill]) -> None:
-        self._known = known
-        self._read = 0
-        self._asked: dict[str | None, str | None] = {}
+    def __init__(self, skills: Mapping[str, Skill]) -> None:
+        self._skills = skills
+        self._position = 0
+        self._requests: dict[str | None, str | None] = {}
         self.ids: tuple[str, ...] = ()
 
     def read(self, messages: Sequence[Message]) -> tuple[str, ...]:
-        """Return the active skills, after reading what has come to the conversation."""
-        for message in messages[self._read :]:
+        """Read the new messages of the conversation, and return the ids of the active skills."""
+        for message in messages[self._position :]:
             if message.role == "assistant":
-                # Ids of calls are unique in a message only, so that a result belongs to a call of the message before.
-                # Of two calls with one id the first was run.
-                self._asked = {call.id: self._skill(call) for call in reversed(message.tool_calls)}
+                # Ids of calls are unique only within a message, so a result belongs to a call of the previous message.
+                # Of two calls with the same id, the first one was run.
+                self._requests = {call.id: self._skill(call) for call in reversed(message.tool_calls)}
             else:
                 self._activate(part for part in message.parts if isinstance(part, ToolResult))
-        self._read = len(messages)
+        self._position = len(messages)
         return self.ids
 
     def _skill(self, call: ToolCall) -> str | None:
@@ -165,14 +165,14 @@ class ActiveSkills:
             return None
         arguments: object = call.arguments
         if isinstance(arguments, str):
-            # What is no JSON, or too deep to read, has failed as a call too, and its result says so.
+            # A call with arguments that are not JSON, or nested too deeply, has failed, and its result is an error.
             with suppress(ValueError, RecursionError):
                 arguments = json.loads(arguments)
-        asked = arguments.get(_ARGUMENT) if isinstance(arguments, dict) else None
-        return asked if isinstance(asked, str) and asked in self._known else None
+        skill_id = arguments.get(_ARGUMENT) if isinstance(arguments, dict) else None
+        return skill_id if isinstance(skill_id, str) and skill_id in self._skills else None
 
     def _activate(self, results: Iterable[ToolResult]) -> None:
         for result in results:
-            skill_id = self._asked.get(result.id)
+            skill_id = self._requests.get(result.id)
             if skill_id is not None and not result.is_error and skill_id not in self.ids:
                 self.ids = (*self.ids, skill_id)

@@ -1,4 +1,4 @@
-"""Providers made of tools, and providers made of other providers: each one behaviour, composed by wrapping."""
+"""Providers built from tools or from other providers: one behaviour each, composed by wrapping."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pellucid.tools.catalog import as_sequence
 from pellucid.tools.tool import Tool, ToolSource
 
 PATIENCE: Final = 1.0
-"""Seconds that a gate has beyond the timeout of the provider behind it."""
+"""Seconds that are added to the timeout of the wrapped provider."""
 
 Predicate: TypeAlias = Callable[[Tool, DiscoveryContext], bool | Awaitable[bool]]
 
@@ -30,12 +30,12 @@ class _StaticTools:
 
 
 def static_tools(tools: Iterable[Tool]) -> ToolProvider:
-    """Return a provider, called `static`, that always lists `tools`; they are copied now."""
+    """Return a provider with the id `static` that always lists `tools`, copied at the call."""
     return _StaticTools(tuple(tools))
 
 
 def explain_inactive(ctx: ExplainContext, provider_id: str, skill_id: str, tools: Sequence[Tool]) -> None:
-    """Say that a tool is listed only while a skill is active, if it is one of the skill's."""
+    """Add that a tool is listed only while a skill is active, if the tool belongs to the skill."""
     if not ctx.is_listed and ctx.is_among(tools):
         active = ", ".join(map(repr, ctx.discovery.active_skill_ids)) or "none"
         ctx.add(f"provider {provider_id!r} lists it only while skill {skill_id!r} is active; active: {active}")
@@ -43,7 +43,7 @@ def explain_inactive(ctx: ExplainContext, provider_id: str, skill_id: str, tools
 
 @dataclass(frozen=True, slots=True)
 class SkillScopedTools:
-    """What `skill_scoped_tools` returns."""
+    """Result of `skill_scoped_tools`."""
 
     skill_id: str
     tools: tuple[Tool, ...]
@@ -51,7 +51,7 @@ class SkillScopedTools:
 
     @property
     def id(self) -> str:
-        """Named after the skill."""
+        """Id made of the id of the skill."""
         return f"skill-scoped:{self.skill_id}"
 
     def list_tools(self, ctx: DiscoveryContext) -> Listing:
@@ -60,7 +60,7 @@ class SkillScopedTools:
         return self.tools if active else ()
 
     def explain(self, ctx: ExplainContext) -> None:
-        """Say that the tool needs the skill."""
+        """Add that the tool needs the skill."""
         explain_inactive(ctx, self.id, self.skill_id, self.tools)
 
 
@@ -77,7 +77,7 @@ def skill_scoped_tools(skill_id: str, tools: Iterable[Tool]) -> ToolProvider:
 
 @dataclass(frozen=True, slots=True)
 class GatedTools:
-    """What `gated_tools` returns."""
+    """Result of `gated_tools`."""
 
     inner: ToolProvider
     predicate: Predicate
@@ -93,79 +93,79 @@ class GatedTools:
         facts = ProviderFacts.of(self.inner)
         for name in ("objective", "source", "on_invalid", "server_address", "server_port"):
             object.__setattr__(self, name, getattr(facts, name))
-        # A moment more than the provider behind it, so that an old list of that one's still comes through.
+        # Longer than the timeout of the wrapped provider, so that a stale list of that provider still arrives.
         object.__setattr__(self, "timeout", None if facts.timeout is None else facts.timeout + PATIENCE)
 
     @property
     def id(self) -> str:
-        """Named after the provider behind it."""
+        """Id made of the id of the wrapped provider."""
         return f"gated({self.inner.id})"
 
     def list_tools(self, ctx: DiscoveryContext) -> Listing:
-        """Return what the predicate lets through."""
-        # Where something is async, nothing is called yet: a discovery that is cancelled at once would leave coroutines
-        # that nobody awaits.
+        """Return the tools that the predicate allows."""
+        # If anything is async, call nothing yet: a discovery that is cancelled at once would leave coroutines that are
+        # never awaited.
         if inspect.iscoroutinefunction(self.predicate) or inspect.iscoroutinefunction(self.inner.list_tools):
-            return self._gate_later(ctx)
+            return self._list_later(ctx)
         answer = self.inner.list_tools(ctx)
         if inspect.isawaitable(answer):
-            return self._judge_later(answer, ctx)
+            return self._filter_later(answer, ctx)
         listed = as_sequence(self.inner.id, answer)
-        kept: list[Tool] = []
+        allowed: list[Tool] = []
         for index, tool in enumerate(listed):
-            verdict = self._ask(tool, ctx)
+            verdict = self._evaluate(tool, ctx)
             if inspect.isawaitable(verdict):
-                return self._finish_later(kept, verdict, listed[index:], ctx)
+                return self._finish_later(allowed, verdict, listed[index:], ctx)
             if verdict:
-                kept.append(tool)
-        return tuple(kept)
+                allowed.append(tool)
+        return tuple(allowed)
 
-    async def _gate_later(self, ctx: DiscoveryContext) -> Sequence[Tool]:
+    async def _list_later(self, ctx: DiscoveryContext) -> Sequence[Tool]:
         listed = self.inner.list_tools(ctx)
-        return await self._judge_later(listed, ctx)
+        return await self._filter_later(listed, ctx)
 
-    async def _judge_later(self, listed: Listing, ctx: DiscoveryContext) -> Sequence[Tool]:
+    async def _filter_later(self, listed: Listing, ctx: DiscoveryContext) -> Sequence[Tool]:
         answer = await listed if inspect.isawaitable(listed) else listed
         return tuple([tool for tool in as_sequence(self.inner.id, answer) if await self._allows(tool, ctx)])
 
     async def _finish_later(
-        self, kept: list[Tool], verdict: Awaitable[bool], rest: Sequence[Tool], ctx: DiscoveryContext
+        self, allowed: list[Tool], verdict: Awaitable[bool], rest: Sequence[Tool], ctx: DiscoveryContext
     ) -> Sequence[Tool]:
         first, *others = rest
         if await verdict:
-            kept.append(first)
-        return (*kept, *[tool for tool in others if await self._allows(tool, ctx)])
+            allowed.append(first)
+        return (*allowed, *[tool for tool in others if await self._allows(tool, ctx)])
 
     async def _allows(self, tool: Tool, ctx: DiscoveryContext) -> bool:
-        verdict = self._ask(tool, ctx)
+        verdict = self._evaluate(tool, ctx)
         return await verdict if inspect.isawaitable(verdict) else verdict
 
-    def _ask(self, tool: Any, ctx: DiscoveryContext) -> bool | Awaitable[bool]:
-        # What is no tool is let through to where it is refused or put in quarantine, whatever the gate is for.
+    def _evaluate(self, tool: Any, ctx: DiscoveryContext) -> bool | Awaitable[bool]:
+        # Anything that is not a tool passes, so that the check of the catalogue rejects or quarantines it.
         return self.predicate(tool, ctx) if isinstance(tool, Tool) else True
 
     async def explain(self, ctx: ExplainContext) -> None:
-        """Say that the predicate withholds the tool, or why the provider behind the gate does not list it."""
+        """Add that the predicate withholds the tool, or the wrapped provider's reasons why it does not list it."""
         if ctx.is_listed:
             return
         inner = await ctx.ask(self.inner)
         if not inner.is_listed:
             await inner.explain()
         else:
-            verb = "keeps it back" if ctx.problem is None else "failed"
+            verb = "withholds it" if ctx.problem is None else "failed"
             ctx.add(f"provider {self.inner.id!r} lists it, but {self.id!r} {verb}")
 
     async def aclose(self) -> None:
-        """Close the provider behind it."""
+        """Close the wrapped provider."""
         close = getattr(self.inner, "aclose", None)
         if close is not None:
             await close()
 
 
 def gated_tools(inner: ToolProvider, predicate: Predicate) -> ToolProvider:
-    """Return a provider that lists those of `inner`'s tools for which `predicate(tool, ctx)` is true.
+    """Return a provider that lists the tools of `inner` for which `predicate(tool, ctx)` is true.
 
-    The predicate may be sync or async; nothing is awaited when both it and `inner` are sync. If it raises, the
-    discovery fails: a gate that cannot decide stays shut.
+    The predicate may be sync or async; nothing is awaited if both the predicate and `inner` are sync. If the predicate
+    raises, the discovery fails: the gate never opens on an error.
     """
     return GatedTools(inner, predicate)

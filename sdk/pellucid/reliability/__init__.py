@@ -1,4 +1,4 @@
-"""Reliability: rules about what fails, and one gate around discovery, inference and tools that obeys them."""
+"""Reliability: rules about failures, and one gate around discovery, inference and tools that applies them."""
 
 from pellucid.reliability.breaker import CircuitBreaker
 from pellucid.reliability.gate import Gate, Subject

@@ -1,4 +1,4 @@
-"""Circuit breakers: what fails again and again is left alone for a while, and then tried by one caller."""
+"""Circuit breakers: after repeated failures calls are refused for a while, then one caller tries again."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ State: TypeAlias = Literal["closed", "half_open", "open"]
 COUNTED: Final[frozenset[ErrorKind]] = frozenset(
     {"auth", "invalid_response", "rate_limited", "timeout", "unavailable", "unknown"}
 )
-"""Failures that say something of who was called; a bad request says more of the caller."""
+"""Failures of the provider, model or tool that is called; a bad request is a failure of the caller."""
 
 LEVELS: Final[Mapping[State, int]] = {"closed": 0, "half_open": 1, "open": 2}
 """Values of the gauge."""
 
 MOST: Final = 4096
-"""Circuits that are kept; those that were used least recently go first, if they are closed."""
+"""Maximum number of circuits; closed ones that were used least recently are evicted first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CircuitBreaker:
-    """When a provider, model or tool is left alone.
+    """Conditions under which calls of a provider, model or tool are refused.
 
     Attributes:
-        failures: Failures in a row that open the circuit.
-        cooldown: Seconds after which one caller may try again; the others are refused until that is known.
+        failures: Consecutive failures that open the circuit.
+        cooldown: Seconds after which one caller may try again; the others are refused until its call has ended.
         on: Kinds of failures that count; others count neither as a failure nor as a success.
     """
 
@@ -43,17 +43,17 @@ class CircuitBreaker:
     def __post_init__(self) -> None:
         if self.failures < 1 or self.cooldown < 0:
             raise ConfigError(
-                f"CircuitBreaker(failures={self.failures!r}, cooldown={self.cooldown!r}): there must be at least one "
-                f"failure, and a cooldown that is not negative"
+                f"CircuitBreaker(failures={self.failures!r}, cooldown={self.cooldown!r}): failures must be at least 1 "
+                f"and cooldown must not be negative"
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """The circuit is open.
+    """Refusal of a call, because the circuit is open.
 
     Attributes:
-        retry_after: Seconds until somebody may try.
+        retry_after: Seconds until a caller may try again.
     """
 
     retry_after: float
@@ -61,12 +61,12 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permit:
-    """A call may be made.
+    """Permission to make a call.
 
     Attributes:
-        generation: How often the circuit had changed before.
-        is_probe: Its end decides what becomes of the circuit.
-        change: What the circuit has become by this.
+        generation: Number of state changes of the circuit before this permit.
+        is_probe: Whether the outcome of the call decides the next state of the circuit.
+        change: New state of the circuit if granting the permit changed it.
     """
 
     generation: int
@@ -75,10 +75,10 @@ class Permit:
 
 
 class Circuit:
-    """The state of one breaker; safe from any thread and event loop.
+    """State of one circuit breaker. Safe to use from any thread and event loop.
 
     Attributes:
-        state: What it is now.
+        state: Current state.
     """
 
     def __init__(self, options: CircuitBreaker, clock: Callable[[], float]) -> None:
@@ -93,13 +93,13 @@ class Circuit:
         reset_in_child(self, _lock=threading.RLock, state=lambda: "closed", _failures=int, _probing=bool)
 
     def admit(self) -> Permit | Refused:
-        """Ask whether a call may be made. Each permit is to be given back by `report`."""
+        """Return a permit for a call, or a refusal. Pass each permit back to `report`."""
         with self._lock:
             change: State | None = None
             if self.state == "open":
-                left = self._opened + self._options.cooldown - self._clock()
-                if left > 0:
-                    return Refused(retry_after=left)
+                remaining = self._opened + self._options.cooldown - self._clock()
+                if remaining > 0:
+                    return Refused(retry_after=remaining)
                 change = self._become("half_open")
             if self.state == "half_open":
                 if self._probing:
@@ -108,13 +108,17 @@ class Circuit:
             return Permit(generation=self._generation, is_probe=self._probing, change=change)
 
     def report(self, permit: Permit, *, failed: bool | None) -> State | None:
-        """Say how a call ended, or None if that says nothing of who was called; return what the circuit became by it.
+        """Report the outcome of a call, and return the new state of the circuit if it changed.
 
-        Of many calls that fail at the same time one opens the circuit, and only that one is told so.
+        Of many calls that fail at the same time, one opens the circuit, and only that one gets the new state.
+
+        Args:
+            permit: The permit of the call.
+            failed: Whether the call failed; None if the outcome does not count.
         """
         with self._lock:
             if permit.generation != self._generation:
-                return None  # it began before the circuit changed, and says nothing of now
+                return None  # the call started before the circuit changed, and does not count
             if permit.is_probe:
                 self._probing = False
             if failed is None:
@@ -129,16 +133,16 @@ class Circuit:
             return None
 
     def counts(self, error: BaseException) -> bool | None:
-        """Return whether an error is a failure of who was called, or None if it says nothing of it."""
+        """Return True if an error counts as a failure of the provider, model or tool, or None if it does not count."""
         if not isinstance(error, Exception) or isinstance(error, DiscoveryBackoff | PolicyHalt):
-            return None  # nothing was called, or not to its end
+            return None  # the call was not made, or did not end
         if isinstance(error, DiscoveryError) and error.joined:
-            return None  # it is a failure of whoever called, and counts there
+            return None  # the error counts for the run that made the round trip
         return True if error_kind_of(error) in self._options.on else None
 
     @property
     def level(self) -> int:
-        """The value of the gauge."""
+        """Value of the gauge."""
         return LEVELS[self.state]
 
     def _become(self, state: State) -> State:
@@ -150,7 +154,7 @@ class Circuit:
 
 
 class Circuits:
-    """The circuits of one `Reliability`, by what is called."""
+    """Circuits of one `Reliability`, by provider, model or tool."""
 
     def __init__(self, options: CircuitBreaker, clock: Callable[[], float]) -> None:
         self._options = options

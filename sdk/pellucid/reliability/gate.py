@@ -1,4 +1,4 @@
-"""The gate around an operation: rules decide after each attempt, within the attempt's own boundary."""
+"""Gate around an operation: rules decide after each attempt, within the attempt's own boundary."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from pellucid.telemetry.phases import PAYLOADS
 T = TypeVar("T")
 
 MAX_ATTEMPTS: Final = 50
-"""Attempts after which a rule that would try for ever is stopped, loudly."""
+"""Maximum number of attempts; the gate then ends the run with the kind `max_attempts`."""
 
-_TOLD: Final[dict[Then, type[Event]]] = {
+_EVENTS: Final[dict[Then, type[Event]]] = {
     "retry": ReliabilityRetried,
     "retry_other": ReliabilityRetried,
     "fallback": ReliabilityFellBack,
@@ -48,14 +48,14 @@ _NOT_DONE: Final[dict[Then, tuple[str, str]]] = {
     "retry_other": ("reliability.not_retried", "try another model"),
     "fallback": ("reliability.not_fallen_back", "fall back"),
 }
-"""The span event where a decision cannot be carried out, and what the failure says then."""
+"""Span event, and verb in the note on the failure, of a decision that cannot be carried out."""
 
 _REFUSALS: Final[dict[Operation, type[CircuitOpen]]] = {
     "discovery": DiscoveryCircuitOpen,
     "inference": ModelCircuitOpen,
     "tool": CircuitOpen,
 }
-_CIRCUIT: Final[dict[State, type[Event]]] = {
+_CIRCUIT_EVENTS: Final[dict[State, type[Event]]] = {
     "closed": CircuitClosed,
     "half_open": CircuitHalfOpened,
     "open": CircuitOpened,
@@ -64,10 +64,14 @@ _CIRCUIT: Final[dict[State, type[Event]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What is called: one of these.
+    """Provider, tool or model of an operation; only one of them is set.
 
     Attributes:
-        apart: Tells two of one name apart, for their breakers.
+        operation: `discovery`, `inference` or `tool`.
+        provider_id: Id of the provider, for `discovery`.
+        tool_name: Name of the tool, for `tool`.
+        model: Name of the model, for `inference`.
+        apart: Key that separates the circuit breakers of two subjects of one name.
     """
 
     operation: Operation
@@ -78,31 +82,35 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Id of the provider, or name of the tool or model."""
         return self.provider_id or self.tool_name or self.model or ""
 
     @property
     def labels(self) -> dict[str, str]:
-        """Its name as the label that names it in metrics."""
+        """Metric label with the name."""
         if self.model is not None:
             return {semconv.REQUEST_MODEL: self.model}
         return {semconv.TOOL_NAME: self.name} if self.tool_name is not None else {semconv.PROVIDER_ID: self.name}
 
 
 class Gate:
-    """What the rules say of one operation of a run, attempt by attempt.
+    """Attempts at one operation of a run, and the decisions of the rules about them.
 
-    What is decided is told when it is certain that it will be done: there is time for the wait, another model is left.
+    A decision is emitted once it is certain to be carried out: there is time for the wait, another model is available.
 
     Args:
-        usage: Returns what the run has used.
-        over: Returns why nothing more may be begun in the run, if so.
-        bar: Returns why a decision about an error cannot be carried out, if so; the attempt is then taken as it is.
+        reliability: Rules and circuit breakers.
+        scope: Telemetry of the run.
+        subject: Provider, tool or model of the operation.
+        usage: Returns the usage of the run.
+        over: Returns why the run must stop, or None.
+        bar: Returns why a decision about an error cannot be carried out, or None; without the decision, the attempt is
+            accepted as it is.
 
     Attributes:
-        subject: What is called; another model after `retry_other`.
+        subject: Provider, tool or model of the attempt; another model after `retry_other`.
         attempt: Number of the attempt, from 1.
-        taken: What was decided of the last attempt, if a rule matched; with its kind.
+        decision: Decision about the last attempt and the rule's kind, if a rule matched.
     """
 
     def __init__(
@@ -117,38 +125,38 @@ class Gate:
     ) -> None:
         self.subject = subject
         self.attempt = 0
-        self.taken: tuple[Decision, str] | None = None
+        self.decision: tuple[Decision, str] | None = None
         self._reliability = reliability
         self._scope = scope
         self._usage = usage
         self._over = over
         self._bar = bar
-        self._began = reliability.clock()
+        self._started = reliability.clock()
         self._situation: Situation | None = None
-        self._broken: Exception | None = None
+        self._rule_failure: Exception | None = None
         self._wait = 0.0
-        self._kind = "other_model"  # what a FallbackModel does by itself
+        self._kind = "other_model"  # for a FallbackModel that changes models without a rule
 
     def pre_check(self) -> None:
-        """Ask the rules for before the first attempt.
+        """Evaluate the `pre_check` rules.
 
         Raises:
-            ReliabilityFailFast: one ends the run.
+            ReliabilityFailFast: a rule ended the run.
         """
         if not self._reliability.pre_check:
             return
         situation = self._situate()
-        found = self._match(self._reliability.pre_check, situation)
-        if found is not None and found[0].then == "fail_fast":
-            self._tell(found[0], found[1], trace.get_current_span(), situation)
-            raise self._failed_fast(found[1], f"did not let {self._what()} begin", None)
+        decision, kind = self._match(self._reliability.pre_check, situation) or (None, "")
+        if decision is not None and decision.then == "fail_fast":
+            self._emit_decision(decision, kind, trace.get_current_span(), situation)
+            raise self._failed_fast(kind, f"did not allow {self._operation()} to start", None)
 
     @contextmanager
     def admitted(self) -> Any:
-        """Let an attempt through the breaker, if there is one and it is closed, and tell it how the attempt ended.
+        """Admit an attempt if the circuit allows it, and report its outcome to the circuit.
 
         Raises:
-            CircuitOpen: the circuit is open; nothing was called.
+            CircuitOpen: the circuit is open; no call was made.
         """
         circuits = self._reliability.circuits
         if circuits is None:
@@ -158,21 +166,24 @@ class Gate:
         permit = circuit.admit()
         if isinstance(permit, Refused):
             raise _REFUSALS[self.subject.operation](self.subject.name, permit.retry_after)
-        self._tell_circuit(circuit, permit.change)
+        self._emit_circuit(circuit, permit.change)
         yield from self._reporting(circuit, permit)
 
     def _reporting(self, circuit: Circuit, permit: Permit) -> Any:
         try:
             yield
         except BaseException as error:
-            self._tell_circuit(circuit, circuit.report(permit, failed=circuit.counts(error)))
+            self._emit_circuit(circuit, circuit.report(permit, failed=circuit.counts(error)))
             raise
-        self._tell_circuit(circuit, circuit.report(permit, failed=False))
+        self._emit_circuit(circuit, circuit.report(permit, failed=False))
 
-    async def judged(self, span: Span, call: Callable[[], Awaitable[T]], *, unjudged: type[Any] | None = None) -> T:
-        """Do one attempt that is admitted, and judge what came of it; for attempts without a span of their own.
+    async def run_attempt(self, span: Span, call: Callable[[], Awaitable[T]], *, pending: type[Any] | None = None) -> T:
+        """Make one admitted attempt and decide about its outcome; for attempts without a span of their own.
 
-        What is `unjudged` has not come to anything yet.
+        Args:
+            span: Span for the decision.
+            call: Makes the attempt.
+            pending: Type of a response that is not final, and is not decided about.
         """
         try:
             with self.admitted():
@@ -180,24 +191,24 @@ class Gate:
         except Exception as error:
             self.judge(span, error=error)
             raise
-        if unjudged is None or not isinstance(response, unjudged):
+        if pending is None or not isinstance(response, pending):
             self.judge(span, response=response)
         return response
 
     def judge(self, span: Span, *, response: object = None, error: Exception | None = None) -> None:
-        """Decide about an attempt while its span is open, and tell of it there."""
+        """Decide about an attempt while its span is open, and add the decision to the span."""
         situation = self._situate(response, error)
-        self.taken = self._match(self._reliability.post_decide, situation)
-        if self.taken is not None and (why := self._barred(self.taken[0], situation)) is not None:
-            name, what = _NOT_DONE[self.taken[0].then]
-            self._note(span, name, self._facts(self.taken[0].then, why))
+        self.decision = self._match(self._reliability.post_decide, situation)
+        if self.decision is not None and (obstacle := self._barred(self.decision[0], situation)) is not None:
+            name, verb = _NOT_DONE[self.decision[0].then]
+            self._note(span, name, self._facts(self.decision[0].then, obstacle))
             if error is not None:
-                error.add_note(f"the rule {self.taken[1]!r} could not {what}: {why}")
-            self.taken = None
-        elif self.taken is not None and self.taken[0].then.startswith("retry") and self.attempt >= MAX_ATTEMPTS:
-            self.taken = (Decision(then="fail_fast"), "max_attempts")
-        if self.taken is not None:
-            self._tell(*self.taken, span, situation)
+                error.add_note(f"the rule {self.decision[1]!r} could not {verb}: {obstacle}")
+            self.decision = None
+        elif self.decision is not None and self.decision[0].then.startswith("retry") and self.attempt >= MAX_ATTEMPTS:
+            self.decision = (Decision(then="fail_fast"), "max_attempts")
+        if self.decision is not None:
+            self._emit_decision(*self.decision, span, situation)
         elif error is None and self.attempt > 1:
             self._emit(ReliabilityRecovered, span, situation, self._kind, "recovered")
 
@@ -209,39 +220,39 @@ class Gate:
         other: Callable[[], bool] = lambda: False,
         otherwise: Callable[[Exception], bool] = lambda error: False,
     ) -> T:
-        """Do attempts until the rules take one.
+        """Make attempts until the rules accept one.
 
         Args:
-            attempt: Does one, and has it judged within its boundary.
+            attempt: Makes one attempt, and calls `judge` within its boundary.
             instead: Returns the result of a fallback.
-            other: Goes to another model; returns whether there is one.
-            otherwise: Where no rule says what to do about an error: returns whether to go on with another attempt.
+            other: Switches to another model; returns whether there is one.
+            otherwise: Returns whether to make another attempt after an error that no rule decides about.
 
         Raises:
             ReliabilityFailFast: a rule ended the run.
-            Exception: what the last attempt raised.
+            Exception: the error of the last attempt.
         """
         self.pre_check()
         while True:
             self.attempt += 1
             try:
                 response, error = await attempt(), None
-            except Exception as failure:  # noqa: BLE001  (raised below, unless a rule knows better)
+            except Exception as failure:  # noqa: BLE001  (raised below, unless a rule decides otherwise)
                 error = failure
-            decision, kind = self.taken or (None, "")
-            self.taken = None  # the next attempt may end in a way that is not judged
+            decision, kind = self.decision or (None, "")
+            self.decision = None  # the next attempt may end without a decision
             if decision is None:
-                goes_on = error is not None and otherwise(error)
+                is_retried = error is not None and otherwise(error)
             elif decision.then == "fail_fast":
-                raise self._failed_fast(kind, f"ended {self._what()} at attempt {self.attempt}", error)
+                raise self._failed_fast(kind, f"ended {self._operation()} at attempt {self.attempt}", error)
             elif decision.then == "fallback":
                 return await self._fall_back(instead, decision, kind, error)
             elif decision.then == "retry_other":
-                goes_on = other()
+                is_retried = other()
             else:
                 await self._pause()
-                goes_on = True
-            if not goes_on:
+                is_retried = True
+            if not is_retried:
                 if error is not None:
                     raise error
                 return response
@@ -249,27 +260,27 @@ class Gate:
     async def _fall_back(
         self, instead: Callable[[Decision, Situation], Awaitable[T]], decision: Decision, kind: str, error: Any
     ) -> T:
-        """Return what a rule has instead; where that fails, what had failed is raised, and says so."""
+        """Return the result of a fallback; if it fails, raise the error of the attempt with a note, or fail fast."""
         assert self._situation is not None
         try:
             return await instead(decision, self._situation)
         except Exception as failure:
             self._scope.fault("reliability", failure)
             if error is None:
-                raise self._failed_fast(kind, f"had no fallback for {self._what()}", failure) from failure
-            error.add_note(f"the fallback of the rule {kind!r} failed, too: {describe(failure)}")
+                raise self._failed_fast(kind, f"had no fallback for {self._operation()}", failure) from failure
+            error.add_note(f"the fallback of the rule {kind!r} also failed: {describe(failure)}")
             raise error from error.__cause__
 
     def _barred(self, decision: Decision, situation: Situation) -> str | None:
-        """Return why a decision cannot be carried out, or None; settles how long to wait."""
+        """Return why a decision cannot be carried out, or None; set the wait before a retry."""
         if decision.then not in _NOT_DONE:
             return None
         if situation.error_kind == "cancelled":
             return "cancelled"
-        why = self._over() or self._bar(decision, situation.error)
-        if why is not None or decision.then != "retry":
-            return why
-        wait = self._waiting(decision, situation)
+        obstacle = self._over() or self._bar(decision, situation.error)
+        if obstacle is not None or decision.then != "retry":
+            return obstacle
+        wait = self._delay(decision, situation)
         if wait is None:
             return "retry_after"
         self._wait = wait
@@ -281,7 +292,7 @@ class Gate:
         if self._wait > 0:
             await self._reliability.sleep(self._wait)
 
-    def _waiting(self, decision: Decision, situation: Situation) -> float | None:
+    def _delay(self, decision: Decision, situation: Situation) -> float | None:
         """Return the seconds to wait, or None if that is longer than the rule allows."""
         delay = retry_after_of(situation.error) if situation.error is not None else None
         if decision.honour_retry_after and delay is not None:
@@ -289,14 +300,14 @@ class Gate:
         ceiling = min(decision.max_backoff, decision.backoff * 2.0 ** min(self.attempt - 1, 30))
         return self._reliability.jitter() * ceiling
 
-    def _failed_fast(self, kind: str, what: str, cause: Exception | None) -> ReliabilityFailFast:
-        """Return what ends the run."""
-        if self._broken is not None:
-            reason = f"the rule {kind!r} could not be evaluated, and {what}"
-            return ReliabilityFailFast(kind, reason, self._broken)
-        return ReliabilityFailFast(kind, f"the rule {kind!r} {what}", cause)
+    def _failed_fast(self, kind: str, action: str, cause: Exception | None) -> ReliabilityFailFast:
+        """Return the error that ends the run."""
+        if self._rule_failure is not None:
+            reason = f"the rule {kind!r} could not be evaluated, and {action}"
+            return ReliabilityFailFast(kind, reason, self._rule_failure)
+        return ReliabilityFailFast(kind, f"the rule {kind!r} {action}", cause)
 
-    def _what(self) -> str:
+    def _operation(self) -> str:
         return f"{self.subject.operation} of {self.subject.name!r}"
 
     def _situate(self, response: object = None, error: Exception | None = None) -> Situation:
@@ -308,7 +319,7 @@ class Gate:
             attempt=self.attempt,
             error=error,
             error_kind=error_kind_of(error) if error is not None else None,
-            elapsed=self._reliability.clock() - self._began,
+            elapsed=self._reliability.clock() - self._started,
             usage=Spent.of(self._usage()),
             iteration=self._scope.iteration,
             identity=self._scope.identity,
@@ -323,16 +334,16 @@ class Gate:
             except Exception as failure:  # noqa: BLE001  (rules are the application's)
                 self._scope.fault("reliability", failure)
                 if self._reliability.fails_closed:
-                    self._broken = failure
+                    self._rule_failure = failure
                     return Decision(then="fail_fast"), rule.kind
                 continue
             if matches:
                 return (rule.then, rule.kind) if rule.then.then not in ("ok", "continue") else None
         return None
 
-    def _tell(self, decision: Decision, kind: str, span: Span, situation: Situation) -> None:
+    def _emit_decision(self, decision: Decision, kind: str, span: Span, situation: Situation) -> None:
         self._kind = kind
-        self._emit(_TOLD[decision.then], span, situation, kind, decision.then)
+        self._emit(_EVENTS[decision.then], span, situation, kind, decision.then)
 
     def _emit(self, event: type[Event], span: Span, situation: Situation, kind: str, then: str) -> None:
         error = situation.error
@@ -353,23 +364,23 @@ class Gate:
             "error": self._scope.text_of(error) if error is not None else None,
             "error_type": error_type_of(error) if error is not None else None,
         }
-        known = {name: payload[name] for name in PAYLOADS[event]}
-        self._scope.emit(event, span.get_span_context(), known)
+        fields = {name: payload[name] for name in PAYLOADS[event]}
+        self._scope.emit(event, span.get_span_context(), fields)
 
     def _facts(self, then: str, kind: str) -> dict[str, AttributeValue]:
         return {semconv.RELIABILITY_THEN: then, semconv.RELIABILITY_KIND: kind, semconv.ATTEMPT: self.attempt}
 
     def _note(self, span: Span, name: str, facts: Mapping[str, AttributeValue]) -> None:
         try:
-            if span.is_recording():  # that of an attempt that was left behind has ended
+            if span.is_recording():  # the span of an abandoned attempt has ended
                 span.add_event(name, facts)
         except Exception as error:  # noqa: BLE001  (spans are the application's)
             self._scope.fault("span", error)
 
-    def _tell_circuit(self, circuit: Circuit, change: State | None) -> None:
+    def _emit_circuit(self, circuit: Circuit, change: State | None) -> None:
         if change is None:
             return
-        subject, event, span = self.subject, _CIRCUIT[change], trace.get_current_span()
+        subject, event, span = self.subject, _CIRCUIT_EVENTS[change], trace.get_current_span()
         self._scope.instruments.hubs.circuit(subject.labels, circuit)
         self._note(span, event.name, {})
         payload = {"provider_id": subject.provider_id, "tool_name": subject.tool_name, "model": subject.model}

@@ -1,4 +1,4 @@
-"""What an agent is given: rules, breakers, and the time that they go by."""
+"""Reliability options of an agent: rules, circuit breakers and their clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pellucid.reliability.rules import Rule
 
 
 class Reliability:
-    """What to do when discovery, inference or a tool fails. Without it nothing is tried again, and failures are loud.
+    """Rules for failures of discovery, inference and tools. Without it, nothing is retried and failures are raised.
 
     ```python
     Reliability(
@@ -28,21 +28,21 @@ class Reliability:
     )
     ```
 
-    The first rule that matches decides; without one a response is taken, and an error raised. A response is retried or
-    replaced only by rules with `on="success"` or `on="any"`. A cancellation is not a failure. Agents may share one;
-    then they share its breakers too.
+    The first rule that matches decides. Without a match, a response is returned and an error is raised. A response is
+    retried or replaced only by rules with `on="success"` or `on="any"`. A cancellation is not a failure. Agents that
+    share a `Reliability` also share its circuit breakers.
 
     Args:
-        post_decide: Rules asked after each attempt, whatever came of it.
-        pre_check: Rules asked before the first attempt; only `fail_fast()` does anything there.
-        breaker: Each provider, model and tool gets a circuit breaker of this kind, which outlives runs.
-        fails_closed: A rule that cannot be evaluated ends the run; otherwise it is passed over. Both are counted.
-        clock: Monotonic seconds.
-        sleep: Waits so many seconds.
+        post_decide: Rules evaluated after each attempt, whatever its outcome.
+        pre_check: Rules evaluated before the first attempt; only `fail_fast()` has an effect there.
+        breaker: Options of the circuit breakers, one per provider, model and tool, which outlive runs.
+        fails_closed: Whether a rule that cannot be evaluated ends the run; otherwise it is skipped. Both are counted.
+        clock: Returns the time of a monotonic clock in seconds.
+        sleep: Waits for a number of seconds.
         jitter: Returns a number from 0 to 1.
 
     Raises:
-        ConfigError: something of this is no rule.
+        ConfigError: an item of `post_decide` or `pre_check` is not a rule, or a rule in `pre_check` has `on`.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class Reliability:
     ) -> None:
         for rule in (*post_decide, *pre_check):
             if not isinstance(rule, Rule):
-                raise ConfigError(f"Reliability: {rule!r} is no Rule(when=, then=, kind=)")
+                raise ConfigError(f"Reliability: {rule!r} is not a Rule(when=, then=, kind=)")
         for rule in pre_check:
             if rule.on is not None:
                 raise ConfigError(
-                    f"Reliability: the rule {rule.kind!r} in pre_check has on={rule.on!r}; leave it out, as "
+                    f"Reliability: the rule {rule.kind!r} in pre_check has on={rule.on!r}; remove it, because "
                     "there is no outcome before the first attempt"
                 )
         self.post_decide = tuple(post_decide)

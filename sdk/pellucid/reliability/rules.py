@@ -1,4 +1,4 @@
-"""The language of rules: what is known of an attempt, and what is to be done about it."""
+"""Rules: the situation of an attempt, and decisions about it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Then: TypeAlias = Literal["ok", "continue", "retry", "retry_other", "fallback", 
 Outcome: TypeAlias = Literal["failure", "success", "any"]
 
 FOR_FAILURES: Final[frozenset[Then]] = frozenset({"retry", "retry_other", "fallback"})
-"""Decisions that are for failures, unless a rule says otherwise."""
+"""Decisions that apply to failures, unless the rule has `on`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What a run has used, as far as that is known: here, what is unknown counts as 0, so that it can be compared."""
+    """Known usage of a run. Unknown numbers are 0, so that rules can compare them."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -33,23 +33,27 @@ class Spent:
 
     @classmethod
     def of(cls, usage: Usage) -> Spent:
-        """Return what is known of a usage."""
-        return cls(**{known.name: getattr(usage, known.name) or 0 for known in fields(cls)})
+        """Return a usage with 0 for unknown numbers."""
+        return cls(**{item.name: getattr(usage, item.name) or 0 for item in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What a rule may base its answer on.
+    """Attempt that a rule decides about.
 
     Attributes:
         operation: `discovery`, `inference` or `tool`.
-        provider_id, tool_name, model: Which one; the two others are None.
+        provider_id: Id of the provider, for `discovery`.
+        tool_name: Name of the tool, for `tool`.
+        model: Name of the model, for `inference`.
         attempt: 0 in `pre_check`, 1 after the first attempt.
-        error: What the attempt raised.
-        error_kind: What that means.
-        elapsed: Seconds since the operation began, with the waiting.
-        usage: What the run has used so far.
-        response: What the attempt returned: a catalogue, a `ModelResponse`, or a tool's value.
+        error: Exception of the attempt.
+        error_kind: Kind of the exception, independent of the vendor.
+        elapsed: Seconds since the operation started, including waits.
+        usage: Usage of the run so far.
+        iteration: Iteration of the run, 1-based.
+        identity: Identity of the run.
+        response: Result of the attempt: a catalogue, a `ModelResponse`, or a tool's value.
     """
 
     operation: Operation
@@ -67,19 +71,19 @@ class Situation:
 
 
 class _UndeclaredSuccess(Situation):
-    """A success, for a rule without `on`: reading its response is deprecated, and lets the rule decide about it."""
+    """Success for a rule without `on`: reading its response is deprecated, and makes the rule decide about it."""
 
     __slots__ = ("_success", "is_read")
 
     def __init__(self, success: Situation) -> None:
-        for known in fields(success):
-            if known.name != "response":
-                object.__setattr__(self, known.name, getattr(success, known.name))
+        for item in fields(success):
+            if item.name != "response":
+                object.__setattr__(self, item.name, getattr(success, item.name))
         object.__setattr__(self, "_success", success)
         object.__setattr__(self, "is_read", False)
 
     def __getattr__(self, name: str) -> Any:
-        """Return the response, which alone is not set."""
+        """Return the response, the only field that is not set."""
         if name != "response":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         message = "a rule that decides about successes needs `on`; write Rule(..., on='success') or on='any'"
@@ -90,7 +94,7 @@ class _UndeclaredSuccess(Situation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What to do; made by `retry()`, `fallback()` and the others."""
+    """Action of a rule; created by `retry()`, `fallback()` and the other functions."""
 
     then: Then
     backoff: float = 0.0
@@ -99,10 +103,10 @@ class Decision:
     value: Callable[[Situation], Any] | None = None
 
     async def result(self, situation: Situation) -> Any:
-        """Return what a fallback gives instead."""
+        """Return the result of a fallback."""
         assert self.value is not None
-        given = self.value(situation)
-        return await given if inspect.isawaitable(given) else given
+        result = self.value(situation)
+        return await result if inspect.isawaitable(result) else result
 
 
 _OK: Final = Decision(then="ok")
@@ -112,12 +116,12 @@ _FAIL_FAST: Final = Decision(then="fail_fast")
 
 
 def ok() -> Decision:
-    """Take the attempt as it is: return its response, or raise its error."""
+    """Accept the attempt as it is: return its response, or raise its error."""
     return _OK
 
 
 def continue_() -> Decision:
-    """Go on (in `pre_check`)."""
+    """Continue with the first attempt (in `pre_check`)."""
     return _CONTINUE
 
 
@@ -125,11 +129,11 @@ def retry(*, backoff: float = 0.2, max_backoff: float = 30.0, honour_retry_after
     """Try again, after a wait.
 
     Args:
-        backoff: Seconds that the first wait is at most; each further one is at most twice as long. Each is a random
-            part of that, so that many who failed together do not come back together ("full jitter").
-        max_backoff: Seconds that no wait exceeds. Who wants a longer one (`retry_after`) is not asked again: the
-            failure is raised at once.
-        honour_retry_after: Wait as long as the failure says, if it says so.
+        backoff: Maximum of the first wait in seconds, doubled for each further one. The wait is a random part of the
+            maximum, so that callers that failed together do not retry together ("full jitter").
+        max_backoff: Maximum of every wait in seconds. If the failure requests a longer wait (`retry_after`), there is
+            no retry: the failure is raised at once.
+        honour_retry_after: Whether to wait as long as the failure requests.
 
     Raises:
         ConfigError: a time is negative.
@@ -145,14 +149,17 @@ def retry_other() -> Decision:
 
 
 def fallback(value: Callable[[Situation], Any]) -> Decision:
-    """Go on with another result.
+    """Continue with another result.
 
     Args:
         value: Sync or async function of the situation. For discovery it returns tools, or is `last_known_catalog`; for
-            inference a `ModelResponse`, a `Message` or a text; for a tool its value.
+            inference it returns a `ModelResponse`, a `Message` or a text; for a tool, the value of the tool.
+
+    Raises:
+        ConfigError: `value` is not callable.
     """
     if not callable(value):
-        raise ConfigError(f"fallback({value!r}): give it a function of the situation, such as lambda s: ...")
+        raise ConfigError(f"fallback({value!r}): pass a function of the situation, such as lambda s: ...")
     return Decision(then="fallback", value=value)
 
 
@@ -162,20 +169,23 @@ def fail_fast() -> Decision:
 
 
 def last_known_catalog(situation: Situation) -> Any:
-    """Stand for the last tools that a provider listed for the same identity and skills, in `fallback()`."""
-    raise ConfigError("last_known_catalog is for discovery: Rule(when=lambda s: s.operation == 'discovery', ...)")
+    """Fall back to the tools that the provider last listed for the same identity and skills; for `fallback()`."""
+    raise ConfigError("last_known_catalog is only for discovery: Rule(when=lambda s: s.operation == 'discovery', ...)")
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """When to do what.
+    """Condition and decision about an attempt.
 
     Attributes:
-        when: A quick function of the situation; the rule matches if it returns something true.
+        when: Fast sync function of the situation; the rule matches if it returns a true value.
         then: `retry()`, `retry_other()`, `fallback(...)`, `fail_fast()`, `ok()` or `continue_()`.
-        kind: A name of low cardinality, for events and metrics.
-        on: Outcomes of an attempt that the rule decides about: `failure`, `success` or `any`. Unless given, `retry()`,
-            `retry_other()` and `fallback(...)` are for failures, the others for any outcome.
+        kind: Name of low cardinality, for events and metrics.
+        on: Outcomes of an attempt that the rule decides about: `failure`, `success` or `any`. By default, `retry()`,
+            `retry_other()` and `fallback(...)` apply to failures, the other decisions to any outcome.
+
+    Raises:
+        ConfigError: an attribute has the wrong type, `kind` is empty, or `on` is unknown.
     """
 
     when: Callable[[Situation], object]
@@ -185,16 +195,16 @@ class Rule:
 
     def __post_init__(self) -> None:
         if not callable(self.when):
-            raise ConfigError(f"Rule {self.kind!r}: when={self.when!r} is no function of the situation")
+            raise ConfigError(f"Rule {self.kind!r}: when={self.when!r} is not a function of the situation")
         if inspect.iscoroutinefunction(self.when):
-            raise ConfigError(f"Rule {self.kind!r}: when={self.when!r} is async; rules are asked without waiting")
+            raise ConfigError(f"Rule {self.kind!r}: when={self.when!r} is async; use a sync function")
         if not isinstance(self.then, Decision):
-            raise ConfigError(f"Rule {self.kind!r}: then={self.then!r} is no decision; call it, as in then=retry()")
+            raise ConfigError(f"Rule {self.kind!r}: then={self.then!r} is not a decision; call it, as in then=retry()")
         if not self.kind:
             raise ConfigError.empty("Rule", "kind", "it names the rule in events and metrics")
         if self.on is not None and self.on not in get_args(Outcome):
-            known = ", ".join(map(repr, get_args(Outcome)))
-            raise ConfigError(f"Rule {self.kind!r}: on={self.on!r} is not an outcome; known are {known}")
+            outcomes = ", ".join(map(repr, get_args(Outcome)))
+            raise ConfigError(f"Rule {self.kind!r}: on={self.on!r} is not an outcome; use one of {outcomes}")
 
     def matches(self, situation: Situation) -> bool:
         """Return whether the rule decides about a situation."""

@@ -51,9 +51,9 @@ async def _guarded(
     async def attempt() -> ProviderCatalog:
         started = run.scope.now()
         try:
-            return await gate.judged(b.span, ask)
+            return await gate.run_attempt(b.span, ask)
         except Exception as error:
-            if gate.taken is not None and gate.taken[0].then != "fail_fast":
+            if gate.decision is not None and gate.decision[0].then != "fail_fast":
                 _emit_failed(run, b, started, lister, error)
             raise
 

@@ -216,7 +216,7 @@ async def _guarded(run: Run, b: Boundary, reliability: Reliability, binding: Bin
     async def attempt() -> Any:
         # The ruling of the policy holds for the first attempt only.
         attempted = call if gate.attempt == 1 else replace(call, ruling=None)
-        return await gate.judged(b.span, lambda: _perform(run, b, binding, attempted), unjudged=Suspended)
+        return await gate.run_attempt(b.span, lambda: _perform(run, b, binding, attempted), pending=Suspended)
 
     return await gate.run(attempt, instead=Decision.result)
 
@@ -303,7 +303,7 @@ def _progress(run: Run, span: SpanContext, call: Call) -> Any:
     loop = current_token()
 
     def progress(value: JSONValue) -> None:
-        if not run.scope.heard(ToolProgress.name):
+        if not run.scope.has_listener(ToolProgress.name):
             return
         try:
             clean = run.scope.recorder.clean(value)

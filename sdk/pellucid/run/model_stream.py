@@ -76,7 +76,7 @@ def _emit(run: Run, b: Boundary, delta: ModelDelta) -> None:
     if run.reader is not None:
         run.scope.emit(InferenceDelta, span, {"type": delta.type, "content": delta.content}, to=[run.reader])
     others = [listeners for listeners in run.scope.listeners if listeners is not run.reader]
-    if any(listeners.heard(InferenceDelta.name) for listeners in others):
+    if any(listeners.has_listener(InferenceDelta.name) for listeners in others):
         run.scope.emit(
             InferenceDelta, span, {"type": delta.type, "content": run.scope.text(delta.content) or ""}, to=others
         )

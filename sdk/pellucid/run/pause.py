@@ -75,7 +75,7 @@ def _emit_requested(run: Run, b: Boundary, waiting: Waiting) -> None:
     error_type = error_type_of(waiting.fault) if waiting.fault is not None else None
     b.event(ApprovalRequested.name, _attributes(request))
     run.scope.count(semconv.APPROVAL_PENDING, 1, {semconv.TOOL_NAME: request.tool_name}, b.context)
-    if run.scope.heard(ApprovalRequested.name):
+    if run.scope.has_listener(ApprovalRequested.name):
         payload = {
             "approval_id": request.approval_id,
             "tool_name": request.tool_name,

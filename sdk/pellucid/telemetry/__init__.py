@@ -1,4 +1,4 @@
-"""Spans, metrics, events and log lines of the phases; see README.md beside this file for what is guaranteed."""
+"""Spans, metrics, events and log lines of the phases; see README.md beside this file for their guarantees."""
 
 from typing import TYPE_CHECKING, TypeAlias
 

@@ -1,4 +1,4 @@
-"""The one primitive of telemetry: a phase, observed.
+"""Boundary, the one primitive of telemetry: the observation of a phase.
 
 ```python
 with boundary(run, DISCOVERY, provider.id, provider_id=provider.id) as b:
@@ -7,9 +7,9 @@ with boundary(run, DISCOVERY, provider.id, provider_id=provider.id) as b:
     b.output(tools)
 ```
 
-Time is read once at each end; span, metric, events and log line all come from these two readings, so they agree. What
-has started ends exactly once, whatever ends it. If a listener, processor, serialiser or exporter fails, the run does
-not.
+The clock is read once at the start and once at the end; span, metric, events and log line all use these two readings,
+so they agree. A boundary that starts ends exactly once, whatever ends it. A failure of a listener, processor,
+serialiser or exporter never fails the run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pellucid.telemetry.scope import Scope
 from pellucid.types import JSONValue
 
 MAX_STACK: Final = 16 * 1024
-"""Characters of a stack trace."""
+"""Maximum characters of a stack trace."""
 
 _ALWAYS_LOGGED: Final = ("outcome", "duration_ms", "error", "error_type")
 _LEVELS: Final = {
@@ -46,12 +46,12 @@ _LEVELS: Final = {
 
 
 class Boundary:
-    """One phase under way.
+    """Observation of one phase, from its start to its end.
 
     Attributes:
-        span: Its span.
-        context: OpenTelemetry's context with the span in it.
-        records: Whether the span takes attributes.
+        span: Span of the phase.
+        context: OpenTelemetry context with the span.
+        records: Whether the span is recording.
     """
 
     __slots__ = (
@@ -98,36 +98,36 @@ class Boundary:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        # A coroutine that is thrown away is closed in a foreign context, and its own is gone with it.
+        # A coroutine that is garbage collected is closed in another context; its own context no longer exists.
         if kind is not GeneratorExit:
             otel_context.detach(self._attached)
         if self._scope.open.pop(self, None) is not None:
             self._end(contained(error) if error is not None and is_exit(error) else error or self._error)
 
     def _abandon(self) -> None:
-        """End a boundary whose code was left behind; when that comes to its own end, nothing is left to do."""
+        """End a boundary whose code was abandoned; the later exit of that code then has no effect."""
         if self._scope.open.pop(self, None) is not None:
             self._end(_Abandoned())
 
     def note(self, **notes: Any) -> None:
-        """Note facts under the names of the phase's `names`; `None` means unknown and is left out."""
+        """Set facts by the keys of the phase's `names`; `None` means unknown and is omitted."""
         self._notes.update(notes)
         self._later.update(notes)
 
     def noted(self, name: str) -> Any:
-        """Return a fact that was noted."""
+        """Return a fact that was set with `note`, or None."""
         return self._notes.get(name)
 
     def label(self, **labels: Any) -> None:
-        """Give the metric another value than the span, where the span's has too many values for a label."""
+        """Set labels of the metric that differ from the span's attributes, to limit their cardinality."""
         self._labels = labels
 
     def attributes(self, attributes: Mapping[str, AttributeValue]) -> None:
-        """Set attributes that the phase has no name for."""
+        """Set attributes that are not in the phase's `names`."""
         self._extra = {**self._extra, **attributes}
 
     def event(self, name: str, facts: Mapping[str, AttributeValue]) -> None:
-        """Add an event to the span, unless it has ended because its run was left behind."""
+        """Add an event to the span, unless the span has ended because its run was abandoned."""
         try:
             if self.span.is_recording():
                 self.span.add_event(name, facts)
@@ -135,7 +135,7 @@ class Boundary:
             self._scope.fault("span", error)
 
     def fail(self, error: Exception) -> None:
-        """Say that the phase failed although it returns, as a tool whose failure is a result for the model."""
+        """Mark the phase as failed although it returns, such as a tool whose failure is a result for the model."""
         self._error = error
 
     def link(self, other: SpanContext) -> None:
@@ -146,30 +146,30 @@ class Boundary:
             self._scope.fault("span", error)
 
     def input(self, value: JSONValue) -> None:
-        """Record what goes in."""
+        """Record the input."""
         self.record_input(lambda recorder: recorder.value(value))
 
     def output(self, value: JSONValue) -> None:
-        """Record what comes out."""
+        """Record the output."""
         self.record_output(lambda recorder: recorder.value(value))
 
     def record_input(self, record: Record) -> None:
-        """Record what goes in, as `record` makes it of the recorder."""
+        """Record the input that `record` returns."""
         self._record(Content.add_end, self._phase.input, semconv.INPUT_DIGEST, semconv.INPUT_BYTES, record)
 
     def record_output(self, record: Record) -> None:
-        """Record what comes out, as `record` makes it of the recorder."""
+        """Record the output that `record` returns."""
         self._record(Content.add_end, self._phase.output, semconv.OUTPUT_DIGEST, semconv.OUTPUT_BYTES, record)
 
     def content(self, attribute: str, version: str, record: Record) -> None:
-        """Record further content under an attribute of its own, unless the run has recorded this version there."""
+        """Record content as an attribute of its own, unless the run has already recorded this version of it."""
         self._record(Content.add_new, attribute, version, record)
 
-    def _record(self, add: Callable[..., object], *what: Any) -> None:
+    def _record(self, add: Callable[..., object], *args: Any) -> None:
         if self._content is None:
             return
         try:
-            add(self._content, *what)
+            add(self._content, *args)
         except Exception as error:  # noqa: BLE001  (redactors and content are the application's)
             self._scope.fault("recording", error)
 
@@ -186,7 +186,7 @@ class Boundary:
 
     def _end(self, error: BaseException | None) -> None:
         end = self._scope.now()
-        outcome, error_type = self._judge(error)
+        outcome, error_type = self._outcome_of(error)
         text = self._scope.text_of(error) if error is not None and error_type else None
         is_described = self.records or self._phase.exception is not None
         described = (
@@ -211,10 +211,10 @@ class Boundary:
             self._scope.lines.sink(
                 "warning", self._phase.exception, {**self._ids(), **described}, end, self._scope.fault
             )
-        if self._scope.lines.wanted(_LEVELS[outcome]):
+        if self._scope.lines.is_enabled(_LEVELS[outcome]):
             self._log(event.name if event is not None else f"{self._phase.operation}.{outcome}", outcome, end)
 
-    def _judge(self, error: BaseException | None) -> tuple[str, str | None]:
+    def _outcome_of(self, error: BaseException | None) -> tuple[str, str | None]:
         """Return the outcome and `error.type`."""
         if error is None:
             return semconv.COMPLETED, None
@@ -251,7 +251,7 @@ class Boundary:
             span.end(end_time=end)
 
     def _described(self, error: Exception, text: str) -> dict[str, AttributeValue] | None:
-        """Return the attributes of an exception; None if the stack trace cannot be redacted, which is counted."""
+        """Return the attributes of an exception; None if redacting the stack trace fails, which is counted."""
         stack = self._scope.text(stack_of(error), MAX_STACK)
         if stack is None:
             return None
@@ -274,7 +274,7 @@ class Boundary:
         instruments, seconds = self._scope.instruments.by_name, (end - self._start) / 1e9
         instruments[phase.duration.name].record(seconds, labels, context=self.context)
         if phase.late is not None and (objective := notes.get("objective")) is not None:
-            late = int(seconds > objective)  # 0 makes the series, so that its first step can be seen
+            late = int(seconds > objective)  # 0 creates the series, so that its first increase is visible
             instruments[phase.late.name].add(late, labels, context=self.context)
 
     def _log(self, event: str, outcome: str, end: int) -> None:
@@ -285,7 +285,7 @@ class Boundary:
         self._scope.lines.write(_LEVELS[outcome], event, fields, end, self._scope.fault)
 
     def _ids(self) -> dict[str, Any]:
-        """Return the fields that all log records of this boundary have."""
+        """Return the fields common to all log records of this boundary."""
         scope, span = self._scope, self.span.get_span_context()
         return {
             "agent": scope.agent,
@@ -296,36 +296,36 @@ class Boundary:
         }
 
     def _emit(self, event: type[Event], notes: Mapping[str, Any]) -> None:
-        if self._scope.heard(event.name):
+        if self._scope.has_listener(event.name):
             payload = {name: notes.get(name) for name in PAYLOADS[event]}
             self._scope.emit(event, self.span.get_span_context(), payload)
 
 
 class _Abandoned(GeneratorExit):
-    """Stands for the cancellation that the code did not let through."""
+    """Stand-in for the cancellation that the code did not honour."""
 
 
 def boundary(scope: Scope, phase: Phase, target: str = "", /, *, began: int | None = None, **notes: Any) -> Boundary:
-    """Observe a phase: it starts now, and ends with the context.
+    """Observe a phase from this call to the exit of the context.
 
     Args:
-        scope: The run, or any other scope.
+        scope: Scope of the run, or any other scope.
         phase: One of `pellucid.telemetry.phases`.
-        target: What is acted on; the second word of the span's name.
-        began: When it started, by `scope.now()`, if that was before.
-        notes: Facts known at the start, which a sampler may ask for.
+        target: Object of the operation; the second word of the span's name.
+        began: Earlier start in nanoseconds, from `scope.now()`.
+        notes: Facts known at the start, which a sampler may use.
     """
     return Boundary(scope, phase, target, notes, began)
 
 
 def once(cache: dict[object, Recorded], record: Record) -> Record:
-    """Return a `record` that does its work once for each policy; `cache` belongs to what is recorded."""
+    """Return `record` with its result cached per policy in `cache`, which belongs to the recorded object."""
 
     def cached(recorder: Recorder) -> Recorded:
-        found = cache.get(recorder.policy)
-        if found is None:
-            found = cache[recorder.policy] = record(recorder)
-        return found
+        recorded = cache.get(recorder.policy)
+        if recorded is None:
+            recorded = cache[recorder.policy] = record(recorder)
+        return recorded
 
     return cached
 
@@ -337,7 +337,7 @@ def _attributes(phase: Phase, notes: Mapping[str, Any]) -> dict[str, AttributeVa
 
 @cache
 def _labels(phase: Phase) -> tuple[dict[str, AttributeValue], tuple[tuple[str, str], ...]]:
-    """Return the labels that are the same for all boundaries of a phase, and the notes that make the others."""
+    """Return the constant labels of a phase, and the names of the notes and labels that vary."""
     allowed = phase.duration.attributes
-    same = {name: value for name, value in phase.attributes.items() if name in allowed}
-    return same, tuple((note, name) for note, name in phase.names.items() if name in allowed)
+    constant = {name: value for name, value in phase.attributes.items() if name in allowed}
+    return constant, tuple((note, name) for note, name in phase.names.items() if name in allowed)

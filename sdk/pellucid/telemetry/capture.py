@@ -1,4 +1,4 @@
-"""What of a run's content is recorded, and what is masked in it."""
+"""Capture policy of a run's content, and the redactors that mask secrets in it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from pellucid.types import JSONValue
 CaptureMode: TypeAlias = Literal["full", "redacted", "metadata", "off"]
 
 Redactor: TypeAlias = Callable[[Sequence[str], JSONValue], JSONValue]
-"""Takes the keys that lead to a value and the value (text, number, boolean or null); returns what to record instead."""
+"""Takes the path of keys to a value, and the value (text, number, boolean or null); returns the value to record."""
 
 MASK: Final = "[redacted]"
 
 LEAST_BYTES: Final = 256
-"""Less than this has no room for a message."""
+"""Minimum of `max_bytes`; less has no room for a message."""
 
 _LENGTH_LIMITS: Final = ("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT")
-"""The limit of spans comes before the general one."""
+"""Environment variables of the limit; the one for spans takes precedence."""
 
 
 def mask_secret_keys(path: Sequence[str], value: JSONValue) -> JSONValue:
-    """Mask whatever lies under a key that names a secret: `password`, `api_key`, `accessToken`, ...."""
+    """Mask every value under a key that names a secret: `password`, `api_key`, `accessToken` and others."""
     for key in path:
         if names_secret(key):
             return MASK
@@ -42,21 +42,21 @@ def mask_secret_shapes(path: Sequence[str], value: JSONValue) -> JSONValue:
 
 @lru_cache(maxsize=4096)
 def mask_key(key: str) -> tuple[str, int]:
-    """Mask a key that is itself a secret, as in a table by token; return it and the work that this was."""
+    """Mask a key that is itself a secret, as in a mapping by token; return the key and the work of the search."""
     return mask_text(key)
 
 
-def mask_text(text: str, most: int | None = None) -> tuple[str, int]:
-    """Mask the secrets in a text; return it and the work that this was.
+def mask_text(text: str, max_work: int | None = None) -> tuple[str, int]:
+    """Mask the secrets in a text; return the text and the work of the search.
 
-    If this is more than `most`, the text was not examined to its end, and must not be recorded.
+    If the work is more than `max_work`, the text was not searched to its end, and must not be recorded.
     """
-    found, work = find_secrets(text, most)
-    if not found:
+    secrets, work = find_secrets(text, max_work)
+    if not secrets:
         return text, work
     pieces: list[str] = []
     end = 0
-    for start, stop in found:
+    for start, stop in secrets:
         pieces += text[end:start], MASK
         end = stop
     return "".join([*pieces, text[end:]]), work
@@ -67,15 +67,18 @@ DEFAULT_REDACTORS: Final[tuple[Redactor, ...]] = (mask_secret_keys, mask_secret_
 
 @dataclass(frozen=True, slots=True)
 class CapturePolicy:
-    """What a run records of its content. It is read once, when the run starts.
+    """Policy for recording a run's content. The policy is read once, when the run starts.
 
     Attributes:
         mode: `full`: content as it is. `redacted`: content with secrets masked. `metadata`: digests, sizes, counts and
-            names, no content and no texts of errors. `off`: nothing of the input and output.
-        redactors: Applied in order to every value in mode `redacted`; extend with `(*DEFAULT_REDACTORS, mine)`. Any
-            sequence of callables, kept as a tuple.
-        max_bytes: Bound of one recorded value; what is recorded stays valid JSON.
-        max_span_bytes: Bound of all recorded values of one span; what comes later in a span gets what is left.
+            names, but no content and no error messages. `off`: nothing of the input and output.
+        redactors: Sequence of callables, applied in order to every value in mode `redacted`; extend with
+            `(*DEFAULT_REDACTORS, mine)`. Stored as a tuple.
+        max_bytes: Maximum bytes of one recorded value, which stays valid JSON.
+        max_span_bytes: Maximum bytes of all recorded values of one span; later values get the remaining bytes.
+
+    Raises:
+        ConfigError: the mode is unknown, a limit is too low, or `redactors` is not a sequence of callables.
     """
 
     mode: CaptureMode = "redacted"
@@ -95,7 +98,7 @@ class CapturePolicy:
         object.__setattr__(self, "redactors", _checked(self.redactors))
 
     def __hash__(self) -> int:
-        # Without the redactors: those with state need not be hashable.
+        # Without the redactors, which need not be hashable.
         return hash((self.mode, self.max_bytes, self.max_span_bytes))
 
     @property
@@ -104,9 +107,10 @@ class CapturePolicy:
         return self.mode in ("full", "redacted")
 
     def within_attribute_limit(self) -> CapturePolicy:
-        """Return this for the length that OpenTelemetry's variables allow an attribute, past which it would be cut.
+        """Return the policy limited to the attribute length of OpenTelemetry's environment variables.
 
-        Too short a length for any JSON leaves only metadata.
+        Longer attributes would be truncated to invalid JSON. With a length too short for any JSON, the mode is
+        `metadata`.
         """
         limit = _attribute_limit()
         if limit is None or limit >= self.max_bytes or not self.content:
@@ -120,7 +124,7 @@ class CapturePolicy:
         """Read `PELLUCID_CAPTURE`, else `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`, else the default.
 
         Raises:
-            ConfigError: a variable has a value that is not known.
+            ConfigError: the value of a variable is unknown.
         """
         if own := os.environ.get("PELLUCID_CAPTURE"):
             return cls(own.strip().lower())  # type: ignore[arg-type]  # checked in __post_init__
@@ -136,7 +140,7 @@ class CapturePolicy:
 
 
 def _attribute_limit() -> int | None:
-    """Return the length to which OpenTelemetry's SDK cuts attributes of spans; a variable that is empty is no limit."""
+    """Return the length to which OpenTelemetry's SDK truncates span attributes; an empty variable is no limit."""
     value = next((os.environ[name] for name in _LENGTH_LIMITS if name in os.environ), "").strip()
     return int(value) if value.isdecimal() else None
 

@@ -1,4 +1,4 @@
-"""Delivering events to listeners without ever disturbing a run."""
+"""Delivery of events to listeners, isolated from the run."""
 
 from __future__ import annotations
 
@@ -23,21 +23,25 @@ if TYPE_CHECKING:
     from pellucid.telemetry.pipeline import Listener
 
 QUEUE_SIZE: Final = 1024
-"""Events waiting for one async listener; more are dropped and counted."""
+"""Maximum number of queued events per async listener; further ones are dropped and counted."""
 
 Fault: TypeAlias = Callable[[str, BaseException], None]
-"""Takes the part that failed and its error."""
+"""Callback for faults: takes the part that failed, and the error."""
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Subscription:
-    """One listener.
+    """Subscription of one listener to the events that match a pattern.
 
     Attributes:
-        queue: Events that wait for an async listener; None for a sync one.
-        pumping: A task is feeding the listener.
-        stuck: Somebody waited for the listener in vain; nobody does again until it moves.
-        waiting: Called when the queue is empty.
+        pattern: Name of an event, `prefix.*` or `*`.
+        listener: The listener.
+        once: Whether the listener receives only one event.
+        names: Names of the events that match the pattern.
+        queue: Queued events of an async listener; None for a sync one.
+        pumping: Whether a task is feeding the listener.
+        stuck: Whether a wait for the listener timed out; there is no further wait until it has handled an event.
+        waiting: Callbacks for when the queue is empty.
     """
 
     pattern: str
@@ -48,22 +52,22 @@ class Subscription:
     pumping: bool = field(init=False, default=False)
     stuck: bool = field(init=False, default=False)
     waiting: list[Callable[[], None]] = field(init=False, default_factory=list)
-    # What a garbage collection in here ends may lead here again.
+    # A destructor that garbage collection runs here may re-enter.
     _lock: threading.RLock = field(init=False, default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
         self.names = _matching(self.pattern)
         listener = self.listener
         if not callable(listener):
-            raise ConfigError(f"{listener!r} cannot listen to {self.pattern!r}: it is not a function")
+            raise ConfigError(f"{listener!r} cannot listen to {self.pattern!r}: it is not callable")
         is_async = inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(type(listener).__call__)
         self.queue = deque() if is_async else None
-        # What waits is the parent's to deliver.
+        # The parent process delivers the queued events.
         queue = deque if is_async else lambda: None
         reset_in_child(self, _lock=threading.RLock, queue=queue, pumping=bool, stuck=bool, waiting=list)
 
     def put(self, event: Event) -> bool:
-        """Queue an event; say whether a task must be started to feed the listener."""
+        """Queue an event; return whether a task must be started to feed the listener."""
         assert self.queue is not None
         with self._lock:
             self.queue.append(event)
@@ -71,7 +75,7 @@ class Subscription:
         return idle
 
     def take(self) -> Event | None:
-        """Return the next event; if there is none, the task that feeds the listener ends."""
+        """Return the next event, or None, with which the task that feeds the listener ends."""
         with self._lock:
             if self.queue:
                 return self.queue.popleft()
@@ -80,7 +84,7 @@ class Subscription:
 
 
 class Listeners:
-    """The listeners of one agent; safe to change from any thread and while runs are under way."""
+    """Listeners of one agent. Safe to change from any thread and during runs."""
 
     __slots__ = ("__weakref__", "_by_name", "_lock", "_subscriptions")
 
@@ -93,10 +97,10 @@ class Listeners:
             self.add(pattern, listener)
 
     def add(self, pattern: str, listener: Listener, *, once: bool = False) -> Callable[[], None]:
-        """Call `listener` for events that match `pattern`; return a function that ends this.
+        """Subscribe `listener` to events that match `pattern`; return a function that unsubscribes it.
 
         Raises:
-            ConfigError: no event matches the pattern.
+            ConfigError: no event matches the pattern, or the listener is not callable.
         """
         subscription = Subscription(pattern, listener, once)
         self._change(lambda present: (*present, subscription))
@@ -106,36 +110,36 @@ class Listeners:
 
         return remove
 
-    def heard(self, name: str) -> bool:
-        """Whether anybody listens to events of this name; if not, the event need not be made."""
+    def has_listener(self, name: str) -> bool:
+        """Return whether a listener is subscribed to events of this name; if not, the event need not be created."""
         return name in self._by_name
 
     def deliver(self, event: Event, fault: Fault, dropped: Callable[[], None]) -> None:
-        """Call sync listeners and queue for async ones; their failures go to `fault`."""
+        """Call sync listeners and queue the event for async ones; their failures are passed to `fault`."""
         for subscription in self._by_name.get(event.name, ()):
             if subscription.once and not self._remove(subscription):
-                continue  # somebody else, in another thread, has just delivered the one event
+                continue  # another thread has just delivered the one event
             if subscription.queue is None:
                 try:
                     subscription.listener(event)
-                except BaseException as error:  # noqa: BLE001  (a listener may raise anything; the run goes on)
+                except BaseException as error:  # noqa: BLE001  (a listener may raise anything; the run continues)
                     fault("listener", contained(error))
             elif len(subscription.queue) >= QUEUE_SIZE:
                 dropped()
             elif subscription.put(event):
                 try:
                     spawn(_pump, subscription, fault)
-                except Exception as error:  # noqa: BLE001  (no event loop: the run is thrown away after its own ended)
+                except Exception as error:  # noqa: BLE001  (no event loop: the run is collected after its loop ended)
                     subscription.pumping = False
                     fault("listener", error)
 
     @property
     def busy(self) -> bool:
-        """Whether an async listener has not heard everything yet, and is worth waiting for."""
+        """Whether an async listener still has events to receive, and is not stuck."""
         return any(subscription.pumping and not subscription.stuck for subscription in self._subscriptions)
 
     async def drain(self, patience: float) -> None:
-        """Wait until async listeners have heard what was queued, but no longer than `patience` seconds."""
+        """Wait until async listeners have received all queued events, for at most `patience` seconds."""
         busy = [subscription for subscription in self._subscriptions if subscription.pumping and not subscription.stuck]
         with anyio.move_on_after(patience) as scope:
             for subscription in busy:
@@ -148,7 +152,7 @@ class Listeners:
                 subscription.stuck = subscription.pumping
 
     def _remove(self, subscription: Subscription) -> bool:
-        """Remove a listener; say whether it was there."""
+        """Remove a listener; return whether it was subscribed."""
         return self._change(lambda present: tuple(other for other in present if other is not subscription))
 
     def _change(self, change: Callable[[tuple[Subscription, ...]], tuple[Subscription, ...]]) -> bool:
@@ -168,7 +172,7 @@ async def _pump(subscription: Subscription, fault: Fault) -> None:
         while (event := subscription.take()) is not None:
             try:
                 await subscription.listener(event)
-            except BaseException as error:  # noqa: BLE001  (a listener may raise anything; the run goes on)
+            except BaseException as error:  # noqa: BLE001  (a listener may raise anything; the run continues)
                 fault("listener", contained(error))
             subscription.stuck = False
     except BaseException:
@@ -183,9 +187,9 @@ def _matching(pattern: str) -> frozenset[str]:
     if pattern == "*":
         return frozenset(EVENTS)
     if pattern.endswith(".*"):
-        found = frozenset(name for name in EVENTS if name.startswith(pattern[:-1]))
+        names = frozenset(name for name in EVENTS if name.startswith(pattern[:-1]))
     else:
-        found = frozenset({pattern} & EVENTS.keys())
-    if not found:
+        names = frozenset({pattern} & EVENTS.keys())
+    if not names:
         raise ConfigError(f"no event matches {pattern!r}; the events are {', '.join(sorted(EVENTS))}")
-    return found
+    return names

@@ -1,7 +1,7 @@
-"""One structlog line per ended boundary, through whatever the application has set up, and never louder than that.
+"""One log line per ended boundary, through the application's own logging setup.
 
-An application that configured structlog gets the lines there. In any other they go to the standard logger `pellucid`,
-which is silent until the application gives it a handler and a level. Nothing here configures anything globally.
+If the application configured structlog, the lines go there. Otherwise they go to the standard logger `pellucid`, which
+is silent until the application sets a handler and a level. This module configures nothing globally.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ LEVELS: Final[Mapping[str, int]] = {"info": logging.INFO, "warning": logging.WAR
 
 
 class LogLines:
-    """Writes the lines of one run."""
+    """Log lines of one run."""
 
     __slots__ = ("_logger", "_sinks")
 
     def __init__(self, sinks: Sequence[LogSink]) -> None:
         self._sinks = sinks
-        # An application that never imported structlog did not configure it, and importing it costs 0.1 s.
+        # An application that did not import structlog did not configure it either, and an import costs 0.1 s.
         structlog: Any = sys.modules.get("structlog")
         configured = structlog is not None and structlog.is_configured()
         self._logger: Any = structlog.get_logger("pellucid").bind() if configured else None
 
-    def wanted(self, level: str) -> bool:
-        """Whether a line of this level would reach anybody."""
-        return bool(self._sinks) or self._logger is not None or _is_heard(level)
+    def is_enabled(self, level: str) -> bool:
+        """Return whether a line of this level would reach a sink or handler."""
+        return bool(self._sinks) or self._logger is not None or _is_handled(level)
 
     def write(
         self, level: str, event: str, fields: Mapping[str, Any], time_ns: int, fault: Callable[[str, Exception], None]
     ) -> None:
-        """Write one line; a sink that fails does not keep it from the others."""
+        """Write one line; the failure of one sink does not affect the others."""
         try:
             if self._logger is not None:
                 self._logger.log(LEVELS[level], event, **fields)
-            elif _is_heard(level):
+            elif _is_handled(level):
                 _standard().log(LEVELS[level], event, **fields)
         except Exception as error:  # noqa: BLE001  (processors and handlers are the application's)
             fault("log", error)
@@ -60,8 +60,8 @@ class LogLines:
                 fault("log", error)
 
 
-def _is_heard(level: str) -> bool:
-    """Whether the standard logger would pass a line on to a handler that does anything."""
+def _is_handled(level: str) -> bool:
+    """Return whether the standard logger would pass a line to a handler other than `NullHandler`."""
     if not LOGGER.isEnabledFor(LEVELS[level]):
         return False
     logger: logging.Logger | None = LOGGER
@@ -74,20 +74,20 @@ def _is_heard(level: str) -> bool:
 
 @cache
 def _standard() -> Any:
-    """Return a structlog logger over the standard one, for applications that did not configure structlog."""
+    """Return a structlog logger that wraps the standard one, for applications that did not configure structlog."""
     import structlog
 
     return structlog.wrap_logger(LOGGER, processors=[_as_record], wrapper_class=structlog.stdlib.BoundLogger)
 
 
 def _as_record(_logger: object, _method: str, fields: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
-    """Write the fields into the message, for formatters that show nothing else, and keep them as attributes."""
+    """Add the fields to the message, for formatters that show only the message, and keep them as attributes."""
     event = fields.pop("event")
     text = " ".join(f"{name}={_shown(value)}" for name, value in fields.items())
     return (f"{event} {text}",), {"extra": dict(fields)}
 
 
 def _shown(value: object) -> str:
-    """Return a value such that it stays one, and on its line: errors and names are written by hubs and models."""
+    """Return a value as one word on one line: errors and names come from hubs and models."""
     text = str(value)
     return text if text.isprintable() and " " not in text else repr(value)

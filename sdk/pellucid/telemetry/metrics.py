@@ -1,4 +1,4 @@
-"""The instruments of `semconv`, made once per meter provider, and the state behind the observable ones."""
+"""Instruments of `semconv`, created once per meter provider, and the state behind the observable ones."""
 
 from __future__ import annotations
 
@@ -22,25 +22,26 @@ from pellucid.concurrency.tasks import is_running
 from pellucid.version import __version__
 
 MAX_PROVIDERS: Final = 4096
-"""Providers whose gauges are kept; the oldest go first. Ids made up per request must not eat the memory."""
+"""Maximum number of providers with gauges; the oldest are evicted first, so that ids created per request do not fill
+the memory."""
 
 
 class Leveled(Protocol):
-    """A circuit breaker, whoever changes it."""
+    """Circuit breaker with a level for the gauge."""
 
     @property
     def level(self) -> int:
-        """0 closed, 1 half-open, 2 open."""
+        """Level of the gauge: 0 closed, 1 half-open, 2 open."""
         ...
 
 
 class Hubs:
-    """What is known of each tool provider at this moment, read by the observable gauges when they are collected."""
+    """Current state of each tool provider, read by the observable gauges at collection."""
 
     __slots__ = ("__weakref__", "_circuits", "_inflight", "_last_success", "_lock", "_objectives", "_sizes")
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a garbage collection in here may end a fetch, which leads here again
+        self._lock = threading.RLock()  # garbage collection here may end a fetch, which re-enters
         self._circuits: BoundedMap[str, tuple[dict[str, str], WeakSet[Leveled]]] = _table()
         self._inflight: BoundedMap[str, dict[object, tuple[float, EventLoopToken]]] = _table()
         self._objectives: BoundedMap[str, float] = _table()
@@ -50,11 +51,11 @@ class Hubs:
 
     @contextmanager
     def fetching(self, provider_id: str) -> Iterator[None]:
-        """Count a fetch as in flight while the context lasts, whatever ends it."""
-        key, began = object(), (time.monotonic(), current_token())
+        """Count a fetch as in flight until the context exits."""
+        key, start = object(), (time.monotonic(), current_token())
         with self._lock:
             fetches = self._inflight.setdefault(provider_id, {})
-            fetches[key] = began
+            fetches[key] = start
         try:
             yield
         finally:
@@ -62,27 +63,27 @@ class Hubs:
                 fetches.pop(key, None)
 
     def declare(self, provider_id: str, objective: float | None) -> None:
-        """Note the latency objective of a provider, in seconds."""
+        """Set the latency objective of a provider, in seconds."""
         if objective is not None:
             self._objectives.put(provider_id, objective)
 
     def succeeded(self, provider_id: str) -> None:
-        """Note a successful round trip of now."""
+        """Set the time of the last successful round trip to now."""
         self._last_success.put(provider_id, time.time())
 
     def sized(self, provider_id: str, tools: int) -> None:
-        """Note how many tools a provider lists."""
+        """Set the number of tools that a provider lists."""
         self._sizes.put(provider_id, tools)
 
     def circuit(self, labels: dict[str, str], circuit: Leveled) -> None:
-        """Show a circuit breaker from now on, as long as anybody uses it."""
+        """Add a circuit breaker to the gauge, as long as the breaker is alive."""
         with self._lock:
             _, circuits = self._circuits.setdefault(repr(labels), (labels, WeakSet()))
             circuits.add(circuit)
 
     @property
     def gauges(self) -> Mapping[str, Callable[[], Mapping[str, float]]]:
-        """What the gauges of providers show, by the name of the instrument."""
+        """Functions that read the gauges of providers, by the name of the instrument."""
         return {
             semconv.DISCOVERY_OBJECTIVE.name: self.objectives,
             semconv.DISCOVERY_INFLIGHT.name: self.inflight,
@@ -92,37 +93,41 @@ class Hubs:
         }
 
     def circuits(self) -> list[tuple[dict[str, str], float]]:
-        """States of the circuit breakers that have ever opened, with their labels; of several of one name the worst."""
+        """Return labels and level of the circuit breakers that have ever opened; of several of one name the worst."""
         with self._lock:
-            found = [(labels, [each.level for each in circuits]) for _, (labels, circuits) in self._circuits.items()]
-        return [(labels, max(levels)) for labels, levels in found if levels]
+            circuits_by_labels = [
+                (labels, [circuit.level for circuit in circuits]) for _, (labels, circuits) in self._circuits.items()
+            ]
+        return [(labels, max(levels)) for labels, levels in circuits_by_labels if levels]
 
     def objectives(self) -> dict[str, float]:
-        """Objectives in seconds by provider."""
+        """Return objectives in seconds by provider."""
         return dict(self._objectives.items())
 
     def last_success(self) -> dict[str, float]:
-        """Times of the last successful round trips by provider, in seconds since the epoch."""
+        """Return times of the last successful round trips by provider, in seconds since the epoch."""
         return dict(self._last_success.items())
 
     def sizes(self) -> dict[str, float]:
-        """Sizes of the latest catalogues by provider."""
+        """Return sizes of the latest catalogues by provider."""
         return dict(self._sizes.items())
 
     def inflight(self) -> dict[str, int]:
-        """Fetches in flight by provider."""
-        return {provider_id: len(starts) for provider_id, starts in self._under_way()}
+        """Return the number of fetches in flight by provider."""
+        return {provider_id: len(starts) for provider_id, starts in self._starts()}
 
     def ages(self) -> dict[str, float]:
-        """Age in seconds of the oldest fetch in flight by provider; 0 when there is none."""
+        """Return the age in seconds of the oldest fetch in flight by provider; 0 if there is none."""
         now = time.monotonic()
-        return {provider_id: now - min(starts, default=now) for provider_id, starts in self._under_way()}
+        return {provider_id: now - min(starts, default=now) for provider_id, starts in self._starts()}
 
-    def _under_way(self) -> list[tuple[str, list[float]]]:
-        """Return when fetches started, without those that will never end because their event loop was stopped."""
+    def _starts(self) -> list[tuple[str, list[float]]]:
+        """Return the starts of fetches in flight, without those whose event loop was stopped and that never end."""
         with self._lock:
-            found = [(provider_id, list(fetches.values())) for provider_id, fetches in self._inflight.items()]
-        return [(provider_id, [start for start, loop in fetches if is_running(loop)]) for provider_id, fetches in found]
+            inflight = [(provider_id, list(fetches.values())) for provider_id, fetches in self._inflight.items()]
+        return [
+            (provider_id, [start for start, loop in fetches if is_running(loop)]) for provider_id, fetches in inflight
+        ]
 
 
 def _table() -> BoundedMap[str, Any]:
@@ -130,10 +135,13 @@ def _table() -> BoundedMap[str, Any]:
 
 
 class Instruments:
-    """Every instrument of `semconv.METRICS`; histograms and counters by their name in `by_name`.
+    """All instruments of `semconv.METRICS`.
 
     Attributes:
-        counts_usage: The newest conventions are asked for, which count tokens instead of distributing them.
+        by_name: Histograms and counters by name.
+        hubs: State behind the observable gauges.
+        counts_usage: Whether the application opted in to the newest conventions, which count tokens with counters
+            instead of a histogram.
     """
 
     __slots__ = ("by_name", "counts_usage", "hubs")
@@ -146,31 +154,33 @@ class Instruments:
             semconv.CIRCUIT_STATE.name: hubs.circuits,
             **{name: _by_provider(read) for name, read in hubs.gauges.items()},
         }
-        latest = _asks_for_latest()
+        latest = _uses_latest()
         self.counts_usage = latest
         for metric in (*semconv.METRICS, *(_LATEST if latest else ())):
             if latest and metric is semconv.TOKEN_USAGE:
-                continue  # there are counters instead
+                continue  # replaced by counters
             name = semconv.RENAMED.get(metric.name, metric.name) if latest else metric.name
-            words = {"name": name, "unit": metric.unit, "description": metric.description}
+            options = {"name": name, "unit": metric.unit, "description": metric.description}
             if metric.kind == "histogram":
                 buckets = list(metric.buckets)
-                self.by_name[metric.name] = meter.create_histogram(**words, explicit_bucket_boundaries_advisory=buckets)
+                self.by_name[metric.name] = meter.create_histogram(
+                    **options, explicit_bucket_boundaries_advisory=buckets
+                )
             elif metric.kind == "counter":
-                self.by_name[metric.name] = meter.create_counter(**words)
+                self.by_name[metric.name] = meter.create_counter(**options)
             elif metric.kind == "updown" and metric.name not in observed:
-                self.by_name[metric.name] = meter.create_up_down_counter(**words)
+                self.by_name[metric.name] = meter.create_up_down_counter(**options)
             elif metric.kind == "updown":
-                meter.create_observable_up_down_counter(**words, callbacks=[_observe(observed[metric.name])])
+                meter.create_observable_up_down_counter(**options, callbacks=[_observe(observed[metric.name])])
             else:
-                meter.create_observable_gauge(**words, callbacks=[_observe(observed[metric.name])])
+                meter.create_observable_gauge(**options, callbacks=[_observe(observed[metric.name])])
 
 
 _LATEST: Final = (*semconv.USAGE_COUNTERS.values(), *semconv.CALL_TOKENS.values())
 
 
-def _asks_for_latest() -> bool:
-    """Whether the application opts in to the newest conventions."""
+def _uses_latest() -> bool:
+    """Return whether the application opted in to the newest conventions."""
     return semconv.OPT_IN in [value.strip() for value in os.environ.get("OTEL_SEMCONV_STABILITY_OPT_IN", "").split(",")]
 
 
@@ -182,15 +192,15 @@ def _observe(
     read: Callable[[], Iterable[tuple[dict[str, str], float]]],
 ) -> Callable[[CallbackOptions], Iterable[Observation]]:
     def callback(_options: CallbackOptions) -> Iterable[Observation]:
-        # Whoever collects may be in a span of its own, which has nothing to do with what is observed.
-        nowhere = set_span_in_context(INVALID_SPAN, Context())
-        return [Observation(value, labels, nowhere) for labels, value in read()]
+        # The collector may run in a span of its own, which is unrelated to the observation.
+        no_span = set_span_in_context(INVALID_SPAN, Context())
+        return [Observation(value, labels, no_span) for labels, value in read()]
 
     return callback
 
 
-class _Made:
-    """The instruments of each meter provider."""
+class _InstrumentCache:
+    """Instruments by meter provider."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -198,14 +208,14 @@ class _Made:
         reset_in_child(self, _lock=threading.Lock)
 
     def of(self, provider: MeterProvider) -> Instruments:
-        found = self._by_provider.get(provider)
-        if found is None:
+        instruments = self._by_provider.get(provider)
+        if instruments is None:
             with self._lock:
-                found = self._by_provider.get(provider)
-                if found is None:
-                    found = self._by_provider[provider] = Instruments(provider)
-        return found
+                instruments = self._by_provider.get(provider)
+                if instruments is None:
+                    instruments = self._by_provider[provider] = Instruments(provider)
+        return instruments
 
 
-instruments_of: Final = _Made().of
-"""Return the instruments of a meter provider, made at the first call."""
+instruments_of: Final = _InstrumentCache().of
+"""Return the instruments of a meter provider, created at the first call."""

@@ -1,4 +1,4 @@
-"""The five kinds of boundary, and how what a phase notes is called in spans and metrics."""
+"""The five kinds of boundary: attributes, events and metrics of each phase."""
 
 from __future__ import annotations
 
@@ -36,13 +36,18 @@ class Phase:
     Attributes:
         name: Value of `pellucid.phase`.
         operation: First word of the span's name.
-        attributes: Attributes of every such span.
-        names: What a phase notes, and the attribute that says it.
-        duration: The histogram that gets its duration.
-        exception: Name of the log record of an exception that ends it; None if there is none.
-        late: The counter of those that took longer than the `objective` they noted; it has the histogram's labels.
-        logged: Notes that the log line has, beside those that every line has.
-        started, completed, failed: Its events; `failed` also tells of cancellation and timeout.
+        kind: Kind of the span.
+        attributes: Constant attributes of the spans.
+        names: Names of the notes, each with its attribute.
+        logged: Notes in the log line, in addition to those of every line.
+        duration: Histogram of the duration, in seconds.
+        started: Event at the start; None if there is none.
+        completed: Event at a successful end.
+        failed: Event at a failure, cancellation or timeout; None if there is none.
+        input: Attribute of the recorded input.
+        output: Attribute of the recorded output.
+        late: Counter of the boundaries that took longer than their `objective`, with the labels of the histogram.
+        exception: Name of the log record of an exception that ends the boundary; None if there is none.
     """
 
     name: str
@@ -216,4 +221,4 @@ _ENVELOPE = frozenset(field.name for field in fields(Event))
 PAYLOADS: Final[Mapping[type[Event], tuple[str, ...]]] = {
     event: tuple(field.name for field in fields(event) if field.name not in _ENVELOPE) for event in EVENTS.values()
 }
-"""The fields of each event beside the envelope's."""
+"""Fields of each event, without those of the envelope."""

@@ -1,4 +1,4 @@
-"""Where telemetry goes: what an agent accepts as `telemetry`, and the default for what it leaves open."""
+"""Pipelines, the destinations of telemetry: the option `telemetry` of an agent, and its default."""
 
 from __future__ import annotations
 
@@ -11,66 +11,66 @@ from opentelemetry import metrics, trace
 from pellucid.telemetry.capture import CapturePolicy
 
 LogSink: TypeAlias = Callable[[Mapping[str, Any]], None]
-"""Takes one log line per ended boundary, already redacted: `event`, `level`, `timestamp` (nanoseconds since the epoch),
-`trace_id`, `span_id` (hexadecimal) and flat fields."""
+"""Receives one log line per ended boundary, already redacted: `event`, `level`, `timestamp` (nanoseconds since the
+epoch), `trace_id`, `span_id` (hexadecimal) and flat fields."""
 
 Listener: TypeAlias = Callable[[Any], Any]
-"""Hears events; sync (called at once, must not block) or async (called from a bounded queue).
+"""Receives events; sync (called at once, must not block) or async (called from a bounded queue).
 
-It takes `Any` so that a listener of one kind of event can say so in its own signature."""
+The parameter is `Any`, so that a listener of one kind of event can annotate that kind."""
 
 
 class Pipeline(Protocol):
-    """The way out of a process, as `pellucid_exporters.configure()` and `capture()` make it.
+    """Destinations of telemetry, as created by `pellucid_exporters.configure()` and `capture()`.
 
     Attributes:
-        tracer_provider: `None` is OpenTelemetry's global one, looked up when a run starts.
-        meter_provider: The same.
-        log_sinks: Each gets every log line, whatever structlog and logging are set to.
-        capture: What is recorded; `None` asks the environment.
-        listeners: Patterns and listeners that hear the events of every run.
+        tracer_provider: Destination of spans; `None` is OpenTelemetry's global provider, looked up when a run starts.
+        meter_provider: Destination of metrics; `None` is OpenTelemetry's global provider, looked up when a run starts.
+        log_sinks: Sinks that receive every log line, whatever structlog and logging are set to.
+        capture: Capture policy; `None` reads the environment.
+        listeners: Patterns, and listeners that receive the matching events of every run.
     """
 
     @property
     def tracer_provider(self) -> trace.TracerProvider | None:
-        """Where spans go."""
+        """Destination of spans."""
         ...
 
     @property
     def meter_provider(self) -> metrics.MeterProvider | None:
-        """Where metrics go."""
+        """Destination of metrics."""
         ...
 
     @property
     def log_sinks(self) -> Sequence[LogSink] | None:
-        """Where log lines go."""
+        """Destinations of log lines."""
         ...
 
     @property
     def capture(self) -> CapturePolicy | None:
-        """What is recorded."""
+        """Capture policy."""
         ...
 
     @property
     def listeners(self) -> Sequence[tuple[str, Listener]] | None:
-        """Who hears events."""
+        """Patterns and listeners of events."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryOptions:
-    """A pipeline put together by hand. What is None comes from `configure()`, else from OpenTelemetry's globals.
+    """Pipeline with explicit options. Options that are None come from `configure()`, else from OpenTelemetry's globals.
 
     ```python
     Agent("support", model=model, telemetry=TelemetryOptions(capture=CapturePolicy("metadata")))
     ```
 
     Attributes:
-        tracer_provider: Where spans go.
-        meter_provider: Where metrics go.
-        log_sinks: Where log lines go; `()` is nowhere.
-        capture: What is recorded.
-        listeners: Patterns and the listeners of events that match them; `()` is none.
+        tracer_provider: Destination of spans.
+        meter_provider: Destination of metrics.
+        log_sinks: Destinations of log lines; `()` for none.
+        capture: Capture policy.
+        listeners: Patterns, and listeners of the matching events; `()` for none.
         clock: Source of all times of a run, in nanoseconds since the epoch; for tests.
     """
 
@@ -91,19 +91,19 @@ _default: Pipeline | None = None
 
 
 def set_default(pipeline: Pipeline | None) -> Pipeline | None:
-    """Use `pipeline` in agents that are given none and return the previous one; `None` is the global providers."""
+    """Set the pipeline of agents without one, and return the previous one; `None` means the global providers."""
     global _default
     previous, _default = _default, pipeline
     return previous
 
 
 def current_default() -> Pipeline:
-    """Return the default pipeline, or the global providers of this moment."""
+    """Return the default pipeline, or the current global providers."""
     return _default or _GLOBAL
 
 
 def complete(pipeline: Pipeline | None) -> Pipeline:
-    """Return a pipeline whose open fields are those of the default."""
+    """Return a pipeline whose unset options are those of the default."""
     default = current_default()
     if not isinstance(pipeline, TelemetryOptions):
         return pipeline or default

@@ -1,7 +1,7 @@
-"""Turning content into what is recorded of it: JSON that is redacted, bounded and valid, with a digest and a size.
+"""Recording of content: redacted, bounded and valid JSON, with a digest and a size.
 
-What a run has recorded once is not recorded again: later spans refer to the one that has it. The cost, in bytes and in
-time, is that of what is new.
+Content that a run has recorded is not recorded again: later spans refer to the span that has it. The cost, in bytes and
+in time, is that of the new content.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from pellucid.telemetry.sanitize import MARGIN, Cleaner, bounded, dumps, size_of
 from pellucid.types import JSONValue
 
 FINISH = 64
-"""Bytes left for an answer's finish reason."""
+"""Bytes reserved for the finish reason of an answer."""
 
 MAX_LABEL = 1024
-"""Characters of a text that describes something, such as a tool."""
+"""Maximum characters of a description, such as that of a tool."""
 
 MOST_LABELS = 1024
 
 
 class Recorded(NamedTuple):
-    """What is recorded of one value.
+    """Recording of one value.
 
     Attributes:
         json: Redacted and bounded JSON; None if the policy records no content.
-        digest: Hash of the redacted JSON, of a conversation that of all its messages.
-        size: Bytes of the redacted JSON, and characters that its bounds took away.
-        omitted: Messages or items left out because of bounds.
-        repeated: Messages before those in `json`, which earlier spans have.
-        recorded_on: Id of the span that has the last of them.
+        digest: Hash of the redacted JSON; for a conversation, of all its messages.
+        size: Bytes of the redacted JSON, plus the characters removed by its bounds.
+        omitted: Number of messages or items omitted because of bounds.
+        repeated: Number of messages before those in `json`, which earlier spans have.
+        recorded_on: Id of the span that has the last of the repeated messages.
     """
 
     json: str | None
@@ -49,7 +49,7 @@ class Recorded(NamedTuple):
     recorded_on: str | None = None
 
     def within(self, limit: int) -> Recorded:
-        """Return this with its JSON shortened to `limit` bytes."""
+        """Return the recording with its JSON shortened to `limit` bytes."""
         if self.json is None or size_of(self.json) <= limit:
             return self
         shorter, omitted = bounded(self.json, limit)
@@ -57,7 +57,7 @@ class Recorded(NamedTuple):
 
 
 class _Fragment(NamedTuple):
-    """One message: kept so that its identity stays taken while the fragment is."""
+    """Recorded message; it holds a reference to the message, so that the message's id is not reused."""
 
     message: Message
     json: str
@@ -66,26 +66,29 @@ class _Fragment(NamedTuple):
 
 
 class _Chain:
-    """A conversation that grows: the JSON of each message, and a digest and size that cost only what is new.
+    """Growing conversation: the JSON of each message, and a digest and size that are updated with each new message.
 
     Attributes:
-        told: How many messages `new_messages` has recorded.
-        told_on: The span that has the last of them.
+        fragments: The recorded messages.
+        digest: Hash of the conversation.
+        size: Bytes of the conversation.
+        recorded: Number of messages that `new_messages` has recorded.
+        recorded_on: Id of the span that has the last of them.
     """
 
-    __slots__ = ("digest", "fragments", "size", "told", "told_on")
+    __slots__ = ("digest", "fragments", "recorded", "recorded_on", "size")
 
     def __init__(self) -> None:
         self.fragments: list[_Fragment] = []
         self.digest = b""
         self.size = 2
-        self.told = 0
-        self.told_on: str | None = None
+        self.recorded = 0
+        self.recorded_on: str | None = None
 
     def continues(self, messages: Sequence[Message]) -> bool:
-        """Whether `messages` begin with what is here; histories are only ever added to."""
-        known = len(self.fragments)
-        return known <= len(messages) and (not known or messages[known - 1] is self.fragments[-1].message)
+        """Return whether `messages` start with the messages of the chain; histories only grow."""
+        count = len(self.fragments)
+        return count <= len(messages) and (not count or messages[count - 1] is self.fragments[-1].message)
 
     def add(self, fragment: _Fragment) -> None:
         self.fragments.append(fragment)
@@ -93,22 +96,22 @@ class _Chain:
         self.size += fragment.size + 1
 
     def last(self, first: int, limit: int) -> tuple[str, int]:
-        """Return the JSON of the messages from `first` on that fit, the last ones, and how many were left out."""
+        """Return the JSON of the last messages from `first` on that fit into `limit` bytes, and the number omitted."""
         new = self.fragments[first:]
         text = f"[{','.join([fragment.json for fragment in new])}]"
         if size_of(text) <= limit:
             return text, 0
-        size, kept = 2, len(new)
+        size, omitted = 2, len(new)
         for fragment in reversed(new):
             size += size_of(fragment.json) + 1
-            if size > limit and kept < len(new):
+            if size > limit and omitted < len(new):
                 break
-            kept -= 1
-        return f"[{','.join([fragment.json for fragment in new[kept:]])}]", kept
+            omitted -= 1
+        return f"[{','.join([fragment.json for fragment in new[omitted:]])}]", omitted
 
 
 class Recorder:
-    """Records the content of one run under one policy."""
+    """Recorder of the content of one run under one policy."""
 
     __slots__ = ("_chain", "_fragments", "_labels", "_latest", "_policy", "_redactors", "_seen")
 
@@ -123,7 +126,7 @@ class Recorder:
 
     @property
     def policy(self) -> CapturePolicy:
-        """What is recorded."""
+        """Capture policy."""
         return self._policy
 
     def value(self, value: JSONValue) -> Recorded:
@@ -132,7 +135,7 @@ class Recorder:
         return self._recorded(text, removed)
 
     def facts(self, value: JSONValue) -> Recorded:
-        """Record a value of Pellucid's own making, which holds no secrets and nothing that is not JSON."""
+        """Record a value created by Pellucid, which is valid JSON without secrets."""
         return self._recorded(dumps(value), 0)
 
     def clean(self, value: JSONValue) -> JSONValue:
@@ -142,15 +145,15 @@ class Recorder:
         return json.loads(bounded(self._encode(value, self._redactors)[0], self._policy.max_bytes)[0])
 
     def text(self, text: str, limit: int | None = None) -> str | None:
-        """Return a text such as an error's, redacted and bounded; None if the policy records no content."""
+        """Return a text, such as an error message, redacted and bounded; None if the policy records no content."""
         if not self._policy.content:
             return None
-        most = self._policy.max_bytes if limit is None else min(limit, self._policy.max_bytes)
-        redacted = Cleaner(self._redactors, most).redact(text[: most + MARGIN])
-        return redacted[:most] if isinstance(redacted, str) else None
+        length = self._policy.max_bytes if limit is None else min(limit, self._policy.max_bytes)
+        redacted = Cleaner(self._redactors, length).redact(text[: length + MARGIN])
+        return redacted[:length] if isinstance(redacted, str) else None
 
     def label(self, text: str) -> str | None:
-        """Return a short text that is needed again and again, such as a tool's description, as `text` does."""
+        """Return a short text as `text` does, cached for repeated use, such as a tool's description."""
         if text not in self._labels:
             if len(self._labels) >= MOST_LABELS:
                 self._labels.clear()
@@ -158,14 +161,14 @@ class Recorder:
         return self._labels[text]
 
     def messages(self, messages: Sequence[Message]) -> Recorded:
-        """Record a whole conversation; if it is too big, its oldest messages are left out and counted."""
+        """Record a whole conversation; if it is too big, its oldest messages are omitted and counted."""
         return self._since(self._follow(messages), 0)
 
     def new_messages(self, messages: Sequence[Message], span_id: str) -> Recorded:
-        """Record what of a growing conversation the call before this one, on another span, has not recorded."""
+        """Record the messages of a growing conversation that the previous call, on another span, has not recorded."""
         chain = self._follow(messages)
-        recorded = self._since(chain, chain.told, chain.told_on)
-        chain.told, chain.told_on = len(chain.fragments), span_id
+        recorded = self._since(chain, chain.recorded, chain.recorded_on)
+        chain.recorded, chain.recorded_on = len(chain.fragments), span_id
         return recorded
 
     def digest(self, messages: Sequence[Message]) -> str:
@@ -173,34 +176,35 @@ class Recorder:
         return self._follow(messages).digest.hex()
 
     def answer(self, message: Message, finish_reason: str) -> Recorded:
-        """Record a model's answer as the output messages, which carry their finish reason."""
+        """Record a model's answer as output messages with the finish reason."""
         fragment = self._fragment(message)
         reason = "" if message.finish_reason else f',"finish_reason":{json.dumps(finish_reason)}'
         text = f"[{fragment.json[:-1]}{reason}}}]"
         return Recorded(json=text if self._policy.content else None, digest=fragment.digest.hex(), size=fragment.size)
 
     def definitions(self, definitions: Iterable[ToolDefinition]) -> Recorded:
-        """Record tool definitions. Their keys are schema words, so only the shapes of values are redacted."""
+        """Record tool definitions. Their keys are schema words, so redactors apply only to the format of values."""
         redactors = tuple(redactor for redactor in self._redactors if redactor is not mask_secret_keys)
         text, removed = self._encode([definition.to_dict() for definition in definitions], redactors)
         return self._recorded(text, removed)
 
     def is_new(self, attribute: str, version: str) -> bool:
-        """Whether this is another content than the run recorded last for an attribute; from now on it is recorded."""
+        """Return whether `version` differs from the last one recorded for an attribute, and mark it as recorded."""
         if self._latest.get(attribute) == version:
             return False
         self._latest[attribute] = version
         return True
 
     def mark(self) -> Callable[[], None]:
-        """Return a function that forgets what was recorded since: another span has to record it again."""
-        chain, told, told_on, latest = self._chain, self._chain.told, self._chain.told_on, self._latest.copy()
+        """Return a function that resets the recorder to its current state, so that another span records again."""
+        chain, latest = self._chain, self._latest.copy()
+        recorded, recorded_on = chain.recorded, chain.recorded_on
 
-        def forget() -> None:
+        def reset() -> None:
             self._chain, self._latest = chain, latest
-            chain.told, chain.told_on = told, told_on
+            chain.recorded, chain.recorded_on = recorded, recorded_on
 
-        return forget
+        return reset
 
     def referring(self, recorded: Recorded, span_id: str) -> Recorded:
         """Return `recorded`, or a reference to the span of this run that has the same content."""
@@ -208,7 +212,7 @@ class Recorder:
         return recorded if holder is span_id else recorded._replace(json=f'{{"recorded_on":"{holder}"}}')
 
     def _follow(self, messages: Sequence[Message]) -> _Chain:
-        """Return the chain of `messages`: the one there was, if they go on from it."""
+        """Return the chain of `messages`: the current one if they continue it, else a new one."""
         if not self._chain.continues(messages):
             self._chain = _Chain()
         for message in messages[len(self._chain.fragments) :]:
@@ -222,13 +226,13 @@ class Recorder:
         return Recorded(text, chain.digest.hex(), chain.size, omitted, first, holder)
 
     def _fragment(self, message: Message) -> _Fragment:
-        found = self._fragments.get(id(message))
-        if found is None:
+        fragment = self._fragments.get(id(message))
+        if fragment is None:
             text, removed = self._encode(message.to_dict(), self._redactors)
             digest = blake2b(text.encode(), digest_size=16).digest()
             shorter, _ = bounded(text, self._policy.max_bytes - FINISH)
-            found = self._fragments[id(message)] = _Fragment(message, shorter, digest, size_of(text) + removed)
-        return found
+            fragment = self._fragments[id(message)] = _Fragment(message, shorter, digest, size_of(text) + removed)
+        return fragment
 
     def _recorded(self, text: str, removed: int) -> Recorded:
         digest = blake2b(text.encode(), digest_size=16).hexdigest()
@@ -244,43 +248,43 @@ class Recorder:
 
 
 Record: TypeAlias = Callable[[Recorder], Recorded]
-"""Makes what is recorded; called only if something is."""
+"""Returns the recording of a value; called only if the span records."""
 
 _REFERABLE: Final = frozenset({semconv.INPUT, semconv.OUTPUT})
-"""Attributes that may hold a reference; those of the conventions have the shape that these prescribe."""
+"""Attributes that may hold a reference; the semantic conventions prescribe the shape of the others."""
 
 
 REPEATED: Final = 256
-"""Characters from which content that an earlier span has is referred to; less is as short as the reference."""
+"""Minimum characters of content that is replaced by a reference to an earlier span; less is as short as a reference."""
 
 
 class Content:
-    """Takes what is recorded on one span, within the bound of a span.
+    """Recorded content of one span, within the bound of a span.
 
     Attributes:
-        attributes: What was taken, for the span.
+        attributes: Attributes for the span.
     """
 
-    __slots__ = ("_omitted", "_recorder", "_room", "_span", "attributes")
+    __slots__ = ("_omitted", "_recorder", "_remaining", "_span", "attributes")
 
     def __init__(self, recorder: Recorder, span: Span) -> None:
         self._recorder = recorder
         self._span = span
-        self._room = recorder.policy.max_span_bytes
+        self._remaining = recorder.policy.max_span_bytes
         self._omitted = 0
         self.attributes: dict[str, AttributeValue] = {}
 
     def add(self, attribute: str, record: Record) -> Recorded:
-        """Record one value, shortened to what the bound of the span leaves room for."""
+        """Record one value, shortened to the remaining bytes of the span."""
         recorded = record(self._recorder)
         if recorded.json is not None:
             if len(recorded.json) >= REPEATED and attribute in _REFERABLE:
                 recorded = self._recorder.referring(recorded, format_span_id(self._span.get_span_context().span_id))
-            if size_of(recorded.json or "") > self._room:
-                recorded = recorded.within(self._room)
+            if size_of(recorded.json or "") > self._remaining:
+                recorded = recorded.within(self._remaining)
             size = size_of(recorded.json or "")
-            if size <= self._room:  # there may not even be room for an empty list
-                self._room -= size
+            if size <= self._remaining:  # there may be no room even for an empty list
+                self._remaining -= size
                 self.attributes[attribute] = recorded.json or ""
         if recorded.omitted:
             self._omitted += recorded.omitted
@@ -297,6 +301,6 @@ class Content:
         self.attributes[size] = recorded.size
 
     def add_new(self, attribute: str, version: str, record: Record) -> None:
-        """Record a value unless the run has recorded this version of it already."""
+        """Record a value, unless the run has already recorded this version of it."""
         if self._recorder.is_new(attribute, version):
             self.add(attribute, record)

@@ -1,4 +1,4 @@
-"""What the boundaries of one run share: where their telemetry goes, and what all of it says."""
+"""Scope, the shared state of the boundaries of one run: destinations and common attributes of its telemetry."""
 
 from __future__ import annotations
 
@@ -29,28 +29,36 @@ from pellucid.types import JSONValue
 from pellucid.version import __version__
 
 MAX_ERROR: Final = 4 * 1024
-"""Characters of what an error says."""
+"""Maximum characters of an error message."""
 
 _faults_logged: set[str] = set()
 
 
 class Scope:
-    """The telemetry of one run.
+    """Telemetry of one run.
 
     Attributes:
-        run_id: Empty for work that belongs to no run.
-        iteration: 1-based; 0 before the first.
+        agent: Name of the agent.
+        run_id: Id of the run; empty for work that belongs to no run.
+        identity: Identity of the run.
+        iteration: Current iteration, 1-based; 0 before the first.
+        deadline: Deadline of the run in seconds, on the event loop's clock.
+        cancelled: Whether the run was cancelled on purpose, so that its boundaries do not end as timeouts.
+        open: Boundaries that have not ended, innermost last, with the functions that end them.
+        degraded: Ids of providers that were skipped because they failed.
         common: Attributes of every span.
-        deadline: When the run must be over, on the event loop's clock.
-        cancelled: Set when the run was cancelled on purpose, so that what ends then is not called a timeout.
-        open: Boundaries that have not ended, innermost last, and how to end them.
-        degraded: Ids of providers that were left out because they failed.
+        listeners: Listeners that receive the run's events.
+        pipeline: Destinations of the telemetry.
+        instruments: Instruments of the pipeline's meter provider.
+        lines: Log lines of the run.
+        recorder: Recorder of the run's content.
+        tracer: Tracer of the pipeline's tracer provider.
     """
 
     __slots__ = (
         "_anchor",
         "_clock",
-        "_given",
+        "_run_listeners",
         "agent",
         "cancelled",
         "common",
@@ -87,9 +95,9 @@ class Scope:
         self.cancelled = False
         self.open: dict[object, Callable[[], None]] = {}
         self.degraded: list[str] = []
-        self._given = tuple(listeners)
+        self._run_listeners = tuple(listeners)
         own = Listeners(pipeline.listeners) if pipeline.listeners else None
-        self.listeners = (*self._given, own) if own else self._given
+        self.listeners = (*self._run_listeners, own) if own else self._run_listeners
         policy = pipeline.capture or CapturePolicy.from_environment()
         self.recorder = Recorder(policy.within_attribute_limit())
         self.lines = LogLines(pipeline.log_sinks or ())
@@ -97,31 +105,31 @@ class Scope:
         tracers = pipeline.tracer_provider or trace.get_tracer_provider()
         self.tracer = tracers.get_tracer(semconv.SCOPE, __version__)
         self.common: Mapping[str, AttributeValue] = {semconv.RUN_ID: run_id} if run_id else {}
-        # A pipeline for tests may bring a clock of its own; then spans, metrics, events and log lines all go by it.
+        # A pipeline for tests may have its own clock, which spans, metrics, events and log lines then use.
         clock: Callable[[], int] | None = getattr(pipeline, "clock", None)
         self._clock = clock or time.perf_counter_ns
         self._anchor = 0 if clock is not None else time.time_ns() - time.perf_counter_ns()
 
     def detached(self) -> Scope:
-        """Return a scope for work that outlives this run: the same telemetry, but no run."""
-        return Scope(agent=self.agent, pipeline=self.pipeline, listeners=self._given)
+        """Return a scope for work that outlives this run, with the same telemetry but without a run."""
+        return Scope(agent=self.agent, pipeline=self.pipeline, listeners=self._run_listeners)
 
     def close(self) -> None:
-        """End what is still open: boundaries of code that did not let itself be cancelled and was left behind."""
+        """End open boundaries: those of abandoned code, which did not stop when it was cancelled."""
         for end in reversed(list(self.open.values())):
             end()
 
     def now(self) -> int:
-        """Nanoseconds since the epoch that never go back within a run, whatever is done to the wall clock."""
+        """Return nanoseconds since the epoch, monotonic within a run whatever happens to the wall clock."""
         return self._anchor + self._clock()
 
     def interrupted_by_deadline(self) -> bool:
-        """Whether a cancellation that arrives now is the run's deadline."""
+        """Return whether a cancellation at this moment is due to the run's deadline."""
         if self.cancelled or self.deadline is None:
             return False
         try:
             return anyio.current_time() >= self.deadline
-        except RuntimeError:  # no event loop: the run was thrown away after its own had ended
+        except RuntimeError:  # no event loop: the run is garbage collected after its loop ended
             return False
 
     def count(
@@ -131,17 +139,17 @@ class Scope:
         attributes: Mapping[str, AttributeValue],
         context: Context | None = None,
     ) -> None:
-        """Add to a counter, or record in a histogram; its exemplar points to the span of `context`."""
+        """Add to a counter, or record in a histogram; the exemplar refers to the span of `context`."""
         try:
             instrument = self.instruments.by_name[metric.name]
             (instrument.record if metric.kind == "histogram" else instrument.add)(value, attributes, context=context)
         except Exception as error:  # noqa: BLE001  (metric readers are the application's)
             self.fault("metric", error)
 
-    def heard(self, name: str) -> bool:
-        """Whether anybody listens to events of this name; if not, the event need not be made."""
-        for listeners in self.listeners:  # noqa: SIM110  (asked ten times an iteration; a generator costs three times as much)
-            if listeners.heard(name):
+    def has_listener(self, name: str) -> bool:
+        """Return whether a listener is subscribed to events of this name; if not, the event need not be created."""
+        for listeners in self.listeners:  # noqa: SIM110  (runs ten times an iteration; a generator costs three times as much)
+            if listeners.has_listener(name):
                 return True
         return False
 
@@ -153,14 +161,16 @@ class Scope:
         *,
         to: Sequence[Listeners] | None = None,
     ) -> None:
-        """Make an event and deliver it to all listeners or to some, if any of them listens."""
-        heard = [listeners for listeners in (self.listeners if to is None else to) if listeners.heard(event.name)]
-        if not heard:
+        """Create an event and deliver it to all listeners, or to those in `to`, if any of them is subscribed."""
+        subscribed = [
+            listeners for listeners in (self.listeners if to is None else to) if listeners.has_listener(event.name)
+        ]
+        if not subscribed:
             return
         try:
-            made = self._event(event, span, payload)
-            for listeners in heard:
-                listeners.deliver(made, self.fault, self._dropped)
+            emitted = self._event(event, span, payload)
+            for listeners in subscribed:
+                listeners.deliver(emitted, self.fault, self._dropped)
         except Exception as error:  # noqa: BLE001  (telemetry never changes the run)
             self.fault("event", error)
 
@@ -177,9 +187,10 @@ class Scope:
         )
 
     def text_of(self, error: BaseException) -> str | None:
-        """Return what an error says, redacted; None if no content is recorded, or its text fails, which is counted.
+        """Return an error message, redacted; None if no content is recorded or `str(error)` fails, which is counted.
 
-        An error that says nothing is told by its cause or type; a cancellation only ever is an error by the deadline.
+        An error without a message is described by its cause or type. A cancellation is an error only because of the
+        deadline.
         """
         try:
             text = (str(error) or describe(error)) if isinstance(error, Exception) else "the run's deadline passed"
@@ -189,31 +200,31 @@ class Scope:
         return self.text(text, MAX_ERROR)
 
     def text(self, text: str, limit: int | None = None) -> str | None:
-        """Return a text, redacted and cut; None if no content is recorded, or a redactor fails, which is counted."""
-        found: str | None = self._guarded(self.recorder.text, text, limit)
-        return found
+        """Return a text, redacted and cut; None if no content is recorded or a redactor fails, which is counted."""
+        redacted: str | None = self._guarded(self.recorder.text, text, limit)
+        return redacted
 
     def label(self, text: str) -> str | None:
-        """Return a short text that is needed again and again as `text` does."""
-        found: str | None = self._guarded(self.recorder.label, text)
-        return found
+        """Return a short text as `text` does, cached for repeated use."""
+        redacted: str | None = self._guarded(self.recorder.label, text)
+        return redacted
 
     def clean(self, value: JSONValue) -> JSONValue:
-        """Return a value for an event, redacted and cut; None if no content is recorded, or a redactor fails."""
+        """Return a value for an event, redacted and cut; None if no content is recorded or a redactor fails."""
         return self._guarded(self.recorder.clean, value)
 
-    def _guarded(self, redact: Callable[..., Any], *what: Any) -> Any:
+    def _guarded(self, redact: Callable[..., Any], *args: Any) -> Any:
         try:
-            return redact(*what)
+            return redact(*args)
         except Exception as failure:  # noqa: BLE001  (redactors are the application's)
             self.fault("recording", failure)
             return None
 
     def fault(self, part: str, error: BaseException) -> None:
-        """Note that something which only observes failed: counted always, logged once for each part, and told."""
+        """Report a failure of telemetry: count it, log it once per part, and emit `TelemetryError`."""
         try:
             text = self.recorder.text(describe(error))
-        except Exception:  # noqa: BLE001  (the redactor may be what failed, and it is being counted)
+        except Exception:  # noqa: BLE001  (the redactor itself may have failed, which is counted below)
             text = None
         self._count_fault(part, error)
         if part not in _faults_logged:
@@ -223,10 +234,10 @@ class Scope:
                 part,
                 clean(text),
             )
-        if self.heard(TelemetryError.name):
+        if self.has_listener(TelemetryError.name):
             span = trace.get_current_span().get_span_context()
             event = self._event(TelemetryError, span, {"part": part, "error": text})
-            # Faults of those who hear this are counted and told to nobody, or it would never end.
+            # Faults of the listeners of this event are only counted; an event for them could recurse without end.
             for listeners in self.listeners:
                 listeners.deliver(event, self._count_fault, self._dropped)
 
@@ -242,11 +253,11 @@ _current: ContextVar[Scope | None] = ContextVar("pellucid_scope", default=None)
 
 
 def current_scope() -> Scope:
-    """Return the scope of the run that this code runs in, or a new one that belongs to no run."""
+    """Return the scope of the current run, or a new one that belongs to no run."""
     return _current.get() or Scope()
 
 
 enter_scope: Final = _current.set
-"""Make a scope the current one; returns the token for `leave_scope`."""
+"""Make a scope the current one, and return the token for `leave_scope`."""
 
 leave_scope: Final = _current.reset

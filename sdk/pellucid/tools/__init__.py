@@ -1,4 +1,4 @@
-"""Tools and catalogues of them; see README.md beside this file for what is guaranteed."""
+"""Tools and catalogues of them; see README.md beside this file for their guarantees."""
 
 from pellucid.tools.catalog import ProviderCatalog
 from pellucid.tools.tool import Builtin, Hub, Mcp, Tool, ToolSource, tool

@@ -1,4 +1,4 @@
-"""What a provider answered, checked."""
+"""Checked catalogues: the tools of one provider, and the tools of one iteration."""
 
 from __future__ import annotations
 
@@ -22,31 +22,37 @@ from pellucid.tools.tool import BrokenTool, Builtin, MetaTool, Tool, ToolSource
 from pellucid.types import JSONValue
 
 RegistryMode: TypeAlias = Literal["full", "lazy"]
-"""Whether all tools are offered, or `tool_search` in their place."""
+"""Whether all tools are offered (`full`), or `tool_search` instead (`lazy`)."""
 
 
 def check_mode(owner: str, mode: str) -> None:
-    """Refuse a mode that there is not.
+    """Reject an unknown registry mode.
 
     Raises:
-        ConfigError: there is no such mode.
+        ConfigError: the mode is unknown.
     """
     if mode not in get_args(RegistryMode):
-        raise ConfigError(f"{owner}: there is no registry_mode {mode!r}; known are 'full' and 'lazy'")
+        raise ConfigError(f"{owner}: unknown registry_mode {mode!r}; use 'full' or 'lazy'")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ProviderCatalog:
-    """The valid tools of one provider, in its order. Attributes: quarantined: what was left out, and why."""
+    """Valid tools of one provider, in its order.
+
+    Attributes:
+        provider_id: Id of the provider.
+        tools: The valid tools.
+        quarantined: Names of the broken tools that were omitted, each with its problem.
+        recorded: Recorded summary of the tools, by capture policy.
+    """
 
     provider_id: str
     tools: tuple[Tool, ...]
     quarantined: tuple[tuple[str, str], ...] = ()
     recorded: dict[object, Recorded] = field(default_factory=dict, repr=False)
-    """What is recorded of the list, by capture policy."""
 
     def of(self, source: ToolSource | None) -> ProviderCatalog:
-        """Return the same tools from `source`, as far as they do not say themselves that they come from elsewhere."""
+        """Return the same tools, with `source` in place of the default source `Builtin`."""
         if source is None or not any(isinstance(tool.source, Builtin) for tool in self.tools):
             return self
         tools = [tool.of(source) if isinstance(tool.source, Builtin) else tool for tool in self.tools]
@@ -54,20 +60,20 @@ class ProviderCatalog:
 
     @cached_property
     def digest(self) -> str:
-        """Hash of everything that a model sees of these tools, order included."""
+        """Hash of everything that a model sees of these tools, including their order."""
         return blake2b(b"".join(tool.digest for tool in self.tools), digest_size=16).hexdigest()
 
     @property
     def summary(self) -> JSONValue:
-        """What is recorded as the output of a discovery; it is asked for once, and `recorded` then."""
+        """Recorded output of a discovery; `recorded` caches its recording."""
         return [{"name": tool.name, "description": tool.description} for tool in self.tools]
 
 
 def as_sequence(provider_id: str, answer: object) -> Sequence[Any]:
-    """Return what a provider answered if it is a sequence.
+    """Return the answer of a provider as a sequence.
 
     Raises:
-        InvalidCatalog: it is something else.
+        InvalidCatalog: the answer is not a sequence, or cannot be read.
     """
     if isinstance(answer, str | bytes) or not isinstance(answer, Sequence):
         raise InvalidCatalog(
@@ -82,10 +88,10 @@ def as_sequence(provider_id: str, answer: object) -> Sequence[Any]:
 
 
 def check_catalog(provider_id: str, tools: Sequence[Any], *, quarantine: bool = False) -> ProviderCatalog:
-    """Check each tool and that names are distinct.
+    """Check each tool, and that names are distinct.
 
     Raises:
-        InvalidCatalog: something is wrong, unless `quarantine`; then what is wrong is left out and listed.
+        InvalidCatalog: a tool is broken; with `quarantine` it is omitted and listed in `quarantined` instead.
     """
     good: dict[str, Tool] = {}
     bad: list[tuple[str, str]] = []
@@ -109,13 +115,13 @@ def _problem(item: Any, others: dict[str, Tool]) -> str | None:
     if item.name in others:
         return f"two tools are called {item.name!r}"
     try:
-        item.validator  # noqa: B018  (made here so that a broken schema is found here)
+        item.validator  # noqa: B018  (evaluated to find a broken schema)
     except ValueError as error:
         return f"the input schema of tool {item.name!r} is broken: {excerpt(error)}"
     try:
-        item.digest  # noqa: B018  (the same)
+        item.digest  # noqa: B018  (evaluated to find text that cannot be encoded)
     except ValueError as error:
-        return f"what tool {item.name!r} says of itself is no valid text: {excerpt(error)}"
+        return f"the definition of tool {item.name!r} is not valid text: {excerpt(error)}"
     return None
 
 
@@ -125,7 +131,12 @@ def _kind(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """A tool that is listed, but not offered. Attributes: reason: what the policy said."""
+    """Tool that is listed but not offered.
+
+    Attributes:
+        binding: The tool.
+        reason: Reason given by the policy.
+    """
 
     binding: Binding
     reason: str
@@ -137,21 +148,21 @@ def _never(name: str) -> None:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Catalog:
-    """The tools of one iteration: what is advertised, and what calls are resolved against. It never changes.
+    """Immutable catalogue of one iteration: the tools that are advertised, and that calls are resolved against.
 
-    A catalogue is narrowed by replacing its bindings: by what the policy permits, what is still what the model was
-    given, and what of lazy tools is active.
+    A catalogue is narrowed by replacing its bindings: with the tools that the policy permits, those whose definitions
+    are still the ones that the model was given, and the lazy tools that are active.
 
     Attributes:
         bindings: Tools by name, in the order in which they are advertised.
-        callable: Tools that a call may name although they are not advertised: `refuse` says what about them.
-        refuse: Returns why a tool that is known may not be called now, for the model to read; None if it may.
-        discovering: The tools among these that discover others.
-        denied: Tools that providers list and the policy does not let the model have.
-        shadowed: Tools that have the name of another one.
-        collision: Two tools of one name, if the agent refuses that; `check()` raises it.
-        is_lazy: Whether all tools are lazy but those that load skills.
-        recorded: What is recorded of the definitions, by capture policy.
+        callable: Tools that a call may name although they are not advertised; see `refuse`.
+        refuse: Returns why a known tool may not be called now, as an error for the model, or None if it may.
+        discovering: Names of the tools in `bindings` that discover other tools.
+        denied: Tools that providers list and the policy denies, by name.
+        shadowed: Collisions of names.
+        collision: Error of two tools of one name, if the agent rejects collisions; `check()` raises it.
+        is_lazy: Whether all tools are lazy except those that load skills.
+        recorded: Recorded definitions, by capture policy.
     """
 
     bindings: Mapping[str, Binding]
@@ -167,7 +178,7 @@ class Catalog:
 
     @classmethod
     def of(cls, parts: Sequence[ProviderCatalog], collisions: Collisions, *, is_lazy: bool = False) -> Catalog:
-        """Return what providers list as one catalogue."""
+        """Merge the catalogues of providers into one."""
         listed = [Binding(tool, part.provider_id, tool.source) for part in parts for tool in part.tools]
         try:
             bindings, shadowed = resolve(
@@ -178,36 +189,37 @@ class Catalog:
         return cls(bindings=bindings, shadowed=shadowed, is_lazy=is_lazy)
 
     def narrowed(self, bindings: Mapping[str, Binding], **changes: Any) -> Catalog:
-        """Return this catalogue with other bindings, recorded by itself."""
+        """Return this catalogue with other bindings, whose definitions are recorded separately."""
         return replace(self, bindings=bindings, recorded=changes.pop("recorded", {}), **changes)
 
     def check(self) -> None:
-        """Refuse a catalogue with two tools of one name, if the agent does.
+        """Reject a catalogue with two tools of one name, if the agent's policy is `error`.
 
         Raises:
-            ToolNameCollision: it has them.
+            ToolNameCollision: two tools have the same name.
         """
         if self.collision is not None:
-            # A new error for each run: one exception raised in many tasks mixes up their tracebacks.
+            # A new error for each run: one exception raised in many tasks would mix their tracebacks.
             raise ToolNameCollision(self.collision.tool_name, self.collision.first, self.collision.second)
 
     @cached_property
     def digest(self) -> str:
         """Hash of everything that a model sees of the tools; equal content gives an equal digest."""
-        return blake2b(b"".join(each.tool.digest for each in self.bindings.values()), digest_size=16).hexdigest()
+        digests = b"".join(binding.tool.digest for binding in self.bindings.values())
+        return blake2b(digests, digest_size=16).hexdigest()
 
     @cached_property
     def definitions(self) -> tuple[ToolDefinition, ...]:
-        """The tools as a model sees them."""
+        """Definitions of the tools, as a model sees them."""
         return tuple(binding.tool.definition for binding in self.bindings.values())
 
     @cached_property
     def tokens(self) -> int:
-        """About how many tokens the definitions take."""
+        """Approximate number of tokens of the definitions."""
         return sum(binding.tool.tokens for binding in self.bindings.values())
 
     def find(self, name: str) -> Binding | None:
-        """Return what a name stands for, whether it may be called or not."""
+        """Return the tool of a name, whether it may be called or not."""
         return self.bindings.get(name) or self.callable.get(name)
 
     @cached_property
@@ -215,41 +227,43 @@ class Catalog:
         """Tools that are not offered before they are activated."""
         if self.is_lazy:
             loader = self.bindings.get(LOAD_SKILL)
-            return {name: each for name, each in self.bindings.items() if not _is_asked_for(each, loader)}
-        return {name: each for name, each in self.bindings.items() if each.tool.lazy}
+            return {name: binding for name, binding in self.bindings.items() if not _is_eager(binding, loader)}
+        return {name: binding for name, binding in self.bindings.items() if binding.tool.lazy}
 
     @cached_property
     def eager(self) -> Mapping[str, Binding]:
-        """The others."""
-        return {name: each for name, each in self.bindings.items() if name not in self.lazy}
+        """Tools that are offered from the first iteration, without activation."""
+        return {name: binding for name, binding in self.bindings.items() if name not in self.lazy}
 
     @cached_property
     def eager_tokens(self) -> int:
-        """About how many tokens the tools take that are offered whatever is active."""
-        return sum(each.tool.tokens for each in self.eager.values())
+        """Approximate number of tokens of the definitions of the eager tools."""
+        return sum(binding.tool.tokens for binding in self.eager.values())
 
     @cached_property
     def named(self) -> Mapping[str, Binding]:
-        """Lazy tools of which a model knows the names from the beginning."""
-        return {name: each for name, each in self.lazy.items() if not self.is_lazy and each.tool.lazy != "search"}
+        """Lazy tools whose names the model knows from the start."""
+        if self.is_lazy:
+            return {}
+        return {name: binding for name, binding in self.lazy.items() if binding.tool.lazy != "search"}
 
     @cached_property
     def searched(self) -> Mapping[str, Binding]:
         """Lazy tools that are found by searching."""
-        return {name: each for name, each in self.lazy.items() if name not in self.named}
+        return {name: binding for name, binding in self.lazy.items() if name not in self.named}
 
     @property
     def index(self) -> SearchIndex:
-        """Finds the tools that are `searched`; made once, however many threads ask for it at the same time."""
+        """Search index of the `searched` tools; created once, even if several threads access it at the same time."""
         with self._indexing:
             return self._index
 
     @cached_property
     def _index(self) -> SearchIndex:
-        return SearchIndex(each.tool for each in self.searched.values())
+        return SearchIndex(binding.tool for binding in self.searched.values())
 
     def recorded_of(self, active: tuple[str, ...]) -> dict[object, Recorded]:
-        """Return what is recorded of the definitions that are offered while these tools are active."""
+        """Return the recorded definitions that are offered while these tools are active."""
         if len(self._recorded_of) > MOST:
             self._recorded_of.clear()
         return self._recorded_of.setdefault(active, {})
@@ -263,29 +277,29 @@ def _collision(first: Binding, second: Binding) -> ToolNameCollision:
     return ToolNameCollision(first.tool.name, first.provider_id, second.provider_id)
 
 
-def _is_asked_for(binding: Binding, loader: Binding | None) -> bool:
-    """Whether a tool is offered where all others are lazy: `load_skill`, and what it brought."""
+def _is_eager(binding: Binding, loader: Binding | None) -> bool:
+    """Return whether a tool is offered although all others are lazy: `load_skill`, and the tools of loaded skills."""
     if binding.tool.name in RESERVED:
         return True
     return loader is not None and binding.provider_id == loader.provider_id and not binding.tool.lazy
 
 
 class Catalogs:
-    """Catalogues put together of the same parts are one and the same, so that work on them is done once."""
+    """Cache of merged catalogues: the same parts give the same catalogue, so that work on it is done once."""
 
-    __slots__ = ("_is_lazy", "_made", "collisions")
+    __slots__ = ("_is_lazy", "_merged", "collisions")
 
     def __init__(self, collisions: Collisions = "error", *, is_lazy: bool = False) -> None:
         self.collisions = collisions
         self._is_lazy = is_lazy
-        self._made: Remembered[tuple[Sequence[ProviderCatalog], Catalog]] = Remembered()
+        self._merged: Remembered[tuple[Sequence[ProviderCatalog], Catalog]] = Remembered()
 
     def of(self, parts: Sequence[ProviderCatalog]) -> Catalog:
         """Return the catalogue of these parts."""
         key = tuple(map(id, parts))
-        made = self._made.get(key)
-        if made is None:
-            # It keeps the parts, whose identities can then not be given to others.
-            made = (parts, Catalog.of(parts, self.collisions, is_lazy=self._is_lazy))
-            self._made.put(key, made, sum(len(part.tools) for part in parts))
-        return made[1]
+        entry = self._merged.get(key)
+        if entry is None:
+            # Keep a reference to the parts, so that their ids are not reused.
+            entry = (parts, Catalog.of(parts, self.collisions, is_lazy=self._is_lazy))
+            self._merged.put(key, entry, sum(len(part.tools) for part in parts))
+        return entry[1]

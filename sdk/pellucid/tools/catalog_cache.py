@@ -1,4 +1,4 @@
-"""Work on catalogues that is kept, so that it is done once."""
+"""Cache for the results of work on catalogues."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pellucid.concurrency.bounded_map import BoundedMap
 
 MOST: Final = 256
 MOST_TOOLS: Final = 50_000
-"""Tools in all catalogues that are kept of one kind: with its index, a catalogue of 10,000 takes some 20 MB."""
+"""Maximum number of tools in all catalogues of one cache; a catalogue of 10,000, with its index, takes some 20 MB."""
 
 _T = TypeVar("_T")
 
 
 class Remembered(BoundedMap[Hashable, _T]):
-    """Results of work on catalogues, by key; the weight of each is its number of tools."""
+    """Results of work on catalogues, by key; the weight of a result is its number of tools."""
 
     __slots__ = ()
 

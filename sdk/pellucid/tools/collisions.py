@@ -1,4 +1,4 @@
-"""What happens when two tools have one name: never silent, and decided once for offer and dispatch."""
+"""Collisions of tool names: never silent, and resolved once for offer and dispatch."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from pellucid.tools.names import fit
 from pellucid.tools.tool import Tool, ToolSource
 
 Collisions: TypeAlias = Literal["error", "first", "last", "prefix"]
-"""Refuse; keep the first or the last of them; or give the later ones another name, made of where they come from."""
+"""Policy for tools of one name: reject, keep the first or the last, or rename the later ones with a prefix of their
+source."""
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A name in a catalogue, and what it stands for."""
+    """Tool of a name in a catalogue, with its provider and source."""
 
     tool: Tool
     provider_id: str
@@ -30,13 +31,13 @@ class Binding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shadowed:
-    """One of two tools of one name.
+    """Collision of two tools of one name.
 
     Attributes:
-        name: The name that both have.
-        winner: The one that is called by it.
-        loser: The other one.
-        offered_as: The name under which the other is offered; None if it is not.
+        name: The name of both.
+        winner: The tool that has the name in the catalogue.
+        loser: The other tool.
+        offered_as: The name under which the loser is offered; None if it is not offered.
     """
 
     name: str
@@ -46,25 +47,25 @@ class Shadowed:
 
     @property
     def facts(self) -> tuple[str | None, ...]:
-        """What the event says of it."""
+        """Values of the event's fields."""
         winner, loser = self.winner, self.loser
         places = (winner.provider_id, str(winner.source), loser.provider_id, str(loser.source))
         return (self.name, *places, self.offered_as)
 
 
-Told: TypeAlias = frozenset[tuple[str | None, ...]]
-"""Collisions that were told already."""
+Emitted: TypeAlias = frozenset[tuple[str | None, ...]]
+"""Collisions whose events were emitted already."""
 
 
 def check_policy(owner: str, policy: str) -> None:
-    """Refuse a policy that there is not.
+    """Reject an unknown collision policy.
 
     Raises:
-        ConfigError: there is no such policy.
+        ConfigError: the policy is unknown.
     """
     if policy not in get_args(Collisions):
-        known = ", ".join(map(repr, get_args(Collisions)))
-        raise ConfigError(f"{owner}: there is no collision policy {policy!r}; known are {known}")
+        policies = ", ".join(map(repr, get_args(Collisions)))
+        raise ConfigError(f"{owner}: unknown collision policy {policy!r}; use one of {policies}")
 
 
 def resolve(
@@ -74,42 +75,42 @@ def resolve(
     place: Callable[[Binding], str],
     refuse: Callable[[Binding, Binding], Exception],
 ) -> tuple[dict[str, Binding], tuple[Shadowed, ...]]:
-    """Return the tools by name, in their order, and which of them stand in the shadow of others.
+    """Return the tools by name, in their order, and the collisions among them.
 
     Args:
         bindings: All tools.
-        policy: What to do about two of one name.
-        place: Where a tool comes from, to make a name of with the policy `prefix`.
-        refuse: Makes the error of the policy `error`.
+        policy: Policy for two tools of one name.
+        place: Returns the prefix of a tool's new name, for the policy `prefix`.
+        refuse: Returns the error of two tools of one name, for the policy `error`.
     """
-    found: dict[str, Binding] = {}
-    doubles: list[Binding] = []
+    by_name: dict[str, Binding] = {}
+    duplicates: list[Binding] = []
     shadowed: list[Shadowed] = []
     for binding in bindings:
         name = binding.tool.name
-        other = found.get(name)
+        other = by_name.get(name)
         if other is None:
-            found[name] = binding
+            by_name[name] = binding
         elif policy == "error":
             raise refuse(other, binding)
         elif policy == "last":
-            del found[name]  # so that it stands at its own place
-            found[name] = binding
+            del by_name[name]  # so that the new tool keeps its own position
+            by_name[name] = binding
             shadowed.append(Shadowed(name=name, winner=binding, loser=other))
         else:
-            doubles.append(binding)
-    for binding in doubles:
+            duplicates.append(binding)
+    for binding in duplicates:
         name = binding.tool.name
         offered_as = None
         if policy == "prefix":
-            offered_as = fit(f"{place(binding)}__{name}", found)
-            found[offered_as] = Binding(binding.tool.named(offered_as), binding.provider_id, binding.source)
-        shadowed.append(Shadowed(name=name, winner=found[name], loser=binding, offered_as=offered_as))
-    return found, tuple(shadowed)
+            offered_as = fit(f"{place(binding)}__{name}", by_name)
+            by_name[offered_as] = Binding(binding.tool.named(offered_as), binding.provider_id, binding.source)
+        shadowed.append(Shadowed(name=name, winner=by_name[name], loser=binding, offered_as=offered_as))
+    return by_name, tuple(shadowed)
 
 
 def reasons_of(name: str, shadowed: Iterable[Shadowed], policy: str) -> list[str]:
-    """Say which tool has a name, if it is the name of several, or was made for one of them."""
+    """Return explanations of which tool has a name that several tools have, or that a prefix was added to."""
     reasons = []
     for collision in shadowed:
         winner, loser, offered_as = collision.winner, collision.loser, collision.offered_as
@@ -117,21 +118,23 @@ def reasons_of(name: str, shadowed: Iterable[Shadowed], policy: str) -> list[str
         if winner.provider_id == loser.provider_id:  # within a registry
             first, second = f"source '{winner.source}'", f"source '{loser.source}'"
         if name == collision.name:
-            rest = f"the other is offered as {offered_as!r}" if offered_as else "the other is not offered"
-            reasons.append(f"with {policy} the name is that of {first}, not of {second}; {rest}")
+            outcome = f"the other is offered as {offered_as!r}" if offered_as else "the other is not offered"
+            reasons.append(f"with {policy} the name belongs to {first}, not to {second}; {outcome}")
         elif name == offered_as:
-            reasons.append(f"with {policy} it stands for {collision.name!r} of {second}, as {first} has that name")
+            reasons.append(f"with {policy} it is {collision.name!r} of {second}, because {first} has that name")
     return reasons
 
 
-def tell_shadowed(scope: Scope, span: SpanContext, shadowed: Iterable[Shadowed], told: Told = frozenset()) -> Told:
-    """Emit an event for each tool that has the name of another, but for those of which was `told` already.
+def emit_shadowed(
+    scope: Scope, span: SpanContext, shadowed: Iterable[Shadowed], emitted: Emitted = frozenset()
+) -> Emitted:
+    """Emit an event for each collision that is not in `emitted`.
 
     Returns:
-        What has been told now.
+        All collisions of `shadowed`.
     """
-    now = [each.facts for each in shadowed]
-    for facts in now:
-        if facts not in told:
+    collisions = [collision.facts for collision in shadowed]
+    for facts in collisions:
+        if facts not in emitted:
             scope.emit(ToolsShadowed, span, dict(zip(PAYLOADS[ToolsShadowed], facts, strict=True)))
-    return frozenset(now)
+    return frozenset(collisions)

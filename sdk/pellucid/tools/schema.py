@@ -1,4 +1,4 @@
-"""JSON Schema: made from Python signatures, and used to check arguments that a model wrote."""
+"""JSON Schema of Python signatures, and validation of the arguments that a model wrote."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from pellucid.errors import ConfigError
 from pellucid.types import JSONObject
 
 MAX_ISSUES = 10
-"""Issues reported for one set of arguments; a model does not need more to correct itself."""
+"""Maximum number of issues reported for one set of arguments; a model needs no more to correct itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """A Python function as a tool sees it.
+    """Signature of a Python function for a tool.
 
     Attributes:
         description: The docstring without its parameter section.
         input_schema: JSON Schema of the arguments.
-        context_parameter: Name of the parameter that takes the context, if there is one.
+        context_parameter: Name of the parameter that receives the context, or None.
+        model: Pydantic model of the arguments.
     """
 
     description: str
@@ -39,10 +40,10 @@ class Signature:
     model: type[BaseModel]
 
     def bind(self, arguments: JSONObject) -> dict[str, Any]:
-        """Turn JSON arguments into keyword arguments of the annotated types.
+        """Convert JSON arguments to keyword arguments of the annotated types.
 
         Raises:
-            ValueError: an argument is not what its type asks for; values are not repeated in the message.
+            ValueError: an argument does not match its type; the message does not repeat values.
         """
         try:
             bound = self.model.model_validate(arguments)
@@ -56,29 +57,29 @@ class Signature:
 def signature_of(function: Callable[..., Any], *, context_type: type) -> Signature:
     """Read a function's parameters, types and docstring.
 
-    A parameter annotated with `context_type` is left out of the schema.
+    A parameter annotated with `context_type` is omitted from the schema.
 
     Raises:
         ConfigError: the function takes `*args`, `**kwargs` or positional-only parameters, or a type has no JSON Schema.
     """
-    name, written = name_of(function), _written(function)
+    name, unwrapped = name_of(function), _unwrapped(function)
     try:
-        hints = typing.get_type_hints(written, include_extras=True)
+        hints = typing.get_type_hints(unwrapped, include_extras=True)
     except (NameError, TypeError) as error:
         raise ConfigError(f"tool {name!r}: its type hints cannot be resolved: {error}") from error
-    doc = docstring_parser.parse(inspect.getdoc(written) or "")
+    doc = docstring_parser.parse(inspect.getdoc(unwrapped) or "")
     described = {param.arg_name: param.description for param in doc.params}
     context_parameter = None
     model_fields: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise ConfigError(f"tool {name!r}: parameter {parameter} cannot be described to a model; give it a name")
+            raise ConfigError(f"tool {name!r}: parameter {parameter} has no JSON Schema; use named parameters only")
         hint = hints.get(parameter.name, Any)
         if hint is context_type:
             context_parameter = parameter.name
             continue
         default = ... if parameter.default is parameter.empty else parameter.default
-        # Pydantic has names of its own that a field must not have (`json`, `schema`, `_x`); an alias may be anything.
+        # Pydantic reserves some field names (`json`, `schema`, `_x`); an alias may be any name.
         field = Field(default, alias=parameter.name, description=described.get(parameter.name))
         model_fields[f"p{len(model_fields)}"] = (hint, field)
     try:
@@ -96,31 +97,31 @@ def signature_of(function: Callable[..., Any], *, context_type: type) -> Signatu
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Return a function's name; that of the class for an object that can be called."""
-    written = _written(function)
-    named = function if written.__name__ == "__call__" else written
-    return str(getattr(named, "__name__", type(named).__name__))
+    """Return the name of a function, or of the class of another callable object."""
+    unwrapped = _unwrapped(function)
+    source = function if unwrapped.__name__ == "__call__" else unwrapped
+    return str(getattr(source, "__name__", type(source).__name__))
 
 
-def _written(function: Callable[..., Any]) -> Any:
-    """Return what has the type hints and the docstring: behind `partial`, and `__call__` of other objects."""
+def _unwrapped(function: Callable[..., Any]) -> Any:
+    """Return the function with the type hints and the docstring: inside `partial`, or `__call__` of other objects."""
     while isinstance(function, partial):
         function = function.func
     return function if inspect.isroutine(function) or inspect.isclass(function) else type(function).__call__
 
 
 class _Untitled(GenerateJsonSchema):
-    """JSON Schema without a title beside every property: it only repeats the name, and every token costs."""
+    """JSON Schema without titles of properties, which only repeat the name and cost tokens."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
 
 class Validator:
-    """Checks arguments against a JSON Schema (drafts 4 to 2020-12), which is refused here if it is not one.
+    """Validator of arguments against a JSON Schema (drafts 4 to 2020-12).
 
     Raises:
-        ValueError: the schema is broken, does not describe an object, or refers to something outside of itself.
+        ValueError: the schema is invalid, does not describe an object, or has references to other documents.
     """
 
     __slots__ = ("_validator",)
@@ -134,20 +135,20 @@ class Validator:
             raise ValueError(str(error).split("\n", 1)[0]) from error
 
     def issues(self, arguments: JSONObject) -> Sequence[str]:
-        """Return what is wrong with `arguments`, one line each, never repeating a value; empty if all is well."""
+        """Return the issues of `arguments`, one line each and without values; empty if the arguments are valid."""
         if self._validator.is_valid(arguments):
             return ()
         try:
             errors = list(islice(self._validator.iter_errors(arguments), MAX_ISSUES))
         except UnicodeEncodeError:
-            return ("arguments: a text holds half of a surrogate pair, which is no character",)
+            return ("arguments: a string contains an unpaired surrogate, which is not a character",)
         return [f"{_path(error.instance_path)}: {error.message}" for error in errors]
 
 
 def _refuse(uri: str) -> Any:
-    """Refuse to fetch a schema from elsewhere: schemas come from hubs and are not trusted."""
-    raise ValueError(f"the schema refers to {uri!r}; only references inside of it are followed")
+    """Refuse to fetch another schema: schemas come from hubs and are not trusted."""
+    raise ValueError(f"the schema refers to {uri!r}; only references within the schema are allowed")
 
 
 def _path(location: Sequence[str | int]) -> str:
-    return ".".join(str(step) for step in location) or "arguments"
+    return ".".join(str(key) for key in location) or "arguments"

@@ -1,4 +1,4 @@
-"""Finding tools by what they are for: BM25 over names, tags, descriptions and parameter names."""
+"""Search for tools by purpose: BM25 over names, tags, descriptions and parameter names."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ from pellucid.tools.tool import Tool
 
 K1: Final = 1.2
 B: Final = 0.75
-"""The usual parameters of BM25: how soon further occurrences stop to count, and how much long texts are discounted."""
+"""Usual parameters of BM25: saturation of term frequency (`K1`) and normalisation by length (`B`)."""
 
 NAME, TAG, DESCRIPTION, PARAMETER = 3.0, 2.0, 1.0, 0.5
-"""How often an occurrence counts, by where it is."""
+"""Weight of an occurrence, by field."""
 
-MOST_COMPLETIONS: Final = 16
-"""Words of the index that stand in for a word of the query that is the beginning, or a part, of them."""
+MAX_COMPLETIONS: Final = 16
+"""Maximum number of indexed words that match a query word as their prefix or substring."""
 
-SHORTEST_PART: Final = 3
-"""Characters that a part of a word has to have to stand for it."""
+MIN_SUBSTRING: Final = 3
+"""Minimum characters of a query word that matches as a substring."""
 
-EMPTY: Final = frozenset(
+STOP_WORDS: Final = frozenset(
     {"a", "an", "and", "as", "at", "be", "by", "for", "from", "in", "is", "it", "of", "on", "or", "that", "the", "this"}
     | {"to", "with"}
 )
-"""Words that say nothing of what a tool does."""
+"""Stop words, which do not describe a tool."""
 
 _DENSE: Final = (
     r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
     r"\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U000323af\uac00-\ud7af"
 )
-"""Scripts without spaces, or with whole phrases between them: Thai and its neighbours, Chinese, Japanese, Korean."""
+"""Scripts without spaces between words: Thai and its neighbours, Chinese, Japanese; and Korean, whose spaces separate
+phrases."""
 
 _WORD: Final = re.compile(rf"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[{_DENSE}]+|[^\W\d_A-Za-z{_DENSE}]+")
 _MIXED: Final = re.compile(r"[A-Za-z]*[a-z][A-Z][A-Za-z]*")
@@ -48,14 +49,19 @@ _ACCENT: Final = re.compile("[\u0300-\u036f]")
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A tool that was found."""
+    """Tool that matches a query.
+
+    Attributes:
+        tool: The tool.
+        score: BM25 score; infinite for a tool whose name is the query.
+    """
 
     tool: Tool
     score: float
 
 
 class SearchIndex:
-    """An inverted index of tools. It never changes; the same tools and query always give the same ranking."""
+    """Immutable inverted index of tools. The same tools and query always give the same ranking."""
 
     __slots__ = ("_by_name", "_norms", "_postings", "_tools", "_words")
 
@@ -75,57 +81,57 @@ class SearchIndex:
         self._words = sorted(self._postings)
 
     def search(self, query: str, most: int) -> tuple[list[Hit], int]:
-        """Return the `most` best tools for a query, best first, and how many match at all.
+        """Return the `most` best tools for a query, best first, and the number of all matches.
 
         A tool whose name is the query comes first; tools of equal score are sorted by name.
         """
         scores: dict[int, float] = defaultdict(float)
         for word, count in Counter(words(query)).items():
-            for known in self._known(word):
-                postings = self._postings[known]
+            for term in self._terms(word):
+                postings = self._postings[term]
                 rarity = math.log(1 + (len(self._tools) - len(postings) + 0.5) / (len(postings) + 0.5))
-                for number, found in postings:
-                    scores[number] += count * rarity * found * (K1 + 1) / (found + self._norms[number])
+                for number, frequency in postings:
+                    scores[number] += count * rarity * frequency * (K1 + 1) / (frequency + self._norms[number])
         for number in self._by_name.get(query.strip().lower(), ()):
             scores[number] = math.inf
         best = heapq.nsmallest(most, scores.items(), key=lambda item: (-item[1], item[0]))
         return [Hit(self._tools[number], score) for number, score in best], len(scores)
 
-    def _known(self, word: str) -> Iterable[str]:
-        """Return the word itself if any tool has it, else words that begin with it, else that have it in them."""
+    def _terms(self, word: str) -> Iterable[str]:
+        """Return the word itself if it is indexed, else indexed words that start with it, else that contain it."""
         if word in self._postings:
             return (word,)
         first = bisect_left(self._words, word)
-        begun = [known for known in self._words[first : first + MOST_COMPLETIONS] if known.startswith(word)]
-        if begun or len(word) < SHORTEST_PART:
-            return begun
-        return list(islice((known for known in self._words if word in known), MOST_COMPLETIONS))
+        completions = [term for term in self._words[first : first + MAX_COMPLETIONS] if term.startswith(word)]
+        if completions or len(word) < MIN_SUBSTRING:
+            return completions
+        return list(islice((term for term in self._words if word in term), MAX_COMPLETIONS))
 
 
 def words(text: str) -> Iterator[str]:
-    """Yield the words that say something, without endings and accents; `camelCase` and `snake_case` are two words each.
+    """Yield the words of a text without stop words, endings and accents.
 
-    What is written in mixed case is one word too, so that `GitHub` is found as `github`, and the other way round. Of
-    what is written without spaces each two characters that follow each other are a word.
+    `camelCase` and `snake_case` are two words each. A word in mixed case is also yielded as one word, so that `GitHub`
+    matches `github` and the other way round. In scripts without spaces, every two adjacent characters are a word.
     """
     for word in map(str.lower, _WORD.findall(text if text.isascii() else _plain(text))):
         if len(word) > 1 and _IS_DENSE.match(word):
             yield from map("".join, pairwise(word))
-        elif word not in EMPTY:
+        elif word not in STOP_WORDS:
             yield _stem(word)
     for word in _MIXED.findall(text):
         yield _stem(word.lower())
 
 
 def _plain(text: str) -> str:
-    """Return a text without accents, and with characters of one width."""
+    """Return a text without accents and with normalised character widths."""
     spelled = unicodedata.normalize("NFKD", text.replace("ß", "ss").replace("ẞ", "SS"))
     return unicodedata.normalize("NFKC", _ACCENT.sub("", spelled))
 
 
 def _stem(word: str) -> str:
-    """Return a word without its plural, `-ing` or `-ed`; alike for most forms of one word, if not always a word."""
-    if len(word) > 4 and word.endswith("ies"):  # noqa: PLR2004  (shorter ones are no plurals)
+    """Return a word without its plural, `-ing` or `-ed` ending: equal for most forms of a word, not always a word."""
+    if len(word) > 4 and word.endswith("ies"):  # noqa: PLR2004  (shorter words are not plurals)
         return word[:-3] + "y"
     if len(word) > 3 and word.endswith("s") and not word.endswith("ss"):  # noqa: PLR2004
         word = word[:-1]

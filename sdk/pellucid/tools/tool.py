@@ -1,4 +1,4 @@
-"""What a tool is, and the decorator that makes one from a function."""
+"""Tools, and the decorator that creates one from a function."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from pellucid.types import JSONObject
 DispatchMode: TypeAlias = Literal["inline", "thread", "mcp"]
 ToolFunction: TypeAlias = Callable[[JSONObject, ToolContext], Any]
 NeedsApproval: TypeAlias = bool | Callable[[JSONObject, ToolContext], bool | Awaitable[bool]]
-"""Whether a person has to approve of a call, or a function that says so of its arguments; if that fails, one has to."""
+"""Whether a person must approve a call, or a function of its arguments that decides; approval is needed if it fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class Builtin:
-    """A tool written in the application."""
+    """Source of a tool that is written in the application."""
 
     kind: ClassVar[str] = "builtin"
     place: ClassVar[str | None] = None
@@ -37,14 +37,18 @@ class Builtin:
 
 @dataclass(frozen=True, slots=True)
 class Mcp:
-    """A tool of an MCP server."""
+    """Source of a tool of an MCP server.
+
+    Attributes:
+        server: Name of the server.
+    """
 
     kind: ClassVar[str] = "mcp"
     server: str
 
     @property
     def place(self) -> str:
-        """The server."""
+        """Name of the server."""
         return self.server
 
     def __str__(self) -> str:
@@ -53,14 +57,18 @@ class Mcp:
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """A tool of a hub behind a tool provider."""
+    """Source of a tool of a hub behind a tool provider.
+
+    Attributes:
+        provider_id: Id of the provider.
+    """
 
     kind: ClassVar[str] = "hub"
     provider_id: str
 
     @property
     def place(self) -> str:
-        """The id of the provider."""
+        """Id of the provider."""
         return self.provider_id
 
     def __str__(self) -> str:
@@ -72,24 +80,25 @@ ToolSource: TypeAlias = Builtin | Mcp | Hub
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tool:
-    """Something a model may ask for.
+    """Function that a model may call.
 
     Attributes:
         name: 1 to 64 characters of `[A-Za-z0-9_-]`.
-        description: What the model reads to decide.
+        description: Text from which the model decides whether to call the tool.
         input_schema: JSON Schema of the arguments, of type `object`.
         run: `run(arguments, ctx)`; sync (run in a worker thread) or async. Returns text, JSON-able data or a tuple of
-            content parts; raises `ToolError` to choose what the model reads about a failure.
-        source: Where the tool comes from.
-        timeout: Seconds for one call; `Limits.tool_timeout` if not given.
-        serial: Never run at the same time as another serial tool of the run.
-        idempotent: Running it twice does what running it once does, so that reliability rules may try it again.
-        lazy: Not offered before the model asks for it: by name, with `__lazy__tool__discovery__`; or, if it is
-            `"search"`, after it was found with `tool_search`.
-        tags: Further words by which `tool_search` finds it.
-        needs_approval: Whether a person has to approve of each call, or a function `(arguments, ctx)` that says so.
-        mode: How it is run; found out from `run` unless given.
-        attributes: Further attributes of its `execute_tool` spans.
+            content parts; raises `ToolError` to choose the text that the model reads about a failure.
+        source: Source of the tool.
+        timeout: Seconds for one call; `Limits.tool_timeout` by default.
+        serial: Whether the tool never runs at the same time as another serial tool of the run.
+        idempotent: Whether running it twice has the same effect as running it once, so that reliability rules may retry
+            it.
+        lazy: Whether the tool is offered only after the model requests it by name with `__lazy__tool__discovery__`; or,
+            if it is `"search"`, after the model finds it with `tool_search`.
+        tags: Additional words by which `tool_search` finds it.
+        needs_approval: Whether a person must approve each call, or a function `(arguments, ctx)` that decides.
+        mode: How the tool is run; derived from `run` by default.
+        attributes: Additional attributes of its `execute_tool` spans.
     """
 
     name: str
@@ -111,17 +120,17 @@ class Tool:
             object.__setattr__(self, "mode", "inline" if _is_async(self.run) else "thread")
 
     def of(self, source: ToolSource) -> Self:
-        """Return the same tool from another source; what was worked out of it already is kept."""
+        """Return the same tool with another source; its cached properties are kept."""
         return self if self.source == source else self._with("source", source)
 
     def searched(self) -> Self:
-        """Return the same tool, but one that is found with `tool_search` before it is offered."""
+        """Return the same tool, offered only after the model finds it with `tool_search`."""
         return self if self.lazy == "search" else self._with("lazy", "search")
 
     def _with(self, name: str, value: object) -> Self:
-        made = copy.copy(self)
-        object.__setattr__(made, name, value)
-        return made
+        tool = copy.copy(self)
+        object.__setattr__(tool, name, value)
+        return tool
 
     def named(self, name: str) -> Self:
         """Return the same tool under another name."""
@@ -129,22 +138,26 @@ class Tool:
 
     @cached_property
     def definition(self) -> ToolDefinition:
-        """The tool as a model sees it."""
+        """Definition of the tool, as a model sees it."""
         return ToolDefinition(name=self.name, description=self.description, parameters=self.input_schema)
 
     @cached_property
     def digest(self) -> bytes:
-        """Hash of everything a model sees of the tool."""
+        """Hash of everything that a model sees of the tool."""
         return digest_of(self.definition)
 
     @cached_property
     def tokens(self) -> int:
-        """About how many tokens a model reads of the tool: four bytes of JSON each, rounded up."""
+        """Approximate number of tokens of the definition: four bytes of JSON each, rounded up."""
         return -(-len(to_json(self.definition.to_dict(), serialize_unknown=True)) // 4)
 
     @cached_property
     def validator(self) -> Validator:
-        """Checks arguments. Raises ValueError if `input_schema` is broken."""
+        """Validator of arguments.
+
+        Raises:
+            ValueError: `input_schema` is invalid.
+        """
         return Validator(self.input_schema)
 
 
@@ -152,21 +165,21 @@ def digest_of(definition: ToolDefinition) -> bytes:
     """Return a hash of a definition.
 
     Raises:
-        ValueError: it cannot be turned into JSON.
+        ValueError: the definition cannot be encoded as JSON.
     """
     return blake2b(to_json(definition.to_dict(), serialize_unknown=True), digest_size=16).digest()
 
 
 class MetaTool(Tool):
-    """A tool of Pellucid's own, which a model uses to change what it is offered; its name is reserved."""
+    """Built-in tool with which a model changes the tools that it is offered; its name is reserved."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BrokenTool(Tool):
-    """What a provider listed and is no good as a tool; never in a catalogue.
+    """Invalid tool that a provider listed; never in a catalogue.
 
     Attributes:
-        problem: What is wrong.
+        problem: Reason why the tool is invalid.
     """
 
     problem: str
@@ -199,7 +212,7 @@ def tool(
     tags: Sequence[str] = (),
     needs_approval: NeedsApproval = False,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
-    """Make a tool of a function; its schema comes from the type hints and its descriptions from the docstring.
+    """Create a tool from a function, with a schema from its type hints and descriptions from its docstring.
 
     ```python
     @tool
@@ -210,15 +223,16 @@ def tool(
     Sync functions run in a worker thread. A parameter annotated `ToolContext` receives the context.
 
     Args:
-        function: What to make a tool of; Google, NumPy and Sphinx docstrings are understood.
-        name: Its name for the model; that of the function if not given.
-        description: Its description for the model; that of the docstring if not given.
-        timeout: Seconds for one call; `Limits.tool_timeout` if not given.
-        serial: Never run it at the same time as another serial tool of the run.
-        idempotent: Running it twice does what running it once does, so that reliability rules may try it again.
-        lazy: Offer it only after the model asked for it by its name.
-        tags: Further words by which `tool_search` finds it.
-        needs_approval: Whether a person has to approve of each call, or a function `(arguments, ctx)` that says so.
+        function: The function; Google, NumPy and Sphinx docstrings are supported.
+        name: Name of the tool; the name of the function by default.
+        description: Description for the model; the description in the docstring by default.
+        timeout: Seconds for one call; `Limits.tool_timeout` by default.
+        serial: Whether the tool never runs at the same time as another serial tool of the run.
+        idempotent: Whether running it twice has the same effect as running it once, so that reliability rules may retry
+            it.
+        lazy: Whether the tool is offered only after the model requests it by name.
+        tags: Additional words by which `tool_search` finds it.
+        needs_approval: Whether a person must approve each call, or a function `(arguments, ctx)` that decides.
 
     Raises:
         ConfigError: the function's parameters cannot be described in JSON Schema.
@@ -267,7 +281,7 @@ def _from_function(
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """Calls a function with the keyword arguments that its signature asks for."""
+    """Call of a sync function with keyword arguments bound to its signature."""
 
     function: Callable[..., Any]
     signature: Signature
@@ -283,7 +297,7 @@ class _Call:
 
 
 class _AsyncCall(_Call):
-    """The same for a function that is awaited."""
+    """Call of an async function with keyword arguments bound to its signature."""
 
     __slots__ = ()
 
@@ -292,7 +306,7 @@ class _AsyncCall(_Call):
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    """Say whether calling `function` gives a coroutine; looks through `partial` and at `__call__`."""
+    """Return whether a call of `function` returns a coroutine; looks inside `partial` and at `__call__`."""
     while isinstance(function, partial):
         function = function.func
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  (asks what the call is, not whether there is one)
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  (inspects `__call__`, not whether it exists)

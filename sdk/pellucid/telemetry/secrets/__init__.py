@@ -1,1 +1,1 @@
-"""Secrets in texts: the search, and the tables of what a secret looks like."""
+"""Secrets in texts: the search, and tables of names and formats of secrets."""

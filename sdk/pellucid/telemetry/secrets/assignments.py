@@ -1,7 +1,7 @@
-"""Values that a name in front of them makes secrets: `password=...`, `"apiKey": "..."`, `--token ...`.
+"""Values that are secrets because of the name in front of them: `password=...`, `"apiKey": "..."`, `--token ...`.
 
-The searches go through a text from left to right and never look at what they have masked again, so that their time
-grows with its length only.
+The searches scan a text from left to right and never examine a masked part again, so that their time is linear in the
+length of the text.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _BARE: Final = re.compile(
     r"""|[,;&](?!\s|\Z|\\{0,8}["'`]|[\w.$\[\]-]{1,40}\s?[=:])|\\{0,8}["'`](?=\w))*+""",
     re.IGNORECASE,
 )
-"""Without quotes: a list or object, or to the end of the word, unless what ends it is plainly a part of it."""
+"""Value without quotes: a list, an object or a word, with punctuation that is clearly a part of the value."""
 
 _LINE: Final = re.compile(r"""(?:[^\r\n"'`\\]|\\(?!\\{0,8}["'`nrt])|(?<==)\\{0,8}"[^"\r\n\\]*\\{0,8}")*+""")
-"""The rest of the line, as in a header."""
+"""Rest of the line, as in a header."""
 
 _ELEMENT: Final = re.compile(r"[^<\r\n]*+")
 
@@ -54,7 +54,7 @@ _STAND_INS: Final = frozenset(
 _PLACEHOLDER: Final = re.compile(
     r"[*•.x…-]*|n/a|(?:name|key)=value|<[\w\s.-]{1,40}>?|\$\{?\w{0,40}(?::-?)?\}?|\{\{?[\s\w.]{0,40}\}{0,2}|%\(?\w{0,40}\)?s?|\[\w{0,20}\]"
 )
-"""Types, placeholders and other words that stand for a value."""
+"""Types, placeholders and other stand-ins for a value."""
 
 _CODE: Final = re.compile(
     r"\{\s*\\*\"type\\*\"\s*:\s*\\*\"(?:string|integer|number|boolean|object|array)\\*\"[^{}]*\}|"
@@ -62,7 +62,7 @@ _CODE: Final = re.compile(
     r"|(?:self|cls|this|os|process|env|args|ctx|config|settings|options|request|response|params|data)\.[\w.]{1,60}"
 )
 _PROSE: Final = re.compile(r"[,.;]?[ \t]+(?:[a-z'-]+(?!\w*\s?[:=])|[=|])", re.IGNORECASE)
-"""What follows a word that is one of a sentence, or a type."""
+"""Text after a word of a sentence, or after a type."""
 
 _SENTENCE: Final = re.compile(r"(?!(?i:bearer|basic|token|digest))[A-Za-z]{1,15}(?:[ ,.]{1,2}[a-z]{1,15}){1,60}[.!?]?")
 _LONGEST_WORD: Final = 12
@@ -73,14 +73,15 @@ _REST: Final = re.compile(r"""([\w.$-]{0,40})["'](?:\s?:\s?["']?([^"'\n]{1,60})|
 
 
 def may_assign(text: str, lower: str) -> bool:
-    """Return whether it is worth the time to look for values; `lower` is the text in lower case."""
+    """Return whether a text can have such values; `lower` is the text in lower case."""
     return has_word(lower) or "--" in text or "input_value=" in text
 
 
 def find_assigned(text: str, lower: str) -> Iterator[tuple[int, int, int]]:
-    """Yield the start and end of values with the name of a secret, and the work; `lower` is the text in lower case.
+    """Yield the start and end of values whose name is that of a secret, and the work.
 
-    The work for words that may be in a name is yielded first, before their values are looked at.
+    `lower` is the text in lower case. The work for words that may be part of a name is yielded first, before their
+    values are examined.
     """
     yield 0, 0, _SEARCH_COST
     for word, pattern in _NAMES:
@@ -109,10 +110,10 @@ def _find(pattern: re.Pattern[str], text: str, lower: str) -> Iterator[tuple[int
 
 
 def _name(text: str, match: re.Match[str]) -> str:
-    """Return the whole name; empty if no value follows it in this form."""
-    known = text[max(0, match.start() - _LONGEST_NAME) : match.start()]
-    before = known.rstrip(_IN_NAME)
-    front = known[len(before) :]
+    """Return the whole name; empty if no value follows in this form."""
+    preceding = text[max(0, match.start() - _LONGEST_NAME) : match.start()]
+    before = preceding.rstrip(_IN_NAME)
+    front = preceding[len(before) :]
     match match.lastgroup:
         case "pair" if not (front.startswith("-") or _BEFORE_PAIR.search(before)):
             return ""
@@ -127,7 +128,7 @@ def _name(text: str, match: re.Match[str]) -> str:
 
 
 def _value(text: str, match: re.Match[str], name: str) -> tuple[int, int]:
-    """Return the start and end of the value; these are the same if it is none, or plainly no secret."""
+    """Return the start and end of the value; equal if there is no value, or it is clearly not a secret."""
     start = match.end()
     if match.lastgroup == "tag":
         end = _end(_ELEMENT, text, start)
@@ -148,17 +149,17 @@ def _value(text: str, match: re.Match[str], name: str) -> tuple[int, int]:
 
 
 def _end(pattern: re.Pattern[str], text: str, start: int) -> int:
-    found = pattern.match(text, start)
-    return start if found is None else found.end()
+    match = pattern.match(text, start)
+    return start if match is None else match.end()
 
 
 def _is_blank(value: str) -> bool:
-    """Return whether a value is a type, a placeholder or another word that stands for a value."""
+    """Return whether a value is a type, a placeholder or another stand-in for a value."""
     return value.lower() in _STAND_INS if value.isalnum() else _PLACEHOLDER.fullmatch(value) is not None
 
 
 def _is_no_value(text: str, start: int, end: int, name: str, sign: str) -> bool:
-    """Return whether this is code, a type, a placeholder, or the next word of a sentence."""
+    """Return whether a span of the text is code, a type, a placeholder, or the next word of a sentence."""
     value = text[start:end]
     if _is_blank(value.rstrip(":.!?")) or (not value.isalnum() and _CODE.fullmatch(value)):
         return True
@@ -169,9 +170,9 @@ def _is_no_value(text: str, start: int, end: int, name: str, sign: str) -> bool:
 
 
 def _closing(text: str, start: int, quote: str) -> int:
-    """Return where a quoted value ends: at its quote, or else at the end of the line.
+    """Return the end of a quoted value: its closing quote, or else the end of the line.
 
-    Within JSON in JSON the quotes have backslashes, and those that belong to the value have more.
+    In JSON within JSON, quotes are escaped with backslashes, and quotes within the value with more of them.
     """
     if len(quote.lstrip("\\")) > 1:
         end = text.find(quote, start)
@@ -192,12 +193,12 @@ def _closing(text: str, start: int, quote: str) -> int:
 
 
 def _find_shortened(text: str) -> Iterator[tuple[int, int, int]]:
-    """Find what is left of names and values in an input that pydantic has shortened in the middle."""
+    """Yield the rests of values in an input that pydantic has shortened in the middle, and the work."""
     for match in _SHORTENED.finditer(text):
         yield 0, 0, _SHORTENED_COST
         rest = _REST.match(match[2])
         if rest is None or match[1].startswith(("'", '"')):
-            continue  # a text, which has no names
+            continue  # a text without names
         offset = match.start(2)
         if rest[2] is None:
             yield offset, offset + rest.end(1), 0

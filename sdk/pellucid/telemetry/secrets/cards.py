@@ -1,4 +1,4 @@
-"""Numbers of payment cards: issuers' ranges, their lengths and groups, and the check digit."""
+"""Numbers of payment cards: ranges of issuers, groups of digits, and the check digit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ISSUERS: Final = (
 )
 
 _START: Final = re.compile(r"[2-6](?<![0-9.].)[0-9]{3}(?=[0-9]{10}|[ -][0-9]{4})")
-"""How numbers of cards begin, whatever the issuer: a search that is fast where digits are rare."""
+"""Start of a card number of any issuer: a search that is fast where digits are rare."""
 
 _START_COST: Final = 4
 _CARD_COST: Final = 8
@@ -29,7 +29,7 @@ _AFTER_IN_JSON: Final = re.compile(r"\s*(?:[,\]}]|\Z)")
 _NAMED: Final = re.compile(r"card|credit|\bpan\b|\bcc", re.IGNORECASE)
 _ONCE: Final = bytes(code - ord("0") if code in b"0123456789" else 0 for code in range(256))
 _DOUBLED: Final = bytes(sum(divmod(2 * value, 10)) for value in _ONCE)
-"""What the digits of a number add to its check sum."""
+"""Values of digits in the check sum, by byte."""
 
 _LOOK_BACK: Final = 200
 
@@ -47,12 +47,12 @@ _CARD: Final = _pattern()
 
 
 def may_have_cards(text: str) -> bool:
-    """Return whether something begins like the number of a card."""
+    """Return whether a text has the start of a card number."""
     return _START.search(text) is not None
 
 
 def find_cards(text: str) -> Iterator[tuple[int, int, int]]:
-    """Yield the start and end of numbers of cards, and the work. A number in JSON is one only if its name says so."""
+    """Yield the start and end of card numbers, and the work. A number in JSON counts only if its name is of a card."""
     for beginning in _START.finditer(text):
         start = beginning.start()
         end = _end_of_card(text, start)
@@ -60,7 +60,7 @@ def find_cards(text: str) -> Iterator[tuple[int, int, int]]:
 
 
 def _end_of_card(text: str, start: int) -> int:
-    """Return where the number of a card ends; its start if there is none."""
+    """Return the end of a card number, or `start` if there is none."""
     match = _CARD.match(text, start)
     if match is None or not _passes_check(match[0]) or _is_number_in_json(text, *match.span()):
         return start

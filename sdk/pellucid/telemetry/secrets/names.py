@@ -1,6 +1,6 @@
-"""Names under which secrets are kept: `password`, `api_key`, `accessToken`, `DB_PASS`.
+"""Names of secrets: `password`, `api_key`, `accessToken`, `DB_PASS`.
 
-A name is split into words, whatever separates them. To recognise another name, add its word to one of the sets below.
+A name is split into words at any separator. To recognise another name, add its word to one of the sets below.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Final
 
 WORDS: Final = ("pass", "pwd", "secret", "token", "key", "authorization", "bearer", "cookie", "cred")
-"""One of these is in every name of a secret."""
+"""Substrings of which every name of a secret contains at least one."""
 
 _SECRETS: Final = (
     "password", "passwords", "passwd", "passphrase", "passphrases", "passcode", "pwd", "secret", "secrets",
@@ -25,21 +25,21 @@ _KEYS: Final = (
     "jwt", "license", "master", "private", "root", "rsa", "secret", "service", "session", "shared", "signing", "ssh",
     "storage", "subscription", "webhook",
 )  # fmt: skip
-"""Words that make a secret of a `key` behind them. Others, such as `primary` and `cache`, do not."""
+"""Words before a `key` that names a secret. After others, such as `primary` and `cache`, it is not."""
 
 _TOKENS: Final = frozenset({"access", "api", "auth", "bearer", "bot", "id", "oauth", "personal", "refresh", "secret"})
-"""Words that make secrets of `tokens`; on its own that is a unit of text."""
+"""Words before a final `tokens` that names secrets; on its own, `tokens` is a unit of text."""
 
 _NOT_TOKENS: Final = frozenset(
     {"bos", "cancel", "continuation", "eos", "mask", "next", "pad", "page", "per", "sep", "special", "stop", "unk"}
 )
-"""Words before a final `token` that make a cursor, a price or a piece of text of it."""
+"""Words before a final `token` that does not name a secret but a cursor, a price or a piece of text."""
 
 _PASSES: Final = frozenset(
     {"admin", "database", "db", "ftp", "ldap", "login", "mail", "mysql", "pg", "postgres", "proxy", "redis", "root"}
     | {"smtp", "ssh", "ssl", "sudo", "user"}
 )
-"""Words that make a password of a final `pass`."""
+"""Words before a final `pass` that names a password."""
 
 _ABOUT: Final = frozenset(
     {
@@ -59,16 +59,16 @@ _ABOUT: Final = frozenset(
     | {"expiry", "file", "hint", "length", "limit", "name", "names", "path", "policy", "required", "rotation", "stdin"}
     | {"strength", "type", "types", "uri", "url", "version"}
 )
-"""Final words that say something about a secret."""
+"""Final words of names of facts about a secret, which are not secrets."""
 
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 LONGEST: Final = 256
-"""Characters of a name that are looked at, from its end."""
+"""Maximum characters of a name that are examined, from its end."""
 
 
 def has_word(lower: str) -> bool:
-    """Return whether a text in lower case has a word that names of secrets are made of."""
+    """Return whether a text in lower case contains one of `WORDS`."""
     for word in WORDS:  # noqa: SIM110  (`any` takes three times as long, for each text that is recorded)
         if word in lower:
             return True
@@ -77,7 +77,7 @@ def has_word(lower: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def names_secret(name: str) -> bool:
-    """Return whether a secret is expected under this name."""
+    """Return whether a name is that of a secret."""
     if not has_word(name.lower()):
         return False
     words = [word.lower() for word in _WORD.findall(name[-LONGEST:])]
@@ -95,5 +95,5 @@ def names_secret(name: str) -> bool:
 
 
 def ends_secret(fragment: str) -> bool:
-    """Return whether a name that was cut in front, down to this fragment, can be that of a secret."""
+    """Return whether the fragment can be the end of the name of a secret."""
     return any(name.endswith(fragment.lower()) for name in (*_SECRETS, "token", "key", "bearer"))

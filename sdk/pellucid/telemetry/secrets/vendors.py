@@ -1,7 +1,6 @@
 """Keys and tokens of vendors, one line for each form, from the vendors' documentation.
 
-To recognise another one, add a line: vendor, how it begins, the alphabet of what follows, and how much of that there is
-at least.
+To recognise another one, add a line: vendor, prefixes, and the alphabet and minimum length of the rest.
 """
 
 from __future__ import annotations
@@ -98,25 +97,25 @@ _TABLE: Final = (
 )
 
 _JWT_HEADER: Final = r"(?:(?<=[-_]eyJ)[\w-]{5,128}+|(?<![-_]eyJ)[\w-]{5,4096}+)"
-"""The rest of the header. Behind a character that may be part of another one it is short, or searches would be slow."""
+"""Rest of the header. It is short after a character that may belong to another token, or searches would be slow."""
 
 _OTHER: Final = (
     # JWT, also encrypted or unsigned
     rf"eyJ{_JWT_HEADER}\.(?:[\w-]{{5,}}(?:\.[\w-]*)?|\.[\w-]+)(?:\.[\w-]+){{0,2}}",
     r"0(?<=1//0)[\w-]{30,}",  # Google, refresh token
-    r"AA(?<=[0-9]{8}:AA)[\w-]{30,}",  # Telegram, bot token behind its id
+    r"AA(?<=[0-9]{8}:AA)[\w-]{30,}",  # Telegram, bot token after its id
     r"[MNO][\w-]{23,27}\.[\w-]{6}\.[\w-]{27,}",  # Discord, bot token
     r"[A-Za-z0-9]{14}\.atlasv1\.[\w-]{40,}",  # Terraform
     r"[0-9a-f]{32}-us[0-9]{1,2}",  # Mailchimp
 )
-"""Forms that do not begin with letters of their own."""
+"""Forms without a fixed prefix."""
 
 _WEBHOOK: Final = re.compile(
     r"/(?:hooks\.slack\.com/(?:services|workflows|triggers)|discord(?:app)?\.com/api/webhooks|[\w.-]{1,80}/webhookb2)"
     r"/([\w./@-]{16,})",
     re.ASCII,
 )
-"""Addresses that let everybody write who knows them: Slack, Discord, Teams."""
+"""Addresses of webhooks that need no other secret: Slack, Discord, Teams."""
 
 _BLOCK: Final = re.compile(
     r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----.*?"
@@ -125,7 +124,7 @@ _BLOCK: Final = re.compile(
 )
 
 SHORTEST: Final = 19
-"""Characters in a row that every token has, counting its beginning."""
+"""Minimum length of a token, with its prefix."""
 
 _IN_TOKENS: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.")
 _CLASSES: Final = bytes(ord("a") if code in _IN_TOKENS else ord(" ") for code in range(256))
@@ -145,7 +144,7 @@ def _forms() -> str:
 
 
 def _tree(forms: list[tuple[str, str]]) -> str:
-    """Return a pattern of prefixes and what follows each; the longer one of two that begin alike comes first."""
+    """Return a pattern of prefixes and their rests; of two prefixes with the same start, the longer one is first."""
     by_letter: dict[str, list[tuple[str, str]]] = {}
     for prefix, rest in forms:
         by_letter.setdefault(prefix[:1], []).append((prefix[1:], rest))
@@ -157,16 +156,16 @@ def _tree(forms: list[tuple[str, str]]) -> str:
 _FORMS: Final = _forms()
 _TOKEN: Final = re.compile(rf"[^A-Za-z0-9]({_FORMS})", re.ASCII)
 _ESCAPED: Final = re.compile(rf"(?:\\[nrtbf]|%[0-9A-Fa-f]{{2}})({_FORMS})", re.ASCII)
-"""A token behind something that is no letter or digit, or an escape such as that of a line's end."""
+"""Token after a character that is not a letter or digit, or after an escape such as that of a line break."""
 
 
 def may_have_tokens(text: str) -> bool:
-    """Return whether a run of characters that tokens are made of is long enough: in prose there is hardly any."""
+    """Return whether a text has a run of token characters that is long enough; in prose there is hardly any."""
     return len(text) >= SHORTEST and _RUN in _classes(text)
 
 
 def find_tokens(text: str) -> Iterator[tuple[int, int, int]]:
-    """Yield the start and end of what is a key or token of a vendor, and the work; only long runs are searched."""
+    """Yield the start and end of vendors' keys and tokens, and the work; only long runs are searched."""
     classes = _classes(text)
     padded = f" {text}"
     start = classes.find(_RUN)
@@ -187,7 +186,7 @@ def _classes(text: str) -> bytes:
 
 
 def find_blocks(text: str) -> Iterator[tuple[int, int, int]]:
-    """Yield the start and end of private keys and of what is secret in addresses of webhooks, and the work."""
+    """Yield the start and end of private keys and of the secret parts of webhook addresses, and the work."""
     if "-----BEGIN " in text:
         yield from ((*match.span(), _BLOCK_COST) for match in _BLOCK.finditer(text))
     if "://" in text and "hook" in text:
