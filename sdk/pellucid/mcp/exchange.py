@@ -144,8 +144,8 @@ class Refused(Exception):
     def error_type(self) -> str:
         """Value of `error.type`.
 
-        The HTTP status, unless it only means that the request is invalid; otherwise the JSON-RPC code. Codes that no
-        standard defines become `_OTHER`, to bound the number of time series.
+        The HTTP status, or the JSON-RPC code if there is one and the status only means that the request is invalid.
+        Codes that no standard defines become `_OTHER`, to bound the number of time series.
         """
         if self.status is not None and (self.code is None or kind_of_status(self.status) != "invalid_request"):
             return str(self.status)
