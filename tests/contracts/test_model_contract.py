@@ -192,7 +192,7 @@ def test_users_see_what_is_wrong(tmp_path: Path) -> None:
     """A failure of an inherited test says what is broken, and pytest shows what was compared."""
     (tmp_path / "test_mine.py").write_text(MINE.format(is_good=False))
     said = run_pytest(tmp_path, "-k", "usage and plain and whole")
-    assert "AssertionError: the usage is not the vendor's: what is unknown is None and never 0" in said
+    assert "AssertionError: the usage is not the vendor's: unknown counts are None and never 0" in said
     assert "input_tokens: None != 21" in said
     assert "Differing attributes" in said
 

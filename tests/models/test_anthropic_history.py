@@ -237,7 +237,7 @@ async def test_bounds_of_an_answer_are_told_in_words(server: VendorServer, model
         ({"type": "object", "properties": {"a": {"type": "object"}}}, r"such as \$\.properties\.a of the output 'Sum'"),
         ({"anyOf": [{"type": "object"}]}, r"such as \$\.anyOf\[0\]"),
         ({"type": "object", "properties": {"a": {}}}, "schemas such as that of the output 'Sum'; add types"),
-        ({"type": ["string", "null"]}, "schema such as that of the output 'Sum'"),
+        ({"type": ["string", "null"]}, "schemas such as that of the output 'Sum'"),
     ],
 )
 async def test_schemas_that_the_vendor_would_make_empty(
