@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import math
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
+from mcp.server.mcpserver import MCPServer
 
 from pellucid import Agent, DiscoveryContext, DiscoveryProvider, gated_tools, semconv
 from pellucid.concurrency import tasks
+from pellucid.mcp import MCPProvider
 from pellucid.testing import FakeHub, ScriptedModel
 from support.clock import Clock
 from support.hubs import named, names
@@ -108,3 +112,19 @@ async def test_a_fetch_of_a_closed_loop_is_over(telemetry: Captured, kind: str) 
         assert names(await provider.list_tools(CTX)) == [f"v{calls + 2}"]
     for metric in (semconv.DISCOVERY_INFLIGHT, semconv.DISCOVERY_INFLIGHT_AGE):
         assert {point.value for point in telemetry.metrics if point.name == metric.name} == {0}
+
+
+def test_loops_that_have_ended_are_released() -> None:
+    """A provider that was used in many event loops, one after the other, keeps at most the last one alive."""
+    server = MCPServer("sums")
+    provider = MCPProvider.connect(server, id="sums")
+    loops: list[weakref.ref[Any]] = []
+
+    async def work() -> None:
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        await Agent("a", model=ScriptedModel("done"), providers=[provider]).run("go")
+
+    for _ in range(5):
+        anyio.run(work)
+    gc.collect()
+    assert sum(loop() is not None for loop in loops) <= 1

@@ -222,7 +222,7 @@ async def test_a_server_that_hangs_in_the_background_is_connected_to_anew(teleme
 
     server = Server("slow", on_list_tools=pages)
     with anyio.fail_after(60):
-        async with MCPProvider.connect(server, id="hub", ttl=0, timeout=0.3, stale_while_revalidate=600) as provider:
+        async with MCPProvider.connect(server, id="hub", ttl=0, timeout=4.0, stale_while_revalidate=600) as provider:
             runs = Runs(provider, telemetry)
             before = set(provider._connections)
             await runs.run()

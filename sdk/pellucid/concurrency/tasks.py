@@ -74,11 +74,18 @@ def is_running(token: EventLoopToken) -> bool:
     loop: Any = token.native_token
     if hasattr(loop, "is_running"):
         return bool(loop.is_running())
+    return not has_ended(loop)
+
+
+def has_ended(loop: Any) -> bool:
+    """Return whether an event loop, given by its native token, will never run again; asked from any thread."""
+    if hasattr(loop, "is_closed"):
+        return bool(loop.is_closed())
     try:
         loop.run_sync_soon(_nothing, idempotent=True)
     except RuntimeError:  # trio's way to say that it has ended
-        return False
-    return True
+        return True
+    return False
 
 
 def _nothing() -> None:

@@ -8,10 +8,8 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TextIO, TypedDict, Unpack
-from weakref import WeakKeyDictionary
 
 import anyio
-from anyio.lowlevel import current_token
 from mcp import StdioServerParameters
 from mcp.client import Transport
 from mcp.server import Server
@@ -21,6 +19,7 @@ from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
 from pellucid.concurrency.forks import reset_in_child
+from pellucid.concurrency.per_loop import PerLoop
 from pellucid.context import DiscoveryContext, ToolContext
 from pellucid.errors import ConfigError, DiscoveryError
 from pellucid.mcp.calls import call
@@ -129,11 +128,11 @@ class MCPProvider:
             opened=self._opened,
             ended=self._ended,
         )
-        self._catalogs: WeakKeyDictionary[object, ServerCatalog] = WeakKeyDictionary()
+        self._catalogs = PerLoop(partial(ServerCatalog, self._plan))
         self._connections: set[Connection] = set()
         self._server_names: Mapping[str, str] = {}
         self._closed = False
-        reset_in_child(self, _catalogs=WeakKeyDictionary, _connections=set)
+        reset_in_child(self, _connections=set)
 
     @classmethod
     def stdio(
@@ -251,11 +250,7 @@ class MCPProvider:
     def _catalog(self) -> ServerCatalog:
         if self._closed:
             raise DiscoveryError(self.id, _CLOSED)
-        loop = current_token().native_token
-        catalog = self._catalogs.get(loop)
-        if catalog is None:
-            catalog = self._catalogs[loop] = ServerCatalog(self._plan)
-        return catalog
+        return self._catalogs.get()
 
     def _opened(self, connection: Connection) -> None:
         if self._closed:

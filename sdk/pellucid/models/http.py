@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 import ssl
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
-from weakref import WeakKeyDictionary
 
 import httpx2
-from anyio.lowlevel import current_token
 
-from pellucid.concurrency.forks import reset_in_child
+from pellucid.concurrency.per_loop import PerLoop
 from pellucid.errors import ConfigError, ErrorKind, ModelError, ModelTimeout
 from pellucid.failures import describe, error_kind_of, kind_of_status
 from pellucid.models.base import Settings
@@ -53,25 +50,16 @@ class Clients(Generic[_AnyClient]):
     """
 
     def __init__(self, make: Callable[[], _AnyClient]) -> None:
-        self._make = make
         trusted()  # now, because loading certificates takes 0.2 s, which would block an event loop
-        self._lock = threading.Lock()
-        reset_in_child(self, _lock=threading.Lock)
-        self._clients: WeakKeyDictionary[Any, _AnyClient] = WeakKeyDictionary()
+        self._clients = PerLoop(make)
 
     def get(self) -> _AnyClient:
         """Return the client of this event loop, creating it on first use."""
-        loop = current_token().native_token
-        with self._lock:
-            client = self._clients.get(loop)
-            if client is None:
-                client = self._clients[loop] = self._make()
-            return client
+        return self._clients.get()
 
     async def aclose(self) -> None:
         """Close the client of this event loop; those of other loops end with their loops."""
-        with self._lock:
-            client = self._clients.pop(current_token().native_token, None)
+        client = self._clients.pop()
         if client is not None:
             await client.close()
 

@@ -1,0 +1,47 @@
+"""Values that belong to one event loop, such as connections."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from anyio.lowlevel import current_token
+
+from pellucid.concurrency.forks import reset_in_child
+from pellucid.concurrency.tasks import has_ended
+
+V = TypeVar("V")
+
+
+class PerLoop(Generic[V]):
+    """One value for each event loop. Safe to use from any thread, and in a forked child.
+
+    The values of loops that have ended are released when another loop needs one: a connection refers to its loop, so a
+    weak reference to the loop would keep both alive.
+
+    Args:
+        make: Makes the value of the current event loop.
+    """
+
+    __slots__ = ("__weakref__", "_lock", "_make", "_values")
+
+    def __init__(self, make: Callable[[], V]) -> None:
+        self._make = make
+        self._values: dict[Any, V] = {}
+        self._lock = threading.Lock()
+        reset_in_child(self, _lock=threading.Lock, _values=dict)
+
+    def get(self) -> V:
+        """Return the value of this event loop."""
+        loop = current_token().native_token
+        with self._lock:
+            if loop not in self._values:
+                self._values = {other: value for other, value in self._values.items() if not has_ended(other)}
+                self._values[loop] = self._make()
+            return self._values[loop]
+
+    def pop(self) -> V | None:
+        """Remove the value of this event loop and return it."""
+        with self._lock:
+            return self._values.pop(current_token().native_token, None)
