@@ -229,7 +229,7 @@ class Connection:
             self._lose(SessionUnknown.error_type)
             return SessionUnknown("the server no longer knows the session")
         refused = Refused(error, exchange)
-        # Errors of tool calls do not count: a tool may refuse its arguments any number of times.
+        # JSON-RPC errors of tool calls do not count: a tool may refuse its arguments any number of times.
         if exchange.status is not None or exchange.method == "tools/list":
             self._failures += 1
         if refused.is_about_session:
@@ -282,7 +282,10 @@ class Connection:
             self._settled.set()
 
     def _open_error(self, error: BaseException) -> BaseException:
-        """Convert a failure to open: `Refused` if the server answered, `ServerGone` if it closed the connection."""
+        """Convert a failure to open; other errors are returned unchanged.
+
+        Returns `Refused` if the server answered, and `ServerGone` if it closed the connection.
+        """
         if self._settled.is_set() or not isinstance(error, MCPError):
             return error
         is_answer = error.code != CONNECTION_CLOSED or self._opening.status is not None

@@ -209,10 +209,10 @@ class _ObservedReader(_Wrapped):
             self._link.end()
             raise
         if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCResponse | JSONRPCError):
-            self._clean(item.message)
+            self._remove_invalid_tools(item.message)
         return item
 
-    def _clean(self, response: JSONRPCResponse | JSONRPCError) -> None:
+    def _remove_invalid_tools(self, response: JSONRPCResponse | JSONRPCError) -> None:
         link, request = self._link, str(response.id)
         if request not in link.listings:
             return
