@@ -42,13 +42,13 @@ BROKEN: list[tuple[type[broken.Sound], str, dict[str, str], str]] = [
     (broken.Outspoken, "deltas_make_up_the_answer", THOUGHT, "do not join to the answer's text"),
     (broken.Thoughtless, "deltas_make_up_the_answer", THOUGHT, "deltas of reasoning do not join"),
     (broken.Insistent, "deltas_make_up_the_answer", CALLS, "must announce each tool call once"),
-    (broken.Hesitant, "deltas_make_up_the_answer", TEXT, "a delta says nothing"),
-    (broken.Patient, "pieces_are_yielded_as_they_arrive", {}, "nothing more happened within"),
+    (broken.Hesitant, "deltas_make_up_the_answer", TEXT, "a delta is empty"),
+    (broken.Patient, "pieces_are_yielded_as_they_arrive", {}, "the test did not finish within"),
     (broken.Scoped, "a_stream_can_be_read_from_anywhere", {}, "no cancel scope or task group may be open"),
     (broken.Greedy, "the_request_is_not_changed", WHOLE, "changed the request"),
     (broken.Forgetful, "the_history_is_sent_in_order", WHOLE, r"was not sent \['STANDINGORDER'\]"),
-    (broken.Backwards, "the_history_is_sent_in_order", WHOLE, "is sent before what was said earlier"),
-    (broken.Indiscreet, "the_history_is_sent_in_order", WHOLE, "what another vendor wants back"),
+    (broken.Backwards, "the_history_is_sent_in_order", WHOLE, "is sent before earlier messages"),
+    (broken.Indiscreet, "the_history_is_sent_in_order", WHOLE, "another vendor's data was sent"),
     (broken.Deaf, "tools_are_sent", WHOLE, r"vendor\.receive\(\) was called 0 times for 1 request"),
     (broken.Deaf, "settings_are_sent_or_refused", {**WHOLE, "setting": "top_p"}, "was called 0 times"),
     (broken.Deaf, "a_longer_history_begins_like_the_shorter_one", {}, "was called 0 times for 2 requests"),
@@ -63,7 +63,7 @@ BROKEN: list[tuple[type[broken.Sound], str, dict[str, str], str]] = [
     (broken.Puzzled, "settings_are_sent_or_refused", {**WHOLE, "setting": "top_k"}, "refused as 'unknown'"),
     (broken.Unasked, "settings_are_sent_or_refused", {**WHOLE, "setting": "top_k"}, "which the vendor lacks"),
     (broken.Shapeless, "a_schema_for_the_answer_is_accepted", WHOLE, r"was not sent \['OUTPUTPROPERTY'\]"),
-    (broken.Numbering, "equal_requests_are_sent_alike", WHOLE, "were not sent alike"),
+    (broken.Numbering, "equal_requests_are_sent_alike", WHOLE, "were sent as different bytes"),
     (broken.Counting, "a_longer_history_begins_like_the_shorter_one", {}, "has changed: '8"),
     (broken.Soothing, "failures_are_model_errors_with_kind_and_cause", {**WHOLE, "kind": "auth"}, "instead of raising"),
     (broken.Raw, "failures_are_model_errors_with_kind_and_cause", {**WHOLE, "kind": "auth"}, "raised ConnectionError"),
@@ -79,7 +79,7 @@ BROKEN: list[tuple[type[broken.Sound], str, dict[str, str], str]] = [
         broken.Persistent,
         "failures_are_model_errors_with_kind_and_cause",
         {**WHOLE, "kind": "unavailable"},
-        "the vendor was asked 3 times; turn off the retries of its SDK",
+        "the vendor was called 3 times; turn off the retries of its SDK",
     ),
     (broken.Content, "a_stream_that_breaks_is_an_error", {}, "instead of raising a ModelError"),
     (broken.Stubborn, "cancellation_passes_through", WHOLE, "but it returned"),
@@ -143,7 +143,7 @@ def test_every_rule_finds_a_broken_model() -> None:
 
 def test_what_cannot_be_lacked_is_refused() -> None:
     """A misspelt feature is refused when the class is made, not taken for a feature that is there."""
-    with pytest.raises(ConfigError, match=r"lacks: there is no \['topk'\]"):
+    with pytest.raises(ConfigError, match=r"lacks: unknown \['topk'\]"):
         type("Misspelt", (ModelContract,), {"lacks": ("topk",)})
     with pytest.raises(ConfigError, match="neither 'connections' nor 'requests'"):
         type("Misspelt", (ModelContract,), {"blind_to": ("bodies",)})
@@ -151,7 +151,7 @@ def test_what_cannot_be_lacked_is_refused() -> None:
 
 @pytest.mark.anyio
 async def test_a_contract_without_a_model_says_what_is_missing() -> None:
-    """A class that does not say how to make a model is told to."""
+    """A class without `model_that` raises an error that says so."""
     with pytest.raises(NotImplementedError, match=r"must define model_that\(vendor\)"):
         await ModelContract().test_pieces_are_yielded_as_they_arrive()
 
@@ -192,7 +192,7 @@ def test_users_see_what_is_wrong(tmp_path: Path) -> None:
     """A failure of an inherited test says what is broken, and pytest shows what was compared."""
     (tmp_path / "test_mine.py").write_text(MINE.format(is_good=False))
     said = run_pytest(tmp_path, "-k", "usage and plain and whole")
-    assert "AssertionError: the usage is not the vendor's: what is unknown is None and never 0" in said
+    assert "AssertionError: the usage is not the vendor's: unknown counts are None and never 0" in said
     assert "input_tokens: None != 21" in said
     assert "Differing attributes" in said
 

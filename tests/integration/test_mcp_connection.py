@@ -278,7 +278,7 @@ async def test_what_a_provider_can_be_made_of() -> None:
         for connection in list(provider._connections):
             connection.close()
             await connection.wait_closed()
-        with pytest.raises(DiscoveryError, match="pass a function that makes one"):
+        with pytest.raises(DiscoveryError, match="pass a function that returns a new one"):
             await tools_of(provider)
 
 
@@ -292,7 +292,7 @@ def test_options_that_make_no_sense_are_refused() -> None:
         MCPProvider.connect(modern_server(), id="a", ttl=-1)
     with pytest.raises(ConfigError, match="http"):
         MCPProvider.http("ftp://x.test", id="a")
-    with pytest.raises(ConfigError, match="no MCP server"):
+    with pytest.raises(ConfigError, match="not an MCP server"):
         MCPProvider.connect(42, id="a")  # type: ignore[arg-type]  # what is tested
 
 

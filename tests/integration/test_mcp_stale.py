@@ -171,7 +171,7 @@ async def test_a_refusal_has_its_type_on_the_event(telemetry: Captured) -> None:
     assert attributes(runs.discoveries[1])[semconv.MCP_METHOD_NAME] == "tools/list"
     [event] = runs.events
     assert event.error is not None
-    assert "the MCP server answered error" in event.error
+    assert "the MCP server returned error" in event.error
     assert event.error_type is not None
     assert event.error_type.lstrip("-").isdigit()
 

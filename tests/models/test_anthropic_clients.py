@@ -131,7 +131,7 @@ async def test_sampling_is_asked_for_in_the_version_that_has_it(server: VendorSe
 @pytest.mark.parametrize("url", ["localhost:8080", "ftp://example.com", "http://[::1", "http://"])
 def test_an_address_that_is_none(url: str) -> None:
     """Is said when the model is made."""
-    with pytest.raises(ConfigError, match="no base URL"):
+    with pytest.raises(ConfigError, match="not a base URL"):
         AnthropicModel("claude", api_key=KEY, base_url=url)
 
 

@@ -141,20 +141,20 @@ async def test_thoughts_and_calls_keep_their_order(server: VendorServer, model: 
 @pytest.mark.parametrize(
     ("history", "problem"),
     [
-        ([user("a"), said("b", IMAGE), user("c")], "takes no BlobPart in a message of role 'assistant'"),
-        ([user("a", ONE)], "takes no ToolCall in a message of role 'user'"),
-        ([user("a"), said(ToolResult("t1", "3"))], "takes no ToolResult in a message of role 'assistant'"),
-        ([user("a"), Message("system", [IMAGE])], "takes no BlobPart in a message of role 'system'"),
+        ([user("a"), said("b", IMAGE), user("c")], "does not accept BlobPart in a message of role 'assistant'"),
+        ([user("a", ONE)], "does not accept ToolCall in a message of role 'user'"),
+        ([user("a"), said(ToolResult("t1", "3"))], "does not accept ToolResult in a message of role 'assistant'"),
+        ([user("a"), Message("system", [IMAGE])], "does not accept BlobPart in a message of role 'system'"),
         (
             [user(BlobPart(content="AA==", modality="image", mime_type="image/bmp"))],
             "image/bmp; convert the BlobPart to",
         ),
         ([user(BlobPart(content="AA==", modality="document", mime_type="application/msword"))], "application/msword"),
-        ([user(BlobPart(content="/w==", modality="document", mime_type="text/csv"))], "not base64 of UTF-8"),
-        ([user(BlobPart(content="%", modality="document", mime_type="text/plain"))], "not base64 of UTF-8"),
+        ([user(BlobPart(content="/w==", modality="document", mime_type="text/csv"))], "not UTF-8 in base64"),
+        ([user(BlobPart(content="%", modality="document", mime_type="text/plain"))], "not UTF-8 in base64"),
         (
             [user(BlobPart(content="AA==", modality="audio", mime_type="audio/wav"))],
-            "takes no audio; leave the BlobPart",
+            "does not accept audio; remove the BlobPart",
         ),
         (
             [
@@ -162,7 +162,7 @@ async def test_thoughts_and_calls_keep_their_order(server: VendorServer, model: 
                 said(ONE),
                 Message("tool", [ToolResult("t1", (UriPart(uri="https://x/v", modality="video"),))]),
             ],
-            "takes no video; leave the UriPart",
+            "does not accept video; remove the UriPart",
         ),
     ],
 )
@@ -230,11 +230,14 @@ async def test_bounds_of_an_answer_are_told_in_words(server: VendorServer, model
 @pytest.mark.parametrize(
     ("schema", "problem"),
     [
-        ({"type": "object", "additionalProperties": {"type": "integer"}}, r"any name as an answer, such as \$ of"),
+        (
+            {"type": "object", "additionalProperties": {"type": "integer"}},
+            r"arbitrary members in an answer, such as \$",
+        ),
         ({"type": "object", "properties": {"a": {"type": "object"}}}, r"such as \$\.properties\.a of the output 'Sum'"),
         ({"anyOf": [{"type": "object"}]}, r"such as \$\.anyOf\[0\]"),
-        ({"type": "object", "properties": {"a": {}}}, "schema such as that of the output 'Sum'; give it types"),
-        ({"type": ["string", "null"]}, "schema such as that of the output 'Sum'"),
+        ({"type": "object", "properties": {"a": {}}}, "schemas such as that of the output 'Sum'; add types"),
+        ({"type": ["string", "null"]}, "schemas such as that of the output 'Sum'"),
     ],
 )
 async def test_schemas_that_the_vendor_would_make_empty(

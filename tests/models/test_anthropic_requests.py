@@ -214,7 +214,7 @@ async def test_media(server: VendorServer, model: AnthropicModel) -> None:
 async def test_media_that_the_api_does_not_take(server: VendorServer, model: AnthropicModel, modality: Any) -> None:
     """Are refused by name, not left out."""
     part = UriPart(uri="https://example.com/a", modality=modality)
-    with pytest.raises(ModelError, match=f"takes no {modality}; leave the UriPart out") as caught:
+    with pytest.raises(ModelError, match=f"does not accept {modality}; remove the UriPart") as caught:
         await within(model.generate(asking(Message("user", [part]))))
     assert caught.value.error_kind == "invalid_request"
     assert server.requests == []

@@ -184,7 +184,7 @@ async def test_a_reason_of_next_year(server: VendorServer, model: AnthropicModel
 async def test_a_call_that_is_not_there(server: VendorServer, model: AnthropicModel, stream: bool) -> None:
     """An answer that ends with a tool call and has none is none."""
     server.always(whole_or_streamed(message(text("So"), stop="tool_use"), stream=stream))
-    with pytest.raises(ModelError, match="ends with a tool call, and has none") as caught:
+    with pytest.raises(ModelError, match="ends with a tool call but has none") as caught:
         await (read(model, HELLO) if stream else within(model.generate(HELLO)))
     assert (caught.value.error_kind, caught.value.request_id) == ("invalid_response", "req_1")
 

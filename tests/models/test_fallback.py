@@ -145,7 +145,7 @@ async def test_when_all_fail_the_last_error_tells_of_the_others() -> None:
     ):
         with pytest.raises(ModelError, match="'second'") as caught:
             await within(attempt)
-        assert caught.value.__notes__ == ["before that: call of model 'first' failed: OSError: down"]
+        assert caught.value.__notes__ == ["earlier failure: call of model 'first' failed: OSError: down"]
 
 
 async def test_a_stream_goes_on_with_the_next_model_until_something_has_arrived(telemetry: Captured) -> None:
@@ -198,7 +198,7 @@ async def test_what_it_is_made_of() -> None:
         FallbackModel()
     with pytest.raises(ConfigError, match="given twice"):
         FallbackModel(one, one)
-    with pytest.raises(ConfigError, match="there is no model 'nonsense'"):
+    with pytest.raises(ConfigError, match="unknown model 'nonsense'"):
         FallbackModel("nonsense")
 
 
@@ -209,9 +209,9 @@ async def test_options_that_cannot_work_are_refused() -> None:
         FallbackModel([one, two])  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="ScriptedModel is a class"):
         FallbackModel(one, ScriptedModel)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="no kind of failure 'rate_limit'; did you mean 'rate_limited'"):
+    with pytest.raises(ConfigError, match="unknown kind of failure 'rate_limit'; did you mean 'rate_limited'"):
         FallbackModel(one, two, on={"rate_limit"})  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="no kind of failure 't'"):
+    with pytest.raises(ConfigError, match="unknown kind of failure 't'"):
         FallbackModel(one, two, on="timeout")  # type: ignore[arg-type]
 
 

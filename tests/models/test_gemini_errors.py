@@ -189,7 +189,7 @@ async def test_a_stream_without_an_end_is_an_error() -> None:
     """A short answer must not look whole."""
     error = await broke(answer_sse(BEGUN))
     assert error.error_kind == "unavailable"
-    assert "broke off" in str(error)
+    assert "response is incomplete" in str(error)
 
 
 async def test_a_stream_that_ends_in_an_event_is_an_error() -> None:

@@ -95,7 +95,7 @@ def test_an_address_that_is_none(url: str, monkeypatch: pytest.MonkeyPatch, *, b
     """Is said when the model is made, wherever it came from."""
     if by_variable:
         monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", url)
-    with pytest.raises(ConfigError, match="no base URL"):
+    with pytest.raises(ConfigError, match="not a base URL"):
         GeminiModel(NAME, api_key=KEY, base_url=None if by_variable else url)
 
 
@@ -110,7 +110,7 @@ def test_it_is_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_unknown_server_tools_are_refused() -> None:
     """When the model is made, with what is wrong."""
-    with pytest.raises(ConfigError, match=r"\{'gogle_search': \{\}\} is no tool of the API: gogle_search"):
+    with pytest.raises(ConfigError, match=r"\{'gogle_search': \{\}\} is not a tool of the API: gogle_search"):
         GeminiModel(NAME, api_key=KEY, server_tools=[{"gogle_search": {}}])
 
 

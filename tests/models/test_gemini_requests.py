@@ -144,12 +144,12 @@ async def test_pictures_and_documents() -> None:
 @pytest.mark.parametrize(
     ("part", "problem"),
     [
-        (BlobPart(content=PIXEL, modality="image"), "BlobPart of modality 'image' without a mime_type; give it one"),
+        (BlobPart(content=PIXEL, modality="image"), "BlobPart of modality 'image' without a mime_type; set it"),
         (
             BlobPart(content="not base64!", modality="image", mime_type="image/png"),
             "BlobPart whose content is not base64",
         ),
-        (ToolResult("nobody", "3"), "ToolResult for call 'nobody', which is not in the history; give it a name"),
+        (ToolResult("nobody", "3"), "ToolResult for call 'nobody', which is not in the history; set its name"),
         (ToolResult("c", (ToolCall("x"),), name="y"), "ToolCall in the result of a tool"),
     ],
 )
@@ -422,7 +422,7 @@ async def test_levels_of_reasoning(level: str, thinking: dict[str, Any]) -> None
 async def test_other_levels_are_refused() -> None:
     """With those that there are."""
     error = await refusal(ModelRequest(messages=ASKED.messages, settings={"reasoning_level": "utter"}))
-    assert '"utter"; the API knows minimal, low, medium, high, xhigh' in str(error)
+    assert '"utter"; the API supports minimal, low, medium, high, xhigh' in str(error)
 
 
 async def test_a_setting_of_a_wrong_type_is_refused() -> None:

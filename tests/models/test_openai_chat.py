@@ -491,7 +491,7 @@ REFUSED = {
 @pytest.mark.parametrize("message", REFUSED.values(), ids=REFUSED)
 async def test_a_part_without_a_place_is_refused(server: VendorServer, model: OpenAIModel, message: Message) -> None:
     """Before anything is sent; the error names the part and says what to do."""
-    with pytest.raises(ModelError, match=r"no (Blob|Uri|File)Part.*(remove|put it into|mime_type)") as caught:
+    with pytest.raises(ModelError, match=r"not accept (Blob|Uri|File)Part.*(remove|move it to|mime_type)") as caught:
         await ask(model, ModelRequest(messages=[message]), stream=False)
     assert caught.value.error_kind == "invalid_request"
     assert server.requests == []

@@ -447,7 +447,7 @@ async def test_content_is_written(server: VendorServer, model: OpenAIModel) -> N
 )
 async def test_a_part_without_a_place_is_refused(server: VendorServer, model: OpenAIModel, message: Message) -> None:
     """Before anything is sent; the error names the part and says what to do."""
-    with pytest.raises(ModelError, match=r"no BlobPart.*(remove|put it into|mime_type)") as caught:
+    with pytest.raises(ModelError, match=r"not accept BlobPart.*(remove|move it to|mime_type)") as caught:
         await ask(model, ModelRequest(messages=[message]), stream=True)
     assert caught.value.error_kind == "invalid_request"
     assert server.requests == []

@@ -234,5 +234,5 @@ async def test_a_table_goes_before_published_prices() -> None:
     assert table("openai", "gpt-4", usage) == 99.0
     written = Usage(input_tokens=1_000_000, output_tokens=0, cache_write_input_tokens=500_000)
     assert Price(input=1.0, output=0.0, cache_write=3.0).of(written) == 2.0
-    with pytest.raises(ConfigError, match="is no Price"):
+    with pytest.raises(ConfigError, match="is not a Price"):
         PriceTable({"gpt-6-sol": 1.0})  # type: ignore[dict-item]  # the mistake under test

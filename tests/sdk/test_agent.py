@@ -420,13 +420,13 @@ def test_options_that_cannot_work_are_refused() -> None:
     """Each is refused when the agent is made, with what to do."""
     with pytest.raises(ConfigError, match="name must not be empty"):
         Agent("", model=ScriptedModel())
-    with pytest.raises(ConfigError, match="there is no model 'gpt-4'"):
+    with pytest.raises(ConfigError, match="unknown model 'gpt-4'"):
         Agent("a", model="gpt-4")
     with pytest.raises(ConfigError, match="is not a model"):
         Agent("a", model=object())  # type: ignore[call-overload]  # the mistake under test
     with pytest.raises(ConfigError, match="did you mean 'temperature'"):
         Agent("a", model=ScriptedModel(), settings={"temprature": 1})  # type: ignore[call-overload]
-    with pytest.raises(ConfigError, match="EchoModel is a class; make a model of it"):
+    with pytest.raises(ConfigError, match="EchoModel is a class; create a model"):
         Agent("a", model=EchoModel)  # type: ignore[call-overload]
     with pytest.raises(ConfigError, match="stop_sequences must be a list"):
         Agent("a", model=ScriptedModel(), settings={"stop_sequences": "END"})

@@ -275,7 +275,7 @@ async def test_the_next_model_is_asked(telemetry: Captured) -> None:
         await within(Agent("a", model=both, reliability=rules(rule)).run("go"))
     assert caught.value.__notes__ == [
         "the rule 'next' could not try another model: no_other",
-        "before that: call of model 'm' failed: down",
+        "earlier failure: call of model 'm' failed: down",
     ]
 
 

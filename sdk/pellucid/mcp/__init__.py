@@ -1,4 +1,4 @@
-"""Tools of MCP servers; needs the extra `mcp`. See README.md beside this file for what is guaranteed."""
+"""Tools of MCP servers. Needs the extra `mcp`; README.md in this folder lists the guarantees."""
 
 from pellucid.errors import ConfigError
 

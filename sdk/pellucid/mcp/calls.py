@@ -1,4 +1,4 @@
-"""Calling a tool of a server."""
+"""Tool calls to an MCP server."""
 
 from __future__ import annotations
 
@@ -31,15 +31,23 @@ async def call(
     *,
     exposed: str,
 ) -> JSONValue:
-    """Call a tool by the server's own name for it; `exposed` is the one that metrics have.
+    """Call a tool and return its result.
+
+    Args:
+        server: The provider's id, for error messages.
+        connect: Returns the connection to the server.
+        name: The tool's name on the server.
+        arguments: The arguments of the call.
+        ctx: Receives progress notifications.
+        exposed: The tool's name in metrics.
 
     Raises:
-        ToolError: the tool failed, the server refused the call, or it could not be reached.
+        ToolError: the tool failed, the server refused the call, or the server could not be reached.
     """
 
     async def report(progress: float, total: float | None, message: str | None) -> None:
-        said = {"progress": progress, "total": total, "message": message}
-        ctx.progress({key: value for key, value in said.items() if value is not None})
+        update = {"progress": progress, "total": total, "message": message}
+        ctx.progress({key: value for key, value in update.items() if value is not None})
 
     async def send(client: Client) -> CallToolResult:
         return await client.call_tool(name, arguments, progress_callback=report, meta=trace_context())
@@ -47,8 +55,8 @@ async def call(
     async def request() -> CallToolResult:
         connection = await connect()
         for attribute, value in connection.attributes.items():
-            tell(span, attribute, value)
-        return await connection.request(Exchange("tools/call", partial(tell, span), exposed), send)
+            set_attribute(span, attribute, value)
+        return await connection.request(Exchange("tools/call", partial(set_attribute, span), exposed), send)
 
     span = trace.get_current_span()
     try:
@@ -59,7 +67,7 @@ async def call(
     except ServerGone as error:
         raise ToolError(
             f"The connection to MCP server {server!r} was lost during the call ({error}). "
-            f"It is not known whether the tool ran. The connection is reopened at the next call.",
+            f"It is not known whether the tool ran. The next call reopens the connection.",
             error_type=error.error_type,
             error_kind="unavailable",
         ) from error
@@ -73,7 +81,7 @@ async def call(
         ) from error
     except Refused as error:
         if error.code is not None:
-            tell(span, semconv.RPC_RESPONSE_STATUS_CODE, str(error.code))
+            set_attribute(span, semconv.RPC_RESPONSE_STATUS_CODE, str(error.code))
         raise ToolError(
             f"MCP server {server!r} {error}",
             error_type=error.error_type,
@@ -84,7 +92,7 @@ async def call(
     return to_value(result)
 
 
-def tell(span: Span, name: str, value: AttributeValue) -> None:
-    """Set an attribute, unless the span has ended because its run was left behind."""
+def set_attribute(span: Span, name: str, value: AttributeValue) -> None:
+    """Set an attribute, unless the span has ended because its run was abandoned."""
     if span.is_recording():
         span.set_attribute(name, value)

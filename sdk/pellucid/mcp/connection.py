@@ -1,4 +1,4 @@
-"""One session with a server: opened and closed by one task, used by any number of others."""
+"""Connections to MCP servers: each is opened and closed by one task and shared by any number of others."""
 
 from __future__ import annotations
 
@@ -30,33 +30,36 @@ from pellucid.version import __version__
 
 T = TypeVar("T")
 
-LISTEN_PATIENCE: Final = 5.0
-FAILURES: Final = 3
-"""Failures in a row after which a connection is replaced: the session may be what is wrong."""
-CLOSE_PATIENCE: Final = 10.0
-"""Seconds to close in; the MCP SDK asks a server process to end, then terminates it, then kills it."""
+LISTEN_TIMEOUT: Final = 5.0
+"""Seconds to subscribe to changes of the tool list."""
+MAX_FAILURES: Final = 3
+"""Consecutive failures after which a connection is replaced, in case its session is the cause."""
+CLOSE_TIMEOUT: Final = 10.0
+"""Seconds to close. The MCP SDK asks a server process to exit, then terminates it, then kills it."""
 
 
 class Connection:
     """A session with a server.
 
-    Requests run in the task and context of whoever makes them, so that their spans and their trace context in `_meta`
-    are the caller's; only opening, closing and listening for changes belong to the owner task. The owner does not
-    inherit the context of the run that happened to connect first: it outlives it.
+    Requests run in the caller's task and context, so that their spans and the trace context in `_meta` are the
+    caller's. Only opening, closing and the subscription to changes run in the owner task. The owner outlives the run
+    that connected first, and does not inherit its context.
 
     Args:
         target: The way to the server.
-        expire: Called when the tools that were listed may be out of date: with `changed=True` when the server says so,
-            otherwise when it can no longer say so.
-        ended: Called when everything is released.
+        expire: Called when the listed tools may be out of date: with `changed=True` when the server announces a change,
+            without arguments when it can no longer announce one.
+        ended: Called when all resources are released.
 
     Attributes:
-        lost: Nothing can be sent any longer, or the server forgot the session.
-        notified: The server tells when its tools change.
+        lost: Whether the connection is closed or the server no longer knows the session.
+        notified: Whether the server announces changes of its tools.
     """
 
     __slots__ = (
+        "_active_requests",
         "_client",
+        "_close_requested",
         "_closing",
         "_expire",
         "_failure",
@@ -64,14 +67,12 @@ class Connection:
         "_link",
         "_loop",
         "_opening",
-        "_over",
         "_owner",
         "_reason",
         "_retired",
         "_session",
         "_settled",
         "_target",
-        "_uses",
         "lost",
         "notified",
     )
@@ -88,11 +89,11 @@ class Connection:
         self._client: Client | None = None
         self._failure: BaseException | None = None
         self._failures = 0
-        self._opening = Exchange("initialize", _ignored)
-        self._uses = 0
+        self._opening = Exchange("initialize", _ignore)
+        self._active_requests = 0
         self._retired = False
         self._settled = anyio.Event()
-        self._over = anyio.Event()
+        self._close_requested = anyio.Event()
         self._closing = anyio.CancelScope()
         self._owner = Flight[None](
             span=INVALID_SPAN_CONTEXT, timeout=None, held=True, settled=lambda _owner: ended(self)
@@ -100,38 +101,38 @@ class Connection:
 
     @property
     def usable(self) -> bool:
-        """Whether new requests may be made."""
+        """Whether the connection accepts new requests."""
         return self._client is not None and not self._retired
 
     @property
     def protocol_version(self) -> str:
-        """The negotiated version of the protocol."""
+        """The negotiated protocol version."""
         assert self._client is not None
         return self._client.protocol_version
 
     @property
     def modern(self) -> bool:
-        """Whether listings say how long they are good for."""
+        """Whether the server states the lifetime of its listings."""
         return self.protocol_version in MODERN_PROTOCOL_VERSIONS
 
     @property
     def attributes(self) -> Mapping[str, AttributeValue]:
-        """What the conventions want on spans of requests over this connection, as far as it is known by now."""
+        """Span attributes of requests over this connection, as far as they are known."""
         link = self._link
-        known = {
+        attributes = {
             semconv.MCP_PROTOCOL_VERSION: self._client.protocol_version if self._client is not None else None,
-            # Since protocol 2026-07-28 there are no sessions, whatever a server puts into the header.
+            # Protocol 2026-07-28 and later have no sessions, whatever the header says.
             semconv.MCP_SESSION_ID: link.session_id if self._client is not None and not self.modern else None,
             semconv.NETWORK_PROTOCOL_VERSION: link.http_version,
         }
-        return {name: value for name, value in known.items() if value is not None}
+        return {name: value for name, value in attributes.items() if value is not None}
 
     @property
     def _labels(self) -> Mapping[str, AttributeValue]:
         return {**self._target.attributes, **self.attributes}
 
     async def open(self) -> None:
-        """Connect. Whatever went wrong is raised as it is."""
+        """Connect. Errors are raised unchanged."""
         contextvars.Context().run(self._owner.start, partial(self._own, otel_context.get_current()))
         try:
             await self._settled.wait()
@@ -145,20 +146,20 @@ class Connection:
 
     @property
     def is_failing(self) -> bool:
-        """Whether so many requests failed in a row that the connection was given up."""
-        return self._failures >= FAILURES
+        """Whether the connection was retired because too many consecutive requests failed."""
+        return self._failures >= MAX_FAILURES
 
     async def request(self, exchange: Exchange, send: Callable[[Client], Awaitable[T]]) -> T:
-        """Make a request in the caller's own task; cancelling it tells the server.
+        """Send a request in the caller's task. Cancelling it notifies the server.
 
         Raises:
-            SessionUnknown: the request was not accepted; connect again and repeat it.
-            ServerGone: the connection ended meanwhile.
-            Refused: the server answered with an error.
+            SessionUnknown: the server did not accept the request; reconnect and retry.
+            ServerGone: the connection ended before the response arrived.
+            Refused: the server returned an error.
         """
         client = self._client
         if client is None:
-            raise ServerGone(self._last_words())
+            raise ServerGone(self._closed_reason())
         request = Request(exchange)
         with request.measured(lambda: self._labels):
             result = await self._send(client, exchange, send)
@@ -166,7 +167,7 @@ class Connection:
         return result
 
     async def _send(self, client: Client, exchange: Exchange, send: Callable[[Client], Awaitable[T]]) -> T:
-        self._uses += 1
+        self._active_requests += 1
         try:
             with exchange.observed():
                 result = await send(client)
@@ -180,55 +181,55 @@ class Connection:
             self._failures = 0
             return result
         finally:
-            self._uses -= 1
-            self._rest()
+            self._active_requests -= 1
+            self._close_if_idle()
         self._lose(ServerGone.error_type)
         if self._link.over:
-            with anyio.move_on_after(1):  # the owner learns why
+            with anyio.move_on_after(1):  # wait for the owner to record the reason
                 await self._owner.wait()
-        raise ServerGone(self._last_words()) from self._failure or cause
+        raise ServerGone(self._closed_reason()) from self._failure or cause
 
     def retire(self, reason: str | None = None) -> None:
-        """Take no new requests, and close when those under way are done.
+        """Accept no new requests, and close once the active ones are done.
 
         Args:
-            reason: `error.type` of the session, if this is not as it should be.
+            reason: `error.type` of the session, if it ends because of an error.
         """
         if not self._retired:
             self._retired = True
             self._reason = reason
             if self._settled.is_set():
                 self._expire()
-            self._rest()
+            self._close_if_idle()
 
     def close(self) -> None:
-        """Close now, from any thread; requests under way fail."""
+        """Close now, from any thread; active requests fail."""
         call_soon(self._loop, self._close)
 
     async def wait_closed(self) -> None:
-        """Wait until everything is released, in any event loop."""
+        """Wait until all resources are released, in any event loop."""
         await self._owner.wait()
 
     def explain(self, error: BaseException) -> str:
-        """Return what is known of a failure to connect."""
+        """Describe a failure to connect, with the last lines of the server's standard error."""
         if isinstance(error, Refused):
-            return self._with_words(f"the server {error}")
-        return self._with_words(str(error) if isinstance(error, ServerGone) else describe(error))
+            return self._with_stderr(f"the server {error}")
+        return self._with_stderr(str(error) if isinstance(error, ServerGone) else describe(error))
 
     def _close(self) -> None:
         self.retire()
         if self._settled.is_set():
-            self._over.set()
+            self._close_requested.set()
         else:
             self._closing.cancel()
 
     def _refused(self, error: MCPError, exchange: Exchange) -> Exception:
-        """Return what an error of the server means, and give the connection up if it may be the reason."""
+        """Convert an error of the server, and retire the connection if its session may be the cause."""
         if exchange.lost_session:
             self._lose(SessionUnknown.error_type)
-            return SessionUnknown("the server does not know the session any longer")
+            return SessionUnknown("the server no longer knows the session")
         refused = Refused(error, exchange)
-        # A tool may refuse its arguments any number of times; a list is asked for without any.
+        # JSON-RPC errors of tool calls do not count: a tool may refuse its arguments any number of times.
         if exchange.status is not None or exchange.method == "tools/list":
             self._failures += 1
         if refused.is_about_session:
@@ -241,20 +242,20 @@ class Connection:
         self.lost = True
         self.retire(reason)
 
-    def _rest(self) -> None:
-        if self._retired and not self._uses:
-            self._over.set()
+    def _close_if_idle(self) -> None:
+        if self._retired and not self._active_requests:
+            self._close_requested.set()
 
-    def _last_words(self) -> str:
-        return self._with_words(
+    def _closed_reason(self) -> str:
+        return self._with_stderr(
             describe(self._failure) if isinstance(self._failure, Exception) else "the server closed the connection"
         )
 
-    def _with_words(self, text: str) -> str:
-        return f"{text}; it wrote: {' | '.join(self._link.words)}" if self._link.words else text
+    def _with_stderr(self, text: str) -> str:
+        return f"{text}; its last output was: {' | '.join(self._link.stderr)}" if self._link.stderr else text
 
     async def _own(self, parent: otel_context.Context) -> None:
-        """Open, stay, close: the life of the owner task."""
+        """Open the connection, keep it open until it is to be closed, and close it; the owner task."""
         try:
             with self._closing:
                 async with AsyncExitStack() as stack:
@@ -262,40 +263,43 @@ class Connection:
                     self._link.protocol_version = client.protocol_version
                     subscription = await self._subscribe(stack, client)
                     self._client = client
-                    self._session.begin({semconv.MCP_PROTOCOL_VERSION: client.protocol_version, **self._labels})
+                    self._session.start({semconv.MCP_PROTOCOL_VERSION: client.protocol_version, **self._labels})
                     self._settled.set()
-                    await self._stay(subscription)
-                    self._closing.deadline = anyio.current_time() + CLOSE_PATIENCE
+                    await self._wait_for_close(subscription)
+                    self._closing.deadline = anyio.current_time() + CLOSE_TIMEOUT
         except BaseExceptionGroup as group:
-            # A transport that breaks while the event loop shuts down gives a group of both, which would be the loop's
-            # crash if it left the task.
-            self._failure = self._named(first_of(group))
-        except Exception as error:  # noqa: BLE001  (told to those who wait for it)
-            self._failure = self._named(error)
+            # A transport that breaks while the event loop shuts down raises a group with the loop's cancellation, which
+            # must not escape the task: the loop would crash.
+            self._failure = self._open_error(first_of(group))
+        except Exception as error:  # noqa: BLE001  (raised to the callers that wait)
+            self._failure = self._open_error(error)
         finally:
             if not self._settled.is_set() and self._failure is None:
-                self._failure = ServerGone("the connection was closed before it was opened")
+                self._failure = ServerGone("the connection was closed before it was established")
             self._client = None
             self._lose(error_type_of(self._failure) if isinstance(self._failure, Exception) else None)
             self._session.end(self._reason)
             self._settled.set()
 
-    def _named(self, error: BaseException) -> BaseException:
-        """Return the failure to open as what the server answered, if it did."""
+    def _open_error(self, error: BaseException) -> BaseException:
+        """Convert a failure to open; other errors are returned unchanged.
+
+        Returns `Refused` if the server answered, and `ServerGone` if it closed the connection.
+        """
         if self._settled.is_set() or not isinstance(error, MCPError):
             return error
         is_answer = error.code != CONNECTION_CLOSED or self._opening.status is not None
-        named = Refused(error, self._opening) if is_answer else ServerGone("the server closed the connection")
-        named.__cause__ = error
-        return named
+        failure = Refused(error, self._opening) if is_answer else ServerGone("the server closed the connection")
+        failure.__cause__ = error
+        return failure
 
     async def _connect(self, stack: AsyncExitStack, parent: otel_context.Context) -> Client:
         token = otel_context.attach(parent)
         try:
             client = Client(
                 self._target.reach(self._link),
-                cache=None,  # what is kept, and for how long, is the provider's business: it is on its spans
-                message_handler=self._hear,
+                cache=None,  # the provider caches listings and records that on its spans
+                message_handler=self._receive,
                 client_info=Implementation(name="pellucid", version=__version__),
             )
             with self._opening.observed():
@@ -304,7 +308,7 @@ class Connection:
             otel_context.detach(token)
 
     async def _subscribe(self, stack: AsyncExitStack, client: Client) -> Subscription | None:
-        """Ask to be told of changes, if the server offers it. Not being told only means to ask more often."""
+        """Subscribe to changes of the tool list if the server offers it; without, listings are fetched more often."""
         tools = client.server_capabilities.tools
         if tools is None or not tools.list_changed:
             return None
@@ -312,7 +316,7 @@ class Connection:
             self.notified = self._target.pushes
             return None
         try:
-            with anyio.move_on_after(LISTEN_PATIENCE):
+            with anyio.move_on_after(LISTEN_TIMEOUT):
                 subscription = await stack.enter_async_context(client.listen(tools_list_changed=True))
                 self.notified = bool(subscription.honored.tools_list_changed)
                 return subscription
@@ -320,11 +324,11 @@ class Connection:
             return None
         return None
 
-    async def _stay(self, subscription: Subscription | None) -> None:
+    async def _wait_for_close(self, subscription: Subscription | None) -> None:
         async with anyio.create_task_group() as tasks:
             if subscription is not None:
                 tasks.start_soon(self._follow, subscription)
-            await self._over.wait()
+            await self._close_requested.wait()
             tasks.cancel_scope.cancel()
 
     async def _follow(self, subscription: Subscription) -> None:
@@ -332,14 +336,14 @@ class Connection:
             async for _event in subscription:
                 self._expire(changed=True)
         except SubscriptionLost:
-            pass  # lost or ended by the server, it is the same to us: changes are not told of any longer
+            pass  # lost or ended by the server: changes are no longer announced
         self.notified = False
         self.retire()
 
-    async def _hear(self, message: IncomingMessage) -> None:
+    async def _receive(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):
             self._expire(changed=True)
 
 
-def _ignored(_name: str, _value: AttributeValue) -> None:
-    """Drop what becomes known while connecting: it belongs to no span."""
+def _ignore(_name: str, _value: AttributeValue) -> None:
+    """Drop an attribute: connecting has no span of its own."""

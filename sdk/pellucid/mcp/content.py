@@ -1,4 +1,4 @@
-"""What a server's tool returned, as text, data or content parts."""
+"""Results of a server's tools, converted to text, data or content parts."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from pellucid.messages import BlobPart, Modality, Part, Parts, TextPart, UriPart
 from pellucid.types import JSONValue
 
 ABOVE: Final = "[see above]"
-TELLING: Final = 64
-"""Characters of a text that is not found inside another by chance."""
+DISTINCTIVE: Final = 64
+"""Shortest text, in characters, that is unlikely to be part of another by chance."""
 
-LOOKED_AT: Final = 1000
-"""Values of structured content that are compared with the content; what has more of them is not taken for a copy."""
+MAX_VALUES: Final = 1000
+"""Values of structured content that are compared with the content. Content with more is not taken for a copy."""
 
 _KINDS: Final = frozenset({"text", "image", "audio", "resource", "resource_link"})
 
@@ -37,39 +37,40 @@ _MODALITIES: Final = get_args(Modality)
 
 
 def to_value(result: CallToolResult) -> JSONValue:
-    """Return what a tool of Pellucid would have returned.
+    """Convert a tool result of the server to the value that a local tool would return.
 
-    Text alone is joined by newlines. Structured content is returned as it is if the content only repeats it in text.
-    Otherwise content parts are returned: without texts that the structured content repeats, and with what is new in it.
+    Texts are joined by newlines if there is nothing else. Structured content is returned unchanged if the content only
+    repeats it as text. Otherwise the result is content parts: those that the structured content does not repeat,
+    followed by the structured content that is not in them.
 
     Raises:
-        ToolError: the server says that the tool failed.
+        ToolError: the server reports that the tool failed.
     """
     parts = [_part(block) for block in result.content]
     texts = [part.content for part in parts if isinstance(part, TextPart)]
     data = result.structured_content
     if result.is_error:
-        raise ToolError("\n".join(texts) or _json(data) or "The tool failed and did not say why.")
+        raise ToolError("\n".join(texts) or _json(data) or "The tool failed without an error message.")
     if data is None:
         return "\n".join(texts) if len(texts) == len(parts) else _distinct(parts)
     return _merged(_distinct(parts), texts, data)
 
 
 def _merged(parts: tuple[Part, ...], texts: list[str], data: JSONValue) -> JSONValue:
-    """Return content and structured content with everything in it once."""
+    """Merge content and structured content without duplicates."""
     others = tuple(part for part in parts if not isinstance(part, TextPart))
     repeated = _repeats(texts, data)
     if repeated and not others:
         return data
     blobs = [part.content for part in others if isinstance(part, BlobPart)]
-    if _is_known(data, parts, texts, blobs):
+    if _is_covered(data, parts, texts, blobs):
         return Parts(parts, data)
     rest = TextPart(_json(_without(data, blobs)))
     return Parts((*(others if repeated else parts), rest), data)
 
 
 def _distinct(parts: list[Part]) -> tuple[Part, ...]:
-    """Return the parts without blobs that were there before; a text may well be said twice."""
+    """Remove repeated blobs. Texts may repeat."""
     blobs = {part.content: part for part in reversed(parts) if isinstance(part, BlobPart)}
     return tuple(part for part in parts if not isinstance(part, BlobPart) or blobs[part.content] is part)
 
@@ -100,48 +101,50 @@ def _modality(mime_type: str | None) -> Modality:
 
 
 def _repeats(texts: list[str], data: JSONValue) -> bool:
-    """Say whether each text, or all of them joined, is somewhere in the data: as it is, or as the JSON of a value."""
-    values = list(islice(_values(data), LOOKED_AT))
+    """Return whether the data contains each text, or all of them joined: as a string, or as the JSON of a value."""
+    values = list(islice(_values(data), MAX_VALUES))
     return all(_is_in(text, values) for text in texts) or _is_in("\n".join(texts), values)
 
 
 def _is_in(text: str, values: list[JSONValue]) -> bool:
     bare, parsed = text.strip(), _parsed(text)
     return not bare or any(
-        _holds(value.strip(), bare) if isinstance(value, str) else _same(value, parsed) for value in values
+        _contains(value.strip(), bare) if isinstance(value, str) else _same(value, parsed) for value in values
     )
 
 
-def _is_known(data: JSONValue, parts: tuple[Part, ...], texts: list[str], blobs: list[str]) -> bool:
-    """Say whether the content has all of the data, whatever it is wrapped in."""
+def _is_covered(data: JSONValue, parts: tuple[Part, ...], texts: list[str], blobs: list[str]) -> bool:
+    """Return whether the content contains all of the data, also inside a wrapper."""
     bare = next(iter(data.values())) if isinstance(data, dict) and len(data) == 1 else data
-    if any(_same(bare, value) for text in texts for value in islice(_values(_parsed(text)), LOOKED_AT)):
+    if any(_same(bare, value) for text in texts for value in islice(_values(_parsed(text)), MAX_VALUES)):
         return True
-    values = list(islice(_values(data), LOOKED_AT + 1))
+    values = list(islice(_values(data), MAX_VALUES + 1))
     leaves = [value for value in values if value is not None and not isinstance(value, dict | list)]
     words = {getattr(part, name, None) for part in parts for name in ("mime_type", "modality", "uri")} | _KINDS
-    known = [text.strip() for text in [*texts, "\n".join(texts)]]
+    stripped = [text.strip() for text in [*texts, "\n".join(texts)]]
 
-    def is_leaf_known(leaf: JSONValue) -> bool:
+    def is_leaf_covered(leaf: JSONValue) -> bool:
         if not isinstance(leaf, str):
             return False
-        held = any(_holds(text, leaf.strip()) for text in known) or any(blob and blob in leaf for blob in blobs)
-        return held or leaf in words
+        is_repeated = any(_contains(text, leaf.strip()) for text in stripped) or any(
+            blob and blob in leaf for blob in blobs
+        )
+        return is_repeated or leaf in words
 
-    return len(values) <= LOOKED_AT and all(map(is_leaf_known, leaves))
+    return len(values) <= MAX_VALUES and all(map(is_leaf_covered, leaves))
 
 
 def _without(value: JSONValue, blobs: list[str]) -> JSONValue:
-    """Return a structured value with a reference instead of blobs that the content has."""
+    """Replace the blobs that the content has with a reference to them."""
     if isinstance(value, dict):
-        return {key: _without(each, blobs) for key, each in value.items()}
+        return {key: _without(member, blobs) for key, member in value.items()}
     if isinstance(value, list):
-        return [_without(each, blobs) for each in value]
+        return [_without(item, blobs) for item in value]
     return ABOVE if isinstance(value, str) and any(blob and blob in value for blob in blobs) else value
 
 
 def _values(value: JSONValue) -> Iterator[JSONValue]:
-    """Yield a value and all values inside of it, outer ones first."""
+    """Yield a value and all values nested in it, outer ones first."""
     pending = deque([value])
     while pending:
         value = pending.popleft()
@@ -150,9 +153,9 @@ def _values(value: JSONValue) -> Iterator[JSONValue]:
             pending.extend(value.values() if isinstance(value, dict) else value)
 
 
-def _holds(text: str, part: str) -> bool:
-    """Say whether a text is another, or has it as a part that is too long to be there by chance."""
-    return text == part or (len(part) >= TELLING and part in text)
+def _contains(text: str, part: str) -> bool:
+    """Return whether a text equals `part`, or contains it where it is too long for a coincidence."""
+    return text == part or (len(part) >= DISTINCTIVE and part in text)
 
 
 def _same(value: JSONValue, other: JSONValue) -> bool:

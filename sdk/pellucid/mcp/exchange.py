@@ -1,4 +1,4 @@
-"""What is observed of one request and its answer, and the error that an answer can be."""
+"""One request and its response as observed on the wire, and the errors of a response."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ SESSION_HEADER: Final = "mcp-session-id"
 
 _READABLE: Final = ("application/json", "text/plain")
 _PROCESSED: Final = frozenset({METHOD_NOT_FOUND, INVALID_PARAMS})
-"""Errors of JSON-RPC that only a server that knows the session finds."""
+"""JSON-RPC errors that imply that the server knows the session."""
 
-_MENTIONED: Final = re.compile(r"session|not initialized", re.IGNORECASE)
-_UNKNOWN: Final = re.compile(
+_MENTIONS_SESSION: Final = re.compile(r"session|not initialized", re.IGNORECASE)
+_SAYS_UNKNOWN: Final = re.compile(
     r"\b(unknown|invalid|expired|missing|no such|no valid)\b.{0,20}\bsession"
     r"|\bsession\b.{0,40}\b(not found|unknown|invalid|expired|terminated|not exist)\b"
     r"|\bnot initialized\b",
@@ -37,13 +37,13 @@ _UNKNOWN: Final = re.compile(
 
 
 class ServerGone(Exception):
-    """The connection ended before an answer arrived; whether the server did what was asked is not known."""
+    """The connection ended before a response arrived. The server may have processed the request."""
 
     error_type = "connection_lost"
 
 
 class SessionUnknown(ServerGone):
-    """The server does not know the session any longer, and therefore did nothing."""
+    """The server no longer knows the session, and did not process the request."""
 
     error_type = "session_unknown"
 
@@ -53,18 +53,19 @@ class Exchange:
     """One request, in the context of its caller.
 
     Attributes:
-        method: Of the request; `tools/call` may lead to a `tools/list` of the MCP SDK's own, which is not observed.
-        tell: Called with each attribute that becomes known.
-        tool: That is called.
-        status: HTTP status, if it means an error.
-        delay: Seconds after which the server wants to be asked again.
-        code: Code of the JSON-RPC error in an answer with such a status.
-        text: What the server wrote there.
+        method: The JSON-RPC method. The MCP SDK may send a `tools/list` of its own for a `tools/call`; that one is not
+            observed.
+        set_attribute: Called with the name and value of each span attribute.
+        tool: The name of the tool in metrics, for `tools/call`.
+        status: The HTTP status, if it is an error.
+        delay: Seconds to wait before a retry, as the server requests.
+        code: The code of the JSON-RPC error in a response with such a status.
+        text: The message of that error, or the text of a response without one.
         is_in_session: Whether the request named a session.
     """
 
     method: str
-    tell: Callable[[str, AttributeValue], object]
+    set_attribute: Callable[[str, AttributeValue], object]
     tool: str | None = None
     status: int | None = None
     delay: float | None = None
@@ -74,92 +75,92 @@ class Exchange:
 
     @contextmanager
     def observed(self) -> Iterator[None]:
-        """Observe what the current context sends."""
+        """Observe the requests that the current context sends."""
         token = _EXCHANGE.set(self)
         try:
             yield
         finally:
             _EXCHANGE.reset(token)
 
-    def sent(self, method: str, request_id: str) -> None:
-        """Note that a request was written."""
+    def record_request(self, method: str, request_id: str) -> None:
+        """Record that a request was written."""
         if method == self.method:
-            self.tell(semconv.JSONRPC_REQUEST_ID, request_id)
+            self.set_attribute(semconv.JSONRPC_REQUEST_ID, request_id)
 
-    async def answered(self, response: httpx2.Response) -> None:
-        """Note an HTTP response."""
+    async def record_response(self, response: httpx2.Response) -> None:
+        """Record an HTTP response."""
         status = response.status_code
         self.is_in_session = SESSION_HEADER in response.request.headers
         self.status = status if status >= httpx2.codes.BAD_REQUEST else None
         self.delay, self.code, self.text = None, None, ""
         if self.status is None:
             return
-        self.tell(semconv.HTTP_RESPONSE_STATUS_CODE, status)
+        self.set_attribute(semconv.HTTP_RESPONSE_STATUS_CODE, status)
         self.delay = retry_after(response.headers)
         if (header := response.headers.get("retry-after")) is not None:
-            self.tell(semconv.HTTP_RETRY_AFTER, (header,))
+            self.set_attribute(semconv.HTTP_RETRY_AFTER, (header,))
         if response.headers.get("content-type", "").lower().startswith(_READABLE):
             await response.aread()
             self.code, self.text = _read(response.text)
 
     @property
     def lost_session(self) -> bool:
-        """Whether the request was refused because the server does not know the session."""
+        """Whether the server refused the request because it does not know the session."""
         if not self.is_in_session or self.status is None or self.code in _PROCESSED:
             return False
         if self.status in (httpx2.codes.NOT_FOUND, httpx2.codes.GONE):
             return True
         refused = httpx2.codes.is_client_error(self.status) and self.status != httpx2.codes.TOO_MANY_REQUESTS
-        return refused and _MENTIONED.search(self.text) is not None
+        return refused and _MENTIONS_SESSION.search(self.text) is not None
 
 
 _EXCHANGE: Final[ContextVar[Exchange | None]] = ContextVar("pellucid_mcp_exchange", default=None)
 current_exchange: Final = _EXCHANGE.get
-"""Return the exchange that the current context belongs to; the MCP SDK sends in the context of the caller."""
+"""Return the exchange of the current context. The MCP SDK sends in the caller's context."""
 
 
 class Refused(Exception):
-    """The server answered with an error.
+    """The server returned an error.
 
     Attributes:
-        code: Of the JSON-RPC error, if there was one.
-        status: HTTP status, if it means an error.
-        retry_after: Seconds after which the server wants to be asked again.
-        is_about_session: The error says that the session is unknown.
+        code: The code of the JSON-RPC error, if there is one.
+        status: The HTTP status, if it is an error.
+        retry_after: Seconds to wait before a retry, as the server requests.
+        is_about_session: Whether the error says that the session is unknown.
     """
 
     def __init__(self, error: MCPError, exchange: Exchange) -> None:
         self.status = exchange.status
         self.retry_after = exchange.delay
-        # For an answer with an error status that holds no JSON-RPC, the MCP SDK makes up an error.
+        # The MCP SDK makes up a JSON-RPC error for a response with an error status and without JSON-RPC.
         self.code = error.code if exchange.status is None else exchange.code
         text = str(error) if exchange.status is None else exchange.text
         self.is_about_session = (
-            exchange.is_in_session and self.code not in _PROCESSED and _UNKNOWN.search(text) is not None
+            exchange.is_in_session and self.code not in _PROCESSED and _SAYS_UNKNOWN.search(text) is not None
         )
-        super().__init__(_told(self.code, self.status, text))
+        super().__init__(_message(self.code, self.status, text))
 
     @property
     def error_type(self) -> str:
         """Value of `error.type`.
 
-        The HTTP status if it says more than that the request is wrong; else the code, unless the server made it up:
-        each would be a time series more.
+        The HTTP status, or the JSON-RPC code if there is one and the status only means that the request is invalid.
+        Codes that no standard defines become `_OTHER`, to bound the number of time series.
         """
         if self.status is not None and (self.code is None or kind_of_status(self.status) != "invalid_request"):
             return str(self.status)
         code = self.code or 0
-        known = -32768 <= code <= -32000 or 100 <= code <= 599  # noqa: PLR2004  (of JSON-RPC, and of HTTP)
-        return str(code) if known else semconv.OTHER
+        is_standard = -32768 <= code <= -32000 or 100 <= code <= 599  # noqa: PLR2004  (JSON-RPC and HTTP ranges)
+        return str(code) if is_standard else semconv.OTHER
 
     @property
     def error_kind(self) -> ErrorKind:
-        """What it means, as far as the HTTP status says."""
+        """Kind of the failure, from the HTTP status; `unknown` without one."""
         return "unknown" if self.status is None else kind_of_status(self.status)
 
 
 def kind_of(error: BaseException) -> ErrorKind:
-    """Return what a failure to connect or to get an answer means."""
+    """Return the kind of a failure to connect or to get a response."""
     if isinstance(error, Refused):
         return error.error_kind
     if isinstance(error, httpx2.TimeoutException):
@@ -169,21 +170,21 @@ def kind_of(error: BaseException) -> ErrorKind:
     return error_kind_of(error)
 
 
-def _told(code: int | None, status: int | None, text: str) -> str:
-    said = f"answered error {code}" if code is not None else "refused the request"
+def _message(code: int | None, status: int | None, text: str) -> str:
+    message = f"returned error {code}" if code is not None else "refused the request"
     if status is not None:
         phrase = httpx2.codes.get_reason_phrase(status)
-        said += f" with HTTP status {status}{phrase and f' ({phrase})'}"
-    return f"{said}: {excerpt(text)}" if text and status is not None else f"{said}: {text}" if text else said
+        message += f" with HTTP status {status}{phrase and f' ({phrase})'}"
+    return f"{message}: {excerpt(text)}" if text and status is not None else f"{message}: {text}" if text else message
 
 
 def _read(body: str) -> tuple[int | None, str]:
-    """Return code and message of a JSON-RPC error; of anything else its text."""
+    """Return the code and message of a JSON-RPC error, or None and the body's text."""
     try:
-        answer: Any = json.loads(body)
+        response: Any = json.loads(body)
     except ValueError:
         return None, body.strip()
-    error = answer.get("error") if isinstance(answer, dict) else None
+    error = response.get("error") if isinstance(response, dict) else None
     if isinstance(error, dict) and isinstance(error.get("code"), int):
         return error["code"], str(error.get("message", ""))
-    return None, body.strip() if answer else ""
+    return None, body.strip() if response else ""

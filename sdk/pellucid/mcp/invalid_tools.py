@@ -1,4 +1,4 @@
-"""Tools that the protocol does not allow, put aside before the MCP SDK refuses a whole list for one of them."""
+"""Invalid tools, removed from a list before the MCP SDK rejects the whole list because of one of them."""
 
 from __future__ import annotations
 
@@ -10,41 +10,49 @@ from mcp_types import ListToolsResult
 from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 
-_ASIDE: Final = "pellucid.broken"
-"""Where they are put, in a page's `_meta`. A server cannot put any there: what it sends is JSON."""
+_META_KEY: Final = "pellucid.broken"
+"""Key of the invalid tools in a page's `_meta`. A server cannot forge it: its values are JSON, not `InvalidTool`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
-    """Something that a server lists as a tool. Attributes: name: empty if it has none; problem: what is wrong."""
+class InvalidTool:
+    """A listed tool that violates the protocol.
+
+    Attributes:
+        name: Its name; empty if it has none.
+        problem: Place and message of the first violation.
+    """
 
     name: str
     problem: str
 
 
-def put_aside(result: dict[str, Any], version: str) -> None:
-    """Take the broken tools out of a page of a list; if something else is wrong with it, leave it to be refused."""
-    listed = result.get("tools")
-    if not isinstance(listed, list) or _problem(result, version) is None:
+def remove_invalid(result: dict[str, Any], version: str) -> None:
+    """Move the invalid tools of a page to its `_meta`.
+
+    A page that is invalid for another reason stays unchanged; the MCP SDK rejects it.
+    """
+    tools = result.get("tools")
+    if not isinstance(tools, list) or _problem(result, version) is None:
         return
     if _problem({**result, "tools": []}, version) is not None:
         return
-    problems = [_problem({**result, "tools": [tool]}, version) for tool in listed]
-    result["tools"] = [tool for tool, problem in zip(listed, problems, strict=True) if problem is None]
-    broken = tuple(
-        Broken(_name(tool), problem) for tool, problem in zip(listed, problems, strict=True) if problem is not None
+    problems = [_problem({**result, "tools": [tool]}, version) for tool in tools]
+    result["tools"] = [tool for tool, problem in zip(tools, problems, strict=True) if problem is None]
+    invalid = tuple(
+        InvalidTool(_name(tool), problem) for tool, problem in zip(tools, problems, strict=True) if problem is not None
     )
-    result["_meta"] = {**(result.get("_meta") or {}), _ASIDE: broken}
+    result["_meta"] = {**(result.get("_meta") or {}), _META_KEY: invalid}
 
 
-def set_aside(page: ListToolsResult) -> tuple[Broken, ...]:
-    """Return the tools that were taken out of a page."""
-    aside = (page.meta or {}).get(_ASIDE, ())
-    return tuple(each for each in aside if isinstance(each, Broken)) if isinstance(aside, tuple) else ()
+def invalid_tools(page: ListToolsResult) -> tuple[InvalidTool, ...]:
+    """Return the tools that `remove_invalid` moved to the page's `_meta`."""
+    tools = (page.meta or {}).get(_META_KEY, ())
+    return tuple(tool for tool in tools if isinstance(tool, InvalidTool)) if isinstance(tools, tuple) else ()
 
 
 def first_problem(error: ValidationError) -> str:
-    """Return where the first problem is and what it is, without any of the values that there are."""
+    """Return place and message of the first problem, without the invalid values."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place = ".".join(map(str, first["loc"])).removeprefix("tools.0").removeprefix(".")
     return f"{place}: {first['msg']}" if place else first["msg"]

@@ -1,4 +1,4 @@
-"""The tool list of an MCP server: its pages, how long they are good for, and what a failure means."""
+"""The tool list of an MCP server: its pages, their lifetime, and the errors of a failed listing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pellucid.errors import DiscoveryError, DiscoveryTimeout, InvalidCatalog
 from pellucid.failures import describe
 from pellucid.mcp.connection import Connection
 from pellucid.mcp.exchange import Exchange, Refused, ServerGone, kind_of
-from pellucid.mcp.invalid_tools import Broken, first_problem, set_aside
+from pellucid.mcp.invalid_tools import InvalidTool, first_problem, invalid_tools
 from pellucid.mcp.transports import Target
 from pellucid.providers.provider import HubCatalog, Tools
 from pellucid.text import excerpt
@@ -31,10 +31,10 @@ MAX_PAGES: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How a provider connects and lists; see `MCPProvider`.
+    """How a provider connects and lists; `MCPProvider` documents the options.
 
     Attributes:
-        build: Makes tools of what a server lists, and refuses a broken list.
+        build: Builds tools from the server's tools, and rejects an invalid list.
         attributes: Span attributes of a `tools/list` request.
         opened: Called with each new connection.
         ended: Called with each connection that has ended.
@@ -47,19 +47,19 @@ class Plan:
     ttl: float | None
     stale_if_error: float
     stale_while_revalidate: float
-    build: Callable[[list[ServerTool | Broken]], Tools]
+    build: Callable[[list[ServerTool | InvalidTool]], Tools]
     attributes: Mapping[str, AttributeValue]
     opened: Callable[[Connection], None]
     ended: Callable[[Connection], None]
 
 
 class ServerListing:
-    """The tool list of a server, as a hub. Equal lists are the same object, so that they are checked only once.
+    """The tool list of a server, as a hub. Equal lists are returned as one object, so that each is checked only once.
 
     Args:
-        plan: How to list.
-        connect: Returns the connection, or opens one.
-        is_connected: Whether `connect` will return a connection that is open already.
+        plan: The provider's options.
+        connect: Returns the open connection, or opens one.
+        is_connected: Whether a connection is open.
     """
 
     def __init__(
@@ -68,14 +68,14 @@ class ServerListing:
         self._plan = plan
         self._connect = connect
         self._is_connected = is_connected
-        self._listed: list[ServerTool | Broken] | None = None
+        self._listed: list[ServerTool | InvalidTool] | None = None
         self._tools: Tools = ()
 
     async def fetch_catalog(self, ctx: DiscoveryContext) -> Tools | HubCatalog:
         """List the tools.
 
         Raises:
-            DiscoveryError: the server cannot be reached, refused, or sent an invalid list.
+            DiscoveryError: the server cannot be reached, refused the request, or sent an invalid list.
         """
         is_reused = self._is_connected()
         try:
@@ -84,19 +84,19 @@ class ServerListing:
             except ServerGone:
                 if not is_reused:
                     raise
-                # The connection ended while it was idle, which says nothing about the server of this moment.
+                # The connection ended while it was idle; the server may be available.
                 return await self._list(ctx)
         except DiscoveryError:
             raise
-        except Exception as error:  # noqa: BLE001  (raised as what it means to callers)
+        except Exception as error:  # noqa: BLE001  (converted to a DiscoveryError)
             raise failure_of(self._plan, error) from cause_of(error)
 
     async def _list(self, ctx: DiscoveryContext) -> Tools | HubCatalog:
         connection = await self._connect()
-        # Described as soon as it is known, because the round trip may be cut short.
+        # Set early, because the round trip may be cancelled.
         ctx.describe({**self._plan.attributes, **connection.attributes})
         try:
-            listed, promised = await self._pages(connection, ctx)
+            listed, lifetime = await self._pages(connection, ctx)
         except Refused as error:
             if error.code is not None:
                 ctx.describe({semconv.RPC_RESPONSE_STATUS_CODE: str(error.code)})
@@ -104,17 +104,19 @@ class ServerListing:
         if listed != self._listed:
             self._tools = self._plan.build(listed)
             self._listed = listed
-        if promised > 0:
-            return HubCatalog(self._tools, promised)
+        if lifetime > 0:
+            return HubCatalog(self._tools, lifetime)
         if self._plan.ttl is not None:
             return self._tools
         return HubCatalog(self._tools, float("inf") if connection.notified and not connection.modern else 0.0)
 
-    async def _pages(self, connection: Connection, ctx: DiscoveryContext) -> tuple[list[ServerTool | Broken], float]:
-        """Return the tools of all pages, and the shortest time that a page is good for."""
+    async def _pages(
+        self, connection: Connection, ctx: DiscoveryContext
+    ) -> tuple[list[ServerTool | InvalidTool], float]:
+        """Return the tools of all pages, and the shortest lifetime of a page in seconds."""
         provider_id = self._plan.id
         exchange = Exchange("tools/list", lambda name, value: ctx.describe({name: value}))
-        tools: list[ServerTool | Broken] = []
+        tools: list[ServerTool | InvalidTool] = []
         lifetimes: list[int] = []
         cursors: set[str] = set()
         cursor: str | None = None
@@ -124,17 +126,15 @@ class ServerListing:
             except ValidationError as error:
                 raise InvalidCatalog(
                     provider_id,
-                    f"the server's tool list is one that the protocol does not allow: {first_problem(error)}",
+                    f"the server's tool list violates the protocol: {first_problem(error)}",
                 ) from error
-            tools += [*page.tools, *set_aside(page)]
+            tools += [*page.tools, *invalid_tools(page)]
             lifetimes.append(page.ttl_ms)
             cursor = page.next_cursor
             if not cursor:
                 return tools, min(lifetimes) / 1000
             if cursor in cursors:
-                raise InvalidCatalog(
-                    provider_id, f"the server repeats the cursor {excerpt(repr(cursor))} of its tool list for ever"
-                )
+                raise InvalidCatalog(provider_id, f"the server's tool list repeats the cursor {excerpt(repr(cursor))}")
             cursors.add(cursor)
         raise InvalidCatalog(provider_id, f"the server's tool list has more than {MAX_PAGES} pages")
 
@@ -144,14 +144,14 @@ async def _page(client: Client, *, cursor: str | None) -> ListToolsResult:
 
 
 def trace_context() -> Any:
-    """Return the current trace context as a request's `_meta`; in-process servers are sent no other."""
+    """Return the current trace context as a request's `_meta`; it is the only one that in-process servers receive."""
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
     return carrier or None
 
 
 def failure_of(plan: Plan, error: BaseException) -> DiscoveryError:
-    """Return a new error for each caller: one exception raised in many tasks mixes up their tracebacks."""
+    """Convert an error to a `DiscoveryError`; a new one for each caller, to keep the tracebacks of tasks apart."""
     if isinstance(error, OutOfTime):
         return DiscoveryTimeout(plan.id, f"the MCP server did not answer within {plan.timeout:g} s")
     if isinstance(error, DiscoveryError):
@@ -170,7 +170,7 @@ def cause_of(error: BaseException) -> BaseException:
 
 
 def with_details(failure: DiscoveryError, error: BaseException) -> DiscoveryError:
-    """Return `failure` with the type, the kind, the status and the delay that are known of `error`."""
+    """Copy the type, kind, status and delay of `error` to `failure`, and return it."""
     if isinstance(error, Refused | ServerGone) or (isinstance(error, DiscoveryError) and error.error_type):
         failure.error_type = error.error_type
     failure.error_kind = kind_of(error)

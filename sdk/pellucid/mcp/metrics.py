@@ -1,4 +1,4 @@
-"""The two histograms that the MCP conventions have for clients: of requests, and of sessions."""
+"""The two client histograms of the MCP conventions: durations of requests and of sessions."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from pellucid.mcp.exchange import Exchange, Refused, ServerGone
 from pellucid.telemetry import Scope, current_scope
 
 CANCELLED: Final = "cancelled"
-"""Value of `error.type` of a request that nobody waits for any longer, because its time is over or its run is."""
+"""Value of `error.type` of a request that was cancelled, by a timeout or because its run ended."""
 
 Attributes = Mapping[str, AttributeValue]
 
 
 class Request:
-    """Measures one request, in the run that it belongs to.
+    """Duration of one request, recorded in the run that made it.
 
     Attributes:
-        result: Of `tools/call`, once it is there.
+        result: The response, once it has arrived; a failed `tools/call` sets `error.type`.
     """
 
     def __init__(self, exchange: Exchange) -> None:
@@ -35,10 +35,10 @@ class Request:
             self._labels |= {semconv.OPERATION_NAME: semconv.EXECUTE_TOOL, semconv.TOOL_NAME: exchange.tool}
 
     @contextmanager
-    def measured(self, known: Callable[[], Attributes]) -> Iterator[None]:
-        """Record the time that the context lasts, with what is `known` of the connection before or after."""
-        scope, labels = current_scope(), {**self._labels, **known()}
-        began = scope.now()
+    def measured(self, connection: Callable[[], Attributes]) -> Iterator[None]:
+        """Record the duration of the context, with the `connection` attributes that are known before and after it."""
+        scope, labels = current_scope(), {**self._labels, **connection()}
+        start = scope.now()
         failure: BaseException | None = None
         try:
             yield
@@ -46,8 +46,8 @@ class Request:
             failure = error
             raise
         finally:
-            labels |= {**known(), **self._error(failure)}
-            _record(scope, semconv.MCP_OPERATION_DURATION, began, labels)
+            labels |= {**connection(), **self._error(failure)}
+            _record(scope, semconv.MCP_OPERATION_DURATION, start, labels)
 
     def _error(self, failure: BaseException | None) -> Attributes:
         if isinstance(failure, Refused) and failure.code is not None:
@@ -62,26 +62,26 @@ class Request:
 
 
 class Session:
-    """Measures one session, with the telemetry of the run that made it; it may outlive the run."""
+    """Duration of one session, recorded with the telemetry of the run that opened it; it may outlive the run."""
 
     def __init__(self) -> None:
         self._scope = current_scope().detached()
-        self._began = 0
-        self._known: Attributes = {}
+        self._start = 0
+        self._labels: Attributes = {}
 
-    def begin(self, known: Attributes) -> None:
-        """Note that the session was opened, and what is known of the connection."""
-        self._began, self._known = self._scope.now(), known
+    def start(self, labels: Attributes) -> None:
+        """Start the measurement, with the attributes of the connection."""
+        self._start, self._labels = self._scope.now(), labels
 
     def end(self, error_type: str | None) -> None:
-        """Record its duration, if it was opened. Its exemplar leads nowhere: no span lasts as long."""
-        if self._known:
+        """Record the duration if the session was opened; without an exemplar, because no span lasts as long."""
+        if self._labels:
             error = {semconv.ERROR_TYPE: error_type} if error_type is not None else {}
-            _record(self._scope, semconv.MCP_SESSION_DURATION, self._began, {**self._known, **error}, Context())
+            _record(self._scope, semconv.MCP_SESSION_DURATION, self._start, {**self._labels, **error}, Context())
 
 
 def _record(
-    scope: Scope, metric: semconv.Metric, began: int, labels: Attributes, context: Context | None = None
+    scope: Scope, metric: semconv.Metric, start: int, labels: Attributes, context: Context | None = None
 ) -> None:
     allowed = {name: value for name, value in labels.items() if name in metric.attributes}
-    scope.count(metric, (scope.now() - began) / 1e9, allowed, context)
+    scope.count(metric, (scope.now() - start) / 1e9, allowed, context)

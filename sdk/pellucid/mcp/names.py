@@ -1,4 +1,4 @@
-"""Names of a server's tools, made to fit what models accept."""
+"""Names of a server's tools, adapted to the names that models accept."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pellucid.tools.names import fitted_names
 
 
 def exposed_names(names: Iterable[str], server: str, *, prefix: bool) -> dict[str, str]:
-    """Return the name that models are given for each of the server's names.
+    """Map the server's names to the names that models see.
 
-    A name that fits stays as it is, or becomes `mcp__<server>__<name>`; any other is made to fit, the same at every
-    listing, and never equal to another.
+    A valid name is kept, or becomes `mcp__<server>__<name>` with `prefix`. Any other is changed to a valid one,
+    which is unique and the same at every listing.
     """
-    wanted = {name: f"mcp__{server}__{name}" if prefix else name for name in names}
-    fitted = fitted_names(wanted.values())
-    return {name: fitted[full] for name, full in wanted.items()}
+    full_names = {name: f"mcp__{server}__{name}" if prefix else name for name in names}
+    fitted = fitted_names(full_names.values())
+    return {name: fitted[full] for name, full in full_names.items()}

@@ -1,4 +1,4 @@
-"""The tools of an MCP server, as a tool provider."""
+"""A tool provider for MCP servers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from pellucid.concurrency.per_loop import PerLoop
 from pellucid.context import DiscoveryContext, ToolContext
 from pellucid.errors import ConfigError, DiscoveryError
 from pellucid.mcp.calls import call
-from pellucid.mcp.connection import CLOSE_PATIENCE, Connection
-from pellucid.mcp.invalid_tools import Broken
+from pellucid.mcp.connection import CLOSE_TIMEOUT, Connection
+from pellucid.mcp.invalid_tools import InvalidTool
 from pellucid.mcp.listing import Plan
 from pellucid.mcp.names import exposed_names
 from pellucid.mcp.server_catalog import ServerCatalog
@@ -36,11 +36,11 @@ from pellucid.tools.catalog import check_catalog
 from pellucid.tools.tool import BrokenTool
 from pellucid.types import JSONObject, JSONValue
 
-_CLOSED: Final = "the provider was closed; make a new one"
+_CLOSED: Final = "the provider was closed; create a new one"
 
 
 class Options(TypedDict, total=False):
-    """Options of every `MCPProvider`; what they mean is said there."""
+    """Options of every `MCPProvider`, which documents them."""
 
     prefix: bool
     objective: float | None
@@ -53,32 +53,33 @@ class Options(TypedDict, total=False):
 
 
 class MCPProvider:
-    """Lists and calls the tools of an MCP server; made by `stdio()`, `http()` or `connect()`.
+    """A tool provider that lists and calls the tools of an MCP server; create it by `stdio()`, `http()` or `connect()`.
 
-    It connects when it is first asked, or at `async with`, and once for each event loop. A connection that is lost is
-    reopened at the next use; a server that cannot be reached is then left alone for a moment (0.5 s, doubling up to
-    30 s while it goes on failing). A call that was under way when the connection was lost is not repeated, because the
-    server may have done it.
+    The provider connects on first use or at `async with`, once for each event loop. The next use after a lost
+    connection reopens it. After a failure to connect or to list, the provider waits before it tries again (0.5 s,
+    doubling up to 30 s while the server keeps failing). A call that was active when the connection was lost is not
+    repeated, because the server may have processed it.
 
-    How long a listing is kept: as long as the server says (`ttlMs`), else `ttl`, else, with servers before protocol
-    2026-07-28 that announce changes, until they do. Failing all of these the server is asked each time, because a list
-    that is kept on no promise goes stale silently. An announced change or a lost connection ends any of these.
+    A listing is cached for the lifetime that the server states (`ttlMs`), else for `ttl`, else until the server
+    announces a change, if it announces them and its protocol is older than 2026-07-28. Otherwise each listing is
+    fetched anew, because a cached one could become stale unnoticed. An announced change or a lost connection ends the
+    lifetime.
 
     Args:
-        target: The way to the server.
+        target: How to reach the server.
         id: Value of `pellucid.provider.id`, and the server's name in prefixed tool names.
-        prefix: Call the tools `mcp__<id>__<tool>`. In any case names are made to fit `[A-Za-z0-9_-]{1,64}`.
-        objective: Seconds that listing should take; exported for alerts.
-        timeout: Seconds to connect and to list all pages, by the wall clock.
-        call_timeout: Seconds for each tool call; `Limits.tool_timeout` if not given.
-        ttl: Seconds that a listing is good for when the server does not say, less a jitter of up to a tenth.
-        stale_if_error: Seconds beyond its end in which an old listing is served if a new one fails.
-        stale_while_revalidate: Seconds beyond its end in which an old listing is served at once while a new one is
-            fetched. After an announced change callers wait for the new one.
-        on_invalid: `quarantine` leaves broken tools out, with an event, instead of failing.
+        prefix: Name the tools `mcp__<id>__<tool>`. Names are always changed to match `[A-Za-z0-9_-]{1,64}`.
+        objective: Seconds that a listing should take; exported for alerts.
+        timeout: Seconds of wall-clock time to connect and to list all pages.
+        call_timeout: Seconds for each tool call; defaults to `Limits.tool_timeout`.
+        ttl: Lifetime of a listing in seconds if the server states none, less a jitter of up to a tenth.
+        stale_if_error: Seconds after its lifetime during which an old listing is served if a new one fails.
+        stale_while_revalidate: Seconds after its lifetime during which an old listing is served at once while a new
+            one is fetched. After an announced change callers wait for the new one.
+        on_invalid: `quarantine` leaves invalid tools out and emits an event, instead of failing.
 
     Raises:
-        ConfigError: an option makes no sense.
+        ConfigError: an option is invalid.
     """
 
     detached: Final = True
@@ -144,15 +145,15 @@ class MCPProvider:
         errlog: TextIO | None = None,
         **options: Unpack[Options],
     ) -> Self:
-        """Start a server process and talk over its standard input and output.
+        """Start a server process and communicate over its standard input and output.
 
         Args:
             command: The executable.
-            *args: Its arguments.
+            *args: Arguments of the executable.
             id: The server's name.
-            env: Environment variables, added to the few that the MCP SDK deems safe to pass on (`PATH`, `HOME`, ...).
-            cwd: The process's working directory.
-            errlog: A file for its standard error, which otherwise goes to the logger `pellucid.mcp` at level DEBUG.
+            env: Environment variables, added to the few that the MCP SDK passes on as safe (`PATH`, `HOME`, ...).
+            cwd: The working directory of the process.
+            errlog: A file for the standard error, which otherwise goes to the logger `pellucid.mcp` at level DEBUG.
             **options: See the class.
         """
         parameters = StdioServerParameters(command=command, args=list(args), env=dict(env or {}), cwd=cwd)
@@ -167,12 +168,12 @@ class MCPProvider:
         headers: Mapping[str, str] | None = None,
         **options: Unpack[Options],
     ) -> Self:
-        """Talk streamable HTTP.
+        """Communicate over streamable HTTP.
 
         Args:
-            url: The server's address.
+            url: The server's URL.
             id: The server's name.
-            headers: HTTP headers of every request, for instance `Authorization`.
+            headers: HTTP headers of every request, for example `Authorization`.
             **options: See the class.
         """
         return cls(over_http(url, headers), id=id, **options)
@@ -185,10 +186,10 @@ class MCPProvider:
         id: str,  # noqa: A002
         **options: Unpack[Options],
     ) -> Self:
-        """Use a server in this process, a transport of your own, process parameters or a URL.
+        """Connect to a server object in this process, a custom transport, process parameters or a URL.
 
-        A transport can be entered only once. Pass a function that makes one to let the connection be reopened, and
-        used in several event loops.
+        A transport can be entered only once. Pass a function that returns a new one, so that the connection can be
+        reopened and used in several event loops.
 
         Raises:
             ConfigError: `server` is none of these.
@@ -205,29 +206,35 @@ class MCPProvider:
             case _ if callable(server):
                 target = over_transport(server)
             case _:
-                raise ConfigError(f"MCPProvider {id!r}: {server!r} is no MCP server, transport, parameters or URL")
+                raise ConfigError(
+                    f"MCPProvider {id!r}: {server!r} is not an MCP server, transport, StdioServerParameters or URL"
+                )
         return cls(target, id=id, **options)
 
     async def list_tools(self, ctx: DiscoveryContext) -> Tools:
         """Return the server's tools.
 
         Raises:
-            DiscoveryError: the server could not be reached or did not list them.
+            DiscoveryError: the server could not be reached or did not list its tools.
         """
         return await self._catalog().list_tools(ctx)
 
     def server_name(self, name: str) -> str:
-        """Return the server's own name of a tool that it listed. Raises KeyError for others."""
+        """Return the server's own name of a listed tool.
+
+        Raises:
+            KeyError: the server did not list the tool.
+        """
         return self._server_names[name]
 
     async def aclose(self) -> None:
-        """Close the connections of all event loops and wait until they are. Closing twice does nothing."""
+        """Close the connections of all event loops and wait until they are closed. Closing twice does nothing."""
         self._closed = True
         connections = list(self._connections)
         for connection in connections:
             connection.close()
-        # Bounded, because nobody closes what an event loop left behind that was stopped in mid-flight.
-        with anyio.move_on_after(CLOSE_PATIENCE):
+        # Bounded, because connections of an event loop that was stopped abruptly never close.
+        with anyio.move_on_after(CLOSE_TIMEOUT):
             for connection in connections:
                 await connection.wait_closed()
 
@@ -253,18 +260,18 @@ class MCPProvider:
     def _ended(self, connection: Connection) -> None:
         self._connections.discard(connection)
 
-    def _build(self, listed: list[ServerTool | Broken]) -> Tools:
+    def _build(self, listed: list[ServerTool | InvalidTool]) -> Tools:
         names = exposed_names([tool.name for tool in listed], self.id, prefix=self._prefix)
         attributes = {semconv.MCP_METHOD_NAME: "tools/call", **self._target.attributes}
         tools = tuple(self._tool(tool, names[tool.name], attributes) for tool in listed)
         check_catalog(self.id, tools, quarantine=self.on_invalid == "quarantine")
-        self._server_names = {given: name for name, given in names.items()}
+        self._server_names = {exposed: name for name, exposed in names.items()}
         return tools
 
-    def _tool(self, tool: ServerTool | Broken, name: str, attributes: Mapping[str, AttributeValue]) -> Tool:
+    def _tool(self, tool: ServerTool | InvalidTool, name: str, attributes: Mapping[str, AttributeValue]) -> Tool:
         run = partial(self._call, tool.name, name)
-        if isinstance(tool, Broken):
-            problem = f"the server lists {name!r} in a way that the protocol does not allow: {tool.problem}"
+        if isinstance(tool, InvalidTool):
+            problem = f"the server's tool {name!r} violates the protocol: {tool.problem}"
             return BrokenTool(name=name, run=run, source=Mcp(self.id), mode="mcp", problem=problem)
         return Tool(
             name=name,

@@ -16,13 +16,13 @@ from pellucid.mcp.listing import Plan, ServerListing, cause_of, failure_of, with
 from pellucid.providers.hub import DiscoveryProvider
 
 _KEY: Final = "tools"
-"""The only key: a server does not know who asks."""
+"""The only key: a server lists the same tools for every caller."""
 
 
 class ServerCatalog(DiscoveryProvider):
-    """Lists the tools of a server within one event loop, and connects to it once at a time, whatever number ask.
+    """The cached tools and the connection of a server in one event loop.
 
-    A server that failed is left alone by listings and by connecting for a tool call alike.
+    Concurrent callers share one attempt to connect. After a failure, listings and tool calls observe the same back-off.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -36,7 +36,7 @@ class ServerCatalog(DiscoveryProvider):
             stale_if_error=plan.stale_if_error,
             stale_while_revalidate=plan.stale_while_revalidate,
             max_entries=1,
-            on_invalid="quarantine",  # `plan.build` has refused a broken list already, unless that is wanted
+            on_invalid="quarantine",  # `plan.build` rejects an invalid list unless the provider quarantines
         )
         self.kind = plan.target.kind
         self._plan = plan
@@ -47,7 +47,7 @@ class ServerCatalog(DiscoveryProvider):
         """Return the connection, or wait for a new one.
 
         Raises:
-            DiscoveryError: the server cannot be reached, or is left alone because it failed a moment ago.
+            DiscoveryError: the server cannot be reached, or its back-off after a failure has not ended.
         """
         if self._usable is None and self._connecting is None and (refusal := self._refusal(_KEY)) is not None:
             raise refusal
@@ -86,18 +86,18 @@ class ServerCatalog(DiscoveryProvider):
         if flight.error is None:
             was_failing = self._connection is not None and self._connection.is_failing
             self._connection = flight.result
-            if not was_failing:  # else only a listing shows that a new connection helped
+            if not was_failing:  # else only a successful listing ends the back-off
                 self._failures.pop(_KEY)
         elif not flight.abandoned:
             super()._note_failure(_KEY, flight.error)
 
     def _note_failure(self, key: Hashable, error: BaseException) -> None:
-        """Start the back-off after a failed listing, unless it failed to connect, which was counted by `_connected`."""
+        """Start the back-off after a failed listing. `_connected` has counted a failure to connect already."""
         cause, previous = cause_of(error), self._failures.get(key)
         if previous is None or cause_of(previous.error) is not cause:
             super()._note_failure(key, error)
         if isinstance(cause, TimeoutError) and self._connection is not None:
-            self._connection.retire(semconv.TIMEOUT)  # it may be half dead; requests under way continue
+            self._connection.retire(semconv.TIMEOUT)  # it may be half-open; active requests continue
 
     def _failed(self, error: BaseException) -> DiscoveryError:
         failure = failure_of(self._plan, error)

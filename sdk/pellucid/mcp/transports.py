@@ -1,4 +1,4 @@
-"""How the different kinds of servers are reached, and what a transport tells of itself meanwhile."""
+"""Transports to the different kinds of servers, and their observable state."""
 
 from __future__ import annotations
 
@@ -29,35 +29,35 @@ from opentelemetry.util.types import AttributeValue
 from pellucid import semconv
 from pellucid.errors import ConfigError
 from pellucid.mcp.exchange import SESSION_HEADER, current_exchange
-from pellucid.mcp.invalid_tools import put_aside
+from pellucid.mcp.invalid_tools import remove_invalid
 from pellucid.text import clean
 
-CONNECT_PATIENCE: Final = 30.0
-READ_PATIENCE: Final = 300.0
-"""HTTP timeouts as the MCP SDK has them by default; a server may hold a response stream open."""
+CONNECT_TIMEOUT: Final = 30.0
+READ_TIMEOUT: Final = 300.0
+"""HTTP timeouts in seconds: the defaults of the MCP SDK. A server may keep a response stream open."""
 
-_LAST_WORDS: Final = 10
-_LONGEST_LINE: Final = 1_000
-"""Characters of a line of a server's standard error; a longer one is taken for several."""
+_STDERR_LINES: Final = 10
+_MAX_LINE: Final = 1_000
+"""Longest line of a server's standard error, in characters; a longer one is split."""
 
 _log = logging.getLogger("pellucid.mcp")
 
 Reachable: TypeAlias = "Server[Any] | MCPServer | Transport"
-"""What `mcp.Client` connects to."""
+"""A server or transport that `mcp.Client` connects to."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Link:
-    """What is noticed of one connection's transport.
+    """Observed state of one connection's transport.
 
     Attributes:
-        ended: Called when nothing more can arrive.
-        over: It was.
-        session_id: What the server calls the session, in an HTTP header.
-        http_version: Such as `1.1`.
-        protocol_version: Of MCP, once it is negotiated.
-        listings: Ids of the requests for a list of tools that are under way.
-        words: The last lines that the server process wrote to its standard error.
+        ended: Called once, when the transport can receive nothing more.
+        over: Whether `ended` was called.
+        session_id: The session's id, from an HTTP header of the server.
+        http_version: The HTTP version, such as `1.1`.
+        protocol_version: The MCP version, once it is negotiated.
+        listings: Ids of active `tools/list` requests.
+        stderr: The last lines that the server process wrote to its standard error.
     """
 
     ended: Callable[[], None]
@@ -66,10 +66,10 @@ class Link:
     http_version: str | None = None
     protocol_version: str | None = None
     listings: set[str] = field(default_factory=set)
-    words: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_WORDS))
+    stderr: deque[str] = field(default_factory=lambda: deque(maxlen=_STDERR_LINES))
 
     def end(self) -> None:
-        """Note that nothing more can arrive."""
+        """Record that the transport can receive nothing more."""
         if not self.over:
             self.over = True
             self.ended()
@@ -77,17 +77,17 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A server and the way to it.
+    """A server and how to reach it.
 
     Attributes:
         kind: Value of `pellucid.provider.kind`.
-        reach: Makes what `mcp.Client` connects to; called for each connection.
+        reach: Returns the server or transport for `mcp.Client`; called for each connection.
         transport: Value of `network.transport`.
         protocol: Value of `network.protocol.name`.
-        address: Host, for HTTP.
-        port: Port, for HTTP.
-        pushes: Whether change notifications of servers before protocol 2026-07-28 are sure to arrive. Over HTTP they
-            need a stream that such servers may refuse and the MCP SDK gives up on silently.
+        address: The host, for HTTP.
+        port: The port, for HTTP.
+        pushes: Whether change notifications are certain to arrive with protocols before 2026-07-28. Over HTTP they need
+            a stream that such servers may refuse and that the MCP SDK then abandons silently.
     """
 
     kind: str
@@ -100,42 +100,42 @@ class Target:
 
     @property
     def attributes(self) -> dict[str, AttributeValue]:
-        """What the conventions want to be known of requests, as far as it is known without a connection."""
-        known: dict[str, AttributeValue | None] = {
+        """Span attributes of requests, as far as they are known without a connection."""
+        attributes: dict[str, AttributeValue | None] = {
             semconv.NETWORK_TRANSPORT: self.transport,
             semconv.NETWORK_PROTOCOL_NAME: self.protocol,
             semconv.SERVER_ADDRESS: self.address,
             semconv.SERVER_PORT: self.port,
         }
-        return {name: value for name, value in known.items() if value is not None}
+        return {name: value for name, value in attributes.items() if value is not None}
 
 
 def in_process(server: Server[Any] | MCPServer) -> Target:
-    """Reach a server object without any transport."""
+    """Return a target for a server object in this process; it needs no transport."""
     return Target(kind="mcp.memory", reach=lambda _link: server)
 
 
 def over_stdio(parameters: StdioServerParameters, errlog: TextIO | None) -> Target:
-    """Start a server process and talk over its standard input and output."""
+    """Return a target that starts a server process and uses its standard input and output."""
 
     def reach(link: Link) -> Transport:
-        return _watched(_process(parameters, errlog, link), link)
+        return _observed(_process(parameters, errlog, link), link)
 
     return Target(kind="mcp.stdio", reach=reach, transport="pipe")
 
 
 def over_http(url: str, headers: Mapping[str, str] | None) -> Target:
-    """Talk streamable HTTP.
+    """Return a target for streamable HTTP.
 
     Raises:
-        ConfigError: `url` is not an http or https address.
+        ConfigError: `url` is not an http or https URL.
     """
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ConfigError(f"{url!r} is not the address of an MCP server: it must begin with http:// or https://")
+        raise ConfigError(f"{url!r} is not the URL of an MCP server: it must start with http:// or https://")
 
     def reach(link: Link) -> Transport:
-        return _watched(_http(url, headers, link), link)
+        return _observed(_http(url, headers, link), link)
 
     port = parts.port or (443 if parts.scheme == "https" else 80)
     return Target(
@@ -150,36 +150,33 @@ def over_http(url: str, headers: Mapping[str, str] | None) -> Target:
 
 
 def over_transport(make: Callable[[], Transport]) -> Target:
-    """Talk over transports of the application's own."""
-    return Target(kind="custom", reach=lambda link: _watched(make(), link))
+    """Return a target for the application's own transports."""
+    return Target(kind="custom", reach=lambda link: _observed(make(), link))
 
 
 def once(transport: Transport) -> Callable[[], Transport]:
-    """Make a factory of a transport, which can be entered only once.
+    """Return a factory that returns a transport once, because a transport can be entered only once.
 
-    Raises (when called again):
-        ConfigError: the transport is used up.
+    The factory raises `ConfigError` when it is called again.
     """
-    left = [transport]
+    unused = [transport]
 
     def make() -> Transport:
-        if not left:
-            raise ConfigError(
-                "the transport was used already and cannot be opened again; pass a function that makes one"
-            )
-        return left.pop()
+        if not unused:
+            raise ConfigError("the transport cannot be opened again; pass a function that returns a new one")
+        return unused.pop()
 
     return make
 
 
 @asynccontextmanager
-async def _watched(transport: Transport, link: Link) -> AsyncIterator[Any]:
+async def _observed(transport: Transport, link: Link) -> AsyncIterator[Any]:
     async with transport as (read, write):
-        yield _Watched(read, link), _Telling(write, link)
+        yield _ObservedReader(read, link), _ObservedWriter(write, link)
 
 
 class _Wrapped:
-    """A stream around another one, which it closes."""
+    """A wrapper of a stream, which it closes."""
 
     def __init__(self, stream: Any, link: Link) -> None:
         self._stream = stream
@@ -197,12 +194,12 @@ class _Wrapped:
         await self.aclose()
 
 
-class _Watched(_Wrapped):
-    """A read stream that notes its end, and puts aside what is broken in lists of tools."""
+class _ObservedReader(_Wrapped):
+    """A read stream that records its end, and removes invalid tools from tool lists."""
 
     @property
     def last_context(self) -> Any:
-        """The context that the message was sent in, if the stream knows it; the MCP SDK asks."""
+        """The context in which the last message was sent, if the stream knows it; read by the MCP SDK."""
         return getattr(self._stream, "last_context", None)
 
     async def receive(self) -> Any:
@@ -212,16 +209,16 @@ class _Watched(_Wrapped):
             self._link.end()
             raise
         if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCResponse | JSONRPCError):
-            self._answered(item.message)
+            self._remove_invalid_tools(item.message)
         return item
 
-    def _answered(self, answer: JSONRPCResponse | JSONRPCError) -> None:
-        link, request = self._link, str(answer.id)
+    def _remove_invalid_tools(self, response: JSONRPCResponse | JSONRPCError) -> None:
+        link, request = self._link, str(response.id)
         if request not in link.listings:
             return
         link.listings.discard(request)
-        if isinstance(answer, JSONRPCResponse) and link.protocol_version is not None:
-            put_aside(answer.result, link.protocol_version)
+        if isinstance(response, JSONRPCResponse) and link.protocol_version is not None:
+            remove_invalid(response.result, link.protocol_version)
 
     def __aiter__(self) -> Self:
         return self
@@ -233,14 +230,14 @@ class _Watched(_Wrapped):
             raise StopAsyncIteration from None
 
 
-class _Telling(_Wrapped):
-    """A write stream that notes requests; they are sent in the context of their caller."""
+class _ObservedWriter(_Wrapped):
+    """A write stream that records requests, which are sent in the context of their caller."""
 
     async def send(self, item: SessionMessage) -> None:
         exchange = current_exchange()
         if isinstance(item.message, JSONRPCRequest):
             if exchange is not None:
-                exchange.sent(item.message.method, str(item.message.id))
+                exchange.record_request(item.message.method, str(item.message.id))
             if item.message.method == "tools/list":
                 self._link.listings.add(str(item.message.id))
         await self._stream.send(item)
@@ -248,15 +245,15 @@ class _Telling(_Wrapped):
 
 @asynccontextmanager
 async def _http(url: str, headers: Mapping[str, str] | None, link: Link) -> AsyncIterator[Any]:
-    async def note(response: httpx2.Response) -> None:
+    async def record(response: httpx2.Response) -> None:
         link.http_version = response.http_version.removeprefix("HTTP/")
         link.session_id = response.headers.get(SESSION_HEADER) or link.session_id
         exchange = current_exchange()
         if exchange is not None and response.request.method == "POST":
-            await exchange.answered(response)
+            await exchange.record_response(response)
 
-    timeout = httpx2.Timeout(CONNECT_PATIENCE, read=READ_PATIENCE)
-    hooks = {"response": [note]}
+    timeout = httpx2.Timeout(CONNECT_TIMEOUT, read=READ_TIMEOUT)
+    hooks = {"response": [record]}
     async with (
         httpx2.AsyncClient(headers=dict(headers or {}), timeout=timeout, event_hooks=hooks) as client,
         streamable_http_client(url, http_client=client) as streams,
@@ -271,25 +268,27 @@ async def _process(parameters: StdioServerParameters, errlog: TextIO | None, lin
             yield streams
         return
     source, sink = os.pipe()
-    listener = threading.Thread(target=_listen, args=(source, parameters.command, link), name="mcp-stderr", daemon=True)
-    listener.start()
-    # The process has its own copy of the sink; while ours is open, the listener would never see the end.
-    ours = os.fdopen(sink, "w")
+    reader = threading.Thread(
+        target=_read_stderr, args=(source, parameters.command, link), name="mcp-stderr", daemon=True
+    )
+    reader.start()
+    # The process has its own copy of the sink. While this one is open, the reader never sees the end.
+    stderr = os.fdopen(sink, "w")
     try:
-        async with stdio_client(parameters, errlog=ours) as streams:
-            ours.close()
+        async with stdio_client(parameters, errlog=stderr) as streams:
+            stderr.close()
             yield streams
     finally:
-        ours.close()
-        # What a process says last is said when it dies. Its children may hold the pipe for longer than we care to wait.
+        stderr.close()
+        # A process writes its last lines when it exits. Bounded, because its children may keep the pipe open.
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(listener.join, 0.5)
+            await anyio.to_thread.run_sync(reader.join, 0.5)
 
 
-def _listen(source: int, command: str, link: Link) -> None:
-    """Read a server's standard error to its end, in a thread."""
+def _read_stderr(source: int, command: str, link: Link) -> None:
+    """Read a server's standard error to its end; runs in a thread."""
     with os.fdopen(source, encoding="utf-8", errors="replace") as lines:
-        while line := lines.readline(_LONGEST_LINE):
-            said = clean(line.rstrip())
-            link.words.append(said)
-            _log.debug("%s: %s", command, said)
+        while line := lines.readline(_MAX_LINE):
+            text = clean(line.rstrip())
+            link.stderr.append(text)
+            _log.debug("%s: %s", command, text)

@@ -1,4 +1,4 @@
-"""Models: the protocol, what goes through it, and adapters that are loaded when they are asked for."""
+"""Models: the protocol, its requests and responses, and adapters that are loaded on first use."""
 
 from functools import partial
 from typing import TYPE_CHECKING
@@ -49,7 +49,7 @@ _MOVED = {
     "resolve": "names",
     "told": "fallback",
 }
-"""Helpers that this module used to export, and the modules that have them."""
+"""Helpers that this module used to export, and the modules that define them."""
 
 if not TYPE_CHECKING:
     __getattr__ = module_getattr(

@@ -1,4 +1,4 @@
-"""The seam between a run and a model: a request, a response, and a protocol of two methods."""
+"""The interface between a run and a model: a request, a response, and a protocol of two methods."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pellucid.types import JSONObject
 
 
 class Settings(TypedDict, total=False):
-    """Request parameters, under the names of the conventions' `gen_ai.request.*`; only what is set is sent.
+    """Request parameters, under the names of the conventions' `gen_ai.request.*`. Unset parameters are not sent.
 
-    A vendor that has no such parameter refuses the request: none is dropped in silence.
+    A request with a parameter that the vendor does not have is refused; no parameter is dropped silently.
 
     Keys:
-        reasoning_level: How hard to think, in the vendor's words (`low`, `high`, ...).
-        extra: Further members of the vendor's request body, sent as they are and not recorded.
+        reasoning_level: Reasoning effort, under the vendor's name (`low`, `high`, ...).
+        extra: Further members of the vendor's request body, sent unchanged and not recorded.
     """
 
     max_tokens: int
@@ -35,11 +35,12 @@ class Settings(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputSchema:
-    """The shape that an answer must have.
+    """The schema that the final answer must match.
 
     Attributes:
-        name: `[A-Za-z0-9_-]{1,64}`.
+        name: Its name, which matches `[A-Za-z0-9_-]{1,64}`.
         schema: A JSON Schema.
+        description: A description for the model.
     """
 
     name: str
@@ -53,15 +54,15 @@ def _ignore() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """What a model is asked.
+    """A request to a model.
 
     Attributes:
-        instructions: System text, apart from the history.
+        instructions: System text, separate from the history.
         messages: The history, oldest first.
-        tools: What the model may ask for; empty when a closing answer is wanted.
+        tools: Tools that the model may call; empty for a final answer without tool calls.
         settings: Request parameters.
-        output: What the final answer must look like, if not plain text.
-        on_chunk: A model that streams calls it for each chunk from its vendor, as it arrives and also if it has no
+        output: The schema of the final answer; None for plain text.
+        on_chunk: Called by streaming models for each chunk that arrives from the vendor, also for chunks without
             content. Without such calls, each `ModelDelta` counts as a chunk.
     """
 
@@ -75,12 +76,15 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelResponse:
-    """What a model answered.
+    """The response of a model.
 
     Attributes:
-        model: The one that answered, if it says so.
-        id: The vendor's.
-        attributes: Further attributes of the `chat` span, under the vendor's own names such as `openai.*`.
+        message: The answer.
+        usage: The tokens that the call used.
+        finish_reason: The reason why the model stopped.
+        model: The name of the model that answered, if the vendor states it.
+        id: The vendor's id of the response.
+        attributes: Further attributes of the `chat` span, under the vendor's names such as `openai.*`.
     """
 
     message: Message
@@ -93,10 +97,11 @@ class ModelResponse:
 
 @dataclass(frozen=True, slots=True)
 class ModelDelta:
-    """A piece of a streamed answer.
+    """A piece of a streamed response.
 
     Attributes:
-        content: Of a tool call the tool's name, once it is known.
+        type: The kind of content.
+        content: The new text; for a tool call the tool's name, once it is known.
     """
 
     type: Literal["text", "reasoning", "tool_call"]
@@ -108,15 +113,15 @@ StreamItem: TypeAlias = ModelDelta | ModelResponse
 
 @runtime_checkable
 class Model(Protocol):
-    """Something that answers requests. Adapters translate; they know nothing of telemetry, retries or the loop.
+    """A model that answers requests. Adapters only translate: telemetry, retries and the loop are the run's.
 
     Attributes:
         name: Value of `gen_ai.request.model`.
         provider_name: Value of `gen_ai.provider.name`, such as `openai` or `anthropic`.
 
-    Optional: `server_address` and `server_port`, for telemetry; `native_output = True` if the model takes
+    Optional: `server_address` and `server_port`, for telemetry; `native_output = True` if the model sends
     `ModelRequest.output` to the vendor (otherwise the schema is put into the instructions); `async warm_up()`, which
-    makes what the first request needs; `aclose()`.
+    prepares the first request; `aclose()`.
     """
 
     @property
@@ -126,35 +131,39 @@ class Model(Protocol):
 
     @property
     def provider_name(self) -> str:
-        """Its vendor's name."""
+        """The vendor's name."""
         ...
 
     async def generate(self, request: ModelRequest) -> ModelResponse:
-        """Return the whole answer. Raise on failure: a `ModelError` that says its kind, or anything else."""
+        """Return the complete response.
+
+        Raises:
+            ModelError: the call failed, with the kind of the failure. Any other exception is a failure, too.
+        """
         ...
 
     def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
-        """Yield deltas as they arrive, and last the whole `ModelResponse`, equal to what `generate` would return."""
+        """Yield deltas as they arrive, then the complete `ModelResponse` that `generate` would return."""
         ...
 
 
-def require_model(given: object, where: str) -> Model:
-    """Return what was given as a model.
+def require_model(value: object, where: str) -> Model:
+    """Return `value` if it is a model.
 
     Raises:
-        ConfigError: it is none; the message begins with `where`.
+        ConfigError: it is not a model; the message starts with `where`.
     """
-    if isinstance(given, type):
-        raise ConfigError(f"{where}: {given.__name__} is a class; make a model of it: {given.__name__}(...)")
-    if not isinstance(given, Model):
+    if isinstance(value, type):
+        raise ConfigError(f"{where}: {value.__name__} is a class; create a model: {value.__name__}(...)")
+    if not isinstance(value, Model):
         raise ConfigError(
-            f"{where}: {given!r} is not a model; it needs `name`, `provider_name`, `generate()` and `stream()`"
+            f"{where}: {value!r} is not a model; it needs `name`, `provider_name`, `generate()` and `stream()`"
         )
-    return given
+    return value
 
 
 def closable(items: AsyncIterator[StreamItem]) -> AsyncGenerator[StreamItem]:
-    """Return a stream that can be closed. Almost all can; the protocol asks for no more than an iterator."""
+    """Return a stream with `aclose()`; the protocol requires only an iterator."""
     if hasattr(items, "aclose"):
         return cast("AsyncGenerator[StreamItem]", items)
 

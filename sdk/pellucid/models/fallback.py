@@ -1,4 +1,4 @@
-"""Several models as one: the next answers when one fails."""
+"""Fallback between models: when one fails, the next is called."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from pellucid.models.names import resolve
 FALL_BACK_ON: Final[frozenset[ErrorKind]] = frozenset(
     {"auth", "circuit_open", "invalid_response", "rate_limited", "timeout", "unavailable", "unknown"}
 )
-"""Failures that another model may not have. A request that is refused as invalid would be refused again."""
+"""Kinds of failures that another model may not have. An invalid request would be refused again."""
 
 
 class FallbackModel:
-    """Models that are asked in turn until one answers.
+    """Models that are called in order until one answers.
 
     ```python
     Agent("support", model=FallbackModel("anthropic:claude-sonnet-5-5", "openai:gpt-6-sol"))
     ```
 
-    In a run, each attempt is a `chat` span of its own, with the name of the model that was asked and
-    `pellucid.attempt`. A stream goes to the next model only as long as no piece of an answer has arrived.
+    In a run, each attempt is a `chat` span of its own, with the name of its model and `pellucid.attempt`. A stream
+    falls back to the next model only before the first piece of a response has arrived.
 
     Args:
-        models: In the order in which they are asked; names such as `openai:gpt-6-sol` are resolved.
-        on: Kinds of failures after which the next one is asked.
+        models: The models, first choice first; names such as `openai:gpt-6-sol` are resolved.
+        on: Kinds of failures after which the next model is called.
 
     Attributes:
-        models: What is asked; a `FallbackModel` among them stands for its own models.
+        models: The models in order; a nested `FallbackModel` is replaced by its own models.
 
     Raises:
-        ConfigError: there is no model, or one is given twice.
+        ConfigError: no model is given, one is given twice, or `on` has an unknown kind.
     """
 
     def __init__(self, *models: Model | str, on: Collection[ErrorKind] = FALL_BACK_ON) -> None:
-        given = [resolve(model) if isinstance(model, str) else _required(model) for model in models]
-        self.models: tuple[Model, ...] = tuple(each for model in given for each in candidates(model))
+        resolved = [resolve(model) if isinstance(model, str) else _required(model) for model in models]
+        self.models: tuple[Model, ...] = tuple(candidate for model in resolved for candidate in candidates(model))
         if not self.models:
             raise ConfigError("FallbackModel: no model is given; name at least two, the first choice first")
         if len({id(model) for model in self.models}) < len(self.models):
             raise ConfigError(f"FallbackModel: one model is given twice in {[model.name for model in self.models]}")
         self._on = frozenset(on)
-        for kind in (each for each in on if each not in get_args(ErrorKind)):
+        for kind in (kind for kind in on if kind not in get_args(ErrorKind)):
             close = get_close_matches(str(kind), get_args(ErrorKind), 1)
             raise ConfigError(
-                f"FallbackModel: there is no kind of failure {kind!r}; "
+                f"FallbackModel: unknown kind of failure {kind!r}; "
                 f"{f'did you mean {close[0]!r}? ' if close else ''}on= takes a set of {', '.join(get_args(ErrorKind))}"
             )
 
@@ -69,42 +69,50 @@ class FallbackModel:
 
     @property
     def native_output(self) -> bool:
-        """Whether all of them have a parameter for the output's schema."""
+        """Whether all models send the schema of the output to their vendor."""
         return all(getattr(model, "native_output", False) for model in self.models)
 
     def falls_back(self, error: ModelError) -> bool:
-        """Return whether the next model is to be asked after this failure."""
+        """Return whether the next model is called after this failure."""
         return error.error_kind in self._on
 
     async def generate(self, request: ModelRequest) -> ModelResponse:
-        """Return the first answer that there is."""
+        """Return the response of the first model that answers.
+
+        Raises:
+            ModelError: every model failed, or one failed in a way that does not allow a fallback.
+        """
         failures: list[ModelError] = []
         for model in self.models:
             try:
                 return await model.generate(request)
             except ConfigError:
                 raise
-            except Exception as error:  # noqa: BLE001  (raised when no model is left)
+            except Exception as error:  # noqa: BLE001  (raised when no model remains)
                 failures.append(as_model_error(model, error))
                 if not self.falls_back(failures[-1]):
                     break
         raise told(failures)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
-        """Yield the pieces of the first answer that begins to arrive."""
+        """Yield the pieces of the first response that starts to arrive.
+
+        Raises:
+            ModelError: every model failed, or one failed in a way that does not allow a fallback.
+        """
         failures: list[ModelError] = []
         for model in self.models:
-            begun = False
+            has_started = False
             try:
                 async with aclosing(closable(model.stream(request))) as items:
                     async for item in items:
-                        begun = True
+                        has_started = True
                         yield item
             except ConfigError:
                 raise
-            except Exception as error:  # noqa: BLE001  (raised when no model is left)
+            except Exception as error:  # noqa: BLE001  (raised when no model remains)
                 failures.append(as_model_error(model, error))
-                if begun or not self.falls_back(failures[-1]):
+                if has_started or not self.falls_back(failures[-1]):
                     break
             else:
                 return
@@ -118,33 +126,33 @@ class FallbackModel:
 
 
 def candidates(model: Model) -> tuple[Model, ...]:
-    """Return the models that are asked in turn until one answers: the model itself, but for a `FallbackModel`."""
+    """Return the models to call in order: those of a `FallbackModel`, or the model itself."""
     return model.models if isinstance(model, FallbackModel) else (model,)
 
 
 def falls_back(model: Model, error: ModelError) -> bool:
-    """Return whether the next candidate of `model` is to be asked after `error`."""
+    """Return whether the next candidate of `model` is called after `error`."""
     return isinstance(model, FallbackModel) and model.falls_back(error)
 
 
 def told(failures: Sequence[ModelError]) -> ModelError:
-    """Return the last of several failures, with notes that tell of the others."""
+    """Return the last of several failures, with notes about the earlier ones."""
     last = failures[-1]
     for earlier in failures[:-1]:
-        last.add_note(f"before that: {earlier}")
+        last.add_note(f"earlier failure: {earlier}")
     return last
 
 
-def _required(given: object) -> Model:
-    if isinstance(given, Sequence):
-        raise ConfigError(f"FallbackModel: {given!r} is not a model; write FallbackModel(first, second), not a list")
-    return require_model(given, "FallbackModel")
+def _required(model: object) -> Model:
+    if isinstance(model, Sequence):
+        raise ConfigError(f"FallbackModel: {model!r} is not a model; write FallbackModel(first, second), not a list")
+    return require_model(model, "FallbackModel")
 
 
 def as_model_error(model: Model, error: Exception) -> ModelError:
-    """Return an error of a model as a `ModelError`, whose cause it is."""
+    """Convert an error of a model to a `ModelError` with the error as its cause."""
     if isinstance(error, ModelError):
         return error
-    named = ModelError(model.name, describe(error), error_kind=error_kind_of(error))
-    named.__cause__ = error
-    return named
+    failure = ModelError(model.name, describe(error), error_kind=error_kind_of(error))
+    failure.__cause__ = error
+    return failure

@@ -1,4 +1,4 @@
-"""What adapters share: a client for each event loop, and how a vendor's failure becomes a `ModelError`."""
+"""Shared parts of the adapters: a client for each event loop, and the conversion of failures to `ModelError`."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from pellucid.models.base import Settings
 from pellucid.types import JSONObject
 
 TIMEOUT: Final = httpx2.Timeout(600.0, connect=10.0)
-"""Seconds for a connection, and between two pieces of an answer; `Limits.model_timeout` bounds the whole call."""
+"""Seconds to connect, and between two chunks of a response; `Limits.model_timeout` bounds the whole call."""
 
-SHORTEST_KEY: Final = 8
-"""Characters of a key that is one; shorter ones are placeholders for servers that ask for none."""
+MIN_KEY_LENGTH: Final = 8
+"""Shortest key that is masked, in characters; shorter ones are placeholders for servers without keys."""
 
 _PORTS: Final[Mapping[str, int]] = {"https": 443, "http": 80}
 
 
 @cache
 def trusted() -> ssl.SSLContext:
-    """Return whom to trust, for all clients."""
+    """Return the TLS context with the trusted certificates, shared by all clients."""
     return httpx2.create_ssl_context()
 
 
@@ -43,18 +43,18 @@ _AnyClient = TypeVar("_AnyClient", bound=_Client)
 
 
 class Clients(Generic[_AnyClient]):
-    """One client of a vendor's SDK for each event loop: connections of one loop do not work in another.
+    """One client of a vendor's SDK for each event loop, because connections of one loop do not work in another.
 
     Args:
-        make: Makes a client; called in the loop that needs it.
+        make: Creates a client; called in the event loop that needs it.
     """
 
     def __init__(self, make: Callable[[], _AnyClient]) -> None:
-        trusted()  # now, because what it loads and reads takes 0.2 s, in which an event loop would stand still
+        trusted()  # now, because loading certificates takes 0.2 s, which would block an event loop
         self._clients = PerLoop(make)
 
     def get(self) -> _AnyClient:
-        """Return the client of this event loop."""
+        """Return the client of this event loop, creating it on first use."""
         return self._clients.get()
 
     async def aclose(self) -> None:
@@ -76,29 +76,29 @@ def failure(
     error_type: str = "",
     secrets: Iterable[str | None] = (),
 ) -> ModelError:
-    """Return what to raise for a vendor's error.
+    """Convert a vendor's error to a `ModelError`; the caller raises it from the error.
 
     Args:
         model: The model's name.
-        error: What the vendor's SDK raised; raise what is returned from it.
-        message: What the vendor says; the error's own text if not given.
-        kind: What it means, where the status and the type of the error do not say it.
-        status: HTTP status of the answer, if there was one.
+        error: The error that the vendor's SDK raised.
+        message: The vendor's message; defaults to the text of the error.
+        kind: Kind of the failure, where the status and the type of the error do not determine it.
+        status: HTTP status of the response, if there was one.
         request_id: The vendor's id of the request.
-        headers: Those of the answer, for `retry-after`.
-        error_type: Value of `error.type`, where the type of the error does not tell one failure from another.
-        secrets: Keys, which the text must not show.
+        headers: Headers of the response, for `retry-after`.
+        error_type: Value of `error.type`, where the type of the error does not distinguish failures.
+        secrets: Keys to mask in the message.
     """
     kind = kind or _kind_of(error, status)
-    told = [f"HTTP {status}"] if status is not None else []
+    details = [f"HTTP {status}"] if status is not None else []
     if request_id is not None:
-        told.append(f"request {request_id}")
+        details.append(f"request {request_id}")
     text = message or describe(error)
     for secret in secrets:
-        if secret and len(secret) >= SHORTEST_KEY:
+        if secret and len(secret) >= MIN_KEY_LENGTH:
             text = text.replace(secret, "[masked]")
-    if told:
-        text = f"{', '.join(told)}: {text}"
+    if details:
+        text = f"{', '.join(details)}: {text}"
     wait = retry_after(headers or {})
     if kind == "timeout":
         return ModelTimeout(model, text, status=status, request_id=request_id, retry_after=wait)
@@ -124,46 +124,46 @@ def _kind_of(error: Exception, status: int | None) -> ErrorKind:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds that `retry-after-ms` or `retry-after` ask for (RFC 9110, section 10.2.3)."""
+    """Return the seconds to wait, from `retry-after-ms` or `retry-after` (RFC 9110, section 10.2.3)."""
     try:
         if (milliseconds := headers.get("retry-after-ms")) is not None:
             seconds = float(milliseconds) / 1000
             return max(0.0, seconds) if math.isfinite(seconds) else None
-        if (given := headers.get("retry-after")) is None:
+        if (value := headers.get("retry-after")) is None:
             return None
-        if given.strip().replace(".", "", 1).isdigit():
-            return float(given)
-        return max(0.0, (parsedate_to_datetime(given) - datetime.now(UTC)).total_seconds())
-    except (TypeError, ValueError):  # a header that says nothing
+        if value.strip().replace(".", "", 1).isdigit():
+            return float(value)
+        return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
+    except (TypeError, ValueError):  # an invalid header
         return None
 
 
-def server_at(url: str, *, asked_by: str) -> tuple[str, int]:
+def server_at(url: str, *, owner: str) -> tuple[str, int]:
     """Return the values of `server.address` and `server.port` for the base URL of a model.
 
     Raises:
-        ConfigError: it is none; says who asked.
+        ConfigError: `url` is not a base URL; the message starts with `owner`.
     """
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise ConfigError(f"{asked_by}: {url!r} is no base URL: {error}") from error
+        raise ConfigError(f"{owner}: {url!r} is not a base URL: {error}") from error
     if host is None or parts.scheme not in _PORTS:
-        raise ConfigError(f"{asked_by}: {url!r} is no base URL; write it with http:// or https://")
+        raise ConfigError(f"{owner}: {url!r} is not a base URL; it must start with http:// or https://")
     return host, port or _PORTS[parts.scheme]
 
 
 def missing_key(owner: str, variable: str) -> ConfigError:
     """Return the error of a model without a key."""
-    return ConfigError(f"{owner}: there is no key; set the environment variable {variable}, or pass api_key=")
+    return ConfigError(f"{owner}: no API key; set the environment variable {variable}, or pass api_key=")
 
 
 def json_object(value: object, name: str) -> JSONObject:
-    """Return a vendor's JSON value, if it is an object.
+    """Return a vendor's JSON value if it is an object.
 
     Raises:
-        ValueError: it is not; the message calls it `name`.
+        ValueError: it is not an object; the message calls it `name`.
     """
     if not isinstance(value, dict):
         raise ValueError(f"{name} is not a JSON object")  # noqa: TRY004  (the server's fault, not a caller's)
@@ -171,21 +171,21 @@ def json_object(value: object, name: str) -> JSONObject:
 
 
 def cut_stream() -> EOFError:
-    """Return the error of a stream that ended too early."""
-    return EOFError("the stream ended before the answer did")
+    """Return the error of a stream that ended before the response was complete."""
+    return EOFError("the stream ended before the response was complete")
 
 
-def refuse_unknown(model: str, settings: Settings, known: AbstractSet[str]) -> None:
-    """Refuse settings that a vendor has no parameter for.
+def refuse_unknown(model: str, settings: Settings, supported: AbstractSet[str]) -> None:
+    """Check that the vendor has a parameter for each setting.
 
     Raises:
-        ModelError: there is one.
+        ModelError: it has none for a setting.
     """
-    if unknown := sorted(name for name in settings if name != "extra" and name not in known):
+    if unknown := sorted(name for name in settings if name != "extra" and name not in supported):
         raise ModelError(
             model,
-            f"its API has no parameter for {', '.join(unknown)}; remove that from the agent's settings, or pass what "
-            f"the vendor calls it in settings['extra']",
+            f"its API has no parameter for {', '.join(unknown)}; remove it from the agent's settings, or pass "
+            f"the vendor's own parameter in settings['extra']",
             error_type="invalid_request",
             error_kind="invalid_request",
         )

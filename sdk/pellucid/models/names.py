@@ -18,17 +18,17 @@ ADAPTERS: Final[Mapping[str, tuple[str, str]]] = {
     "AnthropicModel": ("anthropic", "anthropic"),
     "GeminiModel": ("gemini", "google.genai"),
 }
-"""Classes, their module and extra, and the vendor's package; they are loaded when they are asked for."""
+"""Classes, their module and extra, and the vendor's package. They are loaded on first use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """A place that serves models.
+    """A server of models.
 
     Attributes:
-        adapter: Name of the class that speaks its protocol.
-        base_url: Where it is, if not where the adapter's vendor is.
-        key: Environment variable of its key; none for one on this machine.
+        adapter: Name of the adapter class for its protocol.
+        base_url: Its base URL, if not that of the adapter's vendor.
+        key: Environment variable of its key; None for local servers.
         provider_name: Value of `gen_ai.provider.name`, if not the adapter's.
         options: Further arguments of the adapter.
     """
@@ -58,14 +58,14 @@ HOSTS: Final[Mapping[str, Host]] = {
     "together": Host(base_url="https://api.together.xyz/v1", key="TOGETHER_API_KEY", provider_name="together"),
     "xai": Host(base_url="https://api.x.ai/v1", key="XAI_API_KEY", provider_name="x_ai"),
 }
-"""What may stand before the colon; all but the vendors' own speak OpenAI's Chat Completions."""
+"""Hosts by prefix. All except the vendors' own speak OpenAI's Chat Completions."""
 
 
 def resolve(name: str) -> Model:
-    """Return the model that `host:model` names.
+    """Return the model of a name such as `openai:gpt-6-sol`.
 
     Raises:
-        ConfigError: there is no such host, or its key or package is missing.
+        ConfigError: the host is unknown, or its key or package is missing.
     """
     prefix, colon, model = name.partition(":")
     host = HOSTS.get(prefix)
@@ -73,12 +73,12 @@ def resolve(name: str) -> Model:
         close = get_close_matches(prefix.strip().lower(), HOSTS, 1)
         hint = f"did you mean {close[0]!r}? " if close and host is None else ""
         raise ConfigError(
-            f"there is no model {name!r}: {hint}write `host:model`, such as `openai:gpt-6-sol`, with one of the hosts "
+            f"unknown model {name!r}: {hint}write `host:model`, such as `openai:gpt-6-sol`, with one of the hosts "
             f"{', '.join(HOSTS)}; for any other server use OpenAIModel(name, base_url=...)"
         )
     options: dict[str, Any] = dict(host.options or {})
     if host.base_url is not None:
-        # A server that asks for no key gets a word that is none: OpenAI's key is not for it.
+        # A placeholder, so that OpenAI's key is not sent to another server.
         options |= {"base_url": host.base_url, "api_key": "none"}
     if host.provider_name is not None:
         options["provider_name"] = host.provider_name
@@ -90,23 +90,23 @@ def resolve(name: str) -> Model:
 
 
 def adapter(name: str) -> Callable[..., Model]:
-    """Return an adapter's class, and load its vendor's package.
+    """Load the vendor's package, and return the adapter's class.
 
     Raises:
         ConfigError: the package is not installed.
     """
     module, package = ADAPTERS[name]
     try:
-        found: Callable[..., Model] = getattr(import_module(f"pellucid.models.{module}"), name)
+        adapter_class: Callable[..., Model] = getattr(import_module(f"pellucid.models.{module}"), name)
     except ImportError as error:
         if all(map(_is_installed, (package, "httpx2"))):
             raise
         raise ConfigError(f"{name} needs the package {package!r}: pip install 'pellucid[{module}]'") from error
-    return found
+    return adapter_class
 
 
 def _is_installed(package: str) -> bool:
     try:
         return find_spec(package) is not None
-    except (ImportError, ValueError):  # what it is part of is missing, or it was put out of reach
+    except (ImportError, ValueError):  # its parent package is missing, or `sys.modules` blocks it
         return False

@@ -1,4 +1,4 @@
-"""What a model call costs: published prices, and your own."""
+"""Prices of model calls: published ones, and your own."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ _PUBLISHERS: Final[Mapping[str, str]] = {
     "together": "together",
     "x_ai": "x-ai",
 }
-"""Values of `gen_ai.provider.name`, and the ids of the `genai-prices` package."""
+"""Values of `gen_ai.provider.name`, and the provider ids of the `genai-prices` package."""
 
 
 class Prices(Protocol):
-    """Something that knows what model calls cost; any function of this shape will do."""
+    """A source of prices for model calls; any function with this signature."""
 
     def __call__(self, provider_name: str, model: str, usage: Usage, asked: str, /) -> float | None:
-        """Return US dollars, or `None` if they are not known.
+        """Return the cost in US dollars, or `None` if it is not known.
 
         Args:
             provider_name: Value of `gen_ai.provider.name`.
-            model: The model that answered, by the name that it gave itself: often that of a version.
-            usage: What the call used.
-            asked: The model that was asked for: what `model=` said, such as an alias or a deployment.
+            model: The name in the response, often that of a version.
+            usage: The tokens that the call used.
+            asked: The name in the request: that of `model=`, such as an alias or a deployment.
         """
         ...
 
 
 def load_prices(prices: Prices, models: Iterable[tuple[str, str]]) -> None:
-    """Let prices load what they need for models, given by provider and name, if they have a method `load` for it."""
+    """Call `prices.load`, if it exists, for each pair of provider and model name."""
     load = getattr(prices, "load", None)
     if load is not None:
         for provider_name, model in models:
@@ -58,14 +58,14 @@ def load_prices(prices: Prices, models: Iterable[tuple[str, str]]) -> None:
 
 
 class PublishedPrices:
-    """The vendors' published prices of today, from the `genai-prices` package; no network is used.
+    """The vendors' currently published prices, from the `genai-prices` package, without network access.
 
-    `None` for a model that it does not know, for unknown tokens, and without the package (`pip install
-    pellucid[prices]`; each vendor's extra brings it).
+    A cost is `None` for unknown models, for unknown token counts, and without the package (`pip install
+    pellucid[prices]`; the extra of each vendor includes it).
     """
 
     def __call__(self, provider_name: str, model: str, usage: Usage, asked: str | None = None, /) -> float | None:
-        """Return US dollars, or `None` if they are not known."""
+        """Return the cost in US dollars, or `None` if it is not known."""
         publisher = _PUBLISHERS.get(provider_name)
         if publisher is None or usage.input_tokens is None or usage.output_tokens is None:
             return None
@@ -78,7 +78,7 @@ class PublishedPrices:
         return dollars
 
     def load(self, provider_name: str, model: str) -> None:
-        """Load the package if it has prices of this vendor; that takes 0.1 s, which an event loop should not."""
+        """Load the package if it has prices of this vendor. That takes 0.1 s, which would block an event loop."""
         self(provider_name, model, Usage(input_tokens=0, output_tokens=0))
 
     def __repr__(self) -> str:
@@ -87,22 +87,22 @@ class PublishedPrices:
 
 @cache
 def _calculator() -> Callable[[str, str, Usage], float | None] | None:
-    """Return the package's calculation; loading it takes 0.1 s, which agents without prices need not pay."""
+    """Return the package's calculation. Loaded on first use, because the import takes 0.1 s."""
     try:
         import genai_prices
     except ImportError:
         return None
 
     def calculate(publisher: str, model: str, usage: Usage) -> float | None:
-        known: dict[str, Any] = {
+        counts: dict[str, Any] = {
             "input_tokens": usage.input_tokens,
             "output_tokens": usage.output_tokens,
             "cache_read_tokens": usage.cache_read_input_tokens,
             "cache_write_tokens": usage.cache_write_input_tokens,
         }
         try:
-            counted = genai_prices.Usage(**{name: count for name, count in known.items() if count is not None})
-            return float(genai_prices.calc_price(counted, model, provider_id=publisher).total_price)
+            priced_usage = genai_prices.Usage(**{name: count for name, count in counts.items() if count is not None})
+            return float(genai_prices.calc_price(priced_usage, model, provider_id=publisher).total_price)
         except (LookupError, ValueError):  # no such model, or tokens that contradict each other
             return None
 
@@ -111,15 +111,16 @@ def _calculator() -> Callable[[str, str, Usage], float | None] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """What a model costs, in US dollars for a million tokens.
+    """The price of a model, in US dollars per million tokens.
 
     Attributes:
-        input: Tokens that did not come from the vendor's cache.
-        cache_read: Tokens that did; as `input` if not given.
-        cache_write: Tokens that were written to the cache; as `input` if not given.
+        input: Price of input tokens that were not read from the vendor's cache.
+        output: Price of output tokens.
+        cache_read: Price of tokens that were read from the cache; defaults to `input`.
+        cache_write: Price of tokens that were written to the cache; defaults to `input`.
 
     Raises:
-        ConfigError: one of them is negative, or no number.
+        ConfigError: a price is negative or not a number.
     """
 
     input: float
@@ -128,13 +129,13 @@ class Price:
     cache_write: float | None = None
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            dollars = getattr(self, each.name)
+        for field in fields(self):
+            dollars = getattr(self, field.name)
             if dollars is not None and not 0 <= dollars < math.inf:
-                raise ConfigError(f"Price({each.name}={dollars!r}): must be US dollars for a million tokens, 0 or more")
+                raise ConfigError(f"Price({field.name}={dollars!r}): must be US dollars per million tokens, 0 or more")
 
     def of(self, usage: Usage) -> float | None:
-        """Return US dollars, or `None` if the number of tokens is not known or cannot be."""
+        """Return the cost in US dollars, or `None` if the token counts are unknown or inconsistent."""
         if usage.input_tokens is None or usage.output_tokens is None:
             return None
         read, written = usage.cache_read_input_tokens or 0, usage.cache_write_input_tokens or 0
@@ -151,7 +152,7 @@ class Price:
 
 
 class PriceTable:
-    """Prices of your own, for contracts, new models and models of your own.
+    """A table of your own prices, for contracts, new models and self-hosted models.
 
     ```python
     prices = PriceTable({"openai:gpt-6-sol": Price(input=1.0, output=8.0), "my-model": Price(input=0.0, output=0.0)})
@@ -159,9 +160,9 @@ class PriceTable:
     ```
 
     Args:
-        table: By the model's name, or by `provider:model`, which goes before it. It may be the name of the model that
-            answered, which goes first, or the one that was asked for.
-        otherwise: Asked about models that are not in the table.
+        table: Prices by `provider:model` or by the model's name; the former has precedence. The name is that of the
+            response or that of the request; the former has precedence.
+        otherwise: Prices of models that are not in the table; defaults to `PublishedPrices`.
 
     Raises:
         ConfigError: a value is not a `Price`.
@@ -170,17 +171,17 @@ class PriceTable:
     def __init__(self, table: Mapping[str, Price], *, otherwise: Prices | None = None) -> None:
         for name, price in table.items():
             if not isinstance(price, Price):
-                raise ConfigError(f"PriceTable: {price!r} for {name!r} is no Price(input=..., output=...)")
+                raise ConfigError(f"PriceTable: {price!r} for {name!r} is not a Price(input=..., output=...)")
         self._table = dict(table)
         self._otherwise = otherwise if otherwise is not None else PublishedPrices()
 
     def load(self, provider_name: str, model: str) -> None:
-        """Load what is asked about models that are not in the table, if this is one."""
+        """Load the prices in `otherwise` if the model is not in the table."""
         if f"{provider_name}:{model}" not in self._table and model not in self._table:
             load_prices(self._otherwise, [(provider_name, model)])
 
     def __call__(self, provider_name: str, model: str, usage: Usage, asked: str | None = None, /) -> float | None:
-        """Return US dollars, or `None` if they are not known."""
+        """Return the cost in US dollars, or `None` if it is not known."""
         asked = asked if asked is not None else model
         for name in (f"{provider_name}:{model}", model, f"{provider_name}:{asked}", asked):
             if (price := self._table.get(name)) is not None:

@@ -1,4 +1,4 @@
-"""Server-sent events, read so that whoever stops reading leaves nothing open."""
+"""A reader of server-sent events that closes all its resources when it is closed."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from anyio import CancelScope, move_on_after
 
 _LINE_END: Final = re.compile(rb"\r\n|\r|\n")
 _GRACE: Final = 1.0
-"""Seconds in which an answer that is over may end, so that its connection can be used again."""
+"""Seconds to wait for the end of a complete response, so that its connection can be reused."""
 
 
 async def read_events(response: httpx2.Response, is_over: Callable[[], bool]) -> AsyncGenerator[str]:
-    """Yield the data of each event; close the response when there is no more, or when this generator is closed.
+    """Yield the data of each event, and close the response at its end or when this generator is closed.
 
-    The vendors' own readers leave suspended generators to the garbage collector, about which trio complains; here all
-    of them have come to their end when this one has.
+    The vendors' own readers abandon suspended generators to the garbage collector, about which trio warns. This reader
+    has closed all inner generators when it ends.
 
     Args:
-        response: An answer whose body has not been read.
-        is_over: Asked after each event: whether it was the last one.
+        response: A response whose body has not been read.
+        is_over: Called after each event; returns whether it was the last one.
     """
     chunks = response.aiter_bytes()
     events = _Events()
@@ -32,7 +32,7 @@ async def read_events(response: httpx2.Response, is_over: Callable[[], bool]) ->
             for data in events.of(chunk):
                 yield data
                 if is_over():
-                    # What breaks now does not break the answer.
+                    # The response is complete; errors no longer matter.
                     with move_on_after(_GRACE), suppress(Exception):
                         async for _ in chunks:
                             pass
@@ -40,13 +40,13 @@ async def read_events(response: httpx2.Response, is_over: Callable[[], bool]) ->
     finally:
         with CancelScope(shield=True):
             await response.aclose()
-            with suppress(Exception):  # what is left ends here, in one way or another
+            with suppress(Exception):  # run the inner generators to their end
                 async for _ in chunks:
                     pass
 
 
 class _Events:
-    """What has been read of a stream, up to its last whole event."""
+    """A parser of server-sent events that buffers the incomplete last one."""
 
     def __init__(self) -> None:
         self._line: list[bytes] = []
@@ -65,7 +65,7 @@ class _Events:
                     yield data
 
     def _lines(self, chunk: bytes) -> list[bytes]:
-        if self._was_return and chunk.startswith(b"\n"):  # the other half of a line's end
+        if self._was_return and chunk.startswith(b"\n"):  # the second half of a line ending
             chunk = chunk[1:]
             self._was_return = False
         if not chunk:

@@ -1,6 +1,6 @@
-"""Doubles that ship with the SDK, and the contract that every model keeps.
+"""Test doubles of the SDK, and the contract of models as tests to inherit.
 
-`ModelContract` is imported when it is asked for: it needs pytest, the doubles do not.
+`ModelContract` is imported on first use, because it needs pytest; the doubles do not.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""A hub that misbehaves on request."""
+"""A test double of a tool hub."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from pellucid.tools import Tool
 
 
 class FakeHub:
-    """A hub for `DiscoveryProvider` that is slow, changes or fails as told.
+    """A hub for `DiscoveryProvider` with configurable latency, changes and failures.
 
     Args:
-        tools: Its catalogue: a sequence, or a function of the 1-based number of the call, for catalogues that change
-            and answers that are no catalogue at all.
+        tools: The catalogue: a sequence, or a function of the 1-based number of the call, for catalogues that change
+            and for invalid ones.
         latency: Seconds that each fetch takes.
-        faults: What the first calls raise, one exception each; `None` lets a call pass.
+        faults: Exceptions that the first calls raise, one for each call; `None` lets a call succeed.
 
     Attributes:
         calls: Contexts of the fetches so far.
-        cancelled: Fetches that were cancelled.
-        tools: May be replaced at any time.
-        latency: May be changed at any time; `math.inf` hangs.
+        cancelled: Number of fetches that were cancelled.
+        faults: The exceptions; may be changed at any time.
+        tools: The catalogue; may be replaced at any time.
+        latency: Seconds that each fetch takes; may be changed at any time. With `math.inf` fetches hang.
     """
 
     def __init__(
@@ -41,7 +42,11 @@ class FakeHub:
         self.cancelled = 0
 
     async def fetch_catalog(self, ctx: DiscoveryContext) -> Sequence[Tool]:
-        """Return the catalogue, after the latency and unless a fault is due."""
+        """Return the catalogue after the latency.
+
+        Raises:
+            BaseException: the fault of this call, if there is one.
+        """
         self.calls.append(ctx)
         number = len(self.calls)
         try:

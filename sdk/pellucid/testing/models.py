@@ -1,4 +1,4 @@
-"""Models that follow a script or a function."""
+"""Test doubles of models: a function, or a script."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pellucid.models import ModelDelta, ModelRequest, ModelResponse, StreamItem
 
 Answer: TypeAlias = str | ToolCall | Sequence[ToolCall] | Message | ModelResponse
 Pieces: TypeAlias = AsyncIterator[ModelDelta | Answer]
-"""An answer that arrives bit by bit: what a stream yields, and last the answer itself."""
+"""A streamed answer: the deltas, then the answer itself."""
 Step: TypeAlias = Answer | BaseException | Callable[[ModelRequest], Any]
 
 
@@ -25,11 +25,11 @@ class FunctionModel:
 
     Args:
         function: Sync or async; returns a text, a `ToolCall`, a list of them, a `Message` or a `ModelResponse`. An
-            async generator yields `ModelDelta`s as they are to arrive, and last one of these.
+            async generator yields `ModelDelta`s in the order of their arrival, then one of these.
         name: Value of `gen_ai.request.model`.
 
     Attributes:
-        requests: What it was asked, in order.
+        requests: The requests, in order.
     """
 
     provider_name = "pellucid.testing"
@@ -45,44 +45,42 @@ class FunctionModel:
         self._function = function
 
     async def generate(self, request: ModelRequest) -> ModelResponse:
-        """Return what the function makes of the request."""
-        made = await self._ask(request)
-        if not isinstance(made, AsyncIterator):
-            return _response(made)
+        """Return the function's answer to the request."""
+        answer = await self._call(request)
+        if not isinstance(answer, AsyncIterator):
+            return _response(answer)
         last: ModelDelta | Answer | None = None
-        async with aclosing(cast("Any", made)) as pieces:
+        async with aclosing(cast("Any", answer)) as pieces:
             async for piece in pieces:
                 last = piece
         return self._last(last)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
-        """Yield the answer word by word, or the pieces that the function yields; then the answer."""
-        made = await self._ask(request)
-        if not isinstance(made, AsyncIterator):
-            response = _response(made)
+        """Yield the answer word by word, or the deltas that the function yields; then the complete response."""
+        answer = await self._call(request)
+        if not isinstance(answer, AsyncIterator):
+            response = _response(answer)
             for delta in _deltas(response):
                 yield delta
                 await anyio.lowlevel.checkpoint()
             yield response
             return
         last: ModelDelta | Answer | None = None
-        async with aclosing(cast("Any", made)) as pieces:
+        async with aclosing(cast("Any", answer)) as pieces:
             async for piece in pieces:
                 last = piece
                 if isinstance(piece, ModelDelta):
                     yield piece
         yield self._last(last)
 
-    async def _ask(self, request: ModelRequest) -> Answer | Pieces:
+    async def _call(self, request: ModelRequest) -> Answer | Pieces:
         self.requests.append(request)
-        made = self._function(request)
-        return await made if inspect.isawaitable(made) else made
+        answer = self._function(request)
+        return await answer if inspect.isawaitable(answer) else answer
 
     def _last(self, piece: ModelDelta | Answer | None) -> ModelResponse:
         if piece is None or isinstance(piece, ModelDelta):
-            raise AssertionError(
-                f"the pieces that the function of model {self.name!r} yields end with {piece!r}; yield the answer last"
-            )
+            raise AssertionError(f"the function of model {self.name!r} yielded {piece!r} last; yield the answer last")
         return _response(piece)
 
 
@@ -90,24 +88,24 @@ class ScriptedModel(FunctionModel):
     """A model that follows a script.
 
     A step is a text (a final answer), a `ToolCall`, a list of them, a `Message` or `ModelResponse`, an exception to
-    raise, or a function of the request that returns one of these, or yields `ModelDelta`s and last one of these. Being
-    asked more often than there are steps is a `ConfigError` that ends the run: the test is wrong, not a model.
+    raise, or a function of the request that returns one of these, or yields `ModelDelta`s and then one of these. A call
+    after the last step raises a `ConfigError` that ends the run, because the test is wrong and not the model.
     """
 
     def __init__(self, *steps: Step, name: str = "scripted") -> None:
         super().__init__(self._next, name=name)
         self._steps = list(steps)
-        self._asked = 0
+        self._calls = 0
 
     async def _next(self, request: ModelRequest) -> Answer | Pieces:
-        self._asked += 1
-        if self._asked > len(self._steps):
+        self._calls += 1
+        if self._calls > len(self._steps):
             raise ConfigError(
-                f"the script of model {self.name!r} has {len(self._steps)} steps and was asked for step {self._asked}; "
-                f"give ScriptedModel(...) a step more, or find out why it was asked again; "
+                f"the script of model {self.name!r} has {len(self._steps)} steps, but was called {self._calls} times; "
+                f"add a step to ScriptedModel(...), or find out why the model was called again; "
                 f"the last message was {request.messages[-1].to_dict() if request.messages else None}"
             )
-        step: Any = self._steps[self._asked - 1]
+        step: Any = self._steps[self._calls - 1]
         if callable(step):
             step = step(request)
             if inspect.isawaitable(step):
@@ -119,7 +117,7 @@ class ScriptedModel(FunctionModel):
 
 
 def _deltas(response: ModelResponse) -> Iterator[ModelDelta]:
-    """Yield what a stream tells of an answer, texts word by word."""
+    """Yield the deltas of a streamed response, texts word by word."""
     for part in response.message.parts:
         if isinstance(part, ToolCall):
             yield ModelDelta("tool_call", part.name)

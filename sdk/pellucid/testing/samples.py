@@ -1,4 +1,4 @@
-"""What the contract of models asks and answers: words in capitals are looked for in what a vendor was sent."""
+"""Requests and answers of the model contract, which looks for the words in capitals in the vendor's requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pellucid.messages import (
 from pellucid.models import ModelRequest, ModelResponse, OutputSchema, Settings
 
 TEXT: Final = "ANSWERTEXT går går  dypt\ninn i 🏔️ og ut € ja"
-"""Words twice, spaces twice, a line's end, and characters of two, three and four bytes."""
+"""A text with repeated words, repeated spaces, a line ending, and characters of two, three and four bytes."""
 
 KINDS: Final[tuple[ErrorKind, ...]] = (
     "auth",
@@ -64,7 +64,7 @@ SETTINGS: Final[Mapping[str, tuple[Settings, str]]] = {
     "reasoning_level": ({"reasoning_level": "low"}, "low"),
     "extra": ({"extra": {"contract_extra": {"of": "EXTRAVALUE"}}}, "EXTRAVALUE"),
 }
-"""Settings, each with what shows that it was sent."""
+"""Settings, each with a text that its request contains."""
 
 _IMAGE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGNgYPQFAABTAE9Fyq9rAAAAAElFTkSuQmCC"  # one pixel
 _PDF = "JVBERi0xLjQKJWNvbnRyYWN0IG9mIG1vZGVscwoxIDAgb2JqPDwvVHlwZS9DYXRhbG9nPj5lbmRvYmoK"
@@ -88,7 +88,7 @@ CONTENTS: Final[Mapping[str, tuple[Part, str]]] = {
     "video": (BlobPart(content=_MP4, modality="video", mime_type="video/mp4"), _MP4),
     "file": (FilePart(file_id="file-UPLOADED", modality="document", mime_type="application/pdf"), "file-UPLOADED"),
 }
-"""What a message may hold besides text, each with what shows that it was sent."""
+"""Parts other than text, each with a text that its request contains."""
 
 _CALLS: Final = (
     ToolCall("lookup", {"city": "Tromsø", "days": [1, 2.5, None, {"deep": True}]}, id="call_A"),
@@ -120,7 +120,7 @@ FEATURES: Final[frozenset[str]] = frozenset(
         "response_id",
     }
 )
-"""What `ModelContract.lacks` may name."""
+"""Valid members of `ModelContract.lacks`."""
 
 LOOKUP: Final = ToolDefinition(
     name="lookup",
@@ -183,25 +183,25 @@ IN_ORDER: Final[tuple[tuple[str, ...], ...]] = (
     ("SECONDREMARK",),
     ("LASTQUESTION",),
 )
-"""What a vendor is sent of `HISTORY`; the order inside a group is the vendor's. So is the place of the system text."""
+"""Words of `HISTORY` in order. Vendors may reorder words of a group, and place the system text anywhere."""
 
 
 def question(**changes: Any) -> ModelRequest:
-    """Return a small request of its own, which nobody else sees when a model changes it; parts are given by keyword."""
+    """Return a small request with the given fields; a copy that a model may change without effect on other tests."""
     values: dict[str, Any] = {"messages": (Message("user", "Will it rain?"),), "tools": (LOOKUP, OTHER), **changes}
     return copy.deepcopy(ModelRequest(**values))
 
 
 def with_content(part: Part) -> tuple[Message, ...]:
-    """Return a history with a part that is not text, where such a part belongs."""
+    """Return a history with a part other than text in a valid place."""
     if isinstance(part, ToolResult):
         call = ToolCall("lookup", {"city": "Oslo"}, id=part.id)
         return (Message("user", "Look."), Message("assistant", (call,)), Message("tool", (part,)))
     return (Message("user", (TextPart("What is this?"), part)),)
 
 
-def going_on(message: Message) -> tuple[Message, ...]:
-    """Return a history in which a model's answer is given back to it, its tool calls with ids and results."""
+def history_after(message: Message) -> tuple[Message, ...]:
+    """Return a history with a model's answer, with ids and results for its tool calls."""
     ids = (f"call_{number}" for number in itertools.count(1))
     parts = [replace(part, id=part.id or next(ids)) if isinstance(part, ToolCall) else part for part in message.parts]
     results = [ToolResult(str(part.id), "It is done.", name=part.name) for part in parts if isinstance(part, ToolCall)]
@@ -210,7 +210,7 @@ def going_on(message: Message) -> tuple[Message, ...]:
 
 
 def answer(parts: tuple[Part, ...], lacks: Collection[str], **changes: Any) -> ModelResponse:
-    """Return an answer as a vendor gives it who lacks some features."""
+    """Return the answer of a vendor that lacks some features."""
     parts = tuple(
         _reduced(part, lacks) for part in parts if not (isinstance(part, ReasoningPart) and "reasoning" in lacks)
     )

@@ -1,4 +1,4 @@
-"""A vendor that does as it is told while a test runs: it answers, fails or hangs, and keeps what it was sent."""
+"""A test double of a vendor that answers, fails or hangs as scripted, and records its requests."""
 
 from __future__ import annotations
 
@@ -15,20 +15,24 @@ from pellucid.models import ModelDelta, ModelRequest, ModelResponse
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The vendor answers this. What is `None` in it is absent from the vendor's answer."""
+    """The vendor answers.
+
+    Attributes:
+        response: The answer; members that are `None` are absent from the vendor's response.
+    """
 
     response: ModelResponse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fails:
-    """The vendor refuses, fails, or breaks off.
+    """The vendor refuses the request, fails, or drops the connection.
 
     Attributes:
-        kind: What is wrong: `timeout`, `rate_limited`, `unavailable`, `auth`, `invalid_request`, or
-            `invalid_response` (an answer that makes no sense).
-        retry_after: Seconds after which the vendor wants to be asked again.
-        text: What a streamed answer says before the connection breaks; an answer in one piece fails as a whole.
+        kind: Kind of the failure: `timeout`, `rate_limited`, `unavailable`, `auth`, `invalid_request`, or
+            `invalid_response` (a malformed answer).
+        retry_after: Seconds to wait before a retry, as the vendor requests.
+        text: Text of a streamed answer before the connection breaks; an answer without streaming fails as a whole.
     """
 
     kind: ErrorKind
@@ -38,10 +42,10 @@ class Fails:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hangs:
-    """The vendor takes the request and never comes to an end.
+    """The vendor accepts the request and never completes its answer.
 
     Attributes:
-        text: What a streamed answer says before it hangs; an answer in one piece hangs at once.
+        text: Text of a streamed answer before it hangs; an answer without streaming hangs at once.
     """
 
     text: str = ""
@@ -51,17 +55,17 @@ Deed: TypeAlias = Answers | Fails | Hangs
 
 
 class ScriptedVendor:
-    """A vendor that does what a test wants, whatever stands between it and the model; safe from any thread.
+    """A scripted vendor, independent of the transport between it and the model; safe to use from any thread.
 
-    A double of the vendor, such as a local HTTP server, calls `receive` for every request and does what is returned,
-    in the vendor's own format. A model that has no vendor is built on `play`.
+    A double of the vendor, such as a local HTTP server, calls `receive` for every request and performs the returned
+    action in the vendor's own format. A model without a vendor can use `play`.
 
     Args:
-        does: What it does with each request, or a function of the request's text that says so.
+        does: The action for each request, or a function of the request's text that returns it.
 
     Attributes:
         received: The text of each request, in order.
-        left: Hanging requests whose client went away.
+        left: Number of hanging requests whose client disconnected.
     """
 
     def __init__(self, does: Deed | Callable[[str], Deed]) -> None:
@@ -71,19 +75,23 @@ class ScriptedVendor:
         self.left = 0
 
     def receive(self, sent: str | bytes) -> Deed:
-        """Keep the body of a request, and return what to do with it."""
+        """Record the body of a request, and return the action to perform."""
         text = sent.decode("utf-8", "replace") if isinstance(sent, bytes) else sent
         with self._lock:
             self.received.append(text)
         return self._does(text) if callable(self._does) else self._does
 
     def leave(self) -> None:
-        """Note that the client of a hanging request closed its connection."""
+        """Record that the client of a hanging request disconnected."""
         with self._lock:
             self.left += 1
 
     async def play(self, request: ModelRequest) -> ModelResponse | AsyncIterator[ModelDelta]:
-        """Do it, for a model that has no vendor: `FunctionModel(vendor.play)`."""
+        """Perform the action for a model without a vendor: `FunctionModel(vendor.play)`.
+
+        Raises:
+            ModelError: the action is `Fails`; raised while the stream is read.
+        """
         deed = self.receive(repr(request))
         return deed.response if isinstance(deed, Answers) else self._unfinished(deed)
 
@@ -98,5 +106,5 @@ class ScriptedVendor:
                 self.leave()
         if isinstance(deed, Fails):
             raise ModelError(
-                "scripted", f"it was told to fail: {deed.kind}", error_kind=deed.kind, retry_after=deed.retry_after
-            ) from ConnectionError("the scripted vendor broke off")
+                "scripted", f"scripted failure: {deed.kind}", error_kind=deed.kind, retry_after=deed.retry_after
+            ) from ConnectionError("the scripted vendor dropped the connection")

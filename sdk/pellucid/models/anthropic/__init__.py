@@ -1,4 +1,4 @@
-"""Anthropic's Messages API; needs the extra `anthropic`."""
+"""Adapter for Anthropic's Messages API. Needs the extra `anthropic`."""
 
 from pellucid.models.anthropic.model import AnthropicModel
 

@@ -1,6 +1,6 @@
-"""Anthropic's Messages API: https://platform.claude.com/docs/en/api/messages.
+"""Models of Anthropic's Messages API: https://platform.claude.com/docs/en/api/messages.
 
-Requests are written in `anthropic_messages` and answers read in `anthropic_answers`; this is the client and its errors.
+This module has the client and its errors; `requests` and `responses` convert requests and responses.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Client: TypeAlias = (
 )
 
 MAX_TOKENS: Final = 16_384
-"""What every model from Claude 4 on can write, and a whole answer can be waited for in one piece."""
+"""Limit that every model from Claude 4 on supports, and that needs no streaming."""
 
 CREDENTIALS: Final = (
     "ANTHROPIC_API_KEY",
@@ -40,12 +40,12 @@ CREDENTIALS: Final = (
     "ANTHROPIC_IDENTITY_TOKEN",
     "ANTHROPIC_IDENTITY_TOKEN_FILE",
 )
-"""Variables in which the vendor's SDK looks for a key, or for another way to get one."""
+"""Environment variables in which the vendor's SDK looks for a key or another credential."""
 
-_HOME: Final = "https://api.anthropic.com"
+_BASE_URL: Final = "https://api.anthropic.com"
 _PATH: Final = "/v1/messages"
 _WITH_SAMPLING: Final = {"anthropic-version": "2023-06-01"}
-"""The version of the API that still has `temperature`, `top_p` and `top_k`, for the models that do."""
+"""The API version with `temperature`, `top_p` and `top_k`, for the models that support them."""
 
 _PLATFORMS: Final[Sequence[tuple[type[Any], str]]] = (
     (anthropic.AsyncAnthropicBedrock, "aws.bedrock"),
@@ -53,7 +53,7 @@ _PLATFORMS: Final[Sequence[tuple[type[Any], str]]] = (
     (anthropic.AsyncAnthropicVertex, "gcp.vertex_ai"),
 )
 _KEYS: Final = ("api_key", "auth_token", "access_token", "aws_secret_key", "aws_session_token")
-"""Attributes in which the SDK's clients keep what must not be told."""
+"""Attributes of the SDK's clients that hold secrets."""
 
 _KINDS: Final[Mapping[str, ErrorKind]] = {
     "api_error": "unavailable",
@@ -70,26 +70,26 @@ _KINDS: Final[Mapping[str, ErrorKind]] = {
 
 
 class AnthropicModel:
-    """A model of Anthropic's: `AnthropicModel("claude-sonnet-5-5")`.
+    """A model of Anthropic: `AnthropicModel("claude-sonnet-5-5")`.
 
     Args:
         name: The model's name.
-        api_key: `ANTHROPIC_API_KEY` if not given.
-        base_url: `ANTHROPIC_BASE_URL` if not given, else Anthropic's own address.
-        max_tokens: Sent when the agent's settings have none, because the API asks for it.
-        cache: Mark the stable beginning of requests (tools, instructions) and the growing history for the vendor's
-            prompt cache; `"1h"` keeps them for an hour instead of five minutes.
-        server_tools: Tools that Anthropic runs itself, as its API defines them, such as
+        api_key: Defaults to `ANTHROPIC_API_KEY`.
+        base_url: Defaults to `ANTHROPIC_BASE_URL`, or else to Anthropic's URL.
+        max_tokens: Sent if the agent's settings have none, because the API requires it.
+        cache: Mark the stable prefix of requests (tools, instructions) and the growing history for the vendor's prompt
+            cache; `"1h"` keeps them for an hour instead of five minutes.
+        server_tools: Tools that Anthropic runs, as its API defines them, such as
             `{"type": "web_search_20260318", "name": "web_search"}`.
-        timeout: Seconds for a connection and between two pieces of an answer.
-        client: A client of the vendor's SDK, for Bedrock, Vertex AI or proxies; used as it is, with its own key,
-            address, time-outs and retries, and yours to close.
+        timeout: Seconds to connect, and between two chunks of a response.
+        client: A client of the vendor's SDK, for Bedrock, Vertex AI or proxies. It is used unchanged, with its own key,
+            URL, timeouts and retries, and the caller closes it.
 
     Attributes:
-        provider_name: `anthropic`, or the platform of a client that was given: `aws.bedrock`, `gcp.vertex_ai`.
+        provider_name: `anthropic`, or the platform of `client`: `aws.bedrock`, `gcp.vertex_ai`.
 
     Raises:
-        ConfigError: there is no key, or the address cannot be one.
+        ConfigError: the key is missing, or the base URL is invalid.
     """
 
     native_output = True
@@ -108,24 +108,28 @@ class AnthropicModel:
     ) -> None:
         if client is None and not api_key and not any(os.environ.get(variable) for variable in CREDENTIALS):
             raise missing_key(f"AnthropicModel({name!r})", "ANTHROPIC_API_KEY")
-        url = str(client.base_url) if client is not None else base_url or os.environ.get("ANTHROPIC_BASE_URL") or _HOME
+        url = (
+            str(client.base_url)
+            if client is not None
+            else base_url or os.environ.get("ANTHROPIC_BASE_URL") or _BASE_URL
+        )
         self.name = name
-        self.provider_name = next((told for kind, told in _PLATFORMS if isinstance(client, kind)), "anthropic")
-        self.server_address, self.server_port = server_at(url, asked_by=f"model {name!r}")
+        self.provider_name = next((platform for kind, platform in _PLATFORMS if isinstance(client, kind)), "anthropic")
+        self.server_address, self.server_port = server_at(url, owner=f"model {name!r}")
         self._max_tokens = max_tokens
         self._cache: JSONObject | None = None
         if cache:
             self._cache = {"type": "ephemeral", "ttl": "1h"} if cache == "1h" else {"type": "ephemeral"}
-        self._server_tools = [dict(each) for each in server_tools]
-        self._given = client
+        self._server_tools = [dict(tool) for tool in server_tools]
+        self._custom_client = client
         self._clients = Clients(
             lambda: anthropic.AsyncAnthropic(
                 api_key=api_key or None,
                 base_url=url,
                 timeout=timeout,
                 max_retries=0,
-                open_telemetry=False,  # its own spans would count every call twice
-                # The SDK's default closes itself when it is collected, in whichever event loop runs then.
+                open_telemetry=False,  # the SDK's own spans would duplicate every call
+                # The SDK's default client closes itself when it is garbage-collected, in any event loop.
                 http_client=anthropic.DefaultAsyncHttpxClient(timeout=timeout, verify=trusted()),
             )
         )
@@ -137,47 +141,47 @@ class AnthropicModel:
         return f"AnthropicModel({self.name!r}, server={self.server_address!r})"
 
     async def generate(self, request: ModelRequest) -> ModelResponse:
-        """Return the whole answer."""
+        """Return the complete response."""
         turn = Turn(self._body(request))
         while True:
-            response = await self._ask(turn.body, request, stream=False)
-            with self._failing(response):
+            response = await self._send(turn.body, request, stream=False)
+            with self._converted_errors(response):
                 if (whole := turn.add(response.json())) is not None:
                     return whole
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
-        """Yield what arrives, and last the whole answer."""
+        """Yield deltas as they arrive, then the complete response."""
         turn = Turn(self._body(request))
         whole: ModelResponse | None = None
-        said = ""
+        streamed = ""
         while whole is None:
-            response = await self._ask({**turn.body, "stream": True}, request, stream=True)
+            response = await self._send({**turn.body, "stream": True}, request, stream=True)
             pieces = Pieces()
-            with self._failing(response):
+            with self._converted_errors(response):
                 async with aclosing(self._events(response, pieces.is_over)) as events:
                     async for event in events:
                         if not (isinstance(event, dict) and event.get("type") == "ping"):
                             request.on_chunk()
                         for delta in pieces.add(event):
-                            said += delta.content if delta.type == "text" else ""
+                            streamed += delta.content if delta.type == "text" else ""
                             yield delta
                 whole = turn.add(pieces.whole())
-        if unsaid := whole.message.text[len(said) :]:  # why the vendor refused to answer
-            yield ModelDelta("text", unsaid)
+        if explanation := whole.message.text[len(streamed) :]:  # the vendor's reason for a refusal
+            yield ModelDelta("text", explanation)
         yield whole
 
     async def warm_up(self) -> None:
-        """Make the client of this event loop."""
-        if self._given is None:
+        """Create the client of this event loop."""
+        if self._custom_client is None:
             self._clients.get()
 
     async def aclose(self) -> None:
-        """Close the connections of this event loop; a client that was given stays open."""
-        if self._given is None:
+        """Close the connections of this event loop, except those of a custom client."""
+        if self._custom_client is None:
             await self._clients.aclose()
 
     def _client(self) -> Client:
-        return self._given if self._given is not None else self._clients.get()
+        return self._custom_client if self._custom_client is not None else self._clients.get()
 
     def _body(self, request: ModelRequest) -> JSONObject:
         refuse_unknown(self.name, request.settings, SETTINGS)
@@ -186,25 +190,25 @@ class AnthropicModel:
             self.name,
             max_tokens=self._max_tokens,
             cache=self._cache,
-            # The other platforms know marks on blocks only.
+            # The other platforms support cache marks on blocks only.
             cache_moves=self.provider_name == "anthropic",
             server_tools=self._server_tools,
         )
 
-    async def _ask(self, body: JSONObject, request: ModelRequest, *, stream: bool) -> httpx2.Response:
+    async def _send(self, body: JSONObject, request: ModelRequest, *, stream: bool) -> httpx2.Response:
         """Return the HTTP response; its body has been read unless it is a stream."""
         options: anthropic.RequestOptions = {}
         if SAMPLING & request.settings.keys():
             options = {"headers": _WITH_SAMPLING}
-        with self._failing():
-            # As it came: the SDK's types know less than servers send, and change what goes back to them.
+        with self._converted_errors():
+            # The raw response, because the SDK's types drop members that servers send and expect back.
             return await self._client().post(_PATH, cast_to=httpx2.Response, body=body, options=options, stream=stream)
 
     async def _events(self, response: httpx2.Response, is_over: Callable[[], bool]) -> AsyncGenerator[object]:
-        """Yield the events of a streamed answer."""
-        if isinstance(self._given, anthropic.AsyncAnthropicBedrock):
-            # These come in AWS's own frames, which only the SDK can read.
-            client = cast("Any", self._given)
+        """Yield the events of a streamed response."""
+        if isinstance(self._custom_client, anthropic.AsyncAnthropicBedrock):
+            # Bedrock sends AWS's own frames, which only the SDK can read.
+            client = cast("Any", self._custom_client)
             async with anthropic.AsyncStream(cast_to=object, response=response, client=client) as frames:
                 async for event in frames:
                     yield event
@@ -214,8 +218,8 @@ class AnthropicModel:
                 yield json.loads(data)
 
     @contextmanager
-    def _failing(self, response: httpx2.Response | None = None) -> Iterator[None]:
-        """Raise what goes wrong as a `ModelError`. `response`: the one that is read."""
+    def _converted_errors(self, response: httpx2.Response | None = None) -> Iterator[None]:
+        """Raise errors as `ModelError`, with the request id of the `response` that is read."""
         try:
             yield
         except Exception as error:
@@ -231,23 +235,23 @@ class AnthropicModel:
             case anthropic.APIStatusError():
                 details |= _details(error)
             case anthropic.APIConnectionError() | httpx2.TransportError():
-                details |= self._unconnected(error)
+                details |= self._connection_details(error)
             case anthropic.CredentialsError():
                 details["kind"] = "auth"
         return failure(self.name, error, secrets=self._secrets, **details)
 
-    def _unconnected(self, error: Exception) -> dict[str, Any]:
-        """Return what a connection that was not made, that broke or that brought nothing more says."""
-        said = (error.__cause__ or error) if isinstance(error, anthropic.APIConnectionError) else error
-        is_late = isinstance(said, httpx2.TimeoutException)
-        # The text of a time-out is that of how it is made.
-        what = type(said).__name__ if is_late else describe(said)
-        told = f"{what} (server {self.server_address}:{self.server_port})"
-        return {"message": told, "kind": "timeout" if is_late else "unavailable"}
+    def _connection_details(self, error: Exception) -> dict[str, Any]:
+        """Return message and kind of a connection that could not be opened, broke or timed out."""
+        cause = (error.__cause__ or error) if isinstance(error, anthropic.APIConnectionError) else error
+        is_late = isinstance(cause, httpx2.TimeoutException)
+        # The text of a timeout depends on the transport.
+        description = type(cause).__name__ if is_late else describe(cause)
+        message = f"{description} (server {self.server_address}:{self.server_port})"
+        return {"message": message, "kind": "timeout" if is_late else "unavailable"}
 
 
 def _details(error: anthropic.APIStatusError) -> dict[str, Any]:
-    """Return what an answer with a status says; one that failed in the middle of a stream has that of its beginning."""
+    """Return the details of an error response. An error within a stream has the successful status of its start."""
     has_failed = error.response.is_error
     return {
         "message": error.api_message or error.message,

@@ -1,4 +1,4 @@
-"""Requests in the shape of Anthropic's Messages API."""
+"""Conversion of requests to Anthropic's Messages API."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ SAMPLING: Final = frozenset({"temperature", "top_p", "top_k"})
 SETTINGS: Final = SAMPLING | {"max_tokens", "stop_sequences", "reasoning_level"}
 
 CALLS: Final = frozenset({"server_tool_use", "mcp_tool_use"})
-"""Blocks in which the vendor calls a tool of its own."""
+"""Types of blocks in which the vendor calls its own tools."""
 
-_KEPT: Final = CALLS | {"compaction", "container_upload", "fallback", "mcp_tool_listing"}
-"""Blocks that go back as they came, beside results, whose names end alike."""
+_SENT_BACK: Final = CALLS | {"compaction", "container_upload", "fallback", "mcp_tool_listing"}
+"""Types of blocks that are sent back unchanged, besides those that end in `_tool_result`."""
 
 _IMAGES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 _FOREIGN: Final = re.compile(r"[^a-zA-Z0-9_-]")
@@ -53,28 +53,27 @@ def body_of(
 ) -> JSONObject:
     """Return the body of a request.
 
-    What comes first in the prompt (tools, then instructions) is marked for the cache at its end, and the history by
-    the API's own mark, so that what was sent once is sent in the same bytes again. The messages come last, so that the
-    bodies of two iterations are alike up to what is new.
+    The end of the prompt's prefix (tools, then instructions) is marked for the cache, and the history by the API's own
+    mark. The messages come last, so that the bodies of two iterations have the same bytes up to the new messages.
 
     Args:
-        request: What is asked.
+        request: The request.
         model: The model's name.
         max_tokens: Sent if the request has none.
-        cache: The mark, if there is to be one.
-        cache_moves: The API moves a mark along with the history itself; otherwise the last block is marked.
-        server_tools: Sent as they are.
+        cache: The cache mark; None for requests without one.
+        cache_moves: Whether the API moves the mark along with the history; otherwise the last block is marked.
+        server_tools: Tool definitions that are sent unchanged.
 
     Raises:
-        ModelError: a part is of a kind that the API does not take.
+        ModelError: the API does not support a part or the output schema of the request.
     """
-    leading = next((at for at, message in enumerate(request.messages) if message.role != "system"), None)
+    leading = next((index for index, message in enumerate(request.messages) if message.role != "system"), None)
     system = _instructions(request, request.messages[:leading])
     messages = _messages(model, request.messages[len(request.messages) if leading is None else leading :])
     tools = [_tool(tool.name, tool.description, tool.parameters) for tool in request.tools]
     body: JSONObject = {"model": model, "max_tokens": max_tokens, **_settings(request.settings)}
-    if not tools and not server_tools and (names := _called(request.messages)):
-        # A history with calls is refused without tools; a closing answer may not call them.
+    if not tools and not server_tools and (names := _called_tools(request.messages)):
+        # The API refuses a history with calls and without tools. The final answer may not call them.
         tools = [_tool(name, "", {"type": "object"}) for name in names]
         body["tool_choice"] = {"type": "none"}
     if request.output is not None:
@@ -113,7 +112,7 @@ def _settings(settings: Settings) -> JSONObject:
     if (level := settings.get("reasoning_level")) in ("none", "disabled"):
         body["thinking"] = {"type": "disabled"}
     elif level is not None:
-        # Without `display`, the newer models keep what they think to themselves.
+        # Without `display`, newer models do not return their reasoning.
         body["thinking"] = {"type": "adaptive", "display": "summarized"}
         body["output_config"] = {"effort": level}
     return body
@@ -123,31 +122,31 @@ def _tool(name: str, description: str, parameters: JSONObject) -> JSONObject:
     return {"name": name, **({"description": description} if description else {}), "input_schema": parameters}
 
 
-def _called(messages: Sequence[Message]) -> list[str]:
-    """Return the names of the tools that were called in a conversation, each once, in order."""
+def _called_tools(messages: Sequence[Message]) -> list[str]:
+    """Return the names of the tools that were called in a conversation, without duplicates, in order."""
     return list(dict.fromkeys(_name(call.name) for message in messages for call in message.tool_calls))
 
 
 def _container(messages: Sequence[Message]) -> str | None:
-    """Return the container whose code called the tools that have just been answered, and waits for the results."""
+    """Return the container whose code made the last tool calls and waits for their results."""
     last = next((message for message in reversed(messages) if message.role == "assistant"), None)
     calls = last.tool_calls if last is not None else ()
     return next((own[CONTAINER] for call in calls if CONTAINER in (own := _vendor(call))), None)
 
 
 def _format(model: str, output: OutputSchema) -> JSONObject:
-    """Return the vendor's JSON mode, with what it does not hold a model to moved into descriptions."""
+    """Return the vendor's JSON mode, with constraints that it does not enforce moved to descriptions."""
     if (place := next(_open_objects(output.schema), None)) is not None:
         raise _refused(
             model,
-            f"object with members of any name as an answer, such as {place} of the output {output.name!r}",
-            "ask for a list of objects with a name and a value instead",
+            f"objects with arbitrary members in an answer, such as {place} of the output {output.name!r}",
+            "use a list of objects with a name and a value instead",
         )
     try:
         schema = anthropic.transform_schema(dict(output.schema))
     except (AssertionError, ValueError) as error:
         raise _refused(
-            model, f"schema such as that of the output {output.name!r}", f"give it types: {error}"
+            model, f"schemas such as that of the output {output.name!r}", f"add types to it: {error}"
         ) from error
     if output.description:
         schema.setdefault("description", output.description)
@@ -155,7 +154,7 @@ def _format(model: str, output: OutputSchema) -> JSONObject:
 
 
 def _open_objects(schema: JSONValue, place: str = "$") -> Iterator[str]:
-    """Yield the places of objects that say nothing of their members; the vendor would have them empty."""
+    """Yield the paths of objects without declared members, which the vendor would leave empty."""
     if isinstance(schema, Mapping):
         if schema.get("type") == "object" and schema.get("additionalProperties", "properties" not in schema):
             yield place
@@ -167,13 +166,13 @@ def _open_objects(schema: JSONValue, place: str = "$") -> Iterator[str]:
 
 
 def _messages(model: str, messages: Sequence[Message]) -> list[JSONObject]:
-    """Return the history: results of tools first in a message, all that one side says in a row in one message."""
+    """Convert the history: tool results first in a message, consecutive messages of one role merged."""
     turns: list[JSONObject] = []
     for message in messages:
         role = message.role if message.role in ("assistant", "system") else "user"
         blocks = [block for part in message.parts if (block := _block(model, role, part)) is not None]
         while role == "assistant" and blocks and blocks[-1]["type"].endswith("thinking"):
-            blocks.pop()  # an answer that was cut off while it was thought about; the API refuses such an end
+            blocks.pop()  # an answer that was cut off during reasoning; the API refuses such an end
         if blocks:
             _add(turns, role, blocks)
     for turn in turns:
@@ -182,7 +181,7 @@ def _messages(model: str, messages: Sequence[Message]) -> list[JSONObject]:
 
 
 def _add(turns: list[JSONObject], role: str, blocks: list[JSONObject]) -> None:
-    """Append to a history in which a system message comes after what the user says, where the API takes it."""
+    """Append to the history, with user messages before a system message: the API accepts it only there."""
     place = len(turns)
     if role == "user" and turns and turns[-1]["role"] == "system":
         place -= 1
@@ -193,7 +192,7 @@ def _add(turns: list[JSONObject], role: str, blocks: list[JSONObject]) -> None:
 
 
 def _block(model: str, role: str, part: Part) -> JSONObject | None:
-    """Return the block for a part; `None` for what only another vendor understands, and for blank text."""
+    """Convert a part to a block; `None` for parts that only another vendor understands, and for blank text."""
     match part:
         case TextPart():
             own = _vendor(part) if role == "assistant" else {}
@@ -210,18 +209,18 @@ def _block(model: str, role: str, part: Part) -> JSONObject | None:
                 **own,
             }
         case ToolResult() if role == "user":
-            told: JSONObject = {"type": "tool_result", "tool_use_id": _name(part.id)}
+            result: JSONObject = {"type": "tool_result", "tool_use_id": _name(part.id)}
             if content := _result(model, part.response):
-                told["content"] = content
-            return {**told, "is_error": True} if part.is_error else told
+                result["content"] = content
+            return {**result, "is_error": True} if part.is_error else result
         case ServerToolCall(server_tool_call=block) | ServerToolResult(server_tool_call_response=block):
             kind = str(block.get("type", ""))
-            return dict(block) if kind in _KEPT or kind.endswith("_tool_result") else None
+            return dict(block) if kind in _SENT_BACK or kind.endswith("_tool_result") else None
         case BlobPart() | FilePart() | UriPart() if role == "user":
             return _media(model, part)
     kind = f"{type(part).__name__} in a message of role {role!r}"
     raise _refused(
-        model, kind, "put results of tools, images and documents into messages of the user, calls into others"
+        model, kind, "put tool results, images and documents into user messages, and calls into assistant messages"
     )
 
 
@@ -230,20 +229,20 @@ def _vendor(part: TextPart | ReasoningPart | ToolCall) -> Mapping[str, Any]:
 
 
 def _thinking(part: ReasoningPart) -> JSONObject | None:
-    """Return the block of a thought with its signature; one without was another vendor's, and would be refused."""
+    """Convert reasoning with its signature. Reasoning without one is another vendor's, and would be refused."""
     own = _vendor(part)
     if "data" in own:
         return {"type": "redacted_thinking", **own}
     return {"type": "thinking", "thinking": part.content, **own} if own else None
 
 
-def _name(given: str) -> str:
-    """Return an id or name that the API accepts; another vendor's may have other characters."""
-    return _FOREIGN.sub("_", given)
+def _name(name: str) -> str:
+    """Replace the characters of an id or name that the API does not accept; other vendors allow more."""
+    return _FOREIGN.sub("_", name)
 
 
 def _input(call: ToolCall) -> JSONObject:
-    """Return arguments as the object that they must be: what is none is given in the way that the vendor's docs ask."""
+    """Return arguments as an object, which the API requires; invalid JSON is wrapped as the vendor documents."""
     arguments = call.arguments or {}
     return arguments if isinstance(arguments, dict) else {"INVALID_JSON": arguments}
 
@@ -256,7 +255,7 @@ def _result(model: str, response: JSONValue) -> str | list[JSONObject]:
 
 def _media(model: str, part: BlobPart | FilePart | UriPart) -> JSONObject:
     if part.modality not in ("image", "document"):
-        raise _refused(model, part.modality, f"leave the {type(part).__name__} out, or ask another model")
+        raise _refused(model, part.modality, f"remove the {type(part).__name__}, or use another model")
     match part:
         case BlobPart():
             source = _source(model, part)
@@ -273,18 +272,20 @@ def _source(model: str, part: BlobPart) -> JSONObject:
         try:
             text = base64.b64decode(part.content, validate=True).decode()
         except ValueError as error:
-            raise _refused(model, f"{kind} that is not base64 of UTF-8", "encode the BlobPart so") from error
+            raise _refused(
+                model, f"{kind} that is not UTF-8 in base64", "encode the content of the BlobPart"
+            ) from error
         return {"type": "text", "media_type": "text/plain", "data": text}
     if kind not in (_IMAGES if part.modality == "image" else {"application/pdf"}):
-        good = ", ".join(sorted(_IMAGES)) if part.modality == "image" else "application/pdf or text"
-        raise _refused(model, f"{part.modality} of type {kind}", f"convert the BlobPart to {good}")
+        supported = ", ".join(sorted(_IMAGES)) if part.modality == "image" else "application/pdf or text"
+        raise _refused(model, f"{part.modality} of type {kind}", f"convert the BlobPart to {supported}")
     return {"type": "base64", "media_type": kind, "data": part.content}
 
 
-def _refused(model: str, what: str, remedy: str) -> ModelError:
+def _refused(model: str, content: str, remedy: str) -> ModelError:
     return ModelError(
         model,
-        f"its API takes no {what}; {remedy}",
+        f"its API does not accept {content}; {remedy}",
         error_type="invalid_request",
         error_kind="invalid_request",
     )

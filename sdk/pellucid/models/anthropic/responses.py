@@ -1,4 +1,4 @@
-"""Answers of Anthropic's Messages API, whole and in pieces, and what they become."""
+"""Conversion of responses of Anthropic's Messages API, complete or streamed."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from pellucid.models.base import ModelDelta, ModelResponse
 from pellucid.models.http import json_object
 from pellucid.types import JSONObject
 
-MOST_PAUSES: Final = 5
-"""Times that a turn which the vendor paused is gone on with, as its own tools make it do."""
+MAX_PAUSES: Final = 5
+"""Times that a turn is continued that the vendor paused because of its own tools."""
 
 _FINISH: Final[Mapping[str, FinishReason]] = {
     "end_turn": "stop",
@@ -39,24 +39,24 @@ _FINISH: Final[Mapping[str, FinishReason]] = {
 
 
 class ReportedError(Exception):
-    """An error that is told in the middle of a stream.
+    """An error that the vendor reports within a stream.
 
     Attributes:
-        kind: Its type, in the vendor's words.
+        kind: The vendor's type of the error.
     """
 
     def __init__(self, event: JSONObject) -> None:
         inner = event.get("error")
-        told: Mapping[str, Any] = inner if isinstance(inner, dict) else {}
-        super().__init__(str(told.get("message") or "the vendor reports an error and does not say which"))
-        self.kind = str(told.get("type"))
+        details: Mapping[str, Any] = inner if isinstance(inner, dict) else {}
+        super().__init__(str(details.get("message") or "the vendor reports an error without a message"))
+        self.kind = str(details.get("type"))
 
 
 class Turn:
-    """One answer, of which there may be several messages: a turn that is paused goes on when it is sent back.
+    """One answer, of one message or several: a paused turn continues when it is sent back.
 
     Attributes:
-        body: What to ask.
+        body: The body of the next request.
     """
 
     def __init__(self, body: JSONObject) -> None:
@@ -67,21 +67,21 @@ class Turn:
         self._pauses = 0
 
     def add(self, message: object) -> ModelResponse | None:
-        """Take what was answered; return the answer, unless there is more to ask for.
+        """Add a message of the vendor; return the answer once it is complete.
 
         Raises:
-            ValueError: it is no answer.
+            ValueError: it is not a valid message.
         """
-        with _reading():
+        with _validated():
             last = _checked(message)
             self._content += [block for block in last["content"] if block["type"] != "text" or block["text"]]
             self._usage += _usage(last.get("usage") or {})
-            if last["stop_reason"] == "pause_turn" and self._pauses < MOST_PAUSES:
-                self._go_on(last)
+            if last["stop_reason"] == "pause_turn" and self._pauses < MAX_PAUSES:
+                self._continue(last)
                 return None
             return self._response(last)
 
-    def _go_on(self, last: JSONObject) -> None:
+    def _continue(self, last: JSONObject) -> None:
         self._pauses += 1
         self.body = {**self.body, "messages": [*self._messages, {"role": "assistant", "content": [*self._content]}]}
         if (container := _container(last)) is not None:
@@ -91,13 +91,13 @@ class Turn:
         reason, container = last["stop_reason"], _container(last)
         parts = [_part(block, container) for block in self._content]
         if reason == "refusal" and not any(isinstance(part, TextPart) for part in parts):
-            parts += _explained(last.get("stop_details") or {})
+            parts += _explanation(last.get("stop_details") or {})
         if reason == "tool_use" and not any(isinstance(part, ToolCall) for part in parts):
-            raise ValueError("the answer ends with a tool call, and has none")
+            raise ValueError("the response ends with a tool call but has none")
         return ModelResponse(
             message=Message("assistant", parts),
             usage=self._usage,
-            # A reason that is not known yet is not taken for the end of a whole answer.
+            # An unknown reason does not count as a complete answer.
             finish_reason=_FINISH.get(reason, "error"),
             model=last.get("model"),
             id=last.get("id"),
@@ -105,7 +105,7 @@ class Turn:
 
 
 class Pieces:
-    """Puts the events of a stream together to the message that a request for the whole one gets."""
+    """Assembles the events of a stream into the message that a request without streaming returns."""
 
     def __init__(self) -> None:
         self._message: JSONObject = {}
@@ -114,50 +114,50 @@ class Pieces:
         self._is_over = False
 
     def is_over(self) -> bool:
-        """Return whether the message has come to its end."""
+        """Return whether the message is complete."""
         return self._is_over
 
     def add(self, event: object) -> list[ModelDelta]:
-        """Take an event; return what a reader gets to see of it.
+        """Add an event, and return its new content.
 
         Raises:
-            ReportedError: it tells of one.
-            ValueError: it does not fit what came before.
+            ReportedError: the event reports an error.
+            ValueError: the event is invalid after the earlier ones.
         """
         event = json_object(event, "an event of the stream")
-        with _reading():
+        with _validated():
             match event.get("type"):
                 case "error":
                     raise ReportedError(event)
                 case "message_start":
-                    # The output is counted at the end; here it is only what had been written by now.
+                    # Output tokens are counted at the end; this count is only the one so far.
                     usage = {**(event["message"].get("usage") or {}), "output_tokens": None}
                     self._message = {**event["message"], "usage": usage}
                 case "content_block_start":
-                    return self._begin(event["index"], event["content_block"])
+                    return self._start_block(event["index"], event["content_block"])
                 case "content_block_delta":
-                    return self._extend(event["index"], event["delta"])
+                    return self._extend_block(event["index"], event["delta"])
                 case "message_delta":
-                    usage = {**self._message["usage"], **_known(event.get("usage") or {})}
-                    self._message = {**self._message, **_known(event["delta"]), "usage": usage}
+                    usage = {**self._message["usage"], **_present(event.get("usage") or {})}
+                    self._message = {**self._message, **_present(event["delta"]), "usage": usage}
                 case "message_stop":
                     self._is_over = True
         return []
 
     def whole(self) -> JSONObject:
-        """Return the message.
+        """Return the complete message.
 
         Raises:
-            ConnectionError: the stream ended before the message did.
+            ConnectionError: the stream ended before the message was complete.
         """
         if not self._is_over:
-            raise ConnectionError("the stream ended before the answer did")
+            raise ConnectionError("the stream ended before the response was complete")
         for index, text in self._inputs.items():
             if text:
                 self._blocks[index]["input"] = _parsed(text)
         return {**self._message, "content": [block for _, block in sorted(self._blocks.items())]}
 
-    def _begin(self, index: int, block: JSONObject) -> list[ModelDelta]:
+    def _start_block(self, index: int, block: JSONObject) -> list[ModelDelta]:
         self._blocks[index] = dict(block)
         match block["type"]:
             case "tool_use":
@@ -166,7 +166,7 @@ class Pieces:
                 return [ModelDelta("text", block["text"])]
         return []
 
-    def _extend(self, index: int, delta: JSONObject) -> list[ModelDelta]:
+    def _extend_block(self, index: int, delta: JSONObject) -> list[ModelDelta]:
         block = self._blocks[index]
         match delta["type"]:
             case "text_delta":
@@ -179,24 +179,24 @@ class Pieces:
                 self._inputs[index] = self._inputs.get(index, "") + delta["partial_json"]
             case "citations_delta":
                 block["citations"] = [*(block.get("citations") or []), delta["citation"]]
-            case _:  # signatures, and what comes whole in blocks that are newer than this
+            case _:  # signatures, and complete members of blocks that are newer than this adapter
                 block.update({name: value for name, value in delta.items() if name != "type"})
         return []
 
 
 @contextmanager
-def _reading() -> Iterator[None]:
-    """Say of an answer without what it must have that it is none."""
+def _validated() -> Iterator[None]:
+    """Raise ValueError for a response without the members that the API requires."""
     try:
         yield
     except (AttributeError, LookupError, TypeError) as error:
-        raise ValueError(f"the answer is not what the API describes: {type(error).__name__}: {error}") from error
+        raise ValueError(f"the response does not match the API: {type(error).__name__}: {error}") from error
 
 
 def _checked(answer: object) -> JSONObject:
-    message = json_object(answer, "the answer")
+    message = json_object(answer, "the response")
     if not isinstance(message.get("content"), list) or not message.get("stop_reason"):
-        raise ValueError("the answer has no content or no stop reason")
+        raise ValueError("the response has no content or no stop reason")
     return message
 
 
@@ -210,37 +210,37 @@ def _part(block: JSONObject, container: str | None) -> Part:
         case "redacted_thinking":
             return ReasoningPart("", vendor=_rest(block))
         case "tool_use":
-            given = block["input"]
-            arguments = given if isinstance(given, dict | str) else json.dumps(given, ensure_ascii=False)
-            kept = {**block, CONTAINER: container}
-            return ToolCall(block["name"], arguments, block["id"], vendor=_rest(kept, "id", "name", "input"))
+            value = block["input"]
+            arguments = value if isinstance(value, dict | str) else json.dumps(value, ensure_ascii=False)
+            members = {**block, CONTAINER: container}
+            return ToolCall(block["name"], arguments, block["id"], vendor=_rest(members, "id", "name", "input"))
     if kind in CALLS:
         return ServerToolCall(name=block["name"], server_tool_call=block, id=block["id"])
     return ServerToolResult(server_tool_call_response=block, id=block.get("tool_use_id"))
 
 
 def _rest(block: JSONObject, *read: str) -> Vendor | None:
-    """Return what a part has no place for, and goes back with it: signatures, citations, who called."""
+    """Return the members that a part has no field for, to send back with it: signatures, citations, the caller."""
     rest = {name: value for name, value in block.items() if name not in {"type", *read} and value not in (None, "", [])}
     return {VENDOR: rest} if rest else None
 
 
 def _container(message: JSONObject) -> str | None:
-    """Return the container in which the vendor's tools work, and which they need to go on."""
+    """Return the container of the vendor's tools, which they need to continue."""
     container: str | None = (message.get("container") or {}).get("id")
     return container
 
 
-def _explained(details: JSONObject) -> list[Part]:
+def _explanation(details: JSONObject) -> list[Part]:
     return [TextPart(details["explanation"])] if details.get("explanation") else []
 
 
-def _known(members: JSONObject) -> JSONObject:
+def _present(members: JSONObject) -> JSONObject:
     return {name: value for name, value in members.items() if value is not None}
 
 
 def _parsed(text: str) -> Any:
-    """Return the input of a tool call: the object that the JSON says, or the text itself if it is none."""
+    """Return the input of a tool call as an object, or as text if it is not a JSON object."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -249,7 +249,7 @@ def _parsed(text: str) -> Any:
 
 
 def _usage(usage: JSONObject) -> Usage:
-    """Return what was used; the API's input tokens are those that the cache has nothing to do with."""
+    """Convert the usage. The API's input tokens do not include those that were read from or written to the cache."""
     fresh, read, written = (
         usage.get(name) for name in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
     )

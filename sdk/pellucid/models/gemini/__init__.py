@@ -1,4 +1,4 @@
-"""Gemini, through Google's API or Vertex AI; needs the extra `gemini`."""
+"""Adapter for Gemini, through Google's API or Vertex AI. Needs the extra `gemini`."""
 
 from pellucid.models.gemini.model import GeminiModel
 

@@ -1,4 +1,4 @@
-"""How `GeminiModel` reaches the API: one HTTP client for each event loop, and streams that close when they are left."""
+"""Connections of `GeminiModel`: one HTTP client for each event loop, and streams that close when abandoned."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from pellucid.models.http import trusted
 _LIMITS: Final = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
 
 _NO_DATA: Final = re.compile(rb":|event:|id:|retry:")
-"""Beginnings of lines of an event stream that carry none of the answer."""
+"""Prefixes of lines of an event stream without data."""
 
 _INTERNAL: Final = 500
-"""The code of errors in streams that have none."""
+"""Status of errors in streams without a code."""
 
 T = TypeVar("T")
 
 
 class NotAnEvent(ValueError):
-    """A stream holds something that is no event of the API."""
+    """A stream has data that is not an event of the API."""
 
 
 class Connection:
-    """A client of the SDK over an HTTP client that works on every event loop that anyio knows.
+    """A client of the SDK over an HTTP client that works on every event loop that anyio supports.
 
-    The client that the SDK makes for itself asks asyncio which loop it runs in; with one that it is given it does not.
+    The SDK's own HTTP client depends on asyncio; a custom one does not.
     """
 
     def __init__(self, *, api_key: str, base_url: str, timeout: httpx2.Timeout) -> None:
         async def prepare(request: httpx2.Request) -> None:
-            # The SDK knows one number for all time-outs, and sends it to the server, too.
+            # The SDK has a single number for all timeouts, and also sends it to the server.
             request.extensions["timeout"] = timeout.as_dict()
 
         context = trusted()
         self._http = httpx2.AsyncClient(limits=_LIMITS, event_hooks={"request": [prepare]}, verify=context)
-        _watch(self._http)
+        _make_streams_closable(self._http)
         options = types.HttpOptions(
             base_url=base_url,
             httpx_async_client=self._http,
-            client_args={"verify": context},  # of the SDK's clients that are not used, but made
+            client_args={"verify": context},  # for the SDK's own clients, which are created but not used
             async_client_args={"ssl": context},
         )
         self.client = genai.Client(api_key=api_key, vertexai=False, http_options=options)
@@ -58,37 +58,37 @@ class Connection:
         self.client.close()
 
 
-def watch(client: genai.Client) -> None:
-    """Have streams of a client that was given close at once, too; nothing else of it changes.
+def make_streams_closable(client: genai.Client) -> None:
+    """Make the streams of a custom client close at once when they are abandoned.
 
-    That is for a client over httpx2, which is what the SDK uses where aiohttp is not installed.
+    This applies to clients over httpx2, which the SDK uses if aiohttp is not installed.
     """
-    http: Any = getattr(client._api_client, "_async_httpx_client", None)  # noqa: SLF001  (nowhere public)
-    if getattr(http, "_per_loop", False):  # the SDK's own: a client for each event loop, and one that picks it
+    http: Any = getattr(client._api_client, "_async_httpx_client", None)  # noqa: SLF001  (there is no public attribute)
+    if getattr(http, "_per_loop", False):  # the SDK's own client, which delegates to one client for each event loop
         http = http._client_for_running_loop()  # noqa: SLF001
     if isinstance(http, httpx2.AsyncClient):
-        _watch(http)
+        _make_streams_closable(http)
 
 
-def _watch(http: httpx2.AsyncClient) -> None:
+def _make_streams_closable(http: httpx2.AsyncClient) -> None:
     hooks = http.event_hooks
-    if _note not in hooks["response"]:
-        hooks["request"].append(_ask_for_plain_text)
-        hooks["response"].append(_note)
+    if _record_body not in hooks["response"]:
+        hooks["request"].append(_disable_compression)
+        hooks["response"].append(_record_body)
 
 
 async def streamed(stream: AsyncIterator[T]) -> AsyncGenerator[T]:
-    """Yield what the SDK yields; when left early, close the connection at once.
+    """Yield the items of an SDK stream; when closed early, close the connection at once.
 
-    The SDK's streams are generators inside generators: closing the outermost leaves the others, and the connection, to
-    the garbage collector. So the body is closed, and they are run to their end, which is an error now. Where the body
-    is not known, closing the outermost has to do.
+    The SDK's streams are nested generators: closing the outermost abandons the others, and the connection, to the
+    garbage collector. Therefore the body is closed, and the generators are run to their end, where they raise an error.
+    If the body is not known, only the outermost is closed.
     """
     bodies: list[_Body] = []
     items = cast("AsyncGenerator[T]", aiter(stream))
     try:
         while True:
-            with _noting(bodies):
+            with _recording(bodies):
                 try:
                     item = await anext(items)
                 except StopAsyncIteration:
@@ -98,22 +98,22 @@ async def streamed(stream: AsyncIterator[T]) -> AsyncGenerator[T]:
         for body in bodies:
             await body.aclose()
         if bodies:
-            await _run_out(items)
+            await _drain(items)
         await items.aclose()
 
 
-async def _run_out(items: AsyncIterator[Any]) -> None:
-    """Let generators inside generators come to their ends, now that there is nothing left to read."""
+async def _drain(items: AsyncIterator[Any]) -> None:
+    """Run nested generators to their end, after the body was closed."""
     with suppress(Exception):
         async for _ in items:
             pass
 
 
 class _Body(httpx2.AsyncByteStream):
-    """The body of a streamed answer, of which the SDK sees nothing but events that are JSON objects.
+    """The body of a streamed response, which passes only events that are JSON objects to the SDK.
 
-    It takes comments and keep-alives for JSON itself, and where it finds that an event is an error, or none, the
-    generators below that place are not run to their end. To read on when the body is closed fails.
+    The SDK parses comments and keep-alives as JSON. When it raises for an error or an invalid event, it abandons its
+    inner generators. Reading after the body was closed fails.
     """
 
     def __init__(self, response: httpx2.Response, body: httpx2.AsyncByteStream) -> None:
@@ -129,7 +129,7 @@ class _Body(httpx2.AsyncByteStream):
                     if line.startswith(b"data:"):
                         event.append(line[5:])
                     elif line and not _NO_DATA.match(line):
-                        event.append(line)  # errors have come as bare JSON
+                        event.append(line)  # errors arrive as JSON without `data:`
                     elif event and not line:
                         yield self._checked(b" ".join(event))
                         event = []
@@ -137,31 +137,31 @@ class _Body(httpx2.AsyncByteStream):
                 yield self._checked(b" ".join(event), is_last=True)
         finally:
             await self.aclose()
-            await _run_out(received)
+            await _drain(received)
 
     async def _lines(self) -> AsyncIterator[list[bytes]]:
-        begun: list[bytes] = []  # a line of which the end has not arrived; it may be an image of megabytes
+        pending: list[bytes] = []  # pieces of an incomplete line, which may be an image of megabytes
         async for piece in self._body:
             first, newline, rest = piece.partition(b"\n")
-            begun.append(first)
+            pending.append(first)
             if newline:
                 *lines, last = rest.split(b"\n")
-                yield [line.rstrip(b"\r") for line in (b"".join(begun), *lines)]
-                begun = [last]
-        yield [b"".join(begun)]
+                yield [line.rstrip(b"\r") for line in (b"".join(pending), *lines)]
+                pending = [last]
+        yield [b"".join(pending)]
 
     def _checked(self, event: bytes, *, is_last: bool = False) -> bytes:
         try:
             value = json.loads(event)
         except ValueError:
-            if is_last:  # the stream broke off here, which is seen by what is missing
+            if is_last:  # the stream was cut off; the response will be incomplete
                 return b""
             raise NotAnEvent("an event of its stream is not JSON") from None
         if not isinstance(value, dict):
-            raise NotAnEvent(f"an event of its stream is no object, but of type {type(value).__name__}")
+            raise NotAnEvent(f"an event of its stream is not an object but of type {type(value).__name__}")
         if "error" in value:
-            told = value["error"]
-            code = told.get("code") if isinstance(told, dict) else None
+            details = value["error"]
+            code = details.get("code") if isinstance(details, dict) else None
             raise errors.APIError(code if isinstance(code, int) and code else _INTERNAL, value, self._response)
         return b"data: " + event + b"\n\n"
 
@@ -169,26 +169,26 @@ class _Body(httpx2.AsyncByteStream):
         await self._body.aclose()
 
 
-_opened: ContextVar[list[_Body] | None] = ContextVar("pellucid_gemini_opened", default=None)
-"""Where to note the body of the answer that is being asked for, while a stream is asked for."""
+_bodies: ContextVar[list[_Body] | None] = ContextVar("pellucid_gemini_opened", default=None)
+"""Bodies of the responses to the current streaming request; None outside of one."""
 
 
 @contextmanager
-def _noting(bodies: list[_Body]) -> Iterator[None]:
-    token = _opened.set(bodies)
+def _recording(bodies: list[_Body]) -> Iterator[None]:
+    token = _bodies.set(bodies)
     try:
         yield
     finally:
-        _opened.reset(token)
+        _bodies.reset(token)
 
 
-async def _ask_for_plain_text(request: httpx2.Request) -> None:
-    if _opened.get() is not None:
+async def _disable_compression(request: httpx2.Request) -> None:
+    if _bodies.get() is not None:
         request.headers["accept-encoding"] = "identity"
 
 
-async def _note(response: httpx2.Response) -> None:
-    bodies = _opened.get()
+async def _record_body(response: httpx2.Response) -> None:
+    bodies = _bodies.get()
     if bodies is None or response.status_code != httpx2.codes.OK:
         return
     if isinstance(response.stream, httpx2.AsyncByteStream) and "content-encoding" not in response.headers:

@@ -1,4 +1,4 @@
-"""Gemini, through Google's API (`GEMINI_API_KEY`) or Vertex AI."""
+"""Models of Gemini, through Google's API (`GEMINI_API_KEY`) or Vertex AI."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from pellucid.errors import ConfigError, ErrorKind, ModelError
 from pellucid.models.base import ModelRequest, ModelResponse, StreamItem
-from pellucid.models.gemini.http import Connection, NotAnEvent, streamed, watch
+from pellucid.models.gemini.http import Connection, NotAnEvent, make_streams_closable, streamed
 from pellucid.models.gemini.requests import Dialect, functions, parameters, refused
 from pellucid.models.gemini.responses import Answer
 from pellucid.models.http import TIMEOUT, Clients, failure, missing_key, server_at
@@ -38,22 +38,23 @@ class GeminiModel:
     ```
 
     `settings["reasoning_level"]` is one of `minimal`, `low`, `medium`, `high` and `xhigh`, or a number of tokens for
-    models before Gemini 3; thoughts are asked for when it is set. `FilePart.file_id` is the `uri` of an uploaded file.
+    models before Gemini 3; setting it requests thoughts. `FilePart.file_id` is the `uri` of an uploaded file.
 
     Args:
-        name: Such as `gemini-3.8-flash`.
-        api_key: Instead of `GOOGLE_API_KEY` or `GEMINI_API_KEY`.
-        base_url: Instead of `GOOGLE_GEMINI_BASE_URL` or Google's own.
-        timeout: For a connection, and between two pieces of an answer.
-        server_tools: Tools that the API runs itself, as it defines them: `{"google_search": {}}`,
-            `{"code_execution": {}}`, `{"url_context": {}}`. Models before Gemini 3 refuse them beside other tools.
-        client: A client of the SDK, such as one for Vertex AI, used as it is but for retries, and not closed. For trio
-            give it an HTTP client: `types.HttpOptions(httpx_async_client=httpx2.AsyncClient())`.
-        native_output: Give the API the schema of `Agent(output=)`. Models before Gemini 3 refuse that beside tools;
-            for them, and for what is no Gemini, the schema is put into the instructions unless this is true.
+        name: The model's name, such as `gemini-3.8-flash`.
+        api_key: Defaults to `GOOGLE_API_KEY`, or else to `GEMINI_API_KEY`.
+        base_url: Defaults to `GOOGLE_GEMINI_BASE_URL`, or else to Google's URL.
+        timeout: Seconds to connect, and between two chunks of a response.
+        server_tools: Tools that the API runs, as it defines them: `{"google_search": {}}`, `{"code_execution": {}}`,
+            `{"url_context": {}}`. Models before Gemini 3 refuse them together with other tools.
+        client: A client of the SDK, such as one for Vertex AI. It is used unchanged but without retries, and the caller
+            closes it. For trio pass it an HTTP client: `types.HttpOptions(httpx_async_client=httpx2.AsyncClient())`.
+        native_output: Send the schema of `Agent(output=)` to the API. Models before Gemini 3 refuse that together with
+            tools. For them and for models other than Gemini, the schema is put into the instructions unless this is
+            true.
 
     Raises:
-        ConfigError: there is no key, the base URL is none, or the SDK does not know one of the server tools.
+        ConfigError: the key is missing, the base URL is invalid, or the SDK does not support a server tool.
     """
 
     def __init__(
@@ -68,19 +69,19 @@ class GeminiModel:
         native_output: bool | None = None,
     ) -> None:
         self.name = name
-        self._given = client
+        self._custom_client = client
         if client is not None:
-            # What a client was made with is nowhere public.
+            # The options of a client are not public.
             base_url = client._api_client.get_read_only_http_options()["base_url"]  # noqa: SLF001
             self._key = client._api_client.api_key  # noqa: SLF001
         else:
             base_url = base_url or os.environ.get("GOOGLE_GEMINI_BASE_URL") or _BASE_URL
             self._key = key = _key(name, api_key)
-            limits, url = httpx2.Timeout(timeout), base_url
+            timeouts, url = httpx2.Timeout(timeout), base_url
             for kind in (types.GenerateContentConfig, types.GenerateContentResponse):
-                kind.model_rebuild()  # now, because it takes 0.1 s, in which an event loop would stand still
-            self._connections = Clients(lambda: Connection(api_key=key, base_url=url, timeout=limits))
-        self.server_address, self.server_port = server_at(base_url or _BASE_URL, asked_by=repr(self))
+                kind.model_rebuild()  # now, because it takes 0.1 s, which would block an event loop
+            self._connections = Clients(lambda: Connection(api_key=key, base_url=url, timeout=timeouts))
+        self.server_address, self.server_port = server_at(base_url or _BASE_URL, owner=repr(self))
         is_vertex = client is not None and client.vertexai
         self.provider_name = "gcp.vertex_ai" if is_vertex else "gcp.gemini"
         is_new = "gemini" in name and not _BEFORE_3.search(name)
@@ -93,7 +94,7 @@ class GeminiModel:
         return f"GeminiModel({self.name!r})"
 
     async def generate(self, request: ModelRequest) -> ModelResponse:
-        """Return the whole answer."""
+        """Return the complete response."""
         call = self._call(request)
         answer = Answer(self.name, self.provider_name)
         token: bytes | None = None
@@ -109,7 +110,7 @@ class GeminiModel:
                 return answer.response()
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamItem]:
-        """Yield pieces of the answer as they arrive, and last the whole answer."""
+        """Yield deltas as they arrive, then the complete response."""
         call = self._call(request)
         answer = Answer(self.name, self.provider_name)
         token: bytes | None = None
@@ -125,19 +126,19 @@ class GeminiModel:
         yield answer.response()
 
     async def warm_up(self) -> None:
-        """Make the connections of this event loop."""
-        if self._given is None:
+        """Create the client of this event loop."""
+        if self._custom_client is None:
             self._connections.get()
 
     async def aclose(self) -> None:
-        """Close the connections of this event loop, unless the client was given."""
-        if self._given is None:
+        """Close the connections of this event loop, except those of a custom client."""
+        if self._custom_client is None:
             await self._connections.aclose()
 
     async def _pieces(self, call: Mapping[str, Any]) -> AsyncGenerator[types.GenerateContentResponse]:
         try:
-            if self._given is not None:
-                watch(self._given)
+            if self._custom_client is not None:
+                make_streams_closable(self._custom_client)
             stream = await self._models().generate_content_stream(**call)
             async with aclosing(streamed(stream)) as pieces:
                 async for piece in pieces:
@@ -146,14 +147,14 @@ class GeminiModel:
             raise self._failure(error) from error
 
     def _models(self) -> Any:
-        client = self._connections.get().client if self._given is None else self._given
+        client = self._connections.get().client if self._custom_client is None else self._custom_client
         return client.aio.models
 
     def _call(self, request: ModelRequest) -> dict[str, Any]:
         """Return the arguments of the SDK's methods.
 
         Raises:
-            ModelError: something in the request is not for this API.
+            ModelError: the API does not support a part or setting of the request.
         """
         try:
             return {
@@ -161,22 +162,22 @@ class GeminiModel:
                 "contents": self._dialect.contents(request.messages),
                 "config": self._config(request),
             }
-        except ValueError as error:  # what the SDK's types say of a value that is not of the API
-            raise refused(self.name, f"the request is not one of the API: {_told(error)}") from error
+        except ValueError as error:  # raised by the SDK's types for values that the API does not support
+            raise refused(self.name, f"the API does not support the request: {_message(error)}") from error
 
     def _config(self, request: ModelRequest) -> types.GenerateContentConfig:
         settings = request.settings
         output = request.output if self.native_output else None
-        # Beside other tools, the API runs its own only if their calls are shown, as parts that go back to it.
-        shown = types.ToolConfig(include_server_side_tool_invocations=True) if self._mixes_tools else None
+        # Together with other tools, the API runs its own only if it returns their calls, as parts to send back.
+        tool_config = types.ToolConfig(include_server_side_tool_invocations=True) if self._mixes_tools else None
         return types.GenerateContentConfig(
             **parameters(self.name, settings),
             system_instruction=self._dialect.instructions(request),
             tools=[*self._server_tools, *functions(request.tools)] or None,
-            tool_config=shown if request.tools else None,
+            tool_config=tool_config if request.tools else None,
             response_mime_type="application/json" if output is not None else None,
             response_json_schema=output.schema if output is not None else None,
-            # The run calls the tools; and its reliability rules alone say what is tried again.
+            # The run calls the tools, and only its reliability rules decide on retries.
             automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True),
             automatic_continuation=False,
             http_options=types.HttpOptions(
@@ -185,17 +186,17 @@ class GeminiModel:
         )
 
     def _failure(self, error: Exception) -> ModelError:
-        """Return what to raise for what the SDK raised, or the HTTP client below it."""
+        """Convert an error of the SDK or of its HTTP client to a `ModelError`."""
         if not isinstance(error, errors.APIError):
-            return failure(self.name, error, message=_told(error), kind=_kind_of(error), secrets=[self._key])
-        given: Mapping[str, str] = getattr(error.response, "headers", None) or {}
-        headers = {name.lower(): value for name, value in given.items()}
+            return failure(self.name, error, message=_message(error), kind=_kind_of(error), secrets=[self._key])
+        received: Mapping[str, str] = getattr(error.response, "headers", None) or {}
+        headers = {name.lower(): value for name, value in received.items()}
         details = _details(error)
         if "RetryInfo" in details and "retry-after" not in headers:
             headers["retry-after"] = str(details["RetryInfo"].get("retryDelay", "")).removesuffix("s")
         kind: ErrorKind | None = None
         if str(details.get("ErrorInfo", {}).get("reason", "")).startswith("API_KEY"):
-            kind = "auth"  # a wrong key is status 400 here
+            kind = "auth"  # the API reports an invalid key with status 400
         elif error.code == _CLIENT_CLOSED_REQUEST:
             kind = "unavailable"
         return failure(
@@ -204,15 +205,15 @@ class GeminiModel:
             message=str(error.message) if error.message else None,
             kind=kind,
             status=error.code,
-            error_type=str(error.code),  # the SDK has one class for all that a client may do wrong
+            error_type=str(error.code),  # the SDK has one class for all client errors
             request_id=details.get("RequestInfo", {}).get("requestId") or headers.get("x-request-id"),
             headers=headers,
             secrets=[self._key],
         )
 
 
-def _key(model: str, given: str | None) -> str:
-    for key in (given, *(os.environ.get(name) for name in _KEYS)):
+def _key(model: str, api_key: str | None) -> str:
+    for key in (api_key, *(os.environ.get(name) for name in _KEYS)):
         if key and key.strip():
             return key.strip()
     raise missing_key(f"GeminiModel({model!r})", _KEYS[1])
@@ -222,41 +223,43 @@ def _server_tool(model: str, tool: Mapping[str, Any]) -> types.Tool:
     try:
         return types.Tool.model_validate(dict(tool))
     except ValidationError as error:
-        raise ConfigError(f"GeminiModel({model!r}): {dict(tool)} is no tool of the API: {_told(error)}") from error
+        raise ConfigError(
+            f"GeminiModel({model!r}): {dict(tool)} is not a tool of the API: {_message(error)}"
+        ) from error
 
 
 def _details(error: errors.APIError) -> dict[str, Mapping[str, Any]]:
-    """Return the details of an error by the last word of their type, such as `RetryInfo`."""
+    """Return the details of an error by their short type name, such as `RetryInfo`."""
     body = error.details.get("error") if isinstance(error.details, dict) else None
-    found = body.get("details") if isinstance(body, dict) else None
+    details = body.get("details") if isinstance(body, dict) else None
     return {
         str(detail.get("@type", "")).rpartition(".")[2]: detail
-        for detail in (found if isinstance(found, list) else ())
+        for detail in (details if isinstance(details, list) else ())
         if isinstance(detail, dict)
     }
 
 
 def _kind_of(error: Exception) -> ErrorKind | None:
-    """Return what an error means that is not the API's, if its type is not one that all adapters know."""
+    """Return the kind of an error that is not the API's; None for types that all adapters share."""
     module = type(error).__module__.partition(".")[0]
     if isinstance(error, GoogleAuthError):
         return "unavailable" if isinstance(error, TransportError) else "auth"
-    if module in {"aiohttp", "httpx"}:  # a client that was given may use them
+    if module in {"aiohttp", "httpx"}:  # custom clients may use them
         return "timeout" if "Timeout" in type(error).__name__ else "unavailable"
     if isinstance(error, ValidationError | json.JSONDecodeError | errors.UnknownApiResponseError | NotAnEvent):
         return "invalid_response"
-    if isinstance(error, ValueError):  # the SDK refuses what this API lacks
+    if isinstance(error, ValueError):  # the SDK refuses parameters that the API lacks
         return "invalid_request"
-    if isinstance(error, TypeError | AttributeError | LookupError):  # the SDK stumbles over what it got
+    if isinstance(error, TypeError | AttributeError | LookupError):  # the SDK fails on an unexpected response
         return "invalid_response"
     return None
 
 
-def _told(error: Exception) -> str | None:
-    """Return what an error says, without the content that some of them quote; nothing if its own text will do."""
+def _message(error: Exception) -> str | None:
+    """Return the message of an error without quoted content; None if the error's own text has none."""
     if isinstance(error, ValidationError):
         problems = error.errors(include_url=False, include_input=False, include_context=False)
-        return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in problems[:5])
+        return "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in problems[:5])
     if isinstance(error, errors.UnknownApiResponseError):
         return "an event of its stream is not JSON"
     return str(error) if isinstance(error, ValueError) else None

@@ -1,4 +1,4 @@
-"""What `GeminiModel` sends: messages, tools and settings in the shapes of the SDK."""
+"""Conversion of requests of `GeminiModel`: messages, tools and settings as types of the SDK."""
 
 from __future__ import annotations
 
@@ -44,24 +44,24 @@ _SETTINGS: Final[Mapping[str, str]] = {
 _LEVELS: Final = tuple(level.value.lower() for level in types.ThinkingLevel if "UNSPECIFIED" not in level.value)
 
 _UNSIGNED: Final = b"skip_thought_signature_validator"
-"""What Google's documentation gives as the signature of calls that another model made."""
+"""Signature for calls of another model, as Google documents it."""
 
 _BUDGET: Final = re.compile(r"-1|\d+")
 
 
 def refused(model: str, problem: str) -> ModelError:
-    """Return the error for something that the API cannot take."""
+    """Return the error for content that the API does not support."""
     return ModelError(model, problem, error_type="invalid_request", error_kind="invalid_request")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """What the translation of a request depends on.
+    """Conversion of messages for one model.
 
     Attributes:
         model: The model's name.
-        provider: Under which name parts keep what the API wants back.
-        is_signed: The model refuses tool calls without a signature.
+        provider: Key in `vendor` of a part for data that the API expects back.
+        is_signed: Whether the model refuses tool calls without a signature.
     """
 
     model: str
@@ -69,7 +69,10 @@ class Dialect:
     is_signed: bool
 
     def contents(self, messages: Sequence[Message]) -> list[types.Content]:
-        """Return the history, but for system messages; results of one answer's calls are one content, as is asked."""
+        """Convert the history without system messages.
+
+        The results of one answer's calls are one content, as the API requires.
+        """
         contents: list[types.Content] = []
         calls: dict[str | None, ToolCall] = {}
         previous = None
@@ -87,7 +90,7 @@ class Dialect:
         return contents
 
     def instructions(self, request: ModelRequest) -> types.Content | None:
-        """Return the instructions, followed by system messages: the API knows them in no other place."""
+        """Return the instructions, followed by system messages, which the API accepts only here."""
         texts = [request.instructions] if request.instructions else []
         for message in request.messages:
             if message.role == "system":
@@ -97,17 +100,17 @@ class Dialect:
     def _text_of(self, part: Part) -> str:
         if isinstance(part, TextPart):
             return part.content
-        raise self._refused(part, "in a system message; the API takes text only there")
+        raise self._refused(part, "in a system message; only text is allowed there")
 
     def _parts(self, message: Message, calls: Mapping[str | None, ToolCall]) -> list[types.Part]:
-        parts = [sent for part in message.parts if (sent := self._part(part, calls)) is not None]
-        asked = [part for part in parts if part.function_call]
-        if self.is_signed and asked and not any(part.thought_signature for part in asked):
-            asked[0].thought_signature = _UNSIGNED
+        parts = [converted for part in message.parts if (converted := self._part(part, calls)) is not None]
+        calling = [part for part in parts if part.function_call]
+        if self.is_signed and calling and not any(part.thought_signature for part in calling):
+            calling[0].thought_signature = _UNSIGNED
         return parts
 
     def _part(self, part: Part, calls: Mapping[str | None, ToolCall]) -> types.Part | None:  # noqa: PLR0911  (kinds)
-        """Return what to send for a part; nothing for what other vendors thought and did by themselves."""
+        """Convert a part; None for reasoning and server tool calls of other vendors."""
         own = self._own(part)
         signature = base64.b64decode(own["thought_signature"]) if "thought_signature" in own else None
         match part:
@@ -137,7 +140,7 @@ class Dialect:
     def _result(self, result: ToolResult, call: ToolCall | None) -> types.FunctionResponse:
         name = result.name or (call.name if call is not None else "")
         if not name:
-            raise self._refused(result, f"for call {result.id!r}, which is not in the history; give it a name")
+            raise self._refused(result, f"for call {result.id!r}, which is not in the history; set its name")
         value = result.response
         media: list[types.FunctionResponsePart] = []
         if isinstance(value, tuple):
@@ -159,14 +162,14 @@ class Dialect:
 
     def _bytes(self, part: BlobPart) -> dict[str, Any]:
         if part.mime_type is None:
-            raise self._refused(part, f"of modality {part.modality!r} without a mime_type; give it one")
+            raise self._refused(part, f"of modality {part.modality!r} without a mime_type; set it")
         try:
             return {"data": base64.b64decode(part.content, validate=True), "mime_type": part.mime_type}
         except binascii.Error as error:
             raise self._refused(part, f"whose content is not base64 ({error}); encode it") from error
 
     def _refused(self, part: Part, problem: str) -> ModelError:
-        return refused(self.model, f"the API cannot take a {type(part).__name__} {problem}")
+        return refused(self.model, f"the API does not support a {type(part).__name__} {problem}")
 
 
 def _address(part: UriPart | FilePart) -> dict[str, Any]:
@@ -175,14 +178,14 @@ def _address(part: UriPart | FilePart) -> dict[str, Any]:
 
 
 def _arguments(call: ToolCall) -> dict[str, Any]:
-    """Return an object, which is all that the API takes; text that another model wrote becomes a member of one."""
+    """Return arguments as an object, which the API requires; another model's text becomes a member of it."""
     if isinstance(call.arguments, dict):
         return call.arguments
     return {"arguments": call.arguments} if call.arguments else {}
 
 
 def functions(tools: Sequence[ToolDefinition]) -> list[types.Tool]:
-    """Return the tools that the model may ask for."""
+    """Return the declarations of the tools that the model may call."""
     declarations = [
         types.FunctionDeclaration(
             name=tool.name, description=tool.description or None, parameters_json_schema=tool.parameters
@@ -196,15 +199,15 @@ def parameters(model: str, settings: Settings) -> dict[str, Any]:
     """Return the settings under the SDK's names.
 
     Raises:
-        ModelError: the API has no such parameter, or no such level of reasoning.
+        ModelError: the API does not support a parameter or the reasoning level.
     """
     refuse_unknown(model, settings, {*_SETTINGS, "reasoning_level"})
-    found: dict[str, Any] = {_SETTINGS[name]: value for name, value in settings.items() if name in _SETTINGS}
+    values: dict[str, Any] = {_SETTINGS[name]: value for name, value in settings.items() if name in _SETTINGS}
     if "stop_sequences" in settings:
-        found["stop_sequences"] = list(settings["stop_sequences"])
+        values["stop_sequences"] = list(settings["stop_sequences"])
     if "reasoning_level" in settings:
-        found["thinking_config"] = _thinking(model, settings["reasoning_level"])
-    return found
+        values["thinking_config"] = _thinking(model, settings["reasoning_level"])
+    return values
 
 
 def _thinking(model: str, level: str) -> types.ThinkingConfig:
@@ -214,6 +217,6 @@ def _thinking(model: str, level: str) -> types.ThinkingConfig:
         return types.ThinkingConfig(thinking_budget=int(level), include_thoughts=int(level) != 0)
     raise refused(
         model,
-        f"settings['reasoning_level'] is {json.dumps(level)}; the API knows {', '.join(_LEVELS)}, and for models "
-        f"before Gemini 3 a number of tokens, such as '1024' (0 is none, -1 is up to the model)",
+        f"settings['reasoning_level'] is {json.dumps(level)}; the API supports {', '.join(_LEVELS)}, and for models "
+        f"before Gemini 3 a number of tokens, such as '1024' (0 disables reasoning, -1 lets the model decide)",
     )

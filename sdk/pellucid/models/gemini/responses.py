@@ -1,4 +1,4 @@
-"""What `GeminiModel` gets: an answer, whole or in pieces, in our own shape."""
+"""Conversion of responses of `GeminiModel`, complete or streamed."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ _FINISHED: Final[Mapping[str, FinishReason]] = {
     "ESCALATION": "content_filter",
     "MODEL_ARMOR": "content_filter",
 }
-"""All other reasons are `error`."""
+"""Finish reasons; all others are `error`."""
 
 _FAILED: Final = frozenset(
     {"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "MALFORMED_RESPONSE"}
 )
-"""Reasons after which there is no answer, whatever came before: the model tried something that did not work."""
+"""Finish reasons of failed answers, whose earlier content is not usable."""
 
 
 class Answer:
-    """An answer as it arrives: in one piece or in many, it comes to the same.
+    """An answer that is assembled from one complete response or from the pieces of a stream.
 
     Args:
         model: The model's name.
-        provider: Under which name parts keep what the API wants back.
+        provider: Key in `vendor` of a part for data that the API expects back.
     """
 
     def __init__(self, model: str, provider: str) -> None:
@@ -76,12 +76,12 @@ class Answer:
         self._urls: dict[str, Any] = {}
 
     def add(self, piece: types.GenerateContentResponse) -> Iterator[ModelDelta]:
-        """Take what arrived, and yield what is new in it."""
+        """Add a response or a piece of one, and yield its new content."""
         self._id = self._id or piece.response_id
         self._version = self._version or piece.model_version
         if piece.usage_metadata is not None:
-            self._usage = _usage(piece.usage_metadata)  # of a stream, the last is the sum
-        candidates = [found for found in piece.candidates or () if not found.index]
+            self._usage = _usage(piece.usage_metadata)  # in a stream, the last one is the sum
+        candidates = [candidate for candidate in piece.candidates or () if not candidate.index]
         self._has_candidate = self._has_candidate or bool(candidates)
         for candidate in candidates:
             yield from self._add(candidate)
@@ -109,10 +109,10 @@ class Answer:
         if part.thought_signature:
             own["thought_signature"] = base64.b64encode(part.thought_signature).decode()
         if part.text is not None:
-            yield from self._say(part.text, ReasoningPart if part.thought else TextPart, own)
+            yield from self._add_text(part.text, ReasoningPart if part.thought else TextPart, own)
         elif part.function_call is not None:
             yield self._call(part.function_call, own)
-        elif part.inline_data is not None and not part.thought:  # a picture in a thought is a draft
+        elif part.inline_data is not None and not part.thought:  # images in thoughts are drafts
             self._end_text()
             self._parts.append(_blob(part.inline_data, self._vendor(own)))
         elif part.file_data is not None:
@@ -122,8 +122,10 @@ class Answer:
         else:
             self._server_tool(part)
 
-    def _say(self, text: str, kind: type[TextPart | ReasoningPart], own: Mapping[str, Any]) -> Iterator[ModelDelta]:
-        """Take text; a signature ends the part that it is on, and may come after it in a piece that is empty."""
+    def _add_text(
+        self, text: str, kind: type[TextPart | ReasoningPart], own: Mapping[str, Any]
+    ) -> Iterator[ModelDelta]:
+        """Add text. A signature ends its part, and may follow it in an empty piece."""
         if kind is not self._kind:
             self._end_text()
         self._kind = kind
@@ -141,7 +143,7 @@ class Answer:
     def _call(self, call: types.FunctionCall, own: dict[str, Any]) -> ModelDelta:
         if call.partial_args or call.will_continue:
             raise self._failed(
-                "it streams the arguments of tool calls in pieces; set streamFunctionCallArguments to false",
+                "streamed arguments of tool calls are not supported; set streamFunctionCallArguments to false",
                 "invalid_request",
             )
         self._end_text()
@@ -152,23 +154,24 @@ class Answer:
         return ModelDelta("tool_call", name)
 
     def _server_tool(self, part: types.Part) -> None:
-        """Keep a tool call that the API ran itself, or its result, with the part as it has to go back."""
-        asked, told = part.executable_code or part.tool_call, part.code_execution_result or part.tool_response
+        """Add a tool call that the API ran, or its result, with the original part to send back."""
+        tool_call = part.executable_code or part.tool_call
+        tool_result = part.code_execution_result or part.tool_response
         self._end_text()
         vendor = {self._provider: {"part": _plain(part)}}
-        if asked is not None:
-            name = _tool_name(asked)
-            call = {"type": name, **_plain(asked)}
-            self._parts.append(ServerToolCall(name=name, server_tool_call=call, id=asked.id, vendor=vendor))
-        elif told is not None:
-            result = {"type": _tool_name(told), **_plain(told)}
-            self._parts.append(ServerToolResult(server_tool_call_response=result, id=told.id, vendor=vendor))
+        if tool_call is not None:
+            name = _tool_name(tool_call)
+            call = {"type": name, **_plain(tool_call)}
+            self._parts.append(ServerToolCall(name=name, server_tool_call=call, id=tool_call.id, vendor=vendor))
+        elif tool_result is not None:
+            result = {"type": _tool_name(tool_result), **_plain(tool_result)}
+            self._parts.append(ServerToolResult(server_tool_call_response=result, id=tool_result.id, vendor=vendor))
 
-    def _blocked(self, what: str, reason: str, message: str | None) -> Iterator[ModelDelta]:
-        return self._say(f"The {what} was blocked: {reason}{f' ({message})' if message else ''}.", TextPart, {})
+    def _blocked(self, subject: str, reason: str, message: str | None) -> Iterator[ModelDelta]:
+        return self._add_text(f"The {subject} was blocked: {reason}{f' ({message})' if message else ''}.", TextPart, {})
 
     def next_token(self) -> bytes | None:
-        """Return what the next request must bring if the API stopped in the middle of the answer, to go on there."""
+        """Return the continuation token for the next request if the API paused within the answer, or None."""
         token, self._token = self._token, None
         if self._finish != "CONTINUATION" or token is None:
             return None
@@ -178,34 +181,34 @@ class Answer:
         return token
 
     def response(self) -> ModelResponse:
-        """Return the whole answer.
+        """Return the complete response.
 
         Raises:
-            ModelError: there is none, or it has no end.
+            ModelError: the answer is missing, incomplete or not usable.
         """
         self._end_text()
         if self._finish is None:
             if self._has_candidate is False:
-                raise self._failed("its answer has no candidates", "invalid_response")
-            raise self._failed("its answer broke off: there is no finish reason", "unavailable")
+                raise self._failed("its response has no candidates", "invalid_response")
+            raise self._failed("its response is incomplete: it has no finish reason", "unavailable")
         reason = self._reason()
-        why = f"{self._finish}{f' ({self._finish_message})' if self._finish_message else ''}"
+        cause = f"{self._finish}{f' ({self._finish_message})' if self._finish_message else ''}"
         if self._finish in _FAILED or (reason in {"stop", "error"} and not self._parts):
-            raise self._failed(f"there is no usable answer; its finish reason is {why}", "invalid_response")
+            raise self._failed(f"there is no usable answer; its finish reason is {cause}", "invalid_response")
         message = Message("assistant", [*self._searches(), *self._parts], reason)
         usage = self._earlier + self._usage
         return ModelResponse(message=message, usage=usage, finish_reason=reason, model=self._version, id=self._id)
 
     def _reason(self) -> FinishReason:
         reason = _FINISHED.get(self._finish or "", "error")
-        called = any(isinstance(part, ToolCall) for part in self._parts)
-        return "tool_call" if called and reason == "stop" else reason
+        has_calls = any(isinstance(part, ToolCall) for part in self._parts)
+        return "tool_call" if has_calls and reason == "stop" else reason
 
     def _searches(self) -> Iterator[Part]:
-        """Yield the searches that the answer rests on, which the API tells beside the answer."""
+        """Yield the searches that ground the answer, which the API returns as metadata."""
         queries = self._grounding.get("webSearchQueries") or self._grounding.get("retrievalQueries")
-        told = any(isinstance(part, ServerToolCall) and part.name != "code_execution" for part in self._parts)
-        if queries and not told:
+        is_recorded = any(isinstance(part, ServerToolCall) and part.name != "code_execution" for part in self._parts)
+        if queries and not is_recorded:
             call = {"type": "google_search", "queries": queries}
             yield ServerToolCall(name="google_search", server_tool_call=call)
         if self._grounding:
@@ -220,30 +223,30 @@ class Answer:
         return ModelError(self._model, problem, error_type=kind, error_kind=kind)
 
 
-def _usage(told: types.GenerateContentResponseUsageMetadata) -> Usage:
-    """Return the tokens in our way of counting: with what server tools brought in, and with thoughts."""
+def _usage(metadata: types.GenerateContentResponseUsageMetadata) -> Usage:
+    """Convert the usage: tokens of server tools count as input, and thoughts as output."""
     own = Usage(
-        input_tokens=told.prompt_token_count,
-        output_tokens=told.candidates_token_count,
-        cache_read_input_tokens=told.cached_content_token_count,
-        reasoning_output_tokens=told.thoughts_token_count,
+        input_tokens=metadata.prompt_token_count,
+        output_tokens=metadata.candidates_token_count,
+        cache_read_input_tokens=metadata.cached_content_token_count,
+        reasoning_output_tokens=metadata.thoughts_token_count,
         by_modality={
-            **_by_modality("input_tokens", told.prompt_tokens_details),
-            **_by_modality("output_tokens", told.candidates_tokens_details),
-            **_by_modality("cache_read.input_tokens", told.cache_tokens_details),
+            **_by_modality("input_tokens", metadata.prompt_tokens_details),
+            **_by_modality("output_tokens", metadata.candidates_tokens_details),
+            **_by_modality("cache_read.input_tokens", metadata.cache_tokens_details),
         },
     )
-    return own + Usage(input_tokens=told.tool_use_prompt_token_count, output_tokens=told.thoughts_token_count)
+    return own + Usage(input_tokens=metadata.tool_use_prompt_token_count, output_tokens=metadata.thoughts_token_count)
 
 
 def _by_modality(kind: str, counts: Sequence[types.ModalityTokenCount] | None) -> dict[str, int]:
-    """Return the tokens of each modality that the conventions have a name for."""
-    known = {types.MediaModality.TEXT: "text", types.MediaModality.IMAGE: "image", types.MediaModality.AUDIO: "audio"}
-    found: Counter[str] = Counter()
-    for each in counts or ():
-        if each.modality in known:
-            found[f"{known[each.modality]}.{kind}"] += each.token_count or 0
-    return dict(+found)
+    """Return the tokens per modality, for the modalities that the conventions define."""
+    names = {types.MediaModality.TEXT: "text", types.MediaModality.IMAGE: "image", types.MediaModality.AUDIO: "audio"}
+    totals: Counter[str] = Counter()
+    for count in counts or ():
+        if count.modality in names:
+            totals[f"{names[count.modality]}.{kind}"] += count.token_count or 0
+    return dict(+totals)
 
 
 def _blob(blob: types.Blob, vendor: dict[str, Mapping[str, Any]] | None) -> BlobPart:
@@ -264,14 +267,14 @@ def _modality(mime_type: str | None) -> Modality:
 
 
 def _tool_name(
-    told: types.ExecutableCode | types.CodeExecutionResult | types.ToolCall | types.ToolResponse,
+    tool: types.ExecutableCode | types.CodeExecutionResult | types.ToolCall | types.ToolResponse,
 ) -> str:
-    if isinstance(told, types.ToolCall | types.ToolResponse):
-        return told.tool_type.value.lower() if told.tool_type is not None else "server_tool"
+    if isinstance(tool, types.ToolCall | types.ToolResponse):
+        return tool.tool_type.value.lower() if tool.tool_type is not None else "server_tool"
     return "code_execution"
 
 
-def _plain(told: Any) -> dict[str, Any]:
-    """Return the JSON that the API sent."""
-    plain: dict[str, Any] = told.model_dump(mode="json", by_alias=True, exclude_none=True)
+def _plain(value: Any) -> dict[str, Any]:
+    """Return a value of the SDK as the JSON that the API sent."""
+    plain: dict[str, Any] = value.model_dump(mode="json", by_alias=True, exclude_none=True)
     return plain

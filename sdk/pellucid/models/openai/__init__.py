@@ -1,4 +1,4 @@
-"""OpenAI and every server that speaks its protocols; needs the extra `openai`."""
+"""Adapter for OpenAI and compatible servers. Needs the extra `openai`."""
 
 from pellucid.models.openai.model import OpenAIModel
 

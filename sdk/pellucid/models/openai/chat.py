@@ -1,4 +1,4 @@
-"""Chat Completions: what OpenAI-compatible servers speak, each with an accent of its own."""
+"""Chat Completions: the API of OpenAI-compatible servers, with their differences."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pellucid.messages import (
 )
 from pellucid.models.base import ModelRequest, ModelResponse, Settings
 from pellucid.models.http import refuse_unknown
-from pellucid.models.openai.chat_stream import ChatPieces, text_of, thought_of
+from pellucid.models.openai.chat_stream import ChatPieces, reasoning_of, text_of
 from pellucid.models.openai.content import (
     ReportedError,
     arguments_of,
@@ -64,11 +64,11 @@ _FINISH: Final[Mapping[str | None, FinishReason]] = {
     "stop_sequence": "stop",
     "tool_calls": "tool_call",
 }
-_BROKEN_OFF: Final = frozenset({"abort", "error", "insufficient_system_resource"})
-"""What servers say when they could not finish."""
+_ABORTED: Final = frozenset({"abort", "error", "insufficient_system_resource"})
+"""Finish reasons of responses that the server could not complete."""
 
 _REASONING: Final = ("reasoning_content", "reasoning")
-"""Members of a message in which servers think aloud; none is OpenAI's."""
+"""Members of a message with reasoning, of servers other than OpenAI's."""
 
 _AUDIO: Final[Mapping[str | None, str]] = {
     "audio/mp3": "mp3",
@@ -77,21 +77,21 @@ _AUDIO: Final[Mapping[str | None, str]] = {
     "audio/x-wav": "wav",
 }
 _REMEDY: Final = (
-    "Chat Completions takes text, images (data or address), sound (WAV and MP3 data) and documents (data or file id) "
-    'of users; remove the part, or use api="responses" where the server has it'
+    "Chat Completions accepts text, images (data or URL), audio (WAV and MP3 data) and documents (data or file id) "
+    'from users; remove the part, or use api="responses" where the server supports it'
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatCompletions:
-    """The translation.
+    """Conversion of requests and responses.
 
     Attributes:
         model: The model's name.
-        provider_name: Under which name this server's own data travels with a part.
-        is_openai: The server is OpenAI's or Azure's: names of parameters follow their latest documentation.
-        native_output: The server takes a JSON Schema for the answer.
-        server_tools: Tool definitions that are sent as they are.
+        provider_name: Key of this server's data in `vendor` of a part.
+        is_openai: Whether the server is OpenAI's or Azure's; parameter names then follow their latest documentation.
+        native_output: Whether the server accepts a JSON Schema for the answer.
+        server_tools: Tool definitions that are sent unchanged.
     """
 
     model: str
@@ -104,10 +104,10 @@ class ChatCompletions:
     type = "chat_completions"
 
     def body(self, request: ModelRequest, *, stream: bool) -> JSONObject:
-        """Return the request's body; the messages come last, so that all before them stays what it is.
+        """Return the request's body. The messages come last, so that everything before them stays the same.
 
         Raises:
-            ModelError: the API has no place for something in it.
+            ModelError: the API does not support a part or setting of the request.
         """
         body: JSONObject = {"model": self.model}
         if tools := [*map(self._tool, request.tools), *map(dict, self.server_tools)]:
@@ -123,13 +123,13 @@ class ChatCompletions:
         body = merged(body, request.settings.get("extra", {}))
         messages = [{"role": "system", "content": request.instructions}] if request.instructions else []
         for message in request.messages:
-            messages += self._written(message)
+            messages += self._convert(message)
         return {**body, "messages": messages}
 
     def _settings(self, settings: Settings) -> JSONObject:
         refuse_unknown(self.model, settings, {*_SETTINGS, "max_tokens"})
-        given: Mapping[str, Any] = settings
-        body = {name: given[ours] for ours, name in _SETTINGS.items() if ours in given}
+        values: Mapping[str, Any] = settings
+        body = {name: values[setting] for setting, name in _SETTINGS.items() if setting in values}
         if "max_tokens" in settings:
             body["max_completion_tokens" if self.is_openai else "max_tokens"] = settings["max_tokens"]
         if "stop" in body:
@@ -138,13 +138,13 @@ class ChatCompletions:
 
     def _tool(self, tool: ToolDefinition) -> JSONObject:
         function: JSONObject = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-        if self.is_openai:  # others may refuse the member, or want the same of all tools
+        if self.is_openai:  # other servers may refuse the member, or require it for all tools or none
             function["strict"] = is_strict(tool.parameters)
         return {"type": "function", "function": function}
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
-    def _written(self, message: Message) -> Iterator[JSONObject]:
+    def _convert(self, message: Message) -> Iterator[JSONObject]:
         if message.role == "assistant":
             yield self._answer(message)
         elif message.role == "system":
@@ -152,29 +152,29 @@ class ChatCompletions:
         else:
             results = [part for part in message.parts if isinstance(part, ToolResult)]
             others = [self._part(part) for part in message.parts if not isinstance(part, ToolResult)]
-            beyond = {result.id: self._beyond_text(result) for result in results}
+            attachments = {result.id: self._attachments(result) for result in results}
             for result in results:
                 texts = [part.content for part in result_parts(result) if isinstance(part, TextPart)]
-                content = "\n".join(texts) or ("It follows." if beyond[result.id] else "")
+                content = "\n".join(texts) or ("It follows." if attachments[result.id] else "")
                 yield {"role": "tool", "tool_call_id": result.id, "content": content}
-            if parts := [*(part for parts in beyond.values() for part in parts), *others]:
+            if parts := [*(part for parts in attachments.values() for part in parts), *others]:
                 yield {"role": "user", "content": self._content(parts)}
 
-    def _beyond_text(self, result: ToolResult) -> list[JSONObject]:
-        """Return what a result has besides text: the API takes that from users only."""
+    def _attachments(self, result: ToolResult) -> list[JSONObject]:
+        """Return the parts of a result other than text, which the API accepts only from users."""
         parts = [self._part(part) for part in result_parts(result) if not isinstance(part, TextPart)]
         title = {"type": "text", "text": f"From the result of tool call {result.id}:"}
         return [title, *parts] if parts else []
 
     @staticmethod
     def _content(parts: list[JSONObject]) -> str | list[JSONObject]:
-        """Return content as plain text where it can be: some servers take nothing else."""
-        only: str | None = parts[0].get("text") if len(parts) == 1 else None
-        return parts if only is None else only
+        """Return content as plain text if it is a single text; some servers accept nothing else."""
+        plain: str | None = parts[0].get("text") if len(parts) == 1 else None
+        return parts if plain is None else plain
 
     def _text(self, part: Part) -> JSONObject:
         if not isinstance(part, TextPart):
-            raise refused(self.model, part, "put it into a user message: a system message has text only")
+            raise refused(self.model, part, "move it to a user message; a system message can only have text")
         return {"type": "text", "text": part.content}
 
     def _part(self, part: Part) -> JSONObject:
@@ -202,8 +202,8 @@ class ChatCompletions:
         return content
 
     def _answer(self, message: Message) -> JSONObject:
-        """Return an earlier answer; reasoning goes back only in the members in which this server gave it."""
-        written: JSONObject = {"role": "assistant", "content": message.text or None}
+        """Convert an earlier answer. Reasoning is sent only in the members in which this server returned it."""
+        answer: JSONObject = {"role": "assistant", "content": message.text or None}
         calls: list[JSONObject] = []
         images: list[JSONObject] = []
         for part in message.parts:
@@ -212,51 +212,51 @@ class ChatCompletions:
                     function = {"name": part.name, "arguments": arguments_text(part)}
                     calls.append({"id": part.id or "", "type": "function", "function": function})
                 case ReasoningPart():
-                    written |= ((part.vendor or {}).get(self.provider_name) or {}).get("message", {})
+                    answer |= ((part.vendor or {}).get(self.provider_name) or {}).get("message", {})
                 case BlobPart(modality="image") if not self.is_openai:
-                    images.append(self._part(part))  # as the servers that draw give them
+                    images.append(self._part(part))  # as servers that generate images return them
                 case TextPart() | ServerToolCall() | ServerToolResult():
                     pass
                 case _:
-                    raise refused(
-                        self.model, part, "it is in an answer of the assistant; put it into a user message instead"
-                    )
+                    raise refused(self.model, part, "an assistant message cannot have it; move it to a user message")
         if images:
-            written["images"] = images
+            answer["images"] = images
         if calls:
-            written["tool_calls"] = calls
-        elif written["content"] is None:
-            written["content"] = ""
-        return written
+            answer["tool_calls"] = calls
+        elif answer["content"] is None:
+            answer["content"] = ""
+        return answer
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
     def pieces(self) -> ChatPieces:
-        """Return what puts a streamed answer together."""
+        """Return an assembler for a streamed response."""
         return ChatPieces()
 
     def response(self, answer: JSONObject) -> ModelResponse:
-        """Return what a whole answer says.
+        """Convert a complete response.
 
         Raises:
             ReportedError: the server reports an error.
-            ValueError: it is no answer.
+            ValueError: it is not a valid response.
         """
         if answer.get("error"):
             raise ReportedError(answer["error"])
         if not answer.get("choices"):
             raise ValueError("the answer has no choices")
         choice = answer["choices"][0]
-        said = choice.get("finish_reason")
-        if choice.get("error") or said in _BROKEN_OFF:
-            raise ReportedError(choice.get("error") or {"message": f"the server gave up: {said}", "code": said})
+        finish_reason = choice.get("finish_reason")
+        if choice.get("error") or finish_reason in _ABORTED:
+            raise ReportedError(
+                choice.get("error") or {"message": f"the server aborted: {finish_reason}", "code": finish_reason}
+            )
         parts = self._parts(choice["message"])
-        if not parts and said in {None, "stop"} and choice["message"].get("content") is None:
+        if not parts and finish_reason in {None, "stop"} and choice["message"].get("content") is None:
             raise ValueError("the answer has no content")
         return ModelResponse(
             message=Message("assistant", parts),
             usage=self._usage(members(answer.get("usage"))),
-            finish_reason=_finish(said, choice["message"]),
+            finish_reason=_finish(finish_reason, choice["message"]),
             model=text(answer.get("model")) or None,
             id=text(answer.get("id")) or None,
         )
@@ -265,7 +265,9 @@ class ChatCompletions:
         parts: list[Part] = []
         if (reasoning := self._reasoning(message)) is not None:
             parts.append(reasoning)
-        parts += [TextPart(said) for said in (text_of(message.get("content")), text(message.get("refusal"))) if said]
+        parts += [
+            TextPart(content) for content in (text_of(message.get("content")), text(message.get("refusal"))) if content
+        ]
         for image in message.get("images") or ():
             parts.append(_image(text(image["image_url"]["url"])))
         for call in message.get("tool_calls") or ():
@@ -276,42 +278,42 @@ class ChatCompletions:
         return parts
 
     def _reasoning(self, message: Mapping[str, Any]) -> ReasoningPart | None:
-        """Return what the server thought aloud, and which members of the message it wants back."""
-        back = {name: message[name] for name in (*_REASONING, "reasoning_details") if message.get(name)}
-        thought = thought_of(message)
-        if not back:
-            return ReasoningPart(thought) if thought else None
-        if details := back.get("reasoning_details"):
-            back = {"reasoning_details": details}
-        return ReasoningPart(thought, vendor={self.provider_name: {"message": back}})
+        """Return the reasoning of a message, with the members that the server expects returned."""
+        returned = {name: message[name] for name in (*_REASONING, "reasoning_details") if message.get(name)}
+        reasoning = reasoning_of(message)
+        if not returned:
+            return ReasoningPart(reasoning) if reasoning else None
+        if details := returned.get("reasoning_details"):
+            returned = {"reasoning_details": details}
+        return ReasoningPart(reasoning, vendor={self.provider_name: {"message": returned}})
 
     def _usage(self, usage: Mapping[str, Any]) -> Usage:
-        read = members(usage.get("prompt_tokens_details"))
-        written = members(usage.get("completion_tokens_details"))
-        given, made, total = (tokens(usage.get(f"{name}_tokens")) for name in ("prompt", "completion", "total"))
-        thought = tokens(written.get("reasoning_tokens"))
-        if given is not None and made is not None and thought and total == given + made + thought:
-            made += thought  # xAI and Gemini count reasoning apart
+        input_details = members(usage.get("prompt_tokens_details"))
+        output_details = members(usage.get("completion_tokens_details"))
+        prompt, completion, total = (tokens(usage.get(f"{name}_tokens")) for name in ("prompt", "completion", "total"))
+        reasoning = tokens(output_details.get("reasoning_tokens"))
+        if prompt is not None and completion is not None and reasoning and total == prompt + completion + reasoning:
+            completion += reasoning  # xAI and Gemini count reasoning separately
         cost = usage.get("cost") if self.provider_name == "openrouter" else None
         return Usage(
-            input_tokens=given,
-            output_tokens=made,
-            cache_read_input_tokens=tokens(read.get("cached_tokens", usage.get("prompt_cache_hit_tokens"))),
-            cache_write_input_tokens=tokens(read.get("cache_write_tokens")),
-            reasoning_output_tokens=thought,
+            input_tokens=prompt,
+            output_tokens=completion,
+            cache_read_input_tokens=tokens(input_details.get("cached_tokens", usage.get("prompt_cache_hit_tokens"))),
+            cache_write_input_tokens=tokens(input_details.get("cache_write_tokens")),
+            reasoning_output_tokens=reasoning,
             cost=float(cost) if isinstance(cost, int | float) else None,
             by_modality={
-                **by_modality("input_tokens", read),
-                **by_modality("output_tokens", written),
-                **by_modality("cache_read.input_tokens", members(read.get("cached_tokens_details"))),
+                **by_modality("input_tokens", input_details),
+                **by_modality("output_tokens", output_details),
+                **by_modality("cache_read.input_tokens", members(input_details.get("cached_tokens_details"))),
             },
         )
 
 
-def _finish(said: str | None, message: Mapping[str, Any]) -> FinishReason:
+def _finish(finish_reason: str | None, message: Mapping[str, Any]) -> FinishReason:
     if message.get("refusal"):
         return "content_filter"
-    reason = _FINISH.get(said, "error")
+    reason = _FINISH.get(finish_reason, "error")
     return "tool_call" if reason == "stop" and message.get("tool_calls") else reason
 
 

@@ -1,4 +1,4 @@
-"""A streamed chat completion, put together into what it would have been in one piece."""
+"""Assembly of a streamed chat completion into the response that a request without streaming returns."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from pellucid.models.openai.content import ReportedError, json_text, members, te
 from pellucid.types import JSONObject, JSONValue
 
 _TEXTS = ("content", "refusal", "reasoning_content", "reasoning")
-"""Members of a message that come in pieces."""
+"""Members of a message that are streamed in pieces."""
 
 
 def text_of(content: JSONValue) -> str:
-    """Return the text of a message's content: plain, or in parts, among which there may be thoughts."""
+    """Return the text of a message's content: a string, or parts, of which reasoning is left out."""
     if isinstance(content, list):
         return "".join(text(part.get("text")) for part in map(members, content) if part.get("type") == "text")
     return text(content)
 
 
-def thought_of(message: Mapping[str, Any]) -> str:
-    """Return what a message, or a piece of one, thinks aloud."""
-    if thought := message.get("reasoning_content") or message.get("reasoning"):
-        return text(thought)
+def reasoning_of(message: Mapping[str, Any]) -> str:
+    """Return the reasoning in a message or in a piece of one."""
+    if reasoning := message.get("reasoning_content") or message.get("reasoning"):
+        return text(reasoning)
     content = message.get("content")
     parts = [members(part) for part in content] if isinstance(content, list) else []
     return "".join(text_of(part.get("thinking")) for part in parts if part.get("type") == "thinking")
 
 
 class ChatPieces:
-    """The pieces so far.
+    """A chat completion that is assembled from the events of a stream.
 
     Attributes:
-        is_over: There will be no more.
+        is_over: Whether the stream has ended.
     """
 
     def __init__(self) -> None:
@@ -47,11 +47,11 @@ class ChatPieces:
         self._finish_reason: str | None = None
 
     def add(self, data: str) -> Iterator[ModelDelta]:
-        """Take an event, and yield what is new in it.
+        """Add an event, and yield its new content.
 
         Raises:
             ReportedError: the server reports an error.
-            ValueError: it is no event of a chat completion.
+            ValueError: it is not an event of a chat completion.
         """
         if data.startswith("[DONE]"):
             self.is_over = True
@@ -63,18 +63,18 @@ class ChatPieces:
             if chunk.get(name):
                 self._answer[name] = chunk[name]
         for choice in chunk.get("choices") or ():
-            if choice.get("index"):  # one answer is enough
+            if choice.get("index"):  # only the first choice is used
                 continue
-            yield from self._added(choice.get("delta") or choice.get("message") or {})
+            yield from self._add_delta(choice.get("delta") or choice.get("message") or {})
             if choice.get("error"):
                 raise ReportedError(choice["error"])
             self._finish_reason = choice.get("finish_reason") or self._finish_reason
 
     def whole(self) -> JSONObject:
-        """Return the whole answer.
+        """Return the complete response.
 
         Raises:
-            EOFError: it did not come to its end.
+            EOFError: the stream ended before it was complete.
         """
         if not self.is_over and self._finish_reason is None:
             raise cut_stream()
@@ -83,16 +83,16 @@ class ChatPieces:
         choice = {"message": self._message, "finish_reason": self._finish_reason}
         return {**self._answer, "choices": [choice] if self._message or self._finish_reason else []}
 
-    def _added(self, delta: Mapping[str, Any]) -> Iterator[ModelDelta]:
-        if thought := thought_of(delta):
-            yield ModelDelta("reasoning", thought)
+    def _add_delta(self, delta: Mapping[str, Any]) -> Iterator[ModelDelta]:
+        if reasoning := reasoning_of(delta):
+            yield ModelDelta("reasoning", reasoning)
         for name in ("content", "refusal"):
-            if said := text_of(delta.get(name)):
-                yield ModelDelta("text", said)
+            if content := text_of(delta.get(name)):
+                yield ModelDelta("text", content)
         for name in _TEXTS:
             if (piece := delta.get(name)) is not None:
-                before = self._message.get(name)
-                self._message[name] = piece if before is None else _joined(before, piece)
+                previous = self._message.get(name)
+                self._message[name] = piece if previous is None else _joined(previous, piece)
         for name in ("images", "reasoning_details"):
             if pieces := delta.get(name):
                 self._message[name] = joined_details([*self._message.get(name, ()), *pieces])
@@ -111,7 +111,7 @@ class ChatPieces:
             call["function"]["arguments"] += arguments if isinstance(arguments, str) else json_text(arguments)
 
     def _call_of(self, piece: Mapping[str, Any], function: Mapping[str, Any]) -> JSONObject:
-        """Return the call that a piece belongs to: servers may leave out its index, its id, or give all the same."""
+        """Return the call that a piece belongs to. Servers may omit index or id, or give all calls the same index."""
         index = piece.get("index")
         last = self._calls[-1] if self._calls else None
         call = last if index is None else self._indexes.get(index)
@@ -126,10 +126,10 @@ class ChatPieces:
         return call
 
 
-def _joined(before: JSONValue, piece: JSONValue) -> JSONValue:
-    if isinstance(before, str) and isinstance(piece, str):
-        return before + piece
-    return [*_as_parts(before), *_as_parts(piece)]
+def _joined(previous: JSONValue, piece: JSONValue) -> JSONValue:
+    if isinstance(previous, str) and isinstance(piece, str):
+        return previous + piece
+    return [*_as_parts(previous), *_as_parts(piece)]
 
 
 def _as_parts(content: JSONValue) -> Sequence[JSONValue]:
@@ -137,7 +137,7 @@ def _as_parts(content: JSONValue) -> Sequence[JSONValue]:
 
 
 def joined_details(details: Sequence[JSONObject]) -> list[JSONObject]:
-    """Join pieces of one thought, which have the same index and type."""
+    """Join consecutive pieces with the same index and type."""
     joined: list[JSONObject] = []
     for piece in details:
         last = joined[-1] if joined else {}

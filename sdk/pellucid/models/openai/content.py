@@ -1,4 +1,4 @@
-"""What OpenAI's two APIs share: how content is written and read."""
+"""Conversion of content that OpenAI's two APIs share."""
 
 from __future__ import annotations
 
@@ -24,23 +24,24 @@ _CODES: Final[Mapping[str, ErrorKind]] = {
     "tokens": "rate_limited",
     "vector_store_timeout": "timeout",
 }
-"""Codes and types of errors that are reported within an answer, where no HTTP status tells what they mean."""
+"""Codes and types of errors that are reported within a response, without an HTTP status."""
 
 _REFUSED: Final = ("bad_request", "content_filter", "data_residency", "image", "invalid", "policy", "unsupported")
-"""Words in other codes, after which the same request would be refused again."""
+"""Words in other codes that mean that the same request would be refused again."""
 
 
 class ReportedError(Exception):
-    """An error that the vendor reports within an answer.
+    """An error that the vendor reports within a response.
 
     Attributes:
-        kind, status: What the vendor says it is.
+        status: The HTTP status in its code or type, if there is one.
+        kind: The kind of failure that the code or type means; None with a status.
     """
 
     def __init__(self, error: JSONValue) -> None:
-        given = error if isinstance(error, Mapping) else {"message": error}
-        super().__init__(str(given.get("message") or "the vendor reports an error and does not say which"))
-        names = [str(name).lower() for name in (given.get("code"), given.get("type")) if name is not None]
+        details = error if isinstance(error, Mapping) else {"message": error}
+        super().__init__(str(details.get("message") or "the vendor reports an error without a message"))
+        names = [str(name).lower() for name in (details.get("code"), details.get("type")) if name is not None]
         self.status = next((int(name) for name in names if name.isdigit() and 400 <= int(name) < 600), None)  # noqa: PLR2004
         self.kind: ErrorKind | None = None if self.status is not None else _kind_of(names)
 
@@ -55,11 +56,11 @@ def _kind_of(names: Sequence[str]) -> ErrorKind:
 
 
 def refused(model: str, part: Part, remedy: str) -> ModelError:
-    """Return what to raise for a part that an API cannot take."""
+    """Return the error for a part that an API does not support."""
     kind = getattr(part, "mime_type", None) or getattr(part, "modality", None)
     return ModelError(
         model,
-        f"its API takes no {type(part).__name__}{f' ({kind})' if kind else ''} here; {remedy}",
+        f"its API does not accept {type(part).__name__}{f' ({kind})' if kind else ''} here; {remedy}",
         error_type="invalid_request",
         error_kind="invalid_request",
     )
@@ -69,38 +70,38 @@ def data_url(model: str, part: BlobPart) -> str:
     """Return binary content as a `data:` URL.
 
     Raises:
-        ModelError: nothing says what kind of content it is.
+        ModelError: the part has no `mime_type`.
     """
     if part.mime_type is None:
-        raise refused(model, part, "say what it is with mime_type, such as image/png or application/pdf")
+        raise refused(model, part, "set its mime_type, such as image/png or application/pdf")
     return f"data:{part.mime_type};base64,{part.content}"
 
 
 def file_name(part: BlobPart) -> str:
-    """Return a name for a document, which has none of its own but needs one; the same for the same document."""
+    """Return a file name for a document, which the API requires; the same for the same document."""
     kind = (part.mime_type or "").partition(";")[0].rpartition("/")[2]
     return f"document.{ {'plain': 'txt', 'markdown': 'md'}.get(kind, kind) or 'bin' }"
 
 
 def json_text(value: JSONValue) -> str:
-    """Return a value as JSON, the same for the same value."""
+    """Return a value as JSON; equal values give equal text."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def arguments_text(call: ToolCall) -> str:
-    """Return a call's arguments as the JSON object that servers insist on; text that was none becomes a member."""
+    """Return a call's arguments as the JSON object that servers require; invalid text becomes a member of it."""
     if isinstance(call.arguments, str):
         return json_text({"arguments": call.arguments}) if call.arguments.strip() else "{}"
     return json_text(call.arguments)
 
 
-def arguments_of(given: JSONValue) -> JSONObject | str:
-    """Return a call's arguments as an object, or what the model wrote if it is none."""
-    if isinstance(given, dict):
-        return given
-    if given is None or (isinstance(given, str) and not given.strip()):
+def arguments_of(value: JSONValue) -> JSONObject | str:
+    """Return a call's arguments as an object, or as the model's text if that is not a JSON object."""
+    if isinstance(value, dict):
+        return value
+    if value is None or (isinstance(value, str) and not value.strip()):
         return {}
-    text = given if isinstance(given, str) else json_text(given)
+    text = value if isinstance(value, str) else json_text(value)
     try:
         parsed = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
@@ -113,7 +114,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def result_parts(result: ToolResult) -> tuple[Part, ...]:
-    """Return what a tool's result consists of."""
+    """Return the parts of a tool's result."""
     response = result.response
     if isinstance(response, tuple):
         return response
@@ -121,30 +122,30 @@ def result_parts(result: ToolResult) -> tuple[Part, ...]:
 
 
 def members(value: JSONValue) -> Mapping[str, Any]:
-    """Return an object that may be missing."""
+    """Return an object, or an empty one if it is missing."""
     return value if isinstance(value, Mapping) else {}
 
 
 def text(value: JSONValue) -> str:
-    """Return a text that may be missing; some servers write ids as numbers.
+    """Return a text, or an empty one if it is missing. Numbers become text, because some servers use them as ids.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the value is neither text nor a number.
     """
     if isinstance(value, str):
         return value
     if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
         return "" if value is None else str(value)
-    raise ValueError(f"the answer has a value of type {type(value).__name__} where text belongs")
+    raise ValueError(f"the response has a value of type {type(value).__name__} instead of text")
 
 
 def tokens(value: JSONValue) -> int | None:
-    """Return a number of tokens, if it is one."""
+    """Return a token count, or None if the value is not an integer."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def by_modality(kind: str, details: Mapping[str, Any]) -> dict[str, int]:
-    """Return the tokens of each modality in the details of a usage; `kind` is such as `input_tokens`."""
+    """Return the tokens per modality in the details of a usage; `kind` is for example `input_tokens`."""
     counts = {
         f"{modality}.{kind}": tokens(details.get(f"{modality}_tokens")) for modality in ("text", "image", "audio")
     }
@@ -152,10 +153,10 @@ def by_modality(kind: str, details: Mapping[str, Any]) -> dict[str, int]:
 
 
 def merged(body: JSONObject, extra: Mapping[str, Any]) -> JSONObject:
-    """Return a request's body with further members; an object in both has the members of both."""
+    """Merge further members into a request's body, including those of objects that are in both."""
     both = {name: {**body[name], **value} for name, value in extra.items() if _are_objects(body.get(name), value)}
     return {**body, **extra, **both}
 
 
-def _are_objects(mine: JSONValue, other: JSONValue) -> bool:
-    return isinstance(mine, Mapping) and isinstance(other, Mapping)
+def _are_objects(value: JSONValue, other: JSONValue) -> bool:
+    return isinstance(value, Mapping) and isinstance(other, Mapping)

@@ -1,4 +1,4 @@
-"""OpenAI, and everything that speaks its protocols."""
+"""Models of OpenAI and of servers with compatible APIs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from pellucid.models.openai.responses import Responses
 from pellucid.models.sse import read_events
 from pellucid.types import JSONObject
 
-_HOME: Final = "https://api.openai.com/v1"
+_OPENAI_URL: Final = "https://api.openai.com/v1"
 _NO_KEY: Final = "none"
-"""Sent to servers that ask for no key: OpenAI's SDK insists on one."""
+"""Placeholder for servers without keys, because OpenAI's SDK requires one."""
 
 
 class OpenAIModel:
-    """A model of OpenAI, or of a server that speaks one of OpenAI's protocols.
+    """A model of OpenAI, or of a server with one of OpenAI's APIs.
 
     ```python
     OpenAIModel("gpt-6-sol")
@@ -39,18 +39,19 @@ class OpenAIModel:
     ```
 
     Args:
-        name: The model's name, as the server knows it.
-        api: Which protocol: `responses` for OpenAI itself and `chat`, which all others speak, elsewhere.
-        api_key: `OPENAI_API_KEY` if not given, wherever the server is; those elsewhere may need none.
-        base_url: `OPENAI_BASE_URL` if not given, else OpenAI's own address.
+        name: The model's name on the server.
+        api: `responses` or `chat`; defaults to `responses` for OpenAI and to `chat` for other servers.
+        api_key: Defaults to `OPENAI_API_KEY` for every server; only OpenAI requires a key.
+        base_url: Defaults to `OPENAI_BASE_URL`, or else to OpenAI's URL.
         provider_name: Value of `gen_ai.provider.name`.
-        timeout: Seconds for a connection and between two pieces of an answer.
+        timeout: Seconds to connect, and between two chunks of a response.
         server_tools: Tools that the vendor runs, as its API defines them: `{"type": "web_search"}`.
-        native_output: The server takes a JSON Schema for the answer; otherwise the schema is put into the instructions.
-        client: A client to use as it is, with its own key, address, time-outs and retries; yours to close.
+        native_output: Whether the server accepts a JSON Schema for the answer; otherwise the schema is put into the
+            instructions.
+        client: A client to use unchanged, with its own key, URL, timeouts and retries. The caller closes it.
 
     Raises:
-        ConfigError: there is no key, or the key or the address cannot be one.
+        ConfigError: the key is missing or invalid, or the base URL is invalid.
     """
 
     def __init__(
@@ -69,14 +70,16 @@ class OpenAIModel:
         self.name = name
         self.provider_name = provider_name
         self.native_output = native_output
-        url = str(client.base_url) if client is not None else base_url or os.environ.get("OPENAI_BASE_URL") or _HOME
-        self.server_address, self.server_port = server_at(url, asked_by="OpenAIModel")
+        url = (
+            str(client.base_url) if client is not None else base_url or os.environ.get("OPENAI_BASE_URL") or _OPENAI_URL
+        )
+        self.server_address, self.server_port = server_at(url, owner="OpenAIModel")
         host = self.server_address or ""
-        is_home = f".{host}".endswith(".api.openai.com")
-        self._given = client
+        is_openai = f".{host}".endswith(".api.openai.com")
+        self._custom_client = client
         self._secrets: tuple[str | None, ...] = (urlsplit(url).password,)
         if client is None:
-            key = _key(api_key, required=is_home)
+            key = _key(api_key, required=is_openai)
             self._secrets += (key,)
             self._clients = Clients(
                 lambda: openai.AsyncOpenAI(
@@ -84,7 +87,7 @@ class OpenAIModel:
                     base_url=url,
                     timeout=timeout,
                     max_retries=0,
-                    # The SDK's default closes itself when it is collected, in whichever event loop runs then.
+                    # The SDK's default client closes itself when it is garbage-collected, in any event loop.
                     http_client=openai.DefaultAsyncHttpxClient(timeout=timeout, verify=trusted()),
                 )
             )
@@ -92,7 +95,7 @@ class OpenAIModel:
             self._secrets += (client.api_key,)
         self._api: Responses | ChatCompletions
         tools = tuple(server_tools)
-        if (api or ("responses" if is_home else "chat")) == "responses":
+        if (api or ("responses" if is_openai else "chat")) == "responses":
             self._api = Responses(
                 model=name, provider_name=provider_name, native_output=native_output, server_tools=tools
             )
@@ -100,7 +103,7 @@ class OpenAIModel:
             self._api = ChatCompletions(
                 model=name,
                 provider_name=provider_name,
-                is_openai=is_home or host.endswith(".azure.com"),
+                is_openai=is_openai or host.endswith(".azure.com"),
                 native_output=native_output,
                 server_tools=tools,
             )
@@ -109,19 +112,19 @@ class OpenAIModel:
         return f"OpenAIModel({self.name!r}, server={self.server_address!r}, path={self._api.path!r})"
 
     async def generate(self, request: ModelRequest) -> ModelResponse:
-        """Return the whole answer."""
+        """Return the complete response."""
         body = self._body(request, stream=False)
-        response = await self._ask(body, stream=False)
+        response = await self._send(body, stream=False)
         try:
             answer = _read(response)
-            return self._described(self._api.response(answer), body, answer)
+            return self._with_attributes(self._api.response(answer), body, answer)
         except Exception as error:
             raise self._failure(error, response, kind="invalid_response") from error
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
-        """Yield the answer's pieces as they arrive, and last the whole answer."""
+        """Yield deltas as they arrive, then the complete response."""
         body = self._body(request, stream=True)
-        response = await self._ask(body, stream=True)
+        response = await self._send(body, stream=True)
         pieces = self._api.pieces()
         try:
             async with aclosing(read_events(response, lambda: pieces.is_over)) as events:
@@ -131,13 +134,13 @@ class OpenAIModel:
                     for delta in pieces.add(data):
                         yield delta
             answer = pieces.whole()
-            whole = self._described(self._api.response(answer), body, answer)
+            whole = self._with_attributes(self._api.response(answer), body, answer)
         except Exception as error:
             raise self._failure(error, response, kind="invalid_response") from error
         yield whole
 
-    def _described(self, response: ModelResponse, body: JSONObject, answer: JSONObject) -> ModelResponse:
-        """Return a response with the attributes that the conventions have for OpenAI."""
+    def _with_attributes(self, response: ModelResponse, body: JSONObject, answer: JSONObject) -> ModelResponse:
+        """Add the attributes that the conventions define for OpenAI."""
         if self.provider_name != "openai":
             return response
         attributes = {
@@ -146,17 +149,17 @@ class OpenAIModel:
             semconv.OPENAI_RESPONSE_SERVICE_TIER: answer.get("service_tier"),
             semconv.OPENAI_RESPONSE_SYSTEM_FINGERPRINT: answer.get("system_fingerprint"),
         }
-        known = {name: value for name, value in attributes.items() if value and isinstance(value, str)}
-        return replace(response, attributes=known)
+        present = {name: value for name, value in attributes.items() if value and isinstance(value, str)}
+        return replace(response, attributes=present)
 
     async def warm_up(self) -> None:
-        """Make the client of this event loop."""
-        if self._given is None:
+        """Create the client of this event loop."""
+        if self._custom_client is None:
             self._clients.get()
 
     async def aclose(self) -> None:
-        """Close the connections of this event loop; a client that was given stays open."""
-        if self._given is None:
+        """Close the connections of this event loop, except those of a custom client."""
+        if self._custom_client is None:
             await self._clients.aclose()
 
     def _body(self, request: ModelRequest, *, stream: bool) -> JSONObject:
@@ -165,17 +168,17 @@ class OpenAIModel:
         except (TypeError, ValueError) as error:
             raise self._failure(error, kind="invalid_request") from error
 
-    async def _ask(self, body: JSONObject, *, stream: bool) -> httpx2.Response:
+    async def _send(self, body: JSONObject, *, stream: bool) -> httpx2.Response:
         """Return the HTTP response; its body has been read unless it is a stream."""
-        client = self._given if self._given is not None else self._clients.get()
+        client = self._custom_client if self._custom_client is not None else self._clients.get()
         try:
-            # The SDK's types leave out members that other servers have, so it is asked for the response as it came.
+            # The raw response, because the SDK's types drop members that other servers send.
             return await client.post(self._api.path, cast_to=httpx2.Response, body=body, stream=stream)
         except Exception as error:
             raise self._failure(error, kind="invalid_request") from error
 
     def _failure(self, error: Exception, response: httpx2.Response | None = None, *, kind: ErrorKind) -> ModelError:
-        """Return what to raise. `kind`: what is wrong if it is a value, of the request or of the answer, that is."""
+        """Convert an error to a `ModelError`; `kind` applies to invalid values in the request or in the response."""
         details: dict[str, Any] = {"message": describe(error)}
         if response is not None:
             details["request_id"] = response.headers.get("x-request-id")
@@ -186,8 +189,8 @@ class OpenAIModel:
                 details |= _details(error)
             case openai.APIConnectionError():
                 is_late = isinstance(error, openai.APITimeoutError)
-                told = f"{describe(error.__cause__ or error)} (server {self.server_address}:{self.server_port})"
-                details |= {"message": told, "kind": "timeout" if is_late else "unavailable"}
+                message = f"{describe(error.__cause__ or error)} (server {self.server_address}:{self.server_port})"
+                details |= {"message": message, "kind": "timeout" if is_late else "unavailable"}
             case EOFError() | anyio.EndOfStream():
                 details["kind"] = "unavailable"
             case ValueError() | TypeError() | LookupError() | AttributeError():
@@ -198,7 +201,7 @@ class OpenAIModel:
 def _details(error: openai.APIStatusError) -> dict[str, Any]:
     return {
         "message": str(members(error.body).get("message") or error.message),
-        # Waiting does not help where there is no money left.
+        # Not `rate_limited`: a retry does not help without credit.
         "kind": "auth" if "insufficient_quota" in {error.code, error.type} else None,
         "status": error.status_code,
         "request_id": error.request_id,
@@ -206,14 +209,14 @@ def _details(error: openai.APIStatusError) -> dict[str, Any]:
     }
 
 
-def _key(given: str | None, *, required: bool) -> str | None:
-    key = (given or os.environ.get("OPENAI_API_KEY") or "").strip()
+def _key(api_key: str | None, *, required: bool) -> str | None:
+    key = (api_key or os.environ.get("OPENAI_API_KEY") or "").strip()
     if not key and required:
         raise missing_key("OpenAIModel", "OPENAI_API_KEY")
     if not (key.isascii() and key.isprintable()):
-        raise ConfigError("OpenAIModel: the key has characters that no key has; was more copied than the key?")
+        raise ConfigError("OpenAIModel: the API key has invalid characters; check that only the key was copied")
     return key or None
 
 
 def _read(response: httpx2.Response) -> JSONObject:
-    return json_object(response.json(), "the answer")
+    return json_object(response.json(), "the response")

@@ -1,4 +1,4 @@
-"""Responses: OpenAI's own API, with reasoning that goes back and tools that OpenAI runs."""
+"""Responses: OpenAI's own API, with reasoning that is sent back and tools that OpenAI runs."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "top_p": "top_p",
 }
 _WITHOUT_REASONING: Final = ("gpt-3", "gpt-4", "chatgpt-4o")
-"""Families of models that refuse to be asked for encrypted reasoning."""
+"""Model families that refuse requests for encrypted reasoning."""
 
 _ITEMS: Final = frozenset({"compaction", "mcp_list_tools", "program", "program_output", "tool_search_output"})
-"""Items that are neither called a call nor the output of one."""
+"""Types of items that are related to tool calls but end neither in `_call` nor in `_call_output`."""
 
 _OUTCOME: Final = ("error", "output", "outputs", "result", "results", "tools")
-"""Members of an item that tell what came of a tool that OpenAI ran."""
+"""Members of an item with the result of a tool that OpenAI ran."""
 
 _FINISH: Final[Mapping[str | None, FinishReason]] = {"max_output_tokens": "length", "content_filter": "content_filter"}
 _REMEDY: Final = (
-    "the Responses API takes text, images and documents of users; remove the part, or for sound use "
-    'api="chat" with a model that listens'
+    "the Responses API accepts text, images and documents from users; remove the part, or for audio use "
+    'api="chat" with a model that accepts audio'
 )
 _DELTAS: Final[Mapping[str | None, Literal["text", "reasoning"]]] = {
     "response.output_text.delta": "text",
@@ -72,13 +72,13 @@ _LAST: Final = frozenset({"response.completed", "response.incomplete", "response
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Responses:
-    """The translation.
+    """Conversion of requests and responses.
 
     Attributes:
         model: The model's name.
-        provider_name: Under which name this server's own data travels with a part.
-        native_output: The server takes a JSON Schema for the answer.
-        server_tools: Tool definitions that are sent as they are.
+        provider_name: Key of this server's data in `vendor` of a part.
+        native_output: Whether the server accepts a JSON Schema for the answer.
+        server_tools: Tool definitions that are sent unchanged.
     """
 
     model: str
@@ -90,10 +90,10 @@ class Responses:
     type = "responses"
 
     def body(self, request: ModelRequest, *, stream: bool) -> JSONObject:
-        """Return the request's body; the history comes last, so that all before it stays what it is.
+        """Return the request's body. The history comes last, so that everything before it stays the same.
 
         Raises:
-            ModelError: the API has no place for something in it.
+            ModelError: the API does not support a part or setting of the request.
         """
         body: JSONObject = {"model": self.model, "store": False}
         if request.instructions:
@@ -111,19 +111,19 @@ class Responses:
         if stream:
             body["stream"] = True
         body = merged(body, request.settings.get("extra", {}))
-        return {**body, "input": [item for message in request.messages for item in self._written(message)]}
+        return {**body, "input": [item for message in request.messages for item in self._convert(message)]}
 
     def _settings(self, settings: Settings) -> JSONObject:
         refuse_unknown(self.model, settings, {*_SETTINGS, "reasoning_level"})
-        given: Mapping[str, Any] = settings
-        body: JSONObject = {name: given[ours] for ours, name in _SETTINGS.items() if ours in given}
+        values: Mapping[str, Any] = settings
+        body: JSONObject = {name: values[setting] for setting, name in _SETTINGS.items() if setting in values}
         if "reasoning_level" in settings:
             body["reasoning"] = {"effort": settings["reasoning_level"]}
         return body
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
-    def _written(self, message: Message) -> Iterable[JSONObject]:
+    def _convert(self, message: Message) -> Iterable[JSONObject]:
         if message.role == "assistant":
             return self._answer(message)
         results = [self._result(part) for part in message.parts if isinstance(part, ToolResult)]
@@ -133,8 +133,8 @@ class Responses:
 
     def _result(self, result: ToolResult) -> JSONObject:
         parts = [self._part(part) for part in result_parts(result)]
-        only = parts[0].get("text") if len(parts) == 1 else None
-        return {"type": "function_call_output", "call_id": result.id, "output": parts if only is None else only}
+        plain = parts[0].get("text") if len(parts) == 1 else None
+        return {"type": "function_call_output", "call_id": result.id, "output": parts if plain is None else plain}
 
     def _part(self, part: Part) -> JSONObject:
         match part:
@@ -157,7 +157,7 @@ class Responses:
         return content
 
     def _answer(self, message: Message) -> list[JSONObject]:
-        """Return the items of an earlier answer: the very ones, as far as they came from this API."""
+        """Return the items of an earlier answer, unchanged where they came from this API."""
         items: list[JSONObject] = []
         for part in message.parts:
             own = members(((getattr(part, "vendor", None) or {}).get(self.provider_name) or {}).get("item"))
@@ -178,29 +178,27 @@ class Responses:
                 case BlobPart() if items and items[-1].get("type") == "image_generation_call":
                     items[-1]["result"] = part.content
                 case _:
-                    raise refused(
-                        self.model, part, "it is in an answer of the assistant; put it into a user message instead"
-                    )
+                    raise refused(self.model, part, "an assistant message cannot have it; move it to a user message")
         return items
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
     def pieces(self) -> ResponsePieces:
-        """Return what puts a streamed answer together."""
+        """Return an assembler for a streamed response."""
         return ResponsePieces()
 
     def response(self, answer: JSONObject) -> ModelResponse:
-        """Return what a whole answer says.
+        """Convert a complete response.
 
         Raises:
             ReportedError: the server reports an error.
-            ValueError: it is no answer.
+            ValueError: it is not a valid response.
         """
         status = answer.get("status")
         if answer.get("error") or status in {"failed", "cancelled"}:
-            raise ReportedError(answer.get("error") or {"message": f"the answer was {status}"})
+            raise ReportedError(answer.get("error") or {"message": f"the response was {status}"})
         if status not in {"completed", "incomplete"}:
-            raise ValueError(f"the answer is {status or 'of no known status'}, not completed")
+            raise ValueError(f"the status of the response is {status!r} instead of 'completed'")
         parts = [part for item in answer["output"] for part in self._read(item)]
         if not parts and status == "completed":
             raise ValueError("the answer has no content")
@@ -215,7 +213,7 @@ class Responses:
     def _read(self, item: JSONObject) -> Iterator[Part]:
         match item["type"]:
             case "message":
-                yield from self._said(item)
+                yield from self._texts(item)
             case "reasoning":
                 yield self._reasoning(item)
             case "function_call":
@@ -225,7 +223,7 @@ class Responses:
                 arguments = arguments_of(item.get("arguments"))
                 yield ToolCall(name, arguments, text(item["call_id"]), vendor=self._own(own))
             case kind:
-                # What has no outcome, such as a web search, is a call alone.
+                # An item without a result, such as a web search, becomes only a call.
                 call = {name: value for name, value in item.items() if name not in _OUTCOME}
                 outcome = {name: item[name] for name in _OUTCOME if item.get(name) is not None}
                 name = text(item["name"]) if kind == "mcp_call" else text(kind).removesuffix("_call")
@@ -235,22 +233,22 @@ class Responses:
                     mime_type = f"image/{item.get('output_format') or 'png'}"
                     yield BlobPart(content=image, modality="image", mime_type=mime_type)
                 if outcome:
-                    told = {"type": kind, **outcome}
-                    yield ServerToolResult(id=item_id, server_tool_call_response=told)
+                    result = {"type": kind, **outcome}
+                    yield ServerToolResult(id=item_id, server_tool_call_response=result)
 
-    def _said(self, item: JSONObject) -> Iterator[Part]:
+    def _texts(self, item: JSONObject) -> Iterator[Part]:
         own = {"phase": item["phase"]} if item.get("phase") else None
         for content in item.get("content") or ():
-            if said := text(content.get("text") or content.get("refusal")):
-                cited = content.get("annotations")
-                yield TextPart(said, vendor=self._own(own, **({"annotations": cited} if cited else {})))
+            if value := text(content.get("text") or content.get("refusal")):
+                annotations = content.get("annotations")
+                yield TextPart(value, vendor=self._own(own, **({"annotations": annotations} if annotations else {})))
 
     def _reasoning(self, item: JSONObject) -> ReasoningPart:
-        """Return a thought. It goes back if it tells all: nothing is stored that an id could stand for."""
-        texts = [text(each.get("text")) for each in (item.get("summary") or item.get("content") or ())]
+        """Convert reasoning. Only complete items are sent back: nothing is stored that an id could refer to."""
+        texts = [text(block.get("text")) for block in (item.get("summary") or item.get("content") or ())]
         own = {name: item[name] for name in ("id", "summary", "content", "encrypted_content") if item.get(name)}
-        is_whole = "encrypted_content" in own or "content" in own
-        return ReasoningPart("\n\n".join(texts), vendor=self._own({"summary": [], **own} if is_whole else None))
+        is_complete = "encrypted_content" in own or "content" in own
+        return ReasoningPart("\n\n".join(texts), vendor=self._own({"summary": [], **own} if is_complete else None))
 
     def _own(self, item: JSONObject | None, **others: Any) -> Mapping[str, Mapping[str, Any]] | None:
         own = {**({"item": item} if item else {}), **others}
@@ -258,10 +256,10 @@ class Responses:
 
 
 class ResponsePieces:
-    """The pieces so far.
+    """A response that is assembled from the events of a stream.
 
     Attributes:
-        is_over: There will be no more.
+        is_over: Whether the stream has ended.
     """
 
     def __init__(self) -> None:
@@ -270,11 +268,11 @@ class ResponsePieces:
         self._items: list[JSONObject] = []
 
     def add(self, data: str) -> Iterator[ModelDelta]:
-        """Take an event, and yield what is new in it.
+        """Add an event, and yield its new content.
 
         Raises:
             ReportedError: the server reports an error.
-            ValueError: it is no event of a response.
+            ValueError: it is not an event of a response.
         """
         event = json.loads(data) if not data.startswith("[DONE]") else {}
         kind = event.get("type")
@@ -284,7 +282,7 @@ class ResponsePieces:
             yield ModelDelta(_DELTAS[kind], piece)
         elif kind == "response.reasoning_summary_part.added" and event.get("summary_index"):
             yield ModelDelta("reasoning", "\n\n")
-        elif kind == "response.output_item.added" and (name := _called(event["item"])):
+        elif kind == "response.output_item.added" and (name := _tool_name(event["item"])):
             yield ModelDelta("tool_call", name)
         elif kind == "response.output_item.done":
             self._items.append(event["item"])
@@ -293,10 +291,10 @@ class ResponsePieces:
             self.is_over = True
 
     def whole(self) -> JSONObject:
-        """Return the whole answer.
+        """Return the complete response.
 
         Raises:
-            EOFError: it did not come to its end.
+            EOFError: the stream ended before it was complete.
         """
         if not self.is_over:
             raise cut_stream()
@@ -308,13 +306,13 @@ def _tool(tool: ToolDefinition) -> JSONObject:
     return {"type": "function", **function, "strict": is_strict(tool.parameters)}
 
 
-def _called(item: Mapping[str, Any]) -> str:
-    """Return which tool an item calls, if it is a call."""
+def _tool_name(item: Mapping[str, Any]) -> str:
+    """Return the name of the tool that an item calls, or an empty text if it is not a call."""
     return text(item["name"]) if item["type"] == "function_call" else ""
 
 
 def _is_item(value: Mapping[str, Any]) -> bool:
-    """Return whether this is an item of this API, and not what another vendor ran."""
+    """Return whether this is an item of this API, and not another vendor's tool call."""
     kind = str(value.get("type"))
     return kind in _ITEMS or kind.endswith(("_call", "_call_output"))
 
@@ -330,17 +328,17 @@ def _finish(answer: JSONObject) -> FinishReason:
 
 
 def _usage(usage: Mapping[str, Any]) -> Usage:
-    read = members(usage.get("input_tokens_details"))
-    written = members(usage.get("output_tokens_details"))
+    input_details = members(usage.get("input_tokens_details"))
+    output_details = members(usage.get("output_tokens_details"))
     return Usage(
         input_tokens=tokens(usage.get("input_tokens")),
         output_tokens=tokens(usage.get("output_tokens")),
-        cache_read_input_tokens=tokens(read.get("cached_tokens")),
-        cache_write_input_tokens=tokens(read.get("cache_write_tokens")),
-        reasoning_output_tokens=tokens(written.get("reasoning_tokens")),
+        cache_read_input_tokens=tokens(input_details.get("cached_tokens")),
+        cache_write_input_tokens=tokens(input_details.get("cache_write_tokens")),
+        reasoning_output_tokens=tokens(output_details.get("reasoning_tokens")),
         by_modality={
-            **by_modality("input_tokens", read),
-            **by_modality("output_tokens", written),
-            **by_modality("cache_read.input_tokens", members(read.get("cached_tokens_details"))),
+            **by_modality("input_tokens", input_details),
+            **by_modality("output_tokens", output_details),
+            **by_modality("cache_read.input_tokens", members(input_details.get("cached_tokens_details"))),
         },
     )

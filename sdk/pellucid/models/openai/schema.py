@@ -1,4 +1,4 @@
-"""Which JSON Schemas OpenAI's strict mode takes: with it, a model cannot but keep to the schema."""
+"""JSON Schemas that OpenAI's strict mode supports, in which every answer of a model matches the schema."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _SHAPES: Final = frozenset({"anyOf", "const", "enum", "type"})
 
 
 def is_strict(schema: JSONValue) -> bool:
-    """Return whether a schema can be sent with `strict: true` as it is.
+    """Return whether a schema can be sent unchanged with `strict: true`.
 
-    Every object in it is closed and requires all its properties, and no keyword is beyond the subset of "Structured
+    Every object must be closed and require all its properties, and all keywords must be in the subset of "Structured
     Outputs" (https://platform.openai.com/docs/guides/structured-outputs#supported-schemas).
     """
     return isinstance(schema, Mapping) and schema.get("type") == "object" and _is_supported(schema)
