@@ -301,5 +301,5 @@ def test_circuits_are_safe_between_threads() -> None:
 def test_a_breaker_that_cannot_work_is_refused() -> None:
     """With what is wrong."""
     for options in ({"failures": 0}, {"cooldown": -1.0}):
-        with pytest.raises(ConfigError, match="at least one failure"):
+        with pytest.raises(ConfigError, match="failures must be at least 1"):
             CircuitBreaker(**options)

@@ -317,7 +317,7 @@ class Unreadable(Sequence[Tool]):
         ([Tool(name=5, run=nothing)], "tool name 5"),  # type: ignore[arg-type]  # that is what is tested
         ([Tool(name="a", run=nothing, input_schema={"type": "object", "required": 1})], "is broken"),
         ([Tool(name="a", run=nothing, input_schema=None)], "is broken"),  # type: ignore[arg-type]  # the same
-        ([Tool(name="a", run=nothing, description="\ud83d")], "no valid text"),
+        ([Tool(name="a", run=nothing, description="\ud83d")], "not valid text"),
         (Unreadable(), "ConnectionError: lazy"),
     ],
 )
