@@ -264,7 +264,7 @@ async def test_listings_and_calls_leave_a_server_alone_together() -> None:
             await tools["lines"].run({}, ToolContext())
         with pytest.raises(DiscoveryBackoff) as refused:
             await provider.list_tools(DiscoveryContext())
-        with pytest.raises(ToolError, match="will be asked again"):
+        with pytest.raises(ToolError, match="will be called again"):
             await tools["lines"].run({}, ToolContext())
         await provider.aclose()
     assert 0 < refused.value.retry_after <= 0.5

@@ -153,7 +153,7 @@ async def test_changed_arguments_that_do_not_fit_are_refused_before_anything_run
 
 
 async def test_a_decision_that_comes_too_late_does_not_count(telemetry: Captured) -> None:
-    """An approval expires; the model hears that nobody approved in time."""
+    """An approval expires; the model is told that it expired."""
     limits = Limits(approval_timeout=0)
     waits = await within(shop(REFUND, limits=limits).run("x"))
     assert waits.approvals[0].expires_at == waits.approvals[0].requested_at
