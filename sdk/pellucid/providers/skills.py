@@ -120,8 +120,8 @@ def _loader(skills: Mapping[str, Skill]) -> Tool:
     return MetaTool(
         name=LOAD_SKILL,
         description=(
-            "Load a skill before you work on its topic. The result is its instructions; its tools are available from "
-            f"then on. Skills:\n{listed}"
+            "Load a skill before you do what it is about. The result is its instructions; tools that it brings are "
+            f"available from then on. Skills:\n{listed}"
         ),
         input_schema={
             "type": "object",

@@ -24,7 +24,9 @@ MAX_DEPTH: Final = 8
 
 _SCHEMA: Final[JSONObject] = {
     "type": "object",
-    "properties": {"input": {"type": "string", "description": "The task, with all the information needed for it."}},
+    "properties": {
+        "input": {"type": "string", "description": "What to do, with everything that is needed to know for it."}
+    },
     "required": ["input"],
     "additionalProperties": False,
 }
