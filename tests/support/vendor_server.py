@@ -172,6 +172,7 @@ class VendorServer:
         handler.connection.settimeout(0.02)
         for _ in range(int(PATIENCE / 0.02)):
             if self.released.is_set():
+                handler.connection.settimeout(None)  # the next request on this connection may come at any time
                 return
             try:
                 has_left = handler.connection.recv(1) == b""
