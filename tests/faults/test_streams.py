@@ -13,7 +13,18 @@ import anyio.lowlevel
 import pytest
 from opentelemetry import trace
 
-from pellucid import Agent, Message, ModelDelta, ModelError, ModelResponse, ToolCall, semconv, tool
+from pellucid import (
+    Agent,
+    CancelToken,
+    Message,
+    ModelDelta,
+    ModelError,
+    ModelResponse,
+    RunCancelled,
+    ToolCall,
+    semconv,
+    tool,
+)
 from pellucid.events import InferenceDelta
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.testing import check_telemetry
@@ -187,6 +198,36 @@ async def test_a_stream_dropped_in_another_thread(telemetry: Captured) -> None:
     thread.join(60)
     check_telemetry(telemetry)
     assert ending(telemetry.span("invoke_agent")) == CANCELLED
+
+
+async def test_chunks_of_an_abandoned_stream_are_measured(telemetry: Captured) -> None:
+    """A stream that ignores the cancellation of its run is measured up to then, as its span is."""
+    released = anyio.Event()
+
+    class Stubborn(Talking):
+        async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta | ModelResponse]:
+            yield ModelDelta("text", "some")
+            try:
+                await anyio.sleep_forever()
+            except anyio.get_cancelled_exc_class():
+                with anyio.CancelScope(shield=True):
+                    await released.wait()
+            self.closed.set()
+            yield ModelDelta("text", "more")
+
+    model, signal = Stubborn(), CancelToken()
+    with anyio.fail_after(60):
+        async with Agent("a", model=model).stream("x", signal=signal) as events:
+            with suppress(RunCancelled):
+                async for event in events:
+                    if isinstance(event, InferenceDelta):
+                        signal.cancel()
+        assert ending(telemetry.span("invoke_agent")) == CANCELLED
+        assert len([point for point in telemetry.metrics if point.name == semconv.TIME_TO_FIRST_CHUNK.name]) == 1
+        check_telemetry(telemetry)
+        released.set()
+        await model.closed.wait()
+    check_telemetry(telemetry)
 
 
 async def test_a_run_awaited_within_a_generator(telemetry: Captured) -> None:

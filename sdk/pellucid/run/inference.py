@@ -181,12 +181,14 @@ async def _streamed(
 ) -> ModelResponse:
     chunks = Chunks(run, b)
     response_model: str | None = None
+    run.scope.open[chunks] = lambda: chunks.count(_labels(model, None))  # if the run is abandoned
     try:
         item = await race(read_stream, run, b, model, request, partial, chunks, within=run.limits.model_timeout)
         response = _checked(run, model, item)
         response_model = response.model
         return response
     finally:
+        run.scope.open.pop(chunks, None)
         chunks.count(_labels(model, response_model))
 
 

@@ -18,7 +18,7 @@ from pellucid.telemetry import Boundary
 class Chunks:
     """Arrival times of the chunks of one answer. A chunk may have no content, such as the first one of most vendors."""
 
-    __slots__ = ("_boundary", "_durations", "_previous", "_reported", "_run")
+    __slots__ = ("_boundary", "_durations", "_is_counted", "_previous", "_reported", "_run")
 
     def __init__(self, run: Run, boundary: Boundary) -> None:
         self._run = run
@@ -26,6 +26,7 @@ class Chunks:
         self._durations: list[float] = []
         self._previous = run.scope.now()
         self._reported = False
+        self._is_counted = False
 
     def report(self) -> None:
         """Record a chunk that the model reports; from then on pieces do not count as chunks."""
@@ -38,6 +39,8 @@ class Chunks:
             self._arrived()
 
     def _arrived(self) -> None:
+        if self._is_counted:
+            return  # the stream of an abandoned run may continue
         now = self._run.scope.now()
         self._durations.append((now - self._previous) / 1e9)
         self._previous = now
@@ -45,7 +48,10 @@ class Chunks:
             self._boundary.note(time_to_first_chunk=self._durations[0])
 
     def count(self, labels: Mapping[str, Any]) -> None:
-        """Record the metrics, once the responding model is known, which is one of the labels."""
+        """Record the metrics, once: when the responding model is known, which is one of the labels, or nobody waits."""
+        if self._is_counted:
+            return
+        self._is_counted = True
         metric = semconv.TIME_TO_FIRST_CHUNK
         for duration in self._durations:
             self._run.scope.count(metric, duration, labels, self._boundary.context)
