@@ -123,8 +123,8 @@ class SpanOutlet(ItemOutlet[SpanExporter], SpanExporter):
 class MetricOutlet(Outlet[MetricExporter], MetricExporter):
     """Exports metrics with the temporality and aggregation that its exporter prefers.
 
-    Exemplars of traces that `is_dropped` says were dropped are left out; while `is_undecided` says that they may still
-    be dropped, they wait for a later export.
+    Exemplars of traces for which `is_dropped` returns True are omitted. Those for which `is_undecided` returns True wait
+    for a later export.
     """
 
     def __init__(
@@ -161,8 +161,8 @@ class LogOutlet(ItemOutlet[LogRecordExporter], LogRecordExporter):
 class Door:
     """Admission to a queue: counts items, and drops those for which there is no room.
 
-    The SDK drops the oldest item of a full queue and tells nobody but its log. Items are let in here only while there
-    is room, so its queue never overflows, and each one turned away is counted.
+    The SDK drops the oldest item of a full queue and only logs it. Items are admitted here only while there is room,
+    so its queue never overflows, and each dropped item is counted.
     """
 
     def __init__(self, size: int, outlet: ItemOutlet[Any], on_drop: Callable[[int], None]) -> None:

@@ -1,4 +1,4 @@
-"""What `/metrics` answers: which format is asked for, and families written in it, each for itself."""
+"""Exposition of `/metrics`: content negotiation and rendering, one family at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from prometheus_client.samples import Exemplar, Sample
 
 EXEMPLAR_LIMIT: Final = 128
-"""Characters in the labels of an exemplar; servers refuse longer ones."""
+"""Maximum number of characters in the labels of an exemplar; servers reject longer ones."""
 
 _EOF: Final = b"# EOF\n"
 _ESCAPINGS: Final = (openmetrics.ALLOWUTF8, openmetrics.UNDERSCORES, openmetrics.DOTS, openmetrics.VALUES)
@@ -26,10 +26,10 @@ _PROTO: Final = "io.prometheus.client.MetricFamily"
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One of the formats in which servers scrape.
+    """Exposition format.
 
     Attributes:
-        escaping: How names with other letters are written.
+        escaping: Escaping scheme of names with characters that are not allowed.
     """
 
     kind: Literal["protobuf", "openmetrics", "text"]
@@ -38,7 +38,7 @@ class Format:
 
     @property
     def content_type(self) -> str:
-        """What the answer's header says."""
+        """Value of the `Content-Type` header."""
         escaping = f"; escaping={self.escaping}" if self.escaping else ""
         if self.kind == "protobuf":
             return f"application/vnd.google.protobuf; proto={_PROTO}; encoding=delimited{escaping}"
@@ -50,9 +50,9 @@ PLAIN: Final = Format("text", "0.0.4")
 
 
 def negotiate(accept: str | None) -> Format:
-    """Return the format that an `Accept` header prefers; plain text if it names none that there is.
+    """Return the format that an `Accept` header prefers; plain text if it names no supported format.
 
-    Of formats that it likes equally, protobuf says most and plain text least.
+    Of equally preferred formats, protobuf ranks first and plain text last, by how much they can express.
     """
     best, best_rank = PLAIN, (0.0, 0)
     for item in (accept or "").split(","):
@@ -67,12 +67,12 @@ def negotiate(accept: str | None) -> Format:
 
 
 def render(families: Iterable[Family], wanted: Format, on_bad: Callable[[str, Exception], None]) -> bytes:
-    """Write families; one that cannot be written, or whose name is taken, is left out and reported.
+    """Render families. A family that cannot be rendered, or whose name is in use, is omitted and reported.
 
     Args:
-        families: In the order in which they are written.
+        families: Families in output order.
         wanted: As `negotiate` returned it.
-        on_bad: Called with the name of each family that was left out, and why.
+        on_bad: Called with the name of each omitted family and the error.
     """
     blocks: list[bytes] = []
     names: set[str] = set()
@@ -89,7 +89,7 @@ def render(families: Iterable[Family], wanted: Format, on_bad: Callable[[str, Ex
 
 
 def only(families: Iterable[Family], names: Iterable[str]) -> Iterator[Family]:
-    """Yield what remains of families when only samples of these names are wanted."""
+    """Yield the families reduced to samples of these names."""
     wanted = set(names)
     for family in families:
         samples = [sample for sample in family.samples if sample.name in wanted]
@@ -98,7 +98,7 @@ def only(families: Iterable[Family], names: Iterable[str]) -> Iterator[Family]:
 
 
 class _One:
-    """A registry of one family, as `prometheus_client`'s writers want it."""
+    """Registry of one family, as the writers of `prometheus_client` require it."""
 
     def __init__(self, family: Family) -> None:
         self._family = family
@@ -119,7 +119,7 @@ def _write(family: Family, wanted: Format) -> bytes:
 
 
 def _fit(family: Family, wanted: Format) -> Family:
-    """Return a family without exemplars that a server refuses and without samples that the format does not know."""
+    """Return a family without exemplars that servers reject and without samples that the format does not support."""
     samples = [
         sample._replace(exemplar=None) if sample.exemplar and _length(sample.exemplar) > EXEMPLAR_LIMIT else sample
         for sample in family.samples

@@ -1,4 +1,4 @@
-"""Exponential histograms as Prometheus' native ones.
+"""Conversion of exponential histograms to Prometheus native histograms.
 
 Both have buckets whose bounds are powers of 2 ** (2 ** -scale). OpenTelemetry numbers a bucket by its lower bound,
 Prometheus by its upper bound and writes only the buckets that hold something, as spans of neighbours and differences.
@@ -23,10 +23,10 @@ MAX_SCALE: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """The buckets of one series.
+    """Native buckets of one series.
 
     Attributes:
-        positive, negative: Measurements by OpenTelemetry's index.
+        positive, negative: Measurements by OpenTelemetry's bucket index.
     """
 
     scale: int
@@ -39,10 +39,10 @@ class Native:
 
     @classmethod
     def of(cls, point: ExponentialHistogramDataPoint) -> Native:
-        """Return a point in the finest scale that Prometheus knows.
+        """Convert a point to the finest scale that Prometheus supports.
 
         Raises:
-            ValueError: its scale is too coarse, as when a view allows it very few buckets.
+            ValueError: the scale is too coarse, for example because a view allows very few buckets.
         """
         if point.scale < MIN_SCALE:
             raise ValueError(f"an exponential histogram of scale {point.scale} has no counterpart in Prometheus")
@@ -58,7 +58,7 @@ class Native:
         return found.coarser(min(point.scale, MAX_SCALE))
 
     def coarser(self, scale: int) -> Native:
-        """Return the same in a scale that is not finer: buckets are joined, none is split."""
+        """Return a copy at an equal or coarser scale, with buckets merged."""
         steps = self.scale - scale
         if steps == 0:
             return self
@@ -67,7 +67,7 @@ class Native:
         )
 
     def merged(self, other: Native) -> Native:
-        """Return both as one."""
+        """Return the sum of both."""
         scale = min(self.scale, other.scale)
         mine, its = self.coarser(scale), other.coarser(scale)
         return Native(
@@ -81,7 +81,7 @@ class Native:
         )
 
     def to_prometheus(self) -> NativeHistogram:
-        """Return the same as `prometheus_client` holds it."""
+        """Convert to the representation of `prometheus_client`."""
         positive_spans, positive_deltas = _spans(self.positive)
         negative_spans, negative_deltas = _spans(self.negative)
         return NativeHistogram(
