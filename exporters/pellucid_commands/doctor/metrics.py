@@ -1,4 +1,4 @@
-"""Whether `/metrics` of the application is there, is OpenMetrics, and has what dashboards and alerts live from."""
+"""Checks of the application's `/metrics`: reachability, OpenMetrics, and series that dashboards and alerts need."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ About: Final = "/metrics"
 OPENMETRICS: Final = "application/openmetrics-text"
 PROTOBUF: Final = "application/vnd.google.protobuf"
 FRESH: Final = 240.0
-"""Seconds for which an exemplar of a measurement is certainly still served."""
+"""Seconds for which an exemplar is guaranteed to be served."""
 
 _STATUSES: Final = {
     401: "give the token by --token-file FILE",
@@ -58,7 +58,7 @@ def _url(setup: Setup) -> str | None:
     try:
         options = resolve_prometheus(None)
     except ConfigError:
-        return None  # another check says so
+        return None  # reported by another check
     if options is None or not options.port:
         return None
     host = "127.0.0.1" if options.host in ("0.0.0.0", "::", "") else options.host  # noqa: S104  (an address to ask)

@@ -1,4 +1,4 @@
-"""Whether a Prometheus scrapes the application, keeps its exemplars and native histograms, and has rules for it."""
+"""Check that a Prometheus scrapes the application, stores its exemplars and native histograms, and has its rules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pellucid_exporters.urls import is_url
 
 About: Final = "Prometheus"
 JOB: Final = "pellucid"
-"""The job that the shipped configuration scrapes applications by."""
+"""Job of applications in the shipped scrape configuration."""
 
 DURATION: Final = to_name(semconv.DISCOVERY_DURATION.name, semconv.DISCOVERY_DURATION.unit, "histogram")[0]
 OURS: Final = '{__name__=~"pellucid_.+|gen_ai_.+"}'
@@ -28,7 +28,7 @@ Ask: TypeAlias = Callable[..., Any]
 
 
 def check_prometheus(setup: Setup) -> Iterator[Finding]:
-    """Ask a Prometheus about the application."""
+    """Query a Prometheus about the application."""
     url = setup.prometheus
     if url is None:
         yield Finding("note", About, "not asked", "--prometheus http://localhost:9090 asks a server")

@@ -60,8 +60,8 @@ class TailSampler(SpanProcessor):
     """Span processor in front of the span queues.
 
     A span belongs to a run if its parent does, by the very span object in its context, or, where another task or
-    thread has only the id, by a span that is open. So what a left-behind tool starts hours later still follows the
-    decision, and nothing has to be remembered by id.
+    thread has only the id, by a span that is open. Spans that an abandoned tool starts hours later still follow the
+    decision, without a memory of ids.
     """
 
     def __init__(

@@ -44,13 +44,12 @@ Which: TypeAlias = str | Callable[[ReadableSpan], bool]
 def capture(*, capture: CapturePolicy | None = None, fixed: bool = True) -> Captured:
     """Create a pipeline that captures telemetry in memory.
 
-    While it is entered with `with`, agents that are given no `telemetry=` use it; pass it as `telemetry=` to have it
-    without that.
+    Within its `with` block, agents without `telemetry=` use it. Elsewhere, pass it as `telemetry=`.
 
     Args:
         capture: Capture policy for the content of runs; `None` reads the environment.
-        fixed: Count trace and span ids up from 1, and move the clock of runs on by a millisecond per reading, so that
-            the same run gives the same telemetry. Timeouts and deadlines go by the real clock all the same.
+        fixed: Count trace and span ids up from 1, and advance the clock of runs by a millisecond per reading, so that
+            the same run produces the same telemetry. Timeouts and deadlines still use the real clock.
     """
     return Captured(capture=capture, fixed=fixed)
 
