@@ -1,4 +1,4 @@
-"""How do the agents do, and what is wrong now?"""
+"""Dashboard `Overview`: state of the agents, and current problems."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _NAMES: Final = (
     "TargetMissing",
 )
 ALERTS: Final = f'alertname=~"{"|".join(_NAMES)}"'
-"""The alerts of the shipped rules."""
+"""Alerts of the shipped rules."""
 
 
 def dashboard() -> dict[str, Any]:

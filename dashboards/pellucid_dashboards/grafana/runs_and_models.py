@@ -1,4 +1,4 @@
-"""What do runs do with their time, tokens and money, and which model is slow or failing?"""
+"""Dashboard `Runs and models`: time, tokens and cost of runs, and slow or failing models."""
 
 from __future__ import annotations
 

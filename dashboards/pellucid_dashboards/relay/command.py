@@ -42,7 +42,7 @@ def run(options: Namespace) -> int:
     """Serve until interrupted.
 
     Raises:
-        ConfigError: a URL is none, or the port is taken.
+        ConfigError: a URL is invalid, or the port is in use.
     """
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     relay = Relay(

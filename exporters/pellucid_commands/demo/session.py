@@ -112,7 +112,7 @@ async def _ask(agent: Agent, report: Report) -> RunResult:
 
 
 def _configure(options: Namespace, console: Console) -> Telemetry:
-    """Send telemetry to the terminal and to `/metrics`; use any port if none is configured and the default is in use."""
+    """Send telemetry to the terminal and `/metrics`; use any port if none is configured and the default is in use."""
     connect = partial(configure, "pellucid-demo", otlp=options.otlp, console=console)
     if options.port is not None:
         telemetry = connect(prometheus=options.port)

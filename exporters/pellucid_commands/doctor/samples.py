@@ -24,7 +24,7 @@ NAME: Final = "pellucid.doctor.test"
 
 
 def _resource() -> Resource:
-    """Return the resource of the environment with our own service name: test items must not count as the application's."""
+    """Return the resource of the environment with our own name: test items must not count as the application's."""
     return Resource.create().merge(Resource({"service.name": SERVICE}))
 
 

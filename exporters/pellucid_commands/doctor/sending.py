@@ -137,7 +137,7 @@ def _read(answer: requests.Response, signal: Signal) -> Any:
 
 
 def _by_grpc(options: Otlp, signal: Signal) -> Sent:
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # the library would print the problem that is reported here in one line
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # the library would print the problem reported here
     import grpc  # type: ignore[import-untyped]  # comes without types
 
     try:

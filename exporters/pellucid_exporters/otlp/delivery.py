@@ -123,8 +123,8 @@ class SpanOutlet(ItemOutlet[SpanExporter], SpanExporter):
 class MetricOutlet(Outlet[MetricExporter], MetricExporter):
     """Exports metrics with the temporality and aggregation that its exporter prefers.
 
-    Exemplars of traces for which `is_dropped` returns True are omitted. Those for which `is_undecided` returns True wait
-    for a later export.
+    Exemplars of traces for which `is_dropped` returns True are omitted. Those for which `is_undecided` returns True
+    wait for a later export.
     """
 
     def __init__(

@@ -148,7 +148,7 @@ class ExemplarMemory:
     def recall(
         self, family: str, labels: Labels, bounds: Sequence[float], fresh: Iterable[Any]
     ) -> Mapping[float, Exemplar]:
-        """Add the exemplars of one collection and return all that have not expired, by the upper bound of their bucket."""
+        """Add the exemplars of one collection and return all unexpired ones, by the upper bound of their bucket."""
         kept = self._kept.setdefault((family, labels), {})
         for exemplar in self._withheld.release((family, labels), fresh):
             if exemplar.trace_id:

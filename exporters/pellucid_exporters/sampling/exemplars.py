@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricsData
 
 MOST_DECISIONS: Final = 65_536
-"""Maximum number of traces with a stored decision. It is needed for a scrape interval, or while an exemplar is repeated."""
+"""Maximum number of stored decisions. One is needed for a scrape interval, or while an exemplar is repeated."""
 
 MOST_WAITING: Final = 32
 """Maximum number of exemplars of one series that wait for the decisions on their runs; the oldest are evicted."""

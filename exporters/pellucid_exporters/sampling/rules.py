@@ -36,7 +36,7 @@ class TailSampling:
         slower_than: Keep runs that take more seconds than this.
         costlier_than: Keep runs that cost more US dollars; a run whose cost is unknown is not kept by this.
         more_tokens_than: Keep runs that use more tokens, input and output together; unknown usage counts as 0.
-        max_spans: Maximum number of ended spans that wait for the end of their runs; beyond it, the oldest run is decided.
+        max_spans: Maximum number of ended spans that wait for their runs; beyond it, the oldest run is decided.
         max_runs: Maximum number of runs in progress; beyond it, the oldest is decided.
     """
 

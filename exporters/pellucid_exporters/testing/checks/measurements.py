@@ -69,7 +69,7 @@ def check(observed: Observed) -> Iterator[str]:
 
 
 def _requests(observed: Observed, found: Expected) -> Iterator[str]:
-    """Compare MCP calls with the tool calls that received a response; a call may be sent twice, or be measured later."""
+    """Compare MCP calls with tool calls that received a response; a call may be sent twice, or be measured later."""
     answered = [
         seen
         for seen in observed.phases

@@ -64,7 +64,7 @@ def _events(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
         of_kind = [event for event in events if type(event) is kind]
         expected = 1 if kind in (phase.started, ended) else 0
         if kind is phase.failed and (tries := _failures(seen)):
-            # A rule continued a discovery: each failed attempt emits an event, and only the last can be the end of the span.
+            # A rule continued a discovery: each failed attempt emits an event, only the last can end the span.
             if not expected <= len(of_kind) <= tries:
                 yield f"{seen} has {len(of_kind)} events {kind.name} of {tries} attempts"
             of_kind = of_kind[len(of_kind) - expected :]
