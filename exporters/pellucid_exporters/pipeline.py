@@ -224,7 +224,7 @@ def _span_processors(
         from pellucid_exporters.console import ConsoleProcessor
         from pellucid_exporters.console.processor import is_shown
 
-        if is_shown(settings.console, asked="console" in exporters_of("traces")):
+        if is_shown(settings.console, force="console" in exporters_of("traces")):
             console = ConsoleProcessor(settings.console)
             parts.renewable.append(console)
             yield console

@@ -136,8 +136,8 @@ class Telemetry:
 
     def _providers(self) -> list[Any]:
         """Return the providers; `Any` because the SDK's providers share no base class."""
-        found = [self.tracer_provider, self.meter_provider, self.logger_provider]
-        return [provider for provider in found if provider is not None]
+        providers = [self.tracer_provider, self.meter_provider, self.logger_provider]
+        return [provider for provider in providers if provider is not None]
 
     def _failures(self) -> int:
         return sum(outlet.failures for outlet in self.parts.outlets)

@@ -48,7 +48,7 @@ def select(name: str, *where: str) -> str:
 
 def grouped(function: str, expression: str, by: tuple[str, ...]) -> str:
     """Return an aggregation `by` attributes, or labels of Prometheus' own (`job`, `le`)."""
-    names = ", ".join(label(each) for each in by)
+    names = ", ".join(label(attribute) for attribute in by)
     return f"{function} by ({names}) ({expression})" if by else f"{function}({expression})"
 
 
@@ -127,7 +127,7 @@ def values(metric: Metric, attribute: str, *where: str) -> str:
 
 def _both(function: str, suffix: str, metric: Metric, where: tuple[str, ...], by: tuple[str, ...], window: str) -> str:
     native, classic = select(series(metric), *where), select(series(metric, suffix), *where)
-    new_native, new_classic = (_new(each, window, native, classic) for each in (native, classic))
+    new_native, new_classic = (_new(name, window, native, classic) for name in (native, classic))
     from_native = f"{function}({new_native}) / {_SECONDS[window]} or {function}(rate({native}[{window}]))"
     from_classic = f"({new_classic}) / {_SECONDS[window]} or rate({classic}[{window}])"
     return f"({grouped('sum', from_native, by)} or {grouped('sum', from_classic, by)})"
@@ -138,7 +138,7 @@ def _new(name: str, window: str, *before: str) -> str:
 
     A histogram that changes from classic to native, or back, is not new.
     """
-    unless = "".join(f" unless {each} offset {window}" for each in before)
+    unless = "".join(f" unless {series_name} offset {window}" for series_name in before)
     return f"{name}{unless} and on (job, instance) target_info offset {window}"
 
 

@@ -85,8 +85,8 @@ def describe(notification: Mapping[str, Any]) -> str:
     lines = []
     for alert in notification["alerts"]:
         labels, annotations = alert["labels"], alert["annotations"]
-        told = annotations.get("summary") or labels.get("alertname", "")
-        lines.append(f"[{alert['status']}] {labels.get('severity', 'alert')} {labels.get('alertname', '')}: {told}")
+        summary = annotations.get("summary") or labels.get("alertname", "")
+        lines.append(f"[{alert['status']}] {labels.get('severity', 'alert')} {labels.get('alertname', '')}: {summary}")
         links = (("trace", "trace_url"), ("dashboard", "dashboard_url"), ("runbook", "runbook_url"))
         lines += [f"    {name}: {annotations[key]}" for name, key in links if annotations.get(key)]
     return "\n".join(clean(line) for line in lines)

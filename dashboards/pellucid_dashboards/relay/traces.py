@@ -61,7 +61,7 @@ def selector(labels: Mapping[str, str]) -> str | None:
         if labels.get(name):
             known = ("job", *map(label, metric.attributes))
             names = f"{series(metric)}|{series(metric, '_bucket')}"  # native and classic histograms
-            matchers = [f"{each}={_quoted(labels[each])}" for each in known if labels.get(each)]
+            matchers = [f"{name}={_quoted(labels[name])}" for name in known if labels.get(name)]
             matchers += ROUND_TRIPS if metric is semconv.DISCOVERY_DURATION else ()
             return f"{{{','.join([f'__name__=~{_quoted(names)}', *matchers])}}}"
     return None
@@ -71,10 +71,10 @@ def choose(exemplars: Iterable[Exemplar], alert: str) -> Exemplar | None:
     """Return the most relevant exemplar for an alert of this name: a failure, the slowest, or the newest."""
     found = list(exemplars)
     if alert.endswith(_FAILED):
-        found = [each for each in found if each.failed] or found
+        found = [exemplar for exemplar in found if exemplar.failed] or found
     if alert.endswith(_SLOW):
-        return max(found, key=lambda each: (each.value, each.time), default=None)
-    return max(found, key=lambda each: each.time, default=None)
+        return max(found, key=lambda exemplar: (exemplar.value, exemplar.time), default=None)
+    return max(found, key=lambda exemplar: exemplar.time, default=None)
 
 
 def read_exemplars(prometheus: str, query: str, timeout: float) -> list[Exemplar]:
@@ -91,14 +91,14 @@ def read_exemplars(prometheus: str, query: str, timeout: float) -> list[Exemplar
             found = json.load(answer)["data"]
         return [
             Exemplar(
-                trace_id=each["labels"]["trace_id"],
-                value=float(each["value"]),
-                time=float(each["timestamp"]),
+                trace_id=exemplar["labels"]["trace_id"],
+                value=float(exemplar["value"]),
+                time=float(exemplar["timestamp"]),
                 failed=bool(of["seriesLabels"].get(label(semconv.ERROR_TYPE))),
             )
             for of in found
-            for each in of["exemplars"]
-            if _is_trace_id(each["labels"].get("trace_id"))
+            for exemplar in of["exemplars"]
+            if _is_trace_id(exemplar["labels"].get("trace_id"))
         ]
     except (URLError, OSError, HTTPException, ValueError, KeyError, TypeError) as error:
         raise TraceLookupError(f"asking {url} for exemplars failed: {error!r}") from error

@@ -59,11 +59,11 @@ def _seen(context: Context) -> str:
 
 def _target_down(context: Context) -> Alert:
     thresholds = context.thresholds
-    told = f'{ALERTS}{{alertname="TargetMissing", missing="target", alertstate="firing"}}'
+    firing = f'{ALERTS}{{alertname="TargetMissing", missing="target", alertstate="firing"}}'
     return Alert(
         name="TargetMissing",
         expression=f"""
-{UP} == 0 and on ({JOB}) ({UP}{{{JOB}=~{json.dumps(thresholds.jobs)}}} or {_seen(context)} or {told})
+{UP} == 0 and on ({JOB}) ({UP}{{{JOB}=~{json.dumps(thresholds.jobs)}}} or {_seen(context)} or {firing})
 """,
         severity="ticket",
         after=thresholds.target_missing_after,

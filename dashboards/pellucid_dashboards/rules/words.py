@@ -38,7 +38,7 @@ def asked(expression: str, labels: Sequence[str], shown: str, otherwise: str) ->
 def dashboard(uid: str, **variables: str) -> str:
     """Return the path of a dashboard with the service and variables set, each by the name of a label."""
     chosen = {"service": JOB, **variables}
-    query = "&".join(f"var-{name}={{{{ $labels.{each} | urlquery }}}}" for name, each in chosen.items())
+    query = "&".join(f"var-{name}={{{{ $labels.{label} | urlquery }}}}" for name, label in chosen.items())
     return f"/d/{uid}?{query}"
 
 

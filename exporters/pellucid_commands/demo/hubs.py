@@ -87,9 +87,9 @@ class HttpCatalogue:
         try:
             connection.request(method, path, None if content is None else json.dumps(content))
             answer = connection.getresponse()
-            found = json.loads(answer.read())
+            body = json.loads(answer.read())
         finally:
             connection.close()
         if answer.status >= 400:  # noqa: PLR2004  (where HTTP's errors begin)
-            raise OSError(f"HTTP {answer.status} from {method} {path}: {found['error']}")
-        return found
+            raise OSError(f"HTTP {answer.status} from {method} {path}: {body['error']}")
+        return body

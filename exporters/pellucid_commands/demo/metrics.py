@@ -31,8 +31,8 @@ def series(metric: semconv.Metric, provider_id: str) -> str:
 
 def sample_of_trace(url: str, trace_id: str, provider_id: str) -> str | None:
     """Scrape `url` and return the line of the bucket that contains a provider's discovery in this trace."""
-    wanted = series(semconv.DISCOVERY_DURATION, provider_id)
-    name, _, label = wanted.rstrip("}").partition("{")
+    selector = series(semconv.DISCOVERY_DURATION, provider_id)
+    name, _, label = selector.rstrip("}").partition("{")
     lines = (
         line for line in _scrape(url) if line.startswith(f"{name}{{") and label in line and f'"{trace_id}"' in line
     )
@@ -40,8 +40,8 @@ def sample_of_trace(url: str, trace_id: str, provider_id: str) -> str | None:
 
 
 def _bound(line: str) -> float:
-    found = re.search(r'le="([^"]+)"', line)
-    return float(found[1]) if found else 0.0
+    match = re.search(r'le="([^"]+)"', line)
+    return float(match[1]) if match else 0.0
 
 
 def _scrape(url: str) -> Iterator[str]:

@@ -34,10 +34,10 @@ def choose(name: str | None, repository: Path) -> tuple[Model, list[str]]:
         model = resolve(name)
         address = getattr(model, "server_address", None)
         return model, [f"{name}{f' at {address}' if address else ''}{f', because {server} is set' if server else ''}"]
-    said = ["a script that says only what the tools returned: no key, no tokens, no cost"]
-    said += [
+    description = ["a script that says only what the tools returned: no key, no tokens, no cost"]
+    description += [
         f"({variable} is set: pellucid demo --model {real} asks a real one, which costs)"
         for variable, real in KEYS.items()
         if os.environ.get(variable)
     ]
-    return scripted_model(repository), said
+    return scripted_model(repository), description

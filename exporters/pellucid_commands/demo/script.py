@@ -70,12 +70,12 @@ def read_log(text: str) -> list[Commit]:
     """Return the commits in the answer of `git_log`, the latest first."""
     return [
         Commit(
-            hash=found["hash"],
-            author=found["author"],
-            date=datetime.fromisoformat(found["date"]),
-            subject=found["subject"].strip() or "(no message)",
+            hash=match["hash"],
+            author=match["author"],
+            date=datetime.fromisoformat(match["date"]),
+            subject=match["subject"].strip() or "(no message)",
         )
-        for found in _COMMIT.finditer(text)
+        for match in _COMMIT.finditer(text)
     ]
 
 

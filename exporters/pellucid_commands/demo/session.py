@@ -43,14 +43,14 @@ DELIVERY: Final = 3.0
 def show(options: Namespace, repository: Path) -> int:
     """Run the demo and return the exit code."""
     _prepare_output()
-    model, said = choose(options.model, repository)
+    model, description = choose(options.model, repository)
     color = use_color(no_color=options.no_color)
     telemetry = _configure(options, _console(options, color=color))
     hubs = HubStatsProcessor()
     telemetry.tracer_provider.add_span_processor(hubs)
     report = Report(color=color)
     try:
-        report.introduce(repository, said)
+        report.introduce(repository, description)
         while True:
             result, objectives = anyio.run(_converse, repository, model, report)
             report.answered(result)

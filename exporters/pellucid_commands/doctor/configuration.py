@@ -74,16 +74,16 @@ def check_exporters(setup: Setup) -> Iterator[Finding]:
 def check_capture(setup: Setup) -> Iterator[Finding]:
     """Report which content of runs leaves the process, and whether it is encrypted."""
     try:
-        asked = CapturePolicy.from_environment()
+        configured = CapturePolicy.from_environment()
     except ConfigError as error:
         yield Finding("wrong", "capture", str(error))
         return
-    policy = asked.within_attribute_limit()
+    policy = configured.within_attribute_limit()
     level: Level = "note" if policy.mode == "full" else "ok"
     yield Finding(
         level, "capture", f"mode {policy.mode} unless configure(capture=) says otherwise: {_LEAVES[policy.mode]}"
     )
-    if policy != asked:
+    if policy != configured:
         text = "a limit on the length of attributes cuts content down to "
         yield Finding("note", "capture", text + ("nothing" if not policy.content else f"{policy.max_bytes} bytes"))
     if os.environ.get("PELLUCID_CAPTURE") and os.environ.get("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"):

@@ -76,14 +76,14 @@ def shown(url: str) -> str:
 
 
 def _secrets(setup: Setup) -> set[str]:
-    found = {setup.token or ""}
+    secrets = {setup.token or ""}
     for name, value in os.environ.items():
         if name.startswith("OTEL_") and name.endswith("HEADERS"):
-            found.update(_header_values(value))
+            secrets.update(_header_values(value))
     for text in [*os.environ.values(), setup.otlp or "", setup.metrics or "", setup.prometheus or ""]:
         if "://" in text:
-            found.update(_url_secrets(text))
-    return {secret for secret in found if len(secret) >= SHORTEST}
+            secrets.update(_url_secrets(text))
+    return {secret for secret in secrets if len(secret) >= SHORTEST}
 
 
 def _header_values(text: str) -> Iterator[str]:
@@ -100,8 +100,8 @@ def _url_secrets(text: str) -> Iterator[str]:
         parts: SplitResult = urlsplit(text)
     except ValueError:
         return
-    user, found, _ = parts.netloc.rpartition("@")
-    if found:
+    user, separator, _ = parts.netloc.rpartition("@")
+    if separator:
         yield user
         yield from (unquote(part) for part in (user, *user.split(":", 1)[1:]))
         yield from user.split(":", 1)[1:]

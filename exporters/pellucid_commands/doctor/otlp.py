@@ -63,8 +63,8 @@ def check_otlp(setup: Setup) -> Iterator[Finding]:
 def _options(setup: Setup) -> Otlp | None:
     if setup.otlp is None:
         return resolve_otlp(None)
-    wanted = {signal: signal in setup.signals for signal in SIGNALS} if setup.signals else {}
-    return Otlp(endpoint=setup.otlp, protocol=setup.protocol, **wanted)  # type: ignore[arg-type]  # checked there
+    switches = {signal: signal in setup.signals for signal in SIGNALS} if setup.signals else {}
+    return Otlp(endpoint=setup.otlp, protocol=setup.protocol, **switches)  # type: ignore[arg-type]  # checked there
 
 
 def _check(options: Otlp, signal: Signal) -> Finding:

@@ -124,8 +124,8 @@ def _read(answer: requests.Response, signal: Signal) -> Any:
     if answer.is_redirect:
         return Trouble("redirect", f"answered {answer.status_code}: it redirects, and exporters do not follow")
     if not answer.ok:
-        known = _STATUSES.get(answer.status_code, "other")
-        return Trouble(known, f"answered {answer.status_code} {excerpt(answer.reason, 60)}".rstrip())
+        kind = _STATUSES.get(answer.status_code, "other")
+        return Trouble(kind, f"answered {answer.status_code} {excerpt(answer.reason, 60)}".rstrip())
     if "html" in kind:
         return Trouble("page", "answered with a web page: it is no OTLP receiver")
     try:
@@ -159,9 +159,9 @@ def _by_grpc(options: Otlp, signal: Signal) -> Sent:
 def _why(code: str, details: str, timeout: float) -> Trouble:
     if code in _CODES:
         return Trouble(_CODES[code], f"answered {code}: {excerpt(details, 100)}")
-    found = next((trouble for pattern, trouble in _DETAILS if re.search(pattern, details)), None)
-    if found is not None:
-        return found
+    trouble = next((trouble for pattern, trouble in _DETAILS if re.search(pattern, details)), None)
+    if trouble is not None:
+        return trouble
     if code == "DEADLINE_EXCEEDED":
         return Trouble("timeout", f"did not answer within {timeout:g} s")
     return Trouble("other", f"answered {code}: {excerpt(details, 100)}")

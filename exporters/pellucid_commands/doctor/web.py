@@ -108,9 +108,9 @@ def unreachable(about: str, url: str, trouble: Trouble) -> Finding:
 def why(error: BaseException, timeout: float) -> Trouble:
     """Explain an error of the HTTP library, whose own message may quote addresses with secrets."""
     for cause in _causes(error):
-        found = _known(cause, timeout)
-        if found is not None:
-            return found
+        trouble = _known(cause, timeout)
+        if trouble is not None:
+            return trouble
     return Trouble("other", f"could not be asked ({type(error).__name__})")
 
 
@@ -150,16 +150,16 @@ def _tls(error: ssl.SSLError) -> Trouble:
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and its causes, the innermost first."""
-    found: list[BaseException] = []
+    causes: list[BaseException] = []
     queue = [error]
     while queue:
         one = queue.pop()
-        if any(one is known for known in found):
+        if any(one is cause for cause in causes):
             continue
-        found.append(one)
+        causes.append(one)
         linked = [one.__cause__, one.__context__, getattr(one, "reason", None), *one.args]
         queue += [link for link in linked if isinstance(link, BaseException)]
-    return reversed(found)
+    return reversed(causes)
 
 
 def _read(answer: requests.Response, deadline: float) -> Iterator[bytes]:

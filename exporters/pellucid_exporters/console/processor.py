@@ -50,9 +50,9 @@ class Console:
     stream: TextIO | None = None
 
 
-def is_shown(options: Console, *, asked: bool = False) -> bool:
-    """Return whether runs can be shown. `asked`: show them even without a terminal."""
-    if asked or options.live is not None or options.stream is not None or is_terminal(sys.stdout):
+def is_shown(options: Console, *, force: bool = False) -> bool:
+    """Return whether runs can be shown. `force`: show them even without a terminal."""
+    if force or options.live is not None or options.stream is not None or is_terminal(sys.stdout):
         return True
     _LOGGER.info(
         "console= shows nothing because standard output is not a terminal; "

@@ -216,10 +216,10 @@ def _start_of_last_line(file: int, size: int) -> int:
 
 def _read(file: int, start: int, size: int) -> bytes:
     os.lseek(file, start, os.SEEK_SET)
-    found = b""
-    while len(found) < size and (more := os.read(file, size - len(found))):
-        found += more
-    return found
+    content = b""
+    while len(content) < size and (more := os.read(file, size - len(content))):
+        content += more
+    return content
 
 
 def _is_object(fragment: bytes) -> bool:
@@ -233,7 +233,7 @@ def _is_object(fragment: bytes) -> bool:
 def _aside(path: Path) -> list[Path]:
     """Return the rotated files, the oldest first."""
     own = re.compile(re.escape(path.name) + r"\.\d{8}T\d{6}\.\d{6}Z")
-    return sorted(found for found in path.parent.iterdir() if own.fullmatch(found.name) and _stamp_of(found))
+    return sorted(file for file in path.parent.iterdir() if own.fullmatch(file.name) and _stamp_of(file))
 
 
 def _stamp_of(path: Path) -> datetime | None:

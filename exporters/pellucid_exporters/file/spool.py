@@ -195,8 +195,8 @@ class Spool(Generic[T]):
     def _answer(self, *, succeeded: bool) -> None:
         """Resolve pending flushes whose result is known."""
         with self._door:
-            known = [(target, answer) for target, answer in self._flushes if self._done >= target or not succeeded]
-            self._flushes = [flush for flush in self._flushes if flush not in known]
+            resolved = [(target, answer) for target, answer in self._flushes if self._done >= target or not succeeded]
+            self._flushes = [flush for flush in self._flushes if flush not in resolved]
             done = self._done
-        for target, answer in known:
+        for target, answer in resolved:
             answer.set_result(done >= target)

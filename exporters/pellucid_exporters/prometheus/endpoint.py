@@ -100,16 +100,16 @@ class MetricsApp:
             return Answer(401, "Unauthorized", {"WWW-Authenticate": "Bearer", "Content-Length": "0"})
         if method != "GET":
             return Answer(405, "Method Not Allowed", {"Allow": "GET", "Content-Length": "0"})
-        wanted = negotiate(headers.get("accept"))
-        families = self._families(complete=wanted.kind == "protobuf")
+        output_format = negotiate(headers.get("accept"))
+        families = self._families(complete=output_format.kind == "protobuf")
         if names := parse_qs(query).get("name[]"):
             families = only(families, names)
-        body = render(families, wanted, self._reader.complain)
+        body = render(families, output_format, self._reader.complain)
         encoding: dict[str, str] = {}
         if _accepts_gzip(headers.get("accept-encoding", "")):
             body, encoding = gzip.compress(body, compresslevel=6), {"Content-Encoding": "gzip"}
         described = {
-            "Content-Type": wanted.content_type,
+            "Content-Type": output_format.content_type,
             "Content-Length": str(len(body)),
             "Vary": "Accept, Accept-Encoding",
         }

@@ -57,21 +57,21 @@ def negotiate(accept: str | None) -> Format:
     best, best_rank = PLAIN, (0.0, 0)
     for item in (accept or "").split(","):
         kind, parameters = _parse(item)
-        found = _format_of(kind, parameters)
-        if found is None:
+        candidate = _format_of(kind, parameters)
+        if candidate is None:
             continue
-        rank = (_quality(parameters), ("text", "openmetrics", "protobuf").index(found.kind))
+        rank = (_quality(parameters), ("text", "openmetrics", "protobuf").index(candidate.kind))
         if rank[0] > 0 and rank > best_rank:
-            best, best_rank = found, rank
+            best, best_rank = candidate, rank
     return best
 
 
-def render(families: Iterable[Family], wanted: Format, on_bad: Callable[[str, Exception], None]) -> bytes:
+def render(families: Iterable[Family], output_format: Format, on_bad: Callable[[str, Exception], None]) -> bytes:
     """Render families. A family that cannot be rendered, or whose name is in use, is omitted and reported.
 
     Args:
         families: Families in output order.
-        wanted: As `negotiate` returned it.
+        output_format: As `negotiate` returned it.
         on_bad: Called with the name of each omitted family and the error.
     """
     blocks: list[bytes] = []
@@ -81,18 +81,18 @@ def render(families: Iterable[Family], wanted: Format, on_bad: Callable[[str, Ex
             on_bad(family.name, ValueError(f"the family {family.name!r} is there twice"))
             continue
         try:
-            blocks.append(_write(_fit(family, wanted), wanted))
+            blocks.append(_write(_fit(family, output_format), output_format))
             names.add(family.name)
         except Exception as error:  # noqa: BLE001  (whatever is wrong with one, the others are served)
             on_bad(family.name, error)
-    return b"".join(blocks) + (_EOF if wanted.kind == "openmetrics" else b"")
+    return b"".join(blocks) + (_EOF if output_format.kind == "openmetrics" else b"")
 
 
 def only(families: Iterable[Family], names: Iterable[str]) -> Iterator[Family]:
     """Yield the families reduced to samples of these names."""
-    wanted = set(names)
+    selected = set(names)
     for family in families:
-        samples = [sample for sample in family.samples if sample.name in wanted]
+        samples = [sample for sample in family.samples if sample.name in selected]
         if samples:
             yield _with(family, samples)
 
@@ -107,23 +107,23 @@ class _One:
         return [self._family]
 
 
-def _write(family: Family, wanted: Format) -> bytes:
-    escaping = wanted.escaping or openmetrics.UNDERSCORES
-    if wanted.kind == "protobuf":
+def _write(family: Family, output_format: Format) -> bytes:
+    escaping = output_format.escaping or openmetrics.UNDERSCORES
+    if output_format.kind == "protobuf":
         return encode_family(family, escaping)
     one: Any = _One(family)
-    if wanted.kind == "openmetrics":
+    if output_format.kind == "openmetrics":
         written: bytes = openmetrics.generate_latest(one, escaping, "1.0.0")  # type: ignore[no-untyped-call]  # no types
         return written.removesuffix(_EOF)
     return generate_text(one, escaping)
 
 
-def _fit(family: Family, wanted: Format) -> Family:
+def _fit(family: Family, output_format: Format) -> Family:
     """Return a family without exemplars that servers reject and without samples that the format does not support."""
     samples = [
         sample._replace(exemplar=None) if sample.exemplar and _length(sample.exemplar) > EXEMPLAR_LIMIT else sample
         for sample in family.samples
-        if wanted.kind == "protobuf" or sample.native_histogram is None
+        if output_format.kind == "protobuf" or sample.native_histogram is None
     ]
     return _with(family, samples)
 

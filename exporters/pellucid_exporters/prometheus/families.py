@@ -183,14 +183,14 @@ class Families:
         """
         kind = _kind_of(metric)
         name, unit = to_name(metric.name, metric.unit or "", kind)
-        _, known = self._family(name, encodable(metric.description or ""), kind, unit)
-        series = dict(known)
+        _, stored = self._family(name, encodable(metric.description or ""), kind, unit)
+        series = dict(stored)
         for point in metric.data.data_points:
             labels = to_labels(point.attributes or {})
-            found = self._series_of(metric, point, name, labels)
+            added = self._series_of(metric, point, name, labels)
             same = series.get(labels)
-            series[labels] = found if same is None else same.merged(found)  # type: ignore[arg-type]  # one kind a family
-        known.update(series)
+            series[labels] = added if same is None else same.merged(added)  # type: ignore[arg-type]  # one kind a family
+        stored.update(series)
 
     def add_native(self, metric: Metric) -> None:
         """Add native buckets, collected by another reader a little later, to existing histograms.
@@ -201,22 +201,22 @@ class Families:
         if not isinstance(metric.data, ExponentialHistogram):  # a view of the application selects classic buckets only
             return
         name, _ = to_name(metric.name, metric.unit or "", "histogram")
-        family, known = self._families.get(name, (None, {}))
+        family, stored = self._families.get(name, (None, {}))
         if family is None or family.type != "histogram":
             return
-        series = dict(known)
+        series = dict(stored)
         for point in metric.data.data_points:
             labels = to_labels(point.attributes or {})
-            found = series.get(labels)
-            if isinstance(found, HistogramSeries):  # else the first measurement is newer than the classic buckets
-                series[labels] = found.with_native(Native.of(point))
-        known.update(series)
+            histogram = series.get(labels)
+            if isinstance(histogram, HistogramSeries):  # else the first measurement is newer than the classic buckets
+                series[labels] = histogram.with_native(Native.of(point))
+        stored.update(series)
 
     def render(self, *, complete: bool) -> Iterator[Family]:
         """Yield the families with their samples; if complete, with samples that only protobuf supports."""
         for family, series in self._families.values():
-            for labels, found in series.items():
-                family.samples.extend(found.samples(family, labels, complete=complete))
+            for labels, item in series.items():
+                family.samples.extend(item.samples(family, labels, complete=complete))
             if family.samples:
                 yield family
 

@@ -46,7 +46,7 @@ class Native:
         """
         if point.scale < MIN_SCALE:
             raise ValueError(f"an exponential histogram of scale {point.scale} has no counterpart in Prometheus")
-        found = cls(
+        native = cls(
             scale=point.scale,
             zero_count=point.zero_count,
             zero_threshold=float(getattr(point, "zero_threshold", 0.0)),
@@ -55,7 +55,7 @@ class Native:
             count=point.count,
             total=float(point.sum),
         )
-        return found.coarser(min(point.scale, MAX_SCALE))
+        return native.coarser(min(point.scale, MAX_SCALE))
 
     def coarser(self, scale: int) -> Native:
         """Return a copy at an equal or coarser scale, with buckets merged."""
@@ -102,10 +102,10 @@ def _by_index(buckets: Buckets) -> dict[int, int]:
 
 
 def _joined(buckets: Mapping[int, int], steps: int) -> dict[int, int]:
-    found: Counter[int] = Counter()
+    merged: Counter[int] = Counter()
     for index, count in buckets.items():
-        found[index >> steps] += count
-    return found
+        merged[index >> steps] += count
+    return merged
 
 
 def _spans(buckets: Mapping[int, int]) -> tuple[list[BucketSpan], list[int]]:

@@ -204,13 +204,13 @@ def _message(field: int, body: bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    left = value & (1 << 64) - 1  # negative numbers need all ten bytes
-    found = bytearray()
-    while left > 0x7F:  # noqa: PLR2004  (seven bits a byte)
-        found.append(left & 0x7F | 0x80)
-        left >>= 7
-    found.append(left)
-    return bytes(found)
+    remaining = value & (1 << 64) - 1  # negative numbers need all ten bytes
+    encoded = bytearray()
+    while remaining > 0x7F:  # noqa: PLR2004  (seven bits a byte)
+        encoded.append(remaining & 0x7F | 0x80)
+        remaining >>= 7
+    encoded.append(remaining)
+    return bytes(encoded)
 
 
 def _zigzag(value: int) -> int:

@@ -144,12 +144,12 @@ class Captured:
         Raises:
             LookupError: no span matches, or several do.
         """
-        found = self.find(which)
-        if len(found) != 1:
+        spans = self.find(which)
+        if len(spans) != 1:
             raise LookupError(
-                f"{len(found)} spans match {which!r}; those that ended: {[span.name for span in self.spans]}"
+                f"{len(spans)} spans match {which!r}; those that ended: {[span.name for span in self.spans]}"
             )
-        return found[0]
+        return spans[0]
 
     def tree(self) -> list[Tree]:
         """Return the ended spans as trees of names, one for each span whose parent is not among them."""
@@ -168,12 +168,12 @@ class Captured:
     def metrics(self) -> list[Point]:
         """Current points of all metrics. Exemplars accumulate: reading does not consume them."""
         data = self._reader.get_metrics_data()
-        found = []
+        points = []
         for resource in data.resource_metrics if data is not None else ():
             for scope in resource.scope_metrics:
                 for metric in scope.metrics:
-                    found += [self._point(metric.name, metric.unit or "", point) for point in metric.data.data_points]
-        return found
+                    points += [self._point(metric.name, metric.unit or "", point) for point in metric.data.data_points]
+        return points
 
     def histogram(self, metric: str | Metric, /, **attributes: Any) -> Point:
         """Return the one histogram point that has these attributes, among others.
@@ -197,11 +197,11 @@ class Captured:
     def _one(self, metric: str | Metric, attributes: Mapping[str, Any], fits: Callable[[Point], bool]) -> Point:
         name = metric if isinstance(metric, str) else metric.name
         points = [point for point in self.metrics if point.name == name and fits(point)]
-        found = [point for point in points if _matches(point, attributes)]
-        if len(found) != 1:
+        matches = [point for point in points if _matches(point, attributes)]
+        if len(matches) != 1:
             present = [dict(point.attributes) for point in points]
-            raise LookupError(f"{len(found)} points of {name!r} have {attributes}; those that there are: {present}")
-        return found[0]
+            raise LookupError(f"{len(matches)} points of {name!r} have {attributes}; those that there are: {present}")
+        return matches[0]
 
     def _point(self, name: str, unit: str, point: Any) -> Point:
         attributes = dict(point.attributes or {})

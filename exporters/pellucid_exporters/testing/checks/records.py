@@ -95,10 +95,10 @@ def _tools(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
     offers = _offers(seen)
     for event in events:
         if isinstance(event, ToolsSearched):
-            told: tuple[Any, ...] = (event.query, event.hits, event.names)
+            emitted: tuple[Any, ...] = (event.query, event.hits, event.names)
             said = tuple(found.get(name) for name in (semconv.SEARCH_QUERY, semconv.SEARCH_HITS, semconv.SEARCH_RANKED))
-            if told != said:
-                yield f"{seen} says {said} of a search, but its event {told}"
+            if emitted != said:
+                yield f"{seen} says {said} of a search, but its event {emitted}"
         elif isinstance(event, ToolsActivated):
             is_restored = event.via in RESTORED
             if not (offers if is_restored else event.via == found.get(semconv.TOOL_NAME)):
@@ -146,15 +146,15 @@ def _denials(seen: Seen, events: Sequence[ToolDenied]) -> Iterator[str]:
 
 def _decisions(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
     """Check that exactly the reliability decisions of a span were emitted to listeners."""
-    told = Counter((event.name, getattr(event, "attempt", None)) for event in events if event.name in DECISIONS)
+    emitted = Counter((event.name, getattr(event, "attempt", None)) for event in events if event.name in DECISIONS)
     noted = Counter(
         (event.name, (event.attributes or {}).get(semconv.ATTEMPT))
         for event in seen.span.events
         if event.name in DECISIONS
     )
-    for name, attempt in noted - told:
+    for name, attempt in noted - emitted:
         yield f"{seen} notes {name} at attempt {attempt}, but no event tells of it"
-    for name, attempt in told - noted:
+    for name, attempt in emitted - noted:
         yield f"{seen} has an event {name} of attempt {attempt} that it does not note"
 
 

@@ -229,12 +229,12 @@ def _attempts(calls: Sequence[Seen]) -> Iterator[str]:
 
 def _usage(root: Seen, spans: Sequence[Seen]) -> Iterator[str]:
     for attribute in (semconv.USAGE_INPUT_TOKENS, semconv.USAGE_OUTPUT_TOKENS, semconv.COST_USD):
-        told: list[Any] = [
+        reported: list[Any] = [
             seen.attributes[attribute]
             for seen in spans
             if seen.phase.name == semconv.INFERENCE and attribute in seen.attributes
         ]
-        total = sum(told) if told else None
+        total = sum(reported) if reported else None
         of_run = root.attributes.get(attribute)
         # Costs are floats: another order of addition can change the last digit.
         is_same = of_run == total or (of_run is not None and total is not None and math.isclose(of_run, total))
