@@ -1,4 +1,4 @@
-"""The dashboards that are shipped, with the data sources of another Grafana; needs nothing but the files."""
+"""Shipped dashboards, adapted to the data sources of a Grafana; requires only the files."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SHIPPED_UIDS: Final = {"prometheus": "prometheus", "jaeger": "jaeger"}
 
 
 def shipped_dashboards(uids: Mapping[str, str] = SHIPPED_UIDS) -> dict[str, dict[str, Any]]:
-    """Return the shipped dashboards by their uid.
+    """Return the shipped dashboards by uid.
 
     Args:
-        uids: Uids of the data sources `prometheus` and `jaeger` in the Grafana that is to show them.
+        uids: Uids of the data sources `prometheus` and `jaeger` in the target Grafana.
     """
     found = {}
     for file in sorted(FOLDER.glob("*.json")):
@@ -31,7 +31,7 @@ def shipped_dashboards(uids: Mapping[str, str] = SHIPPED_UIDS) -> dict[str, dict
 
 
 def _with_uid(value: Any, prometheus: str) -> Any:
-    """Return JSON in which references to the data source `prometheus` have another uid."""
+    """Return JSON with another uid in references to the data source `prometheus`."""
     if isinstance(value, list):
         return [_with_uid(each, prometheus) for each in value]
     if not isinstance(value, dict):

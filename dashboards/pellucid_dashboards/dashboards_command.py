@@ -27,7 +27,7 @@ def run(options: Namespace) -> int:
     """Write the dashboards and return the exit code.
 
     Raises:
-        ConfigError: they cannot be written there.
+        ConfigError: the folder is not writable.
     """
     folder: Path = options.folder
     uids = {"prometheus": options.prometheus_uid, "jaeger": options.jaeger_uid}

@@ -1,4 +1,4 @@
-"""Writes the files that are shipped: `python -m pellucid_dashboards.generate`, which `make dashboards` calls."""
+"""Generator of the shipped files: `python -m pellucid_dashboards.generate`, called by `make dashboards`."""
 
 from __future__ import annotations
 

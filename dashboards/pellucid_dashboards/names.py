@@ -1,4 +1,4 @@
-"""Names of `pellucid.semconv` as Prometheus has them."""
+"""Prometheus names of metrics and attributes of `pellucid.semconv`."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ ALERTS: Final = "ALERTS"
 
 
 def by(*attributes: str) -> str:
-    """Return the labels that rules group by: the job, and those of attributes."""
+    """Return the labels that rules group by: the job, and the labels of attributes."""
     return ", ".join((JOB, *(label(attribute) for attribute in attributes)))
 
 
@@ -25,7 +25,7 @@ def selector(name: str, *matchers: str) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number as PromQL reads it, without an exponent if it has up to 15 digits."""
+    """Format a number for PromQL, without an exponent if it has up to 15 digits."""
     return f"{value:.15g}"
 
 
@@ -48,16 +48,16 @@ REFUSALS: Final = (
     "tool_removed",
     "unknown_tool",
 )
-"""Values of `error.type` of tool calls that were not made, because a person, a policy or a limit did not let them, or
+"""Values of `error.type` of tool calls that were not made, because a person, a policy or a limit rejected them, or
 because there is no such tool: they are neither failures nor calls."""
 
 FAILED: Final = where(semconv.ERROR_TYPE, "!=")
 SUCCEEDED: Final = where(semconv.ERROR_TYPE, "=")
 NOT_HALTED: Final = where(semconv.ERROR_TYPE, "!=", "policy_halt")
-"""Runs that the permission policy did not halt: one that it did is no failed one."""
+"""Runs that the permission policy did not halt; a halted run is not a failed one."""
 
 ROUND_TRIPS: Final = (
     where(semconv.DISCOVERY_CACHE, "=~", "miss", "none"),
-    where(semconv.ERROR_TYPE, "!~", "backoff", "circuit_open"),  # nobody was asked
+    where(semconv.ERROR_TYPE, "!~", "backoff", "circuit_open"),  # no request was made
 )
-"""Discoveries for which the hub was asked: a catalogue from the cache, or a refusal, shows nothing of it."""
+"""Discoveries that made a request to the hub; cached catalogues and rejected discoveries do not describe it."""

@@ -1,7 +1,7 @@
-"""Where the telemetry of Pellucid goes.
+"""Exporters for Pellucid's telemetry: OTLP, Prometheus, the console and files.
 
-Names are imported when they are first used: the pytest plugin of this package is loaded in every session of whoever
-installed it, and must not drag in exporters that the session never asks for.
+Names are imported on first use: pytest loads the plugin of this package in every session where the package is
+installed, and must not import exporters that the session does not use.
 """
 
 from __future__ import annotations

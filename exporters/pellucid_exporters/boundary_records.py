@@ -1,6 +1,6 @@
-"""One phase of a run as a record of its own: what a file, a store or a test keeps of a boundary.
+"""Boundary records: one phase of a run as a flat record, for files, stores and tests.
 
-It is made of the ended span, so that it cannot disagree with it.
+A record is built from the ended span, so that the two cannot disagree.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Counting what goes wrong between a run and a collector. It never reaches the run."""
+"""Counters of export failures and drops. Failures never reach the run."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class Faults:
-    """Counts into `pellucid.telemetry.errors` and `pellucid.telemetry.dropped`.
+    """Counters `pellucid.telemetry.errors` and `pellucid.telemetry.dropped`.
 
-    Exporters are made before the meter provider that counts their failures, hence `bind`.
+    Exporters are created before the meter provider that counts their failures, hence `bind`.
     """
 
     __slots__ = ("_dropped", "_errors")
@@ -24,13 +24,13 @@ class Faults:
         self._dropped: Counter | None = None
 
     def bind(self, provider: MeterProvider) -> None:
-        """Count with the instruments of this provider from now on."""
+        """Use the instruments of this provider from now on."""
         instruments = instruments_of(provider).by_name
         self._errors = instruments[semconv.TELEMETRY_ERRORS.name]
         self._dropped = instruments[semconv.TELEMETRY_DROPPED.name]
 
     def count_failure(self, part: str = "exporter") -> None:
-        """Count a failed export, or an instrument that a scrape left out."""
+        """Count a failed export, or an instrument that a scrape omitted."""
         if self._errors is not None:
             self._errors.add(1, {semconv.TELEMETRY_PART: part})
 
@@ -40,6 +40,6 @@ class Faults:
             self._errors.add(1, {semconv.TELEMETRY_PART: "sampler"})
 
     def count_drop(self, part: str, items: int) -> None:
-        """Count spans, log records or others for which a queue had no room, or whose export failed."""
+        """Count dropped items, such as spans or log records: the queue was full or the export failed."""
         if self._dropped is not None:
             self._dropped.add(items, {semconv.TELEMETRY_PART: part})

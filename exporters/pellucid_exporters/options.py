@@ -1,4 +1,4 @@
-"""What `configure` accepts, checked before anything is started, and what the `OTEL_*` variables say instead."""
+"""Options of `configure`, validated before anything starts, and their defaults from `OTEL_*` variables."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ MAX_PORT: Final = 65535
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Otlp:
-    """Where and how to send OTLP. What is `None` is left to the `OTEL_EXPORTER_OTLP_*` variables and their defaults.
+    """Options of OTLP export. `None` leaves an option to the `OTEL_EXPORTER_OTLP_*` variables and their defaults.
 
     Attributes:
         endpoint: Base URL of the collector, `http://collector:4318` for HTTP or `http://collector:4317` for gRPC.
         protocol: `http/protobuf` (the default) or `grpc`.
         headers: Sent with each request, such as the credentials of a backend.
         traces: Send spans.
-        metrics: Send metrics, histograms as exponential ones.
+        metrics: Send metrics, with exponential histograms.
         logs: Send one log record per ended boundary.
-        timeout: Seconds for one export, with its retries.
+        timeout: Seconds for one export, including retries.
         metric_interval: Seconds between two exports of the metrics.
         compression: `gzip` or `none`; over HTTP `deflate` too.
-        certificate: File with the PEM certificates of authorities that the collector's certificate is checked against.
-        client_certificate: File with the PEM certificate chain that this client shows, for collectors that ask for one.
-        client_key: File with its private key.
+        certificate: File with the PEM certificates of authorities that verify the collector's certificate.
+        client_certificate: File with this client's PEM certificate chain, for collectors that require one.
+        client_key: File with the private key of the client certificate.
     """
 
     endpoint: str | None = None
@@ -82,7 +82,7 @@ class Otlp:
         _check_files("Otlp", self, ("certificate", "client_certificate", "client_key"))
 
     def protocol_of(self, signal: Signal) -> OtlpProtocol:
-        """Return the protocol of one signal, which the environment may set apart from the others."""
+        """Return the protocol of one signal, which the environment may set per signal."""
         named = (
             self.protocol
             or os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL")
@@ -98,19 +98,19 @@ class Otlp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prometheus:
-    """Where and how to serve `/metrics`.
+    """Options of the `/metrics` endpoint.
 
     Attributes:
-        host: Address to listen on; only this machine unless you say otherwise.
-        port: 0 takes any free one, a range its first free one, see `Telemetry.prometheus_url`; `None` serves nothing,
+        host: Address to listen on; by default only the local machine can connect.
+        port: 0 uses any free port, a range its first free one, see `Telemetry.prometheus_url`; `None` serves nothing,
             for applications that mount `Telemetry.metrics_app` or expose `registry` themselves.
-        registry: Other collectors to serve along; a fresh one by default, never the global one.
-        exemplar_ttl: Seconds for which an exemplar is repeated in each scrape.
-        native_histograms: Count measurements in native buckets too, for servers that scrape by protobuf.
+        registry: Registry of other collectors to serve too; by default a new one, never the global one.
+        exemplar_ttl: Seconds for which every scrape repeats an exemplar.
+        native_histograms: Also record native histograms, for servers that scrape protobuf.
         certificate: File with the PEM certificate chain of this server; serves HTTPS.
         key: File with its private key, unless `certificate` holds it too.
-        client_ca: File with the PEM certificates of authorities; only clients with a certificate of theirs may connect.
-        bearer_token: Clients have to send it as `Authorization: Bearer ...`.
+        client_ca: File with the PEM certificates of authorities; clients need a certificate signed by one of them.
+        bearer_token: Token that clients must send as `Authorization: Bearer ...`.
     """
 
     host: str = "127.0.0.1"
@@ -138,7 +138,7 @@ class Prometheus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The arguments of `configure`, each in its one full form; equal when they mean the same."""
+    """The arguments of `configure`, normalized; equivalent arguments are equal."""
 
     service_name: str
     otlp: Otlp | None = None
@@ -151,14 +151,14 @@ class Settings:
 
     @property
     def effective(self) -> Settings:
-        """These, or nothing but the name when `OTEL_SDK_DISABLED` turns telemetry off."""
+        """These settings, or only the service name if `OTEL_SDK_DISABLED` turns telemetry off."""
         if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true":
             return self
         return replace(self, otlp=None, prometheus=None, console=None, file=None)
 
 
 def resolve_otlp(given: Otlp | str | bool | None) -> Otlp | None:
-    """Return full options; with `None` the environment decides, with `False` nothing is sent."""
+    """Normalize OTLP options; `None` leaves them to the environment, `False` sends nothing."""
     if isinstance(given, Otlp):
         return given
     if isinstance(given, str):
@@ -172,7 +172,7 @@ def resolve_otlp(given: Otlp | str | bool | None) -> Otlp | None:
 
 
 def resolve_prometheus(given: Prometheus | str | int | None) -> Prometheus | None:
-    """Return full options; with `None` the environment decides, with `False` nothing is served."""
+    """Normalize Prometheus options; `None` leaves them to the environment, `False` serves nothing."""
     if isinstance(given, Prometheus):
         return given
     if isinstance(given, bool):
@@ -188,7 +188,7 @@ def resolve_prometheus(given: Prometheus | str | int | None) -> Prometheus | Non
 
 
 def resolve_console(given: Console | bool) -> Console | None:
-    """Return full options; unless given, `OTEL_TRACES_EXPORTER=console` decides."""
+    """Normalize console options; `None` leaves them to `OTEL_TRACES_EXPORTER=console`."""
     if not isinstance(given, bool):
         return given
     if not given and "console" not in exporters_of("traces"):
@@ -199,14 +199,14 @@ def resolve_console(given: Console | bool) -> Console | None:
 
 
 def resolve_file(given: File | str | os.PathLike[str] | None) -> File | None:
-    """Return full options; with `None` there is no file."""
+    """Normalize file options; `None` writes no file."""
     from pellucid_exporters.file.options import File
 
     return given if given is None or isinstance(given, File) else File(given)
 
 
 def exporters_of(signal: Signal) -> frozenset[str]:
-    """Return the exporters that `OTEL_<SIGNAL>_EXPORTER` names."""
+    """Return the exporters named by `OTEL_<SIGNAL>_EXPORTER`."""
     return frozenset(name.strip().lower() for name in os.environ.get(f"OTEL_{signal.upper()}_EXPORTER", "").split(","))
 
 

@@ -1,4 +1,4 @@
-"""The one place that makes OpenTelemetry providers and connects them to where telemetry goes.
+"""Setup of OpenTelemetry providers and exporters.
 
 ```python
 telemetry = configure("support", otlp="http://localhost:4318", prometheus=9464, console=True)
@@ -68,7 +68,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class _State:
-    """What is active in this process."""
+    """Configuration that is active in this process."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -91,7 +91,7 @@ def configure(
     capture: CapturePolicy | None = None,
     resource: Resource | Mapping[str, AttributeValue] | None = None,
 ) -> Telemetry:
-    """Send the telemetry of all agents, and of everything else that speaks OpenTelemetry, to where you say.
+    """Configure where the telemetry of all agents, and of all other OpenTelemetry instrumentation, is sent.
 
     The same arguments again return the same `Telemetry`. The `OTEL_*` variables hold as OpenTelemetry specifies them:
     `OTEL_SDK_DISABLED`, `OTEL_SERVICE_NAME` (wins over `service_name`), `OTEL_RESOURCE_ATTRIBUTES`,
@@ -102,11 +102,11 @@ def configure(
         service_name: Name of this service.
         otlp: Base URL of a collector, `True` for where the environment says, or full options. `False` is off.
         prometheus: Port for `/metrics` on this machine, "host:port", `True` for port 9464, or full options.
-        console: Show runs as a live tree, if standard output is a terminal; a `Console` shows them elsewhere too.
+        console: Show runs as a live tree if standard output is a terminal; a `Console` can show them elsewhere too.
         file: Path of a file for spans, events and boundaries as JSON Lines, or full options.
-        tail_sampling: Export the spans of runs that failed, were slow or were costly, and of a share of the others.
-        capture: What runs record of their content; by default what the environment says, else redacted content.
-        resource: More attributes of this service, such as `{"deployment.environment.name": "staging"}`.
+        tail_sampling: Export the spans of failed, slow and costly runs, and of a share of the others.
+        capture: Capture policy for the content of runs; by default that of the environment, else redacted content.
+        resource: Additional resource attributes, such as `{"deployment.environment.name": "staging"}`.
 
     Raises:
         ConfigError: an option cannot work, the port is taken, or another configuration is active.
@@ -138,13 +138,13 @@ def configure(
 
 
 def _warn_of_variables() -> None:
-    """Log each variable with a value that cannot work; most of them are otherwise ignored without a word."""
+    """Log each variable with an invalid value; most of them are otherwise ignored silently."""
     for name, problem in wrong_values():
         _log.warning("configure(): the environment variable %s %s", name, problem)
 
 
 def build(settings: Settings) -> Telemetry:
-    """Make providers and exporters, touching nothing global but the process's exit handlers."""
+    """Create providers and exporters without global side effects, except exit handlers of the process."""
     parts = Parts()
     try:
         telemetry = _connect(settings, parts)
@@ -195,7 +195,7 @@ def _meter_provider(
     settings: Settings, resource: Resource, parts: Parts, faults: Faults, fates: Fates
 ) -> MeterProvider:
     readers: list[MetricReader] = []
-    if settings.prometheus is not None:  # first, so that a taken port is found before anything has been started
+    if settings.prometheus is not None:  # first: fail on a port in use before anything has started
         reader = PrometheusReader(
             resource=resource,
             native_histograms=settings.prometheus.native_histograms,
@@ -224,7 +224,7 @@ def _span_processors(
         from pellucid_exporters.console import ConsoleProcessor
         from pellucid_exporters.console.processor import is_shown
 
-        if is_shown(settings.console, asked="console" in exporters_of("traces")):
+        if is_shown(settings.console, force="console" in exporters_of("traces")):
             console = ConsoleProcessor(settings.console)
             parts.renewable.append(console)
             yield console
@@ -244,7 +244,7 @@ def _span_processors(
 
 
 def _span_queues(settings: Settings, parts: Parts, faults: Faults) -> Iterator[SpanProcessor]:
-    if parts.file is not None:  # first: it is done at once, while a collector that is down keeps its queue waiting
+    if parts.file is not None:  # first: it completes at once, while an unreachable collector blocks its queue
         yield parts.file
     if settings.otlp is not None and settings.otlp.traces:
         on_drop = partial(faults.count_drop, "span")
@@ -269,7 +269,7 @@ def _logger_provider(settings: Settings, resource: Resource, parts: Parts, fault
 
 
 def _set_globals(telemetry: Telemetry) -> None:
-    """Make the providers OpenTelemetry's global ones, which it allows once per process."""
+    """Set the providers as OpenTelemetry's global ones, which is possible once per process."""
     trace.set_tracer_provider(telemetry.tracer_provider)
     metrics.set_meter_provider(telemetry.meter_provider)
     taken = [
@@ -294,7 +294,7 @@ def _set_globals(telemetry: Telemetry) -> None:
 
 
 def _forget(telemetry: Telemetry) -> None:
-    """Make room for another configuration."""
+    """Clear the active configuration, so that another one can be set."""
     if _state.telemetry is telemetry:
         _state.settings = _state.telemetry = None
     if current_default() is telemetry:

@@ -1,4 +1,4 @@
-"""The pytest fixture `telemetry`, there for everybody who has Pellucid installed."""
+"""Pytest plugin with the fixture `telemetry`, available wherever Pellucid is installed."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
     from pellucid_exporters.testing import Captured
 
-# Where the assertions are of those who inherit `ModelContract`.
+# The assertions of subclasses of `ModelContract` are in this module.
 pytest.register_assert_rewrite("pellucid.testing.asking", "pellucid.testing.contract")
 
 
 @pytest.fixture
 def telemetry() -> Iterator[Captured]:
-    """Keep the telemetry of a test in memory, and be what agents without `telemetry=` use; see `capture()`.
+    """Capture the telemetry of a test in memory, also of agents without `telemetry=`; see `capture()`.
 
-    When the test is over it is checked; see `check_telemetry()`.
+    It is checked at the end of the test; see `check_telemetry()`.
     """
-    # Imported here: every pytest session of those who installed Pellucid imports this module.
+    # Imported here: pytest imports this module in every session where Pellucid is installed.
     from pellucid_exporters.testing import capture, check_telemetry
 
     with capture() as captured:

@@ -1,4 +1,4 @@
-"""Who the telemetry is from."""
+"""OpenTelemetry resource of the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `configure` returns: the providers of this process, and how to end them in time."""
+"""Telemetry of a process, as returned by `configure`: providers, flush and shutdown."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Renewable(Protocol):
-    """Something that a forked child has to start afresh."""
+    """Object that must be reset in a forked child."""
 
     def renew(self) -> None:
-        """Forget locks, threads and connections of the parent."""
+        """Discard locks, threads and connections of the parent."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Parts:
-    """What hangs behind the providers.
+    """Components behind the providers.
 
     Attributes:
-        renewable: In the order in which a forked child renews them.
+        renewable: Components in the order in which a forked child resets them.
     """
 
     endpoint: MetricsEndpoint | None = None
@@ -47,7 +47,7 @@ class Parts:
     renewable: list[Renewable] = field(default_factory=list)
 
     def close(self) -> None:
-        """Stop serving, and make exports that are under way give up."""
+        """Stop serving, and interrupt exports in progress."""
         if self.endpoint is not None:
             self.endpoint.close()
         if self.file is not None:
@@ -61,14 +61,14 @@ class Telemetry:
     """The telemetry of one process; agents take it as `telemetry=`, or find it as the default.
 
     Attributes:
-        tracer_provider: Makes spans.
-        meter_provider: Makes instruments.
-        logger_provider: Makes OpenTelemetry log records; `None` unless logs go out by OTLP.
-        log_sinks: Where the log line of each boundary goes, beside structlog.
-        capture: What runs record of their content; `None` asks the environment.
-        listeners: Patterns and listeners that hear the events of every run.
-        parts: What hangs behind the providers.
-        on_shutdown: Called once, when this is shut down.
+        tracer_provider: Provider of tracers.
+        meter_provider: Provider of meters.
+        logger_provider: Provider of OpenTelemetry loggers; `None` unless logs are exported by OTLP.
+        log_sinks: Destinations of the log line of each boundary, in addition to structlog.
+        capture: Capture policy for the content of runs; `None` reads the environment.
+        listeners: Patterns and listeners that subscribe to the events of every run.
+        parts: Components behind the providers.
+        on_shutdown: Called once, on shutdown.
     """
 
     tracer_provider: TracerProvider
@@ -87,18 +87,18 @@ class Telemetry:
 
     @property
     def prometheus_url(self) -> str | None:
-        """Where `/metrics` is served; `None` if nowhere, as after a shutdown or in a forked child."""
+        """URL of `/metrics`; `None` if it is not served, as after a shutdown or in a forked child."""
         return self.parts.endpoint.url if self.parts.endpoint is not None else None
 
     @property
     def metrics_app(self) -> MetricsApp | None:
-        """`/metrics` as a WSGI and ASGI app for a server of the application's; `None` without `prometheus=`."""
+        """WSGI and ASGI app of `/metrics`, for the application's own server; `None` without `prometheus=`."""
         return self.parts.endpoint.app if self.parts.endpoint is not None else None
 
     def flush(self, timeout: float = 5.0) -> bool:
-        """Send what is waiting; return whether all of it arrived within `timeout` seconds.
+        """Send queued telemetry; return whether all of it arrived within `timeout` seconds.
 
-        What did not arrive in time is still being sent when this returns.
+        Telemetry that did not arrive in time is still being sent when this returns.
         """
         if self._is_shut:
             return False
@@ -107,9 +107,9 @@ class Telemetry:
         return done and self._failures() == failed
 
     def shutdown(self, timeout: float = 5.0) -> None:
-        """Send what is waiting, for at most `timeout` seconds, and close everything; again does nothing.
+        """Send queued telemetry for at most `timeout` seconds and close everything. Idempotent.
 
-        It happens by itself when the process exits.
+        Called automatically when the process exits.
         """
         if self._is_shut:
             return
@@ -126,7 +126,7 @@ class Telemetry:
             errands.stop()
 
     def renew(self) -> None:
-        """Make this usable in a forked child; see the module `pipeline`."""
+        """Reset for use in a forked child; see the module `pipeline`."""
         if self._is_shut:
             return
         if self.parts.endpoint is not None:
@@ -135,15 +135,15 @@ class Telemetry:
             part.renew()
 
     def _providers(self) -> list[Any]:
-        """Return the providers; `Any` since what the SDK's have in common has no name."""
-        found = [self.tracer_provider, self.meter_provider, self.logger_provider]
-        return [provider for provider in found if provider is not None]
+        """Return the providers; `Any` because the SDK's providers share no base class."""
+        providers = [self.tracer_provider, self.meter_provider, self.logger_provider]
+        return [provider for provider in providers if provider is not None]
 
     def _failures(self) -> int:
         return sum(outlet.failures for outlet in self.parts.outlets)
 
     def _await(self, calls: Sequence[Call], timeout: float) -> bool:
-        """Make one call per provider, at the same time; return whether all have succeeded before the deadline."""
+        """Call all providers concurrently; return whether all calls succeeded before the deadline."""
         futures = [errands.run(call) for errands, call in zip(self._errands, calls, strict=True)]
         done, late = wait(futures, timeout=timeout)
         for future in late:

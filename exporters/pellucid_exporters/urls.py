@@ -1,4 +1,4 @@
-"""Whether what somebody wrote as an address is one."""
+"""Validation of URLs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 
 def is_url(text: str) -> bool:
-    """Return whether HTTP can be spoken to this: it has a host, and a port that there is if it names one."""
+    """Return whether this is a valid HTTP URL: it has a host, and any port in it is valid."""
     try:
         parts = urlsplit(text)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

@@ -1,4 +1,4 @@
-"""The `OTEL_*` and `PELLUCID_*` variables that are read, and what their values have to be."""
+"""Supported `OTEL_*` and `PELLUCID_*` variables, and validation of their values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from opentelemetry.sdk import environment_variables as sdk_variables
 from pellucid_exporters.urls import is_url
 
 Rule: TypeAlias = Callable[[str], str | None]
-"""Takes a value and says what is wrong with it; it never repeats a value that may be a secret."""
+"""Validator that returns what is wrong with a value; it never repeats a value that may be a secret."""
 
 OWN: Final = frozenset({"PELLUCID_CAPTURE"})
 _CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
@@ -28,7 +28,7 @@ KNOWN: Final = OWN | {
 
 
 def wrong_values() -> Iterator[tuple[str, str]]:
-    """Yield the variables whose values cannot work, each with what is wrong."""
+    """Yield each variable with an invalid value, and the problem."""
     for name in sorted(KNOWN & set(os.environ)):
         value = os.environ[name].strip()
         rule = next((rule for pattern, rule in _RULES if re.fullmatch(pattern, name)), None)
@@ -130,4 +130,4 @@ _RULES: Final[tuple[tuple[str, Rule], ...]] = (
     ("OTEL_TRACES_SAMPLER", _one_of(*_SAMPLERS)),
     ("OTEL_TRACES_SAMPLER_ARG", _number(0, 1, whole=False)),
 )
-"""Patterns of names, and what their values have to be; the first that matches holds."""
+"""Patterns of names and the validators of their values; the first match applies."""

@@ -1,4 +1,4 @@
-"""Calls that may block, made where nobody has to wait for their end."""
+"""Worker thread for calls that may block."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Call: TypeAlias = Callable[[], object]
 
 
 class Errands:
-    """Makes calls one after another in a daemon thread of its own.
+    """Worker that runs calls one after another in its own daemon thread.
 
-    The OpenTelemetry SDK flushes and shuts down without a deadline; its caller waits for the future as long as it
-    likes. The thread is started at once since an interpreter that exits starts none.
+    The OpenTelemetry SDK flushes and shuts down without a deadline; callers wait for the future with a timeout of their
+    own. The thread starts at once because an interpreter that is exiting cannot start one.
     """
 
     def __init__(self, name: str) -> None:
@@ -23,17 +23,17 @@ class Errands:
         self.renew()
 
     def run(self, call: Call) -> Future[object]:
-        """Queue a call; a future that is cancelled before its turn is skipped."""
+        """Queue a call; a future cancelled before its turn is skipped."""
         future: Future[object] = Future()
         self._queue.put((future, call))
         return future
 
     def stop(self) -> None:
-        """End the thread after what is queued."""
+        """End the thread after the queued calls."""
         self._queue.put(None)
 
     def renew(self) -> None:
-        """Start the thread, anew in a forked child, where threads do not live on."""
+        """Start the thread; again in a forked child, which does not inherit threads."""
         self._queue: SimpleQueue[tuple[Future[object], Call] | None] = SimpleQueue()
         threading.Thread(target=_work, args=(self._queue,), name=self._name, daemon=True).start()
 

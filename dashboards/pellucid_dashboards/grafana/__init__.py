@@ -1,4 +1,4 @@
-"""Grafana dashboards as code: one module for each, made of small builders.
+"""Grafana dashboards as code: one module per dashboard, composed of small builders.
 
 `promql` writes queries, `panels` draws them, `assembly` puts them on a dashboard. It needs `grafana-foundation-sdk`,
 which is for development only: what it makes is shipped as JSON.

@@ -1,4 +1,4 @@
-"""A dashboard around its panels: variables, links, annotations, and where each panel is."""
+"""Assembly of a dashboard: variables, links, annotations, and positions of panels."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ WIDTH: Final = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shelf:
-    """Panels beside each other, of equal width.
+    """Row of panels of equal width.
 
     Attributes:
-        height: In rows of Grafana's grid.
-        title: Of a row that starts here.
-        repeat: The variable for each value of which that row and the shelves up to the next title are repeated.
+        height: Height in rows of Grafana's grid.
+        title: Title of a Grafana row that starts here.
+        repeat: Variable. The Grafana row and the shelves up to the next title are repeated for each of its values.
     """
 
     panels: Sequence[Panel]
@@ -51,9 +51,9 @@ def assemble(
     chosen_by: Sequence[str],
     annotations: Sequence[AnnotationQuery] = (),
 ) -> dict[str, Any]:
-    """Return a dashboard as Grafana imports it.
+    """Return a dashboard in Grafana's import format.
 
-    The variables are `service` and those that it is `chosen_by`.
+    The variables are `service` and those in `chosen_by`.
     """
     board = Dashboard(title).uid(uid).description(description).tags([TAG]).editable().refresh("30s")
     board.time("now-1h", "now").timezone("browser").tooltip(DashboardCursorSync.CROSSHAIR).version(1)
@@ -75,7 +75,7 @@ def assemble(
 
 
 def alert_annotation(*where: str) -> AnnotationQuery:
-    """Return marks on all panels, of the time in which alerts fire."""
+    """Return an annotation that marks the time of firing alerts on all panels."""
     query = Dataquery().ref_id("alerts").expr(select("ALERTS", *where, 'alertstate="firing"')).range()
     return (
         AnnotationQuery()
@@ -91,7 +91,7 @@ def alert_annotation(*where: str) -> AnnotationQuery:
 
 
 def _tidy(dashboard: dict[str, Any]) -> None:
-    """Take away what the builders write of themselves and the schema of today's Grafana does not know."""
+    """Remove fields that the builders add and the current schema of Grafana does not have."""
     for variable in dashboard["templating"]["list"]:
         for name in ("auto", "auto_min", "auto_count"):
             variable.pop(name, None)

@@ -1,4 +1,4 @@
-"""All dashboards, and the files that are shipped."""
+"""All dashboards, and the generator of their shipped files."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def dashboards() -> dict[str, dict[str, Any]]:
-    """Return all dashboards by their uid."""
+    """Return all dashboards by uid."""
     modules = (overview, tool_hubs, runs_and_models, tools, telemetry_health)
     return {module.UID: module.dashboard() for module in modules}
 
 
 def write_dashboards(folder: Path = FOLDER) -> None:
-    """Write each dashboard to `<uid>.json`, and remove files of dashboards that are no more."""
+    """Write each dashboard to `<uid>.json`, and remove files of dashboards that no longer exist."""
     folder.mkdir(parents=True, exist_ok=True)
     found = dashboards()
     for stale in set(folder.glob("*.json")) - {folder / f"{uid}.json" for uid in found}:

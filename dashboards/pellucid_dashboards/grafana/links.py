@@ -1,4 +1,4 @@
-"""Links from a dashboard to the traces behind it, and to the other dashboards."""
+"""Links from a dashboard to its traces and to other dashboards."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ JAEGER: Final = "jaeger"
 """Uid of the data source of traces."""
 TAG: Final = "pellucid"
 TRACED: Final = "traced"
-"""The variable that holds the name under which Jaeger knows the service."""
+"""Variable with the name of the service in Jaeger."""
 
 
 def traces_url(operation: str) -> str:
-    """Return the address that searches Jaeger for spans of an operation, within the time that the dashboard shows.
+    """Return the URL that searches Jaeger for spans of an operation, within the dashboard's time range.
 
     Args:
-        operation: The name of the spans; `${...}` in it is filled in by Grafana.
+        operation: Name of the spans; Grafana fills in `${...}`.
     """
     query = {"refId": "A", "queryType": "search", "service": f"${{{TRACED}}}", "operation": operation, "limit": 50}
     pane = {"datasource": JAEGER, "queries": [query], "range": {"from": "${__from}", "to": "${__to}"}}
@@ -34,12 +34,12 @@ def traces_link(operation: str, title: str = "Traces in Jaeger") -> dict[str, ob
 
 
 def dashboard_link(title: str, uid: str) -> dict[str, object]:
-    """Return a data link to another dashboard, with the variables and the time of this one."""
+    """Return a data link to another dashboard, with the variables and time range of this one."""
     return {"title": title, "url": f"/d/{uid}?${{__url_time_range}}&${{__all_variables}}", "targetBlank": False}
 
 
 def siblings() -> DashboardLink:
-    """Return links to all dashboards of Pellucid, with the variables and the time of this one."""
+    """Return links to all dashboards of Pellucid, with the variables and time range of this one."""
     return (
         DashboardLink("Pellucid")
         .type(DashboardLinkType.DASHBOARDS)

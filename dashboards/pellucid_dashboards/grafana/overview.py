@@ -1,4 +1,4 @@
-"""How do the agents do, and what is wrong now?"""
+"""Dashboard `Overview`: state of the agents, and current problems."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _NAMES: Final = (
     "TargetMissing",
 )
 ALERTS: Final = f'alertname=~"{"|".join(_NAMES)}"'
-"""The alerts of the shipped rules."""
+"""Alerts of the shipped rules."""
 
 
 def dashboard() -> dict[str, Any]:
@@ -188,7 +188,7 @@ def _agents() -> Panel:
     here = (SERVICE, AGENT)
     runs = calls(semconv.AGENT_DURATION, *here, by=agent, window=SHOWN)
     failed = calls(semconv.AGENT_DURATION, *here, FAILED, NOT_HALTED, by=agent, window=SHOWN)
-    p50, p95 = (quantile(each, semconv.AGENT_DURATION, *here, by=agent, window=SHOWN) for each in (0.5, 0.95))
+    p50, p95 = (quantile(share, semconv.AGENT_DURATION, *here, by=agent, window=SHOWN) for share in (0.5, 0.95))
     iterations = mean(semconv.RUN_ITERATIONS, *here, by=agent, window=SHOWN)
     columns = [
         Column(name="Runs per minute", expr=f"60 * {runs}", unit="cpm", decimals=1),

@@ -1,4 +1,4 @@
-"""Panels of one look: a title that is short, a description that is the question, a unit, and queries."""
+"""Panels in a common style: a short title, a question as description, a unit, and queries."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ Panel: TypeAlias = heatmap.Panel | stat.Panel | statetimeline.Panel | table.Pane
 AnyPanel = TypeVar("AnyPanel", heatmap.Panel, stat.Panel, statetimeline.Panel, table.Panel, timeseries.Panel)
 
 OBJECTIVE: Final = "objective"
-"""Series whose legend starts with this word are drawn as a threshold."""
+"""Legend prefix of series that are drawn as a threshold."""
 
 SHARES: Final = (0.5, 0.95, 0.99)
 WITH_EXEMPLARS: Final = 0.95
-"""Of several percentiles of a histogram one asks for its exemplars: they are the same for all."""
+"""Percentile whose query requests exemplars, which are the same for all percentiles of a histogram."""
 
 GREEN: Final = "green"
 ORANGE: Final = "orange"
 RED: Final = "red"
 STEP: Final = "1m"
-"""The shortest interval of rates: SDKs export metrics once a minute, and `$__rate_interval` is four intervals."""
+"""Shortest interval of rates: SDKs export metrics once a minute, and `$__rate_interval` is four intervals."""
 ALERT_STATES: Final = {0: ("quiet", GREEN), 1: ("pending", ORANGE), 2: ("firing", RED)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """One query of a panel.
+    """Query of a panel.
 
     Attributes:
-        legend: With `{{label}}`; in a table, the name of the column.
-        exemplar: Show exemplars, too.
+        legend: Legend with `{{label}}`; in a table, the name of the column.
+        exemplar: Also show exemplars.
     """
 
     expr: str
@@ -64,10 +64,10 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column of numbers in a table.
+    """Column of numbers in a table.
 
     Attributes:
-        red: From which value on a cell is red.
+        red: Threshold from which a cell is red.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Column:
 
 
 def as_legend(attribute: str) -> str:
-    """Return an attribute as a legend writes it."""
+    """Return an attribute as a legend template."""
     return f"{{{{{label(attribute)}}}}}"
 
 
@@ -96,7 +96,7 @@ def percentiles(metric: Metric, *where: str, by: tuple[str, ...] = (), shares: S
 
 
 def lines(title: str, question: str, unit: str, *queries: Query, stacked: bool = False) -> timeseries.Panel:
-    """Return series over time; those whose legend starts with `objective` are dashed red lines."""
+    """Return a time series panel; series whose legend starts with `objective` are dashed red lines."""
     panel = timeseries.Panel().min(0).line_width(1).show_points(common.VisibilityMode.AUTO)
     panel.fill_opacity(30 if stacked else 5).span_nulls(False)
     if stacked:
@@ -117,7 +117,7 @@ def lines(title: str, question: str, unit: str, *queries: Query, stacked: bool =
 
 
 def tiles(title: str, question: str, columns: Sequence[Column], links: Mapping[str, dict[str, object]]) -> stat.Panel:
-    """Return one tile for each number, red from its own value on, each with a link to what explains it."""
+    """Return one tile per number, red from its own threshold, with a link to details."""
     panel = stat.Panel().color_mode(common.BigValueColorMode.BACKGROUND).graph_mode(common.BigValueGraphMode.AREA)
     panel.reduce_options(common_builders.ReduceDataOptions().calcs(["lastNotNull"])).no_value("-")
     panel.text_mode(common.BigValueTextMode.VALUE_AND_NAME).thresholds(_thresholds(None))
@@ -133,9 +133,9 @@ def tiles(title: str, question: str, columns: Sequence[Column], links: Mapping[s
 def rows(
     title: str, question: str, key: tuple[str, str], columns: Sequence[Column], links: Sequence[dict[str, object]]
 ) -> table.Panel:
-    """Return a table with a row for each value of a label, as of now.
+    """Return a table with one row per value of a label, at the current time.
 
-    The `key` is the attribute and what its column is called; its cells have the `links`.
+    The `key` is the attribute and the name of its column, whose cells have the `links`.
     """
     attribute, named = key
     panel = table.Panel().show_header(True).cell_height(common.TableCellHeight.SM)
@@ -155,7 +155,7 @@ def rows(
 
 
 def heat(title: str, question: str, unit: str, expr: str) -> heatmap.Panel:
-    """Return a heat map of a histogram, native or classic, with exemplars."""
+    """Return a heat map of a native or classic histogram, with exemplars."""
     colors = (
         heatmap.HeatmapColorOptions()
         .mode(HeatmapColorMode.SCHEME)
@@ -174,7 +174,7 @@ def heat(title: str, question: str, unit: str, expr: str) -> heatmap.Panel:
 
 
 def states(title: str, question: str, texts: Mapping[int, tuple[str, str]], *queries: Query) -> statetimeline.Panel:
-    """Return bars that tell which state a thing was in, and when; `texts` are what a value means, and its colour."""
+    """Return a state timeline; `texts` map each value to its text and colour."""
     shown = {str(value): ValueMappingResult(text=text, color=color) for value, (text, color) in texts.items()}
     panel = statetimeline.Panel().mappings([ValueMap(options=shown)]).merge_values(True)
     panel.show_value(common.VisibilityMode.NEVER).row_height(0.8).fill_opacity(80)

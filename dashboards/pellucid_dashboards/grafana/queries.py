@@ -1,7 +1,7 @@
 """PromQL of the dashboards, with names from `pellucid.semconv`.
 
-Every histogram is asked for twice: as a native one, `or` as a classic one. A server that keeps only one of them answers
-with that one; of a server that keeps both, the native one is shown, and nothing is counted twice.
+Every histogram is queried as a native one `or` a classic one. A server that stores only one of them responds
+with that one; if it stores both, the native one is shown, and nothing is counted twice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 WINDOW: Final = "$__rate_interval"
 SHOWN: Final = "$__range"
-"""The whole time that the dashboard shows."""
+"""Time range of the dashboard."""
 _SECONDS: Final = {WINDOW: "($__rate_interval_ms / 1000)", SHOWN: "$__range_s"}
 SERVICE: Final = 'job=~"$service"'
 AGENT: Final = f'{label(semconv.AGENT_NAME)}=~"$agent"'
@@ -28,44 +28,44 @@ TOOL: Final = f'{label(semconv.TOOL_NAME)}=~"$tool"'
 _KIND: Final = label(semconv.PROVIDER_KIND)
 _ID: Final = label(semconv.PROVIDER_ID)
 SINGLE: Final = f'{_KIND}!="combined",{_ID}!~"(gated[(])+combined[(].*"'
-"""Providers that are not made of others, whose discoveries are counted one by one."""
+"""Providers that do not combine others, so that each discovery is counted once."""
 HUB: Final = (
     f'{_KIND}!~"static|skill|combined|registry",{_ID}!~"(gated[(])+(static[)]|skill-scoped:|combined[(]|registry[)]).*"'
 )
-"""Providers that ask somebody else for their tools, also through a gate."""
+"""Providers that request their tools from a remote hub, also through a gate."""
 ROUND_TRIP: Final = (HUB, *ROUND_TRIPS)
-"""Discoveries for which the hub was really asked."""
+"""Discoveries that made a request to the hub."""
 REFUSED: Final = where(semconv.ERROR_TYPE, "=~", *REFUSALS)
-"""Tool calls that were never made."""
+"""Tool calls that were not made."""
 MADE: Final = where(semconv.ERROR_TYPE, "!~", *REFUSALS)
 """Tool calls that were made, as the alert `ToolFailing` counts them."""
 
 
 def select(name: str, *where: str) -> str:
-    """Return a selector, of no labels where none are asked for."""
+    """Return a selector, without labels if no matchers are given."""
     return f"{name}{{{','.join(where)}}}" if where else name
 
 
 def grouped(function: str, expression: str, by: tuple[str, ...]) -> str:
     """Return an aggregation `by` attributes, or labels of Prometheus' own (`job`, `le`)."""
-    names = ", ".join(label(each) for each in by)
+    names = ", ".join(label(attribute) for attribute in by)
     return f"{function} by ({names}) ({expression})" if by else f"{function}({expression})"
 
 
 def rate(metric: Metric, *where: str, by: tuple[str, ...] = (), window: str = WINDOW) -> str:
-    """Return how fast a counter grows, per second."""
+    """Return the rate of a counter per second."""
     counter = select(series(metric), *where)
     begun = f"({_new(counter, window, counter)}) / {_SECONDS[window]}"
     return grouped("sum", f"{begun} or rate({counter}[{window}])", by)
 
 
 def calls(metric: Metric, *where: str, by: tuple[str, ...] = (), window: str = WINDOW) -> str:
-    """Return how many measurements a histogram took, per second."""
+    """Return the rate of a histogram's count per second."""
     return _both("histogram_count", "_count", metric, where, by, window)
 
 
 def total(metric: Metric, *where: str, by: tuple[str, ...] = (), window: str = WINDOW) -> str:
-    """Return the sum of a histogram's measurements, per second."""
+    """Return the rate of a histogram's sum per second."""
     return _both("histogram_sum", "_sum", metric, where, by, window)
 
 
@@ -75,7 +75,7 @@ def mean(metric: Metric, *where: str, by: tuple[str, ...] = (), window: str = WI
 
 
 def quantile(share: float, metric: Metric, *where: str, by: tuple[str, ...] = (), window: str = WINDOW) -> str:
-    """Return the value that `share` of a histogram's measurements do not exceed."""
+    """Return the quantile `share` of a histogram."""
     return (
         f"(histogram_quantile({share:g}, {_native(metric, where, by, window)})"
         f" or histogram_quantile({share:g}, {_classic(metric, '_bucket', where, ('le', *by), window)}))"
@@ -83,26 +83,26 @@ def quantile(share: float, metric: Metric, *where: str, by: tuple[str, ...] = ()
 
 
 def distribution(metric: Metric, *where: str) -> str:
-    """Return what a heat map shows: native histograms, or one series for each bucket where there are none."""
+    """Return the query of a heat map: native histograms, or one series per classic bucket."""
     return f"{_native(metric, where, (), WINDOW)} or on () {_classic(metric, '_bucket', where, ('le',), WINDOW)}"
 
 
 def of_agents(series_of_processes: str, *on: str) -> str:
-    """Return those series whose labels `on` are also those of a process with agents."""
+    """Return the series whose labels `on` match a process with agents."""
     composed = (select(series(semconv.COMPOSE_DURATION, suffix)) for suffix in ("", "_count"))
     return f"{series_of_processes} and on ({', '.join(on)}) ({' or '.join(composed)})"
 
 
 def share(part: str, whole: str) -> str:
-    """Return a part of the whole: 0 where there is no part, nothing where there is no whole.
+    """Return the ratio of a part to the whole: 0 without a part, empty without a whole.
 
-    The expressions have the same labels.
+    Both expressions must have the same labels.
     """
     return f"({part} or 0 * {whole}) / ({whole} > 0)"
 
 
 def or_none(expression: str, *attributes: str) -> str:
-    """Return the expression, or a 0 that is labelled `none` where it has no series: no panel is empty."""
+    """Return the expression, or a 0 labelled `none` if it has no series, so that no panel is empty."""
     zero = "vector(0)"
     for attribute in attributes:
         zero = f'label_replace({zero}, "{label(attribute)}", "none", "", "")'
@@ -117,7 +117,7 @@ def alerts(*where: str, by: tuple[str, ...]) -> str:
 
 
 def values(metric: Metric, attribute: str, *where: str) -> str:
-    """Return the query of a variable: which values a label has, on native and on classic histograms."""
+    """Return the query of a variable: the values of a label on native and classic histograms."""
     if metric.kind == "histogram":
         selector = select("", f'__name__=~"{series(metric)}(_count)?"', *where)
     else:
@@ -127,18 +127,18 @@ def values(metric: Metric, attribute: str, *where: str) -> str:
 
 def _both(function: str, suffix: str, metric: Metric, where: tuple[str, ...], by: tuple[str, ...], window: str) -> str:
     native, classic = select(series(metric), *where), select(series(metric, suffix), *where)
-    new_native, new_classic = (_new(each, window, native, classic) for each in (native, classic))
+    new_native, new_classic = (_new(name, window, native, classic) for name in (native, classic))
     from_native = f"{function}({new_native}) / {_SECONDS[window]} or {function}(rate({native}[{window}]))"
     from_classic = f"({new_classic}) / {_SECONDS[window]} or rate({classic}[{window}])"
     return f"({grouped('sum', from_native, by)} or {grouped('sum', from_classic, by)})"
 
 
 def _new(name: str, window: str, *before: str) -> str:
-    """Return series of processes that are not new, if these are: `rate` does not see what a series begins with.
+    """Return new series of existing processes: `rate` ignores the first value of a series.
 
     A histogram that changes from classic to native, or back, is not new.
     """
-    unless = "".join(f" unless {each} offset {window}" for each in before)
+    unless = "".join(f" unless {series_name} offset {window}" for series_name in before)
     return f"{name}{unless} and on (job, instance) target_info offset {window}"
 
 

@@ -1,4 +1,4 @@
-"""What do runs do with their time, tokens and money, and which model is slow or failing?"""
+"""Dashboard `Runs and models`: time, tokens and cost of runs, and slow or failing models."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _stops() -> Panel:
 def _models() -> Panel:
     asked = calls(semconv.OPERATION_DURATION, *_HERE, by=_BY, window=SHOWN)
     failed = calls(semconv.OPERATION_DURATION, *_HERE, FAILED, by=_BY, window=SHOWN)
-    p50, p95 = (quantile(each, semconv.OPERATION_DURATION, *_HERE, by=_BY, window=SHOWN) for each in (0.5, 0.95))
+    p50, p95 = (quantile(share, semconv.OPERATION_DURATION, *_HERE, by=_BY, window=SHOWN) for share in (0.5, 0.95))
     spent = f"3600 * {rate(semconv.COST, *_HERE, by=_BY, window=SHOWN)}"
     columns = [
         Column(name="Calls per minute", expr=f"60 * {asked}", unit="cpm", decimals=1),

@@ -1,4 +1,4 @@
-"""Can what the other dashboards show be trusted?"""
+"""Dashboard `Telemetry health`: reliability of the data on the other dashboards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a tool hub slow, hanging, failing or changing, and since when?"""
+"""Dashboard `Tool hubs`: slow, hanging, failing and changing hubs over time."""
 
 from __future__ import annotations
 

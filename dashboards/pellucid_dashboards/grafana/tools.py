@@ -1,4 +1,4 @@
-"""Which tool fails, is slow, or waits for a person?"""
+"""Dashboard `Tools`: failing and slow tools, and pending approvals."""
 
 from __future__ import annotations
 

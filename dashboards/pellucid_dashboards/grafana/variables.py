@@ -1,4 +1,4 @@
-"""The variables at the top of a dashboard."""
+"""Template variables of a dashboard."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _HUBS: Final = ("Tool hub", values(semconv.DISCOVERY_DURATION, semconv.PROVIDER_
 
 
 def variables(names: Sequence[str]) -> list[QueryVariable]:
-    """Return `service`, and the variables of these names.
+    """Return `service` and the named variables.
 
-    The name `hub` is a `provider` too, but one that asks somebody else; there `All` means these alone. `traced` is
+    The name `hub` is a `provider` limited to remote hubs; `All` includes only these. `traced` is
     hidden: links to traces need it.
     """
     service = _choice("service", "Service", values(semconv.COMPOSE_DURATION, "job")).all_value(".*")
@@ -42,7 +42,7 @@ def _variable(name: str) -> QueryVariable:
         return _traced()
     if name == "hub":
         return _choice("provider", *_HUBS)
-    return _choice(name, *_LABELS[name]).all_value(".*")  # series without the label, too
+    return _choice(name, *_LABELS[name]).all_value(".*")  # also series without the label
 
 
 def _query(name: str, query: str) -> QueryVariable:
@@ -61,7 +61,7 @@ def _choice(name: str, text: str, query: str) -> QueryVariable:
 
 
 def _traced() -> QueryVariable:
-    """Return `service.name`, which Jaeger goes by, of the first service that is chosen.
+    """Return `service.name`, as Jaeger uses it, of the first selected service.
 
     A scraped service says it in `target_info`; of one that pushes, Prometheus makes it the job, after a namespace.
     Whatever else is scraped may have a `target_info`, as collectors do.

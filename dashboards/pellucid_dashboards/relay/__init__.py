@@ -1,1 +1,1 @@
-"""`pellucid alerts relay`: alerts get the link to a trace on their way from Prometheus to Alertmanager."""
+"""`pellucid alerts relay`: add links to traces to alerts between Prometheus and Alertmanager."""

@@ -20,8 +20,8 @@ PORT: Final = 9465
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `pellucid alerts`."""
     actions = parser.add_subparsers(title="actions", metavar="action", required=True)
-    told = "Stand before Alertmanager: add to each alert that Prometheus sends the link to a trace that shows it."
-    relay = actions.add_parser("relay", help=told, description=told)
+    summary = "Stand before Alertmanager: add to each alert that Prometheus sends the link to a trace that shows it."
+    relay = actions.add_parser("relay", help=summary, description=summary)
     relay.add_argument(
         "--prometheus", default="http://localhost:9090", metavar="URL", help="has the exemplars (%(default)s)"
     )
@@ -42,7 +42,7 @@ def run(options: Namespace) -> int:
     """Serve until interrupted.
 
     Raises:
-        ConfigError: a URL is none, or the port is taken.
+        ConfigError: a URL is invalid, or the port is in use.
     """
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     relay = Relay(

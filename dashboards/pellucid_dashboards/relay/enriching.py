@@ -1,4 +1,4 @@
-"""What becomes of alerts: a trace is added, and they go on to every Alertmanager; or they are shown."""
+"""Processing of alerts: add a trace and forward them to every Alertmanager, or print them."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from pellucid.text import clean
 from pellucid_dashboards.relay.traces import TraceLookupError, choose, read_exemplars, selector
 
 Alert: TypeAlias = MutableMapping[str, Any]
-"""As Prometheus posts them and Alertmanager's webhooks have them: with `labels` and `annotations`."""
+"""Alert with `labels` and `annotations`, as posted by Prometheus and by Alertmanager's webhooks."""
 
 LOOKUP: Final = 3.0
-"""Seconds that all lookups for one request may take; after that alerts go on as they came."""
+"""Timeout in seconds of all lookups for one request; after that, alerts are forwarded unchanged."""
 DELIVERY: Final = 5.0
 
 _log: Final = logging.getLogger(__name__)
 
 
 class DeliveryError(PellucidError):
-    """No Alertmanager took the alerts."""
+    """No Alertmanager accepted the alerts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relay:
-    """Adds `trace_id` and `trace_url` to the annotations of alerts.
+    """Relay that adds `trace_id` and `trace_url` to the annotations of alerts.
 
     Attributes:
-        prometheus: Base URL of the Prometheus that has the exemplars.
-        alertmanagers: Base URLs; each gets all alerts.
-        traces: Base URL of Jaeger as people's browsers reach it.
+        prometheus: Base URL of the Prometheus that stores the exemplars.
+        alertmanagers: Base URLs; each receives all alerts.
+        traces: Base URL of Jaeger, reachable from browsers.
     """
 
     prometheus: str
@@ -45,10 +45,10 @@ class Relay:
     traces: str
 
     def pass_on(self, alerts: Sequence[Alert]) -> None:
-        """Add traces, and deliver.
+        """Add traces and forward the alerts.
 
         Raises:
-            DeliveryError: no Alertmanager took them; Prometheus will send them again.
+            DeliveryError: no Alertmanager accepted them; Prometheus will send them again.
         """
         self.add_traces(alerts)
         failures = [failure for url in self.alertmanagers if (failure := _deliver(url, alerts))]
@@ -58,7 +58,7 @@ class Relay:
             raise DeliveryError("; ".join(failures))
 
     def add_traces(self, alerts: Sequence[Alert]) -> None:
-        """Add the trace that shows best what each alert is about, where Prometheus has one and it is found in time."""
+        """Add the most relevant trace to each alert, if Prometheus returns one in time."""
         deadline = time.monotonic() + LOOKUP
         for alert in alerts:
             labels = alert.get("labels") or {}
@@ -81,19 +81,19 @@ class Relay:
 
 
 def describe(notification: Mapping[str, Any]) -> str:
-    """Return what a webhook of Alertmanager says, as lines for a terminal."""
+    """Format a webhook notification of Alertmanager as lines for a terminal."""
     lines = []
     for alert in notification["alerts"]:
         labels, annotations = alert["labels"], alert["annotations"]
-        told = annotations.get("summary") or labels.get("alertname", "")
-        lines.append(f"[{alert['status']}] {labels.get('severity', 'alert')} {labels.get('alertname', '')}: {told}")
+        summary = annotations.get("summary") or labels.get("alertname", "")
+        lines.append(f"[{alert['status']}] {labels.get('severity', 'alert')} {labels.get('alertname', '')}: {summary}")
         links = (("trace", "trace_url"), ("dashboard", "dashboard_url"), ("runbook", "runbook_url"))
         lines += [f"    {name}: {annotations[key]}" for name, key in links if annotations.get(key)]
     return "\n".join(clean(line) for line in lines)
 
 
 def _deliver(alertmanager: str, alerts: Sequence[Alert]) -> str | None:
-    """Return what went wrong."""
+    """Post the alerts to one Alertmanager; return the problem, or None."""
     url = f"{alertmanager.rstrip('/')}/api/v2/alerts"
     request = Request(url, json.dumps(alerts).encode(), {"Content-Type": "application/json"})  # noqa: S310  (likewise)
     try:

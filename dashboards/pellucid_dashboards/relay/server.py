@@ -1,4 +1,4 @@
-"""The relay as an HTTP server: an Alertmanager to Prometheus, and a webhook to Alertmanager."""
+"""HTTP server of the relay: an Alertmanager for Prometheus, and a webhook for Alertmanager."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from pellucid_dashboards.relay.enriching import Relay
 
 MOST_BYTES: Final = 8 * 1024 * 1024
-"""Of one request. Prometheus sends 64 alerts at once."""
+"""Maximum size of one request. Prometheus sends 64 alerts at once."""
 
 
 class RelayServer(ThreadingHTTPServer):
-    """Serves one relay: `POST /api/v2/alerts`, `POST /webhook` (which prints), `GET /-/healthy`."""
+    """HTTP server of one relay: `POST /api/v2/alerts`, `POST /webhook` (which prints), `GET /-/healthy`."""
 
     daemon_threads = True
 
@@ -28,7 +28,7 @@ class RelayServer(ThreadingHTTPServer):
         self.relay = relay
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say what went wrong with a request, unless it is that nobody waits for the answer any longer."""
+        """Log the error of a request, unless the client has disconnected."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
@@ -38,11 +38,11 @@ class _Exchange(BaseHTTPRequestHandler):
     server: RelayServer
 
     def do_GET(self) -> None:
-        """Say that the relay is there."""
+        """Respond to health checks."""
         self._answer(*((200, "ok") if self.path == "/-/healthy" else (404, "there is /-/healthy")))
 
     def do_POST(self) -> None:
-        """Take alerts from Prometheus, or a notification from Alertmanager."""
+        """Receive alerts from Prometheus, or a notification from Alertmanager."""
         length = self.headers.get("Content-Length", "")
         if not length.isdigit():
             return self._answer(411, "Content-Length is missing")
@@ -75,4 +75,4 @@ class _Exchange(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *line: Any) -> None:
-        """Log nothing: what went wrong is in the answer, and logged where it went wrong."""
+        """Log nothing: errors are in the response and logged where they occur."""

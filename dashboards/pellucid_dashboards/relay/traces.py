@@ -1,4 +1,4 @@
-"""Which trace shows what an alert is about. Alerts carry no exemplars; the series behind them have some."""
+"""Selection of a trace for an alert, from the exemplars of the series behind it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 LOOKBACK: Final = 3600.0
-"""Seconds for which an exemplar is news."""
+"""Seconds for which an exemplar is recent."""
 
 SUBJECTS: Final = (
     (label(semconv.TOOL_NAME), semconv.TOOL_DURATION),
@@ -29,24 +29,24 @@ SUBJECTS: Final = (
     (label(semconv.AGENT_NAME), semconv.AGENT_DURATION),
     (label(semconv.REQUEST_MODEL), semconv.OPERATION_DURATION),
 )
-"""What an alert is about, by its most telling label, and the histogram whose exemplars are traces of that."""
+"""Subject of an alert by its most specific label, and the histogram whose exemplars link to its traces."""
 
 _FAILED: Final = ("Failing", "Down", "CircuitOpen")
 _SLOW: Final = ("Slow",)
 
 
 class TraceLookupError(PellucidError):
-    """Prometheus could not be asked for exemplars."""
+    """The query for exemplars failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exemplar:
-    """One measurement that points to its trace.
+    """Measurement with a link to its trace.
 
     Attributes:
-        value: Seconds.
+        value: Measured seconds.
         time: Unix time.
-        failed: Has an error.
+        failed: Whether the measurement has an error.
     """
 
     trace_id: str
@@ -56,32 +56,32 @@ class Exemplar:
 
 
 def selector(labels: Mapping[str, str]) -> str | None:
-    """Return the PromQL selector of the series whose exemplars show what an alert with these labels is about."""
+    """Return the PromQL selector of the series whose exemplars are relevant to an alert with these labels."""
     for name, metric in SUBJECTS:
         if labels.get(name):
             known = ("job", *map(label, metric.attributes))
             names = f"{series(metric)}|{series(metric, '_bucket')}"  # native and classic histograms
-            matchers = [f"{each}={_quoted(labels[each])}" for each in known if labels.get(each)]
+            matchers = [f"{name}={_quoted(labels[name])}" for name in known if labels.get(name)]
             matchers += ROUND_TRIPS if metric is semconv.DISCOVERY_DURATION else ()
             return f"{{{','.join([f'__name__=~{_quoted(names)}', *matchers])}}}"
     return None
 
 
 def choose(exemplars: Iterable[Exemplar], alert: str) -> Exemplar | None:
-    """Return the exemplar that shows best what an alert of this name means: a failure, the slowest, or the newest."""
+    """Return the most relevant exemplar for an alert of this name: a failure, the slowest, or the newest."""
     found = list(exemplars)
     if alert.endswith(_FAILED):
-        found = [each for each in found if each.failed] or found
+        found = [exemplar for exemplar in found if exemplar.failed] or found
     if alert.endswith(_SLOW):
-        return max(found, key=lambda each: (each.value, each.time), default=None)
-    return max(found, key=lambda each: each.time, default=None)
+        return max(found, key=lambda exemplar: (exemplar.value, exemplar.time), default=None)
+    return max(found, key=lambda exemplar: exemplar.time, default=None)
 
 
 def read_exemplars(prometheus: str, query: str, timeout: float) -> list[Exemplar]:
-    """Return the exemplars of the last hour that Prometheus has for a selector.
+    """Return the exemplars of a selector that Prometheus stored in the last hour.
 
     Raises:
-        TraceLookupError: it does not answer within `timeout` seconds, or not with exemplars.
+        TraceLookupError: no valid response within `timeout` seconds.
     """
     now = time.time()
     asked = urlencode({"query": query, "start": f"{now - LOOKBACK:.3f}", "end": f"{now:.3f}"})
@@ -91,14 +91,14 @@ def read_exemplars(prometheus: str, query: str, timeout: float) -> list[Exemplar
             found = json.load(answer)["data"]
         return [
             Exemplar(
-                trace_id=each["labels"]["trace_id"],
-                value=float(each["value"]),
-                time=float(each["timestamp"]),
+                trace_id=exemplar["labels"]["trace_id"],
+                value=float(exemplar["value"]),
+                time=float(exemplar["timestamp"]),
                 failed=bool(of["seriesLabels"].get(label(semconv.ERROR_TYPE))),
             )
             for of in found
-            for each in of["exemplars"]
-            if _is_trace_id(each["labels"].get("trace_id"))
+            for exemplar in of["exemplars"]
+            if _is_trace_id(exemplar["labels"].get("trace_id"))
         ]
     except (URLError, OSError, HTTPException, ValueError, KeyError, TypeError) as error:
         raise TraceLookupError(f"asking {url} for exemplars failed: {error!r}") from error

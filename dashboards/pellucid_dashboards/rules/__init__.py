@@ -1,4 +1,4 @@
-"""Prometheus rules: what is computed ahead for dashboards, and what somebody is told of."""
+"""Prometheus rules: recording rules and alerts."""
 
 from pellucid_dashboards.rules.groups import all_groups
 from pellucid_dashboards.rules.model import Alert, Group, Record

@@ -1,4 +1,4 @@
-"""The `rules` subcommand: writes the rules with thresholds of your own, and has promtool look at a file of them."""
+"""The `rules` subcommand: write the rules with custom thresholds, and check a file of rules with promtool."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NO_PROMTOOL: Final = (
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare what `pellucid rules` can do, and the options."""
+    """Declare the actions and options of `pellucid rules`."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="action")
     export = actions.add_parser("export", help="write recording and alerting rules for Prometheus")
     export.add_argument(
@@ -49,10 +49,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Do what was asked for and return the exit code.
+    """Run the action and return the exit code.
 
     Raises:
-        ConfigError: an argument is wrong, or promtool is missing; the message says what to do.
+        ConfigError: an argument is invalid, or promtool is missing; the message names the remedy.
     """
     if options.action == "check":
         return _check(options.file)

@@ -1,4 +1,4 @@
-"""Recording rules: how long round trips to tool hubs take, how many fail, how many take longer than the objective."""
+"""Recording rules of round trips to tool hubs: duration, failures, and share over the objective."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HUB: Final = by(semconv.PROVIDER_ID)
-"""What the series of hubs are grouped by."""
+"""Labels by which the series of hubs are grouped."""
 
 SINGLE: Final = where(semconv.PROVIDER_KIND, "!=", "combined")
-"""A combination's parts have series of their own: it would be counted, and paged, a second time."""
+"""Combined providers are excluded: their parts have their own series, and would be counted and alerted on twice."""
 
 WINDOWS: Final = {"5m": 300.0, "30m": 1800.0, "1h": 3600.0, "6h": 21600.0}
-"""Those of burn rates, in seconds."""
+"""Windows of burn rates, in seconds."""
 
 ERROR_RATIO: Final = "pellucid:discovery_errors:ratio_rate5m"
-"""The share of round trips that failed."""
+"""Series of the share of failed round trips."""
 
 
 def duration_of(percent: int) -> str:
@@ -46,7 +46,7 @@ def round_trips(window: str) -> str:
 
 
 def discovery_records(context: Context) -> Iterator[Record]:
-    """Yield the recording rules, those that others read first."""
+    """Yield the recording rules, with those that others read first."""
     five, ten = context.window(300), context.window(600)
     measured = semconv.DISCOVERY_DURATION
     for percent in (50, 95, 99):

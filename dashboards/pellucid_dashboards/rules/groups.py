@@ -1,4 +1,4 @@
-"""All groups of rules, in the order of the file."""
+"""Groups of rules, in the order of the file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def all_groups(context: Context) -> Sequence[Group]:
-    """Return the rules; alerts are in the group of what they read, and see what was recorded just before."""
+    """Return the rules. Alerts are in the group of the series that they read, and see values recorded just before."""
     return (
         Group(name="pellucid-tool-hubs", rules=[*discovery_records(context), *hub_alerts(context)]),
         Group(name="pellucid-work", rules=[*work_records(context), *work_alerts(context)]),

@@ -1,4 +1,4 @@
-"""Alerts on tool hubs: slow, hanging, failing, gone, left alone, changing, asked too often."""
+"""Alerts on tool hubs: slow, hanging, failing, down, backed off, changing, or queried too often."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OBJECTIVE: Final = asked(
     f"max({select(semconv.DISCOVERY_OBJECTIVE)}{{%s}})", _OWN, "humanizeDuration", "none declared"
 )
 _AFTERMATH: Final = 360.0
-"""Seconds for which what kept other pages back goes on: windows of 5 min still see what is over."""
+"""Seconds for which inhibition of other pages continues, since windows of 5 min still include the past problem."""
 _P95: Final = asked(f"{duration_of(95)}{{%s}}", _OWN, "humanizeDuration", "unknown")
 
 
@@ -89,7 +89,7 @@ def _hanging(context: Context) -> Alert:
 """,
         severity="page",
         after=0.0,
-        keep=_AFTERMATH,  # also: each attempt is ended by its timeout, and the next one is young for a while
+        keep=_AFTERMATH,  # also: each attempt ends at its timeout, and the age of the next one starts at 0
         summary=f"{words.HUB} hangs: a fetch of its tools has been under way for {words.DURATION}; "
         f"its objective is {_OBJECTIVE}.",
         description=f"It has not answered for more than {seconds(thresholds.hanging_after)}, and for more than "

@@ -1,4 +1,4 @@
-"""What a file of rules consists of."""
+"""Data model of a file of rules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 Severity: TypeAlias = Literal["page", "ticket"]
-"""`page` wakes somebody; a `ticket` is for the next working day."""
+"""Severity: `page` is urgent; a `ticket` can wait for the next working day."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class Record:
     """A recording rule.
 
     Attributes:
-        name: Of the series that it makes.
+        name: Name of the recorded series.
         expression: PromQL.
     """
 
@@ -34,13 +34,13 @@ class Alert:
     Attributes:
         name: As in `docs/runbooks.md`.
         expression: PromQL; the alert is active for each series that it returns, and the value is in the summary.
-        severity: Who is told.
-        after: Seconds for which that must be so; 0 is at once.
-        keep: Seconds for which it goes on firing when that is no longer so.
-        summary: One line with who, how much, and which objective or threshold; a template of Prometheus.
-        description: What it means, in a sentence or two; a template.
+        severity: Severity of the notification.
+        after: Seconds for which the alert must be active before it fires; 0 is at once.
+        keep: Seconds for which it continues to fire when it is no longer active.
+        summary: One line with subject, value, and objective or threshold; a template of Prometheus.
+        description: Explanation in one or two sentences; a template.
         dashboard: Path below Grafana's address; a template.
-        labels: Further labels, beside those of the series.
+        labels: Labels in addition to those of the series.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Alert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Rules that are evaluated one after the other, so that each sees what those before it recorded."""
+    """Rules that are evaluated sequentially, so that each reads values recorded by earlier ones."""
 
     name: str
     rules: Sequence[Record | Alert]
@@ -67,18 +67,18 @@ MS: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What rules are made with.
+    """Parameters of the rules.
 
     Attributes:
         thresholds: The numbers.
-        scale: Factor of all windows and of `for`; 1 in earnest, less in drills and tests.
+        scale: Factor of all windows and of `for`; 1 in production, less in drills and tests.
     """
 
     thresholds: Thresholds = field(default_factory=Thresholds)
     scale: float = 1.0
 
     def window(self, seconds: float) -> str:
-        """Return a scaled duration as PromQL writes it, of a millisecond at least."""
+        """Return a scaled PromQL duration of at least a millisecond."""
         milliseconds = max(1, round(seconds * self.scale * MS))
         for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", MS)):
             if milliseconds % size == 0:

@@ -1,4 +1,4 @@
-"""Pieces of PromQL that hold for classic and for native histograms, and for counters that begin at more than 0."""
+"""PromQL expressions for classic and native histograms, and for counters that start above 0."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def select(metric: Metric, *matchers: str, suffix: str = "") -> str:
 
 
 def increase(metric: Metric, *matchers: str, window: str) -> str:
-    """Return by how much each series of a counter, or the count of a histogram, grew within a window.
+    """Return the increase of each series of a counter, or of a histogram's count, within a window.
 
     A series that was not there a window ago began at 0, and PromQL's `increase` sees no step from there to its first
     value. Where the target was scraped already, that value is what it grew by; targets that push have no `up`, and lack
@@ -30,7 +30,7 @@ def increase(metric: Metric, *matchers: str, window: str) -> str:
         counted = select(metric, *matchers)
         return f"({counted} unless {counted} offset {window} and {scraped})\n  or increase({counted}[{window}])"
     classic, native = select(metric, *matchers, suffix="_count"), select(metric, *matchers)
-    # Prometheus may change from one kind to the other.
+    # Prometheus may switch from one kind to the other.
     new = f"unless {classic} offset {window} unless {native} offset {window}"
     branches = (
         f"({classic} {new} and {scraped})",
@@ -42,39 +42,39 @@ def increase(metric: Metric, *matchers: str, window: str) -> str:
 
 
 def total(metric: Metric, *matchers: str, window: str, labels: str) -> str:
-    """Return `increase`, added up by labels."""
+    """Return the sum of `increase` by labels."""
     return f"sum by ({labels}) (\n  {increase(metric, *matchers, window=window)}\n)"
 
 
 def added(metric: Metric, *matchers: str, window: str, labels: str) -> str:
-    """Return by how much the sum of a histogram's measurements grew within a window, added up by labels."""
+    """Return the increase of a histogram's sum within a window, summed by labels."""
     classic = f"increase({select(metric, *matchers, suffix='_sum')}[{window}])"
     native = f"histogram_sum(increase({select(metric, *matchers)}[{window}]))"
     return f"sum by ({labels}) (\n  {classic}\n  or {native}\n)"
 
 
 def quantile(share: float, metric: Metric, *matchers: str, window: str, labels: str) -> str:
-    """Return a quantile of a histogram by labels, from native buckets where there are any; nothing without traffic."""
+    """Return a quantile of a histogram by labels, from native buckets if available; empty without traffic."""
     native = f"sum by ({labels}) (rate({select(metric, *matchers)}[{window}]))"
     classic = f"sum by ({labels}, {LE}) (rate({select(metric, *matchers, suffix='_bucket')}[{window}]))"
     return (
         f"(\n  histogram_quantile({share:g}, {native})\n"
-        f"  or histogram_quantile({share:g}, {classic})\n) >= 0"  # NaN, of no traffic, is not
+        f"  or histogram_quantile({share:g}, {classic})\n) >= 0"  # excludes NaN, the value without traffic
     )
 
 
 def summed(record: str, labels: str, *matchers: str) -> str:
-    """Return series of a recording rule, added up by labels."""
+    """Return the sum of a recorded series by labels."""
     return f"sum by ({labels}) ({selector(record, *matchers)})"
 
 
 def ratio(part: str, whole: str, labels: str) -> str:
-    """Return a share: 0 where there is no series of the part, and nothing where the whole is 0."""
+    """Return a ratio: 0 without a series of the part, empty if the whole is 0."""
     return f"({part} or on ({labels}) {whole} * 0)\n/ ({whole} > 0)"
 
 
 def mostly(record: str, labels: str, part: Sequence[str], whole: Sequence[str], *, above: float, least: float) -> str:
-    """Return by labels the share of a part in a whole, where it is above a limit and the part is not small."""
+    """Return the ratio of a part to a whole by labels, where it exceeds a limit and the part is large enough."""
     of_part = summed(record, labels, *part)
     return (
         f"{ratio(of_part, summed(record, labels, *whole), labels)}\n> {number(above)}\n"

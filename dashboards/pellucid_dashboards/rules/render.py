@@ -1,4 +1,4 @@
-"""Rules as the file that Prometheus reads."""
+"""Renderer of the rules file of Prometheus."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 RULES_FILE: Final = Path(__file__).parent.parent / "files" / "prometheus" / "pellucid_rules.yml"
-"""The rules as they are shipped."""
+"""Path of the shipped rules."""
 
 _HEADER: Final = """\
 # Recording and alerting rules for Pellucid, made by `pellucid rules export`{how}.
@@ -23,12 +23,12 @@ _HEADER: Final = """\
 
 
 def render(thresholds: Thresholds | None = None, *, scale: float = 1.0, how: str = "") -> str:
-    """Return the file of rules, in YAML.
+    """Render the file of rules in YAML.
 
     Args:
-        thresholds: The numbers; those of `Thresholds()` unless given.
+        thresholds: Thresholds of the alerts; by default `Thresholds()`.
         scale: Factor of all windows and of `for`, for drills and tests.
-        how: Arguments that the file was made with, said in its head.
+        how: Arguments that produced the file, quoted in its header.
     """
     context = Context(thresholds=thresholds or Thresholds(), scale=scale)
     lines = [line for group in all_groups(context) for line in _group(group, context)]
@@ -36,7 +36,7 @@ def render(thresholds: Thresholds | None = None, *, scale: float = 1.0, how: str
 
 
 def write_rules() -> None:
-    """Write the shipped file anew."""
+    """Regenerate the shipped file."""
     RULES_FILE.parent.mkdir(parents=True, exist_ok=True)
     RULES_FILE.write_text(render(), encoding="utf-8")
 
@@ -79,4 +79,4 @@ def _expression(text: str) -> Iterator[str]:
 def _mapping(name: str, values: Mapping[str, str]) -> Iterator[str]:
     yield f"        {name}:"
     for key, value in values.items():
-        yield f"          {key}: {json.dumps(value, ensure_ascii=False)}"  # a string of JSON is one of YAML
+        yield f"          {key}: {json.dumps(value, ensure_ascii=False)}"  # a JSON string is a valid YAML string

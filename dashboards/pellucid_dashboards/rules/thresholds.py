@@ -27,7 +27,7 @@ class Thresholds:
         slow_fast_burn: Multiple of the budget that pages if the last 5 min and the last hour spend it; at 14.4 a budget
             of 30 days lasts 50 hours.
         slow_slow_burn: Multiple that opens a ticket if the last 30 min and the last 6 h spend it; at 6 it lasts 5 days.
-        slow_min_round_trips: Round trips of the longer window without which nobody is told.
+        slow_min_round_trips: Minimum round trips in the longer window for a notification.
         hanging_after: Age in seconds of a fetch under way from which on it hangs. Less than the timeout of the
             fetches (30 s by default), or it is over before anybody is told.
         hanging_objectives: The same in multiples of the hub's own objective, if that is longer.
@@ -116,17 +116,17 @@ class Thresholds:
         return {name: value for name, value in values.items() if isinstance(value, float | int)}
 
     def lines(self) -> list[str]:
-        """Return all as `name=value`, as `set` takes them."""
+        """Return all thresholds as `name=value`, as `set` accepts them."""
         return [f"{name}={_text(getattr(self, name))}" for name in _NAMES]
 
     def set(self, assignments: Iterable[str]) -> Thresholds:
-        """Return these thresholds with some of them changed.
+        """Return a copy with changed thresholds.
 
         Args:
             assignments: Each is `name=value`; several values are separated by commas.
 
         Raises:
-            ConfigError: there is no such threshold, or this is no value for it.
+            ConfigError: a threshold is unknown, or its value is invalid.
         """
         changes: dict[str, object] = {}
         for assignment in assignments:
@@ -134,7 +134,7 @@ class Thresholds:
             if name not in _NAMES or not given:
                 raise ConfigError(_unknown(name, bool(given)))
             changes[name] = _parse(name, text, getattr(self, name))
-        return replace(self, **changes)  # type: ignore[arg-type]  # each is parsed as what it replaces
+        return replace(self, **changes)  # type: ignore[arg-type]  # parsed as the type of the replaced value
 
 
 SHARES: Final = ("slow_budget", "hub_failing", "cache_misses", "tool_failing", "model_failing", "run_failing")

@@ -1,4 +1,4 @@
-"""Alerts on what observes: telemetry that is lost, and processes that are gone."""
+"""Alerts on observability itself: lost telemetry and missing processes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ sum by ({_PART}) (
 
 
 def _seen(context: Context) -> str:
-    """Return the series of what services measure in every run, as long ago as they are expected to be there still."""
+    """Return the series that services measure in every run, within the time in which they are expected."""
     within = context.window(context.thresholds.target_seen_within)
     classic = f"last_over_time({select(semconv.COMPOSE_DURATION, suffix='_count')}[{within}])"
     return f"{classic} or last_over_time({select(semconv.COMPOSE_DURATION)}[{within}])"
@@ -59,11 +59,11 @@ def _seen(context: Context) -> str:
 
 def _target_down(context: Context) -> Alert:
     thresholds = context.thresholds
-    told = f'{ALERTS}{{alertname="TargetMissing", missing="target", alertstate="firing"}}'
+    firing = f'{ALERTS}{{alertname="TargetMissing", missing="target", alertstate="firing"}}'
     return Alert(
         name="TargetMissing",
         expression=f"""
-{UP} == 0 and on ({JOB}) ({UP}{{{JOB}=~{json.dumps(thresholds.jobs)}}} or {_seen(context)} or {told})
+{UP} == 0 and on ({JOB}) ({UP}{{{JOB}=~{json.dumps(thresholds.jobs)}}} or {_seen(context)} or {firing})
 """,
         severity="ticket",
         after=thresholds.target_missing_after,
@@ -78,7 +78,7 @@ def _target_down(context: Context) -> Alert:
 def _service_gone(context: Context) -> Alert:
     thresholds = context.thresholds
     present = f"{select(semconv.COMPOSE_DURATION, suffix='_count')} or {select(semconv.COMPOSE_DURATION)}"
-    # A process without work has no series yet. One that ends again and again does not answer for long.
+    # A process without work has no series yet. One that restarts repeatedly responds only for a short time.
     answers = f"{UP} == 1 and {UP} offset {context.window(thresholds.target_missing_after / 2)} == 1"
     return Alert(
         name="TargetMissing",

@@ -1,4 +1,4 @@
-"""Templates of Prometheus that alerts share: numbers that the alert's own expression does not return."""
+"""Prometheus templates shared by alerts: numbers that the alert's own expression does not return."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def value_of(label_name: str) -> str:
 
 
 def asked(expression: str, labels: Sequence[str], shown: str, otherwise: str) -> str:
-    """Return a template of a number that is asked for when the alert fires.
+    """Return a template of a number that is queried when the alert fires.
 
     Args:
         expression: PromQL, in which `%s` stands for matchers of the alert's own labels.
         labels: Names of these labels.
-        shown: How the number is shown, such as `humanizeDuration`.
-        otherwise: What is said when there is none.
+        shown: Formatting function of the number, such as `humanizeDuration`.
+        otherwise: Text without a result.
     """
     matchers = ",".join(f"{name}=%q" for name in labels)
     values = " ".join(f"$labels.{name}" for name in labels)
@@ -36,9 +36,9 @@ def asked(expression: str, labels: Sequence[str], shown: str, otherwise: str) ->
 
 
 def dashboard(uid: str, **variables: str) -> str:
-    """Return the path of a dashboard that shows the service, and what variables say, by the name of a label each."""
+    """Return the path of a dashboard with the service and variables set, each by the name of a label."""
     chosen = {"service": JOB, **variables}
-    query = "&".join(f"var-{name}={{{{ $labels.{each} | urlquery }}}}" for name, each in chosen.items())
+    query = "&".join(f"var-{name}={{{{ $labels.{label} | urlquery }}}}" for name, label in chosen.items())
     return f"/d/{uid}?{query}"
 
 
@@ -52,12 +52,12 @@ NUMBER: Final = '{{ $value | printf "%.0f" }}'
 
 
 def share(value: float) -> str:
-    """Return a share as a percentage."""
+    """Format a share as a percentage."""
     return f"{value * 100:g}%"
 
 
 def seconds(value: float) -> str:
-    """Return seconds as people say them."""
+    """Format seconds for people."""
     for unit, size in (("h", 3600.0), ("min", 60.0)):
         if value >= size and (value / size).is_integer():
             return f"{value / size:g} {unit}"

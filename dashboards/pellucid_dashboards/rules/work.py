@@ -1,4 +1,4 @@
-"""Alerts on what agents do: tools, models, runs, what they spend, and people they wait for."""
+"""Alerts on the work of agents: tools, models, runs, cost, and pending approvals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _RUNS_BOARD: Final = words.dashboard("pellucid-runs-and-models", agent=label(sem
 
 
 def work_records(context: Context) -> Iterator[Record]:
-    """Yield what the alerts read: calls and runs of 10 min by `error.type`, tokens and costs of an hour."""
+    """Yield the series that the alerts read: calls and runs of 10 min by `error.type`, tokens and costs of an hour."""
     ten, hour = context.window(600), context.window(3600)
     of_tools = by(semconv.TOOL_NAME, semconv.ERROR_TYPE)
     of_models = by(semconv.PROVIDER_NAME, semconv.REQUEST_MODEL, semconv.ERROR_TYPE)

@@ -1,4 +1,4 @@
-"""A small tool catalogue served over HTTP. It is slow to list its tools, and its first answer is that it is down.
+"""Small tool catalogue served over HTTP. It lists its tools slowly and fails the first request.
 
 `GET /tools` lists the tools, `POST /tools/<name>` runs one with the JSON object that it is sent.
 """
@@ -112,7 +112,7 @@ class _Answer(BaseHTTPRequestHandler):
 
 @contextmanager
 def catalogue_server() -> Iterator[int]:
-    """Serve from a thread while the context lasts; gives the port."""
+    """Serve from a thread within the context; yields the port."""
     with CatalogueServer() as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), name="catalogue", daemon=True)
         thread.start()

@@ -1,4 +1,4 @@
-"""The `demo` subcommand: options, and what has to be there before anything starts."""
+"""The `demo` subcommand: options, and checks of what it requires."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def run(options: Namespace) -> int:
     """Run the demo and return the exit code.
 
     Raises:
-        ConfigError: it cannot start; the message says what to do.
+        ConfigError: the demo cannot start; the message names the remedy.
     """
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
@@ -77,7 +77,7 @@ def find_repository(path: Path) -> Path:
     """Return the top folder of the work tree around `path`.
 
     Raises:
-        ConfigError: there is none, it has no commit, or git is missing.
+        ConfigError: there is no work tree, it has no commit, or git is missing.
     """
     if not path.is_dir():
         raise ConfigError(f"{path} is not a folder; give --repository the path of a git repository")
@@ -96,7 +96,7 @@ def find_repository(path: Path) -> Path:
 
 
 def _git(path: Path, *arguments: str) -> tuple[str, str]:
-    """Return what git answers, and what is wrong."""
+    """Return the output and the error of a git command."""
     try:
         ran = subprocess.run(  # noqa: S603  (a fixed command)
             ["git", "-C", str(path), *arguments],  # noqa: S607  (whichever git the user has)

@@ -1,4 +1,4 @@
-"""The three hubs of the demo: two MCP servers of their own process, and an HTTP catalogue."""
+"""The three hubs of the demo: two MCP servers, each in its own process, and an HTTP catalogue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pellucid import DiscoveryContext, ToolContext
 
 OBJECTIVE: Final = 0.2
-"""Seconds that each hub should need at most to list its tools."""
+"""Objective of each hub for listing its tools, in seconds."""
 
 
 def git_hub(repository: Path) -> MCPProvider:
@@ -43,11 +43,11 @@ def catalogue_hub(port: int) -> DiscoveryProvider:
 
 
 class HttpCatalogue:
-    """A `ToolHub` that speaks HTTP.
+    """`ToolHub` over HTTP.
 
     Attributes:
-        server_address: Shown on the spans of its discoveries.
-        server_port: The same.
+        server_address: Host, recorded on discovery spans.
+        server_port: Port, recorded on discovery spans.
     """
 
     def __init__(self, address: str, port: int) -> None:
@@ -55,7 +55,7 @@ class HttpCatalogue:
         self.server_port = port
 
     async def fetch_catalog(self, ctx: DiscoveryContext) -> Sequence[Tool]:
-        """Make a round trip and return the tools."""
+        """Request the tools."""
         answer = await self._ask("GET", "/tools")
         return [
             Tool(
@@ -78,18 +78,18 @@ class HttpCatalogue:
         return await anyio.to_thread.run_sync(self._ask_blocking, method, path, content, abandon_on_cancel=True)
 
     def _ask_blocking(self, method: str, path: str, content: object) -> Any:
-        """Make one HTTP request.
+        """Send one HTTP request.
 
         Raises:
-            OSError: the server cannot be reached, or answers that it cannot.
+            OSError: the server is unreachable or responds with an error.
         """
         connection = HTTPConnection(self.server_address, self.server_port, timeout=5)
         try:
             connection.request(method, path, None if content is None else json.dumps(content))
             answer = connection.getresponse()
-            found = json.loads(answer.read())
+            body = json.loads(answer.read())
         finally:
             connection.close()
         if answer.status >= 400:  # noqa: PLR2004  (where HTTP's errors begin)
-            raise OSError(f"HTTP {answer.status} from {method} {path}: {found['error']}")
-        return found
+            raise OSError(f"HTTP {answer.status} from {method} {path}: {body['error']}")
+        return body

@@ -1,4 +1,4 @@
-"""What Prometheus would see: names of series, and one of them as it is served."""
+"""Metrics of the demo: selectors of series, and a sample line of `/metrics`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SERIES: Final = (
     (semconv.DISCOVERY_OBJECTIVE, "how long it should take; one alert rule compares the two for every hub"),
     (semconv.DISCOVERY_INFLIGHT_AGE, "how long the hub has kept somebody waiting, now; shows one that hangs"),
 )
-"""What to look at first, and why."""
+"""First metrics to look at, and the reason."""
 
 
 def series(metric: semconv.Metric, provider_id: str) -> str:
@@ -30,9 +30,9 @@ def series(metric: semconv.Metric, provider_id: str) -> str:
 
 
 def sample_of_trace(url: str, trace_id: str, provider_id: str) -> str | None:
-    """Scrape `url` and return the line of the bucket that a provider's discovery in this trace fell into."""
-    wanted = series(semconv.DISCOVERY_DURATION, provider_id)
-    name, _, label = wanted.rstrip("}").partition("{")
+    """Scrape `url` and return the line of the bucket that contains a provider's discovery in this trace."""
+    selector = series(semconv.DISCOVERY_DURATION, provider_id)
+    name, _, label = selector.rstrip("}").partition("{")
     lines = (
         line for line in _scrape(url) if line.startswith(f"{name}{{") and label in line and f'"{trace_id}"' in line
     )
@@ -40,11 +40,11 @@ def sample_of_trace(url: str, trace_id: str, provider_id: str) -> str | None:
 
 
 def _bound(line: str) -> float:
-    found = re.search(r'le="([^"]+)"', line)
-    return float(found[1]) if found else 0.0
+    match = re.search(r'le="([^"]+)"', line)
+    return float(match[1]) if match else 0.0
 
 
 def _scrape(url: str) -> Iterator[str]:
-    opener = build_opener(ProxyHandler({}))  # this machine is not behind a proxy
+    opener = build_opener(ProxyHandler({}))  # no proxy for the local machine
     with opener.open(Request(url, headers={"Accept": OPENMETRICS}), timeout=5) as answer:  # noqa: S310  (our own URL)
         yield from answer.read().decode().splitlines()

@@ -1,4 +1,4 @@
-"""Which model the demo asks: a script, unless a real one is named or a server for one is given."""
+"""Choice of the demo's model: a script, unless a model or a server is configured."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from pellucid import Model
 
 SERVERS: Final = {"OPENAI_BASE_URL": "openai:gpt-6-luna", "ANTHROPIC_BASE_URL": "anthropic:claude-haiku-5-5"}
-"""Variables that point to a server, and the model that is asked for there."""
+"""Variables that point to a server, and the model to request there."""
 
 KEYS: Final = {"OPENAI_API_KEY": "openai:gpt-6-luna", "ANTHROPIC_API_KEY": "anthropic:claude-haiku-5-5"}
 
 
 def choose(name: str | None, repository: Path) -> tuple[Model, list[str]]:
-    """Return the model, and what to say of it.
+    """Return the model and its description.
 
-    A key in the environment alone is no wish to spend money on a demo: it is mentioned, not used.
+    An API key in the environment alone is not consent to spend money on a demo: it is mentioned, not used.
 
     Raises:
-        ConfigError: the model that is named cannot be made; the message says what is missing.
+        ConfigError: the named model cannot be created; the message says what is missing.
     """
     server = next((variable for variable in SERVERS if os.environ.get(variable)), None)
     if name is None and server is not None:
@@ -34,10 +34,10 @@ def choose(name: str | None, repository: Path) -> tuple[Model, list[str]]:
         model = resolve(name)
         address = getattr(model, "server_address", None)
         return model, [f"{name}{f' at {address}' if address else ''}{f', because {server} is set' if server else ''}"]
-    said = ["a script that says only what the tools returned: no key, no tokens, no cost"]
-    said += [
+    description = ["a script that says only what the tools returned: no key, no tokens, no cost"]
+    description += [
         f"({variable} is set: pellucid demo --model {real} asks a real one, which costs)"
         for variable, real in KEYS.items()
         if os.environ.get(variable)
     ]
-    return scripted_model(repository), said
+    return scripted_model(repository), description

@@ -1,4 +1,4 @@
-"""What the demo prints around the trees: what is asked, what went wrong and why, the answer, and where to look."""
+"""Output of the demo around the trees: prompt, failures and their causes, answer, and next steps."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ COLLECTOR: Final = "http://localhost:4318"
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """Prints one demo, each part as soon as it is known.
+    """Printer of one demo; each part appears as soon as it is available.
 
     Attributes:
-        runs: How many began.
+        runs: Number of started runs.
     """
 
     color: bool
     runs: int = 0
 
     def introduce(self, repository: Path, model: Sequence[str]) -> None:
-        """Say what will happen."""
+        """Print the introduction."""
         self._title("Pellucid demo: one agent, three tool hubs, nothing hidden")
         _row("question", QUESTION)
         _row("repository", str(repository))
@@ -51,12 +51,12 @@ class Report:
         _say("\nStarting the hubs. Then each line is one span; [1] is the iteration of the loop.\n")
 
     def begin(self) -> None:
-        """Head the next run."""
+        """Print the heading of the next run."""
         self.runs += 1
         self._title(f"Run {self.runs}")
 
     def failed(self, failure: DiscoveryError) -> None:
-        """Show a failed discovery."""
+        """Print a failed discovery."""
         _paragraph(f"FAILED: {type(failure).__name__}: {failure}")
         _paragraph(
             "The run failed loudly, and names the hub: an agent never goes on as if a hub that is down had no tools. "
@@ -64,7 +64,7 @@ class Report:
         )
 
     def refused(self, refusal: DiscoveryBackoff) -> None:
-        """Show that a hub was not asked."""
+        """Print that a hub received no request."""
         _paragraph(f"REFUSED: {type(refusal).__name__}: {refusal}")
         _paragraph(
             f"This time the hub was not asked at all, so that one in trouble is not stampeded; what was under way was "
@@ -72,12 +72,12 @@ class Report:
         )
 
     def answered(self, result: RunResult) -> None:
-        """Show the answer."""
+        """Print the answer."""
         self._title("Answer")
         _paragraph(result.output)
 
     def hubs(self, stats: Sequence[HubStats]) -> None:
-        """Show how the hubs did."""
+        """Print the statistics of the hubs."""
         self._title("Hubs")
         _say(textwrap.indent(hub_table(stats), "  ") + "\n")
         for hub in stats:
@@ -88,7 +88,7 @@ class Report:
                 )
 
     def metrics(self, url: str, provider_id: str, trace_id: str) -> None:
-        """Show what Prometheus would scrape."""
+        """Print the metrics that Prometheus would scrape."""
         self._title("Metrics")
         _say(f"  {url}\n")
         for metric, meaning in SERIES:
@@ -101,7 +101,7 @@ class Report:
         _say()
 
     def next_steps(self, trace_id: str, otlp: str | None, *, delivered: bool) -> None:
-        """Show where to click next."""
+        """Print the trace id and suggested next steps."""
         self._title("Next")
         _row("trace", trace_id)
         if otlp is None:
@@ -116,7 +116,7 @@ class Report:
         _row("your agent", "README.md shows how to get the same from an agent of your own")
 
     def serving(self, url: str) -> None:
-        """Say how to end it."""
+        """Print the URL of `/metrics` and how to stop serving it."""
         _say(f"\nServing {url} until Ctrl-C")
 
     def _title(self, text: str) -> None:
@@ -124,7 +124,7 @@ class Report:
 
 
 def use_color(*, no_color: bool) -> bool:
-    """Say whether to use colours: in a terminal, unless told otherwise (https://no-color.org)."""
+    """Return whether to use colours: in a terminal, unless disabled (https://no-color.org)."""
     return sys.stdout.isatty() and not no_color and not os.environ.get("NO_COLOR")
 
 
@@ -139,7 +139,7 @@ def _paragraph(text: str) -> None:
 
 
 def _filled(line: str, indent: str, *, hanging: str) -> str:
-    """Break a line at spaces; what hubs and commits say is made harmless for the terminal."""
+    """Wrap a line at spaces, and escape terminal control characters in texts of hubs and commits."""
     text = clean(line)
     return textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=hanging, break_on_hyphens=False)
 

@@ -1,4 +1,4 @@
-"""A model without a vendor: it decides by a script, and says only what the tools really returned."""
+"""Scripted model without a vendor; its answers contain only results of the tools."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ def read_log(text: str) -> list[Commit]:
     """Return the commits in the answer of `git_log`, the latest first."""
     return [
         Commit(
-            hash=found["hash"],
-            author=found["author"],
-            date=datetime.fromisoformat(found["date"]),
-            subject=found["subject"].strip() or "(no message)",
+            hash=match["hash"],
+            author=match["author"],
+            date=datetime.fromisoformat(match["date"]),
+            subject=match["subject"].strip() or "(no message)",
         )
-        for found in _COMMIT.finditer(text)
+        for match in _COMMIT.finditer(text)
     ]
 
 
@@ -93,7 +93,7 @@ def _answer(commits: Sequence[Commit], results: Mapping[str, ToolResult]) -> str
 
 
 def _data(result: ToolResult) -> Any:
-    """Return what a tool returned; MCP servers send JSON as text."""
+    """Return the data of a tool result; MCP servers send JSON as text."""
     response = result.response
     return json.loads(response) if isinstance(response, str) and response[:1] in ("{", "[") else response
 

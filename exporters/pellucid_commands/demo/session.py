@@ -1,4 +1,4 @@
-"""The demo itself: an agent on three hubs is asked until it answers, and all of it is shown."""
+"""Session of the demo: run an agent on three hubs until it answers, and show every step."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ if TYPE_CHECKING:
 PORT: Final = 9464
 MOST_RUNS: Final = 5
 CONTENT_WIDTH: Final = 500
-"""Columns for content that goes into a pipe or file, where nothing is gained by cutting it."""
+"""Columns of output into a pipe or file, where content is not cut."""
 DELIVERY: Final = 3.0
-"""Seconds that a collector has to take in what happened."""
+"""Timeout in seconds for sending telemetry to a collector."""
 
 
 def show(options: Namespace, repository: Path) -> int:
     """Run the demo and return the exit code."""
     _prepare_output()
-    model, said = choose(options.model, repository)
+    model, description = choose(options.model, repository)
     color = use_color(no_color=options.no_color)
     telemetry = _configure(options, _console(options, color=color))
     hubs = HubStatsProcessor()
     telemetry.tracer_provider.add_span_processor(hubs)
     report = Report(color=color)
     try:
-        report.introduce(repository, said)
+        report.introduce(repository, description)
         while True:
             result, objectives = anyio.run(_converse, repository, model, report)
             report.answered(result)
@@ -65,7 +65,7 @@ def show(options: Namespace, repository: Path) -> int:
 
 
 def _point_out(report: Report, telemetry: Telemetry, options: Namespace, result: RunResult) -> None:
-    """Say where all of this can be seen, and keep it there if asked to."""
+    """Print where the telemetry is available, and keep serving it on request."""
     url = telemetry.prometheus_url
     assert url is not None
     report.metrics(url, "catalogue", result.trace_id)
@@ -77,7 +77,7 @@ def _point_out(report: Report, telemetry: Telemetry, options: Namespace, result:
 
 
 async def _converse(repository: Path, model: Model, report: Report) -> tuple[RunResult, Mapping[str, float | None]]:
-    """Start the hubs, ask the agent, stop the hubs; return the result and the hubs' objectives."""
+    """Start the hubs, run the agent, stop the hubs; return the result and the hubs' objectives."""
     with catalogue_server() as port:
         async with git_hub(repository) as git, time_hub() as time, aclosing(catalogue_hub(port)) as catalogue:
             agent = Agent(
@@ -93,7 +93,7 @@ async def _converse(repository: Path, model: Model, report: Report) -> tuple[Run
 
 
 async def _ask(agent: Agent, report: Report) -> RunResult:
-    """Ask until all hubs answer, and do as their errors say.
+    """Run the agent until all hubs respond, and follow the remedies in their errors.
 
     Raises:
         DiscoveryError: a hub still fails in the last of several runs.
@@ -112,7 +112,7 @@ async def _ask(agent: Agent, report: Report) -> RunResult:
 
 
 def _configure(options: Namespace, console: Console) -> Telemetry:
-    """Send telemetry to the terminal and to `/metrics`, on any port if nobody asked for one and the usual is taken."""
+    """Send telemetry to the terminal and `/metrics`; use any port if none is configured and the default is in use."""
     connect = partial(configure, "pellucid-demo", otlp=options.otlp, console=console)
     if options.port is not None:
         telemetry = connect(prometheus=options.port)
@@ -137,11 +137,11 @@ def _console(options: Namespace, *, color: bool) -> Console:
 
 
 def _prepare_output() -> None:
-    """Keep the terminal for the demo: what libraries log and warn of is not about it."""
+    """Silence logs and warnings of libraries, so that the terminal shows only the demo."""
     logging.getLogger().addHandler(logging.NullHandler())
     warnings.simplefilter("ignore")
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # trees, and whatever commits say, in a terminal without Unicode
+        sys.stdout.reconfigure(errors="replace")  # trees and commit messages in a terminal without Unicode
 
 
 def _wait_for_interrupt() -> None:

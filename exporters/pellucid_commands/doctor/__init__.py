@@ -1,1 +1,1 @@
-"""`pellucid doctor`: whether telemetry is set up, leaves the process and arrives, and what to do where it does not."""
+"""`pellucid doctor`: check that telemetry is configured, exported and received, and name remedies."""

@@ -1,4 +1,4 @@
-"""The `doctor` subcommand: all checks at once, each bounded, one line for each thing that was found."""
+"""The `doctor` subcommand: concurrent checks with timeouts, one line per finding."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ CHECKS: Final[Sequence[Check]] = (
     check_metrics,
     check_prometheus,
 )
-"""In the order in which their findings are shown."""
+"""Checks in the order of output."""
 
 REQUESTS: Final = 8
-"""Requests that one check makes at most, one after the other."""
+"""Maximum number of sequential requests of one check."""
 LONGEST: Final = 3600
-"""Seconds that one request may be given."""
+"""Timeout of one request, in seconds."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -63,10 +63,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Print what is found; return 1 if something is wrong, else 0.
+    """Print the findings; return 1 if something is wrong, else 0.
 
     Raises:
-        ConfigError: an option cannot be used.
+        ConfigError: an option is invalid.
     """
     setup = _setup(options)
     findings = examine(setup)
@@ -78,9 +78,9 @@ def run(options: Namespace) -> int:
 
 
 def examine(setup: Setup) -> list[Finding]:
-    """Run all checks at the same time, and return what they find within a bounded time."""
+    """Run all checks concurrently, and return their findings within a bounded time."""
     disabled = logging.root.manager.disable
-    logging.disable(max(disabled, logging.CRITICAL))  # what libraries log is what the findings say
+    logging.disable(max(disabled, logging.CRITICAL))  # logs of libraries repeat the findings
     try:
         deadline = time.monotonic() + REQUESTS * setup.timeout
         started = [_start(check, setup) for check in CHECKS]
@@ -91,10 +91,10 @@ def examine(setup: Setup) -> list[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class _Started:
-    """A check that runs in a thread which nobody has to wait for.
+    """Check that runs in a background thread.
 
     Attributes:
-        kept: What it has found so far.
+        kept: Findings so far.
     """
 
     name: str

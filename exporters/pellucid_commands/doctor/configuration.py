@@ -1,4 +1,4 @@
-"""What the variables mean together: contradictions, what is on, and what of a run's content leaves the process."""
+"""Checks of variables in combination: contradictions, active exporters, and exported content."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LEAVES: Final = {
 
 
 def check_switches(setup: Setup) -> Iterator[Finding]:
-    """Report what turns all or part of telemetry off although other variables ask for it."""
+    """Report variables that disable telemetry or a part of it although other variables enable it."""
     if _is_true("OTEL_SDK_DISABLED"):
         yield Finding("wrong", About, "OTEL_SDK_DISABLED=true turns all telemetry off", "unset it")
     for signal in SIGNALS:
@@ -54,7 +54,7 @@ def check_otlp_variables(setup: Setup) -> Iterator[Finding]:
 
 
 def check_exporters(setup: Setup) -> Iterator[Finding]:
-    """Say what the environment turns on; what code gives to `configure()` is not seen from here."""
+    """Report the exporters that the environment enables. Arguments of `configure()` in code are not visible here."""
     on = []
     try:
         otlp, prometheus = resolve_otlp(None), resolve_prometheus(None)
@@ -72,18 +72,18 @@ def check_exporters(setup: Setup) -> Iterator[Finding]:
 
 
 def check_capture(setup: Setup) -> Iterator[Finding]:
-    """Say what of a run's content leaves the process, and whether it does so in the clear."""
+    """Report which content of runs leaves the process, and whether it is encrypted."""
     try:
-        asked = CapturePolicy.from_environment()
+        configured = CapturePolicy.from_environment()
     except ConfigError as error:
         yield Finding("wrong", "capture", str(error))
         return
-    policy = asked.within_attribute_limit()
+    policy = configured.within_attribute_limit()
     level: Level = "note" if policy.mode == "full" else "ok"
     yield Finding(
         level, "capture", f"mode {policy.mode} unless configure(capture=) says otherwise: {_LEAVES[policy.mode]}"
     )
-    if policy != asked:
+    if policy != configured:
         text = "a limit on the length of attributes cuts content down to "
         yield Finding("note", "capture", text + ("nothing" if not policy.content else f"{policy.max_bytes} bytes"))
     if os.environ.get("PELLUCID_CAPTURE") and os.environ.get("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"):
@@ -158,7 +158,7 @@ def _port(url: str) -> int | None:
 
 
 def is_far(url: str) -> bool:
-    """Return whether an address is not certainly one of this machine."""
+    """Return whether an address may belong to another machine."""
     try:
         host = urlsplit(url).hostname or ""
         return host != "localhost" and not ip_address(host).is_loopback

@@ -1,4 +1,4 @@
-"""What a check finds, in one line, and what of it may be printed."""
+"""Findings of checks, and removal of secrets from their text."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from pellucid.text import clean
 Level: TypeAlias = Literal["ok", "note", "wrong"]
 
 SHORTEST: Final = 4
-"""Shorter texts are not looked for: masking each `a` of a line hides nothing and makes it unreadable."""
+"""Minimum length of masked texts: masking each `a` of a line hides nothing and makes it unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was found.
+    """Finding of a check.
 
     Attributes:
-        about: What was looked at.
-        remedy: How to mend it.
+        about: Subject of the check.
+        remedy: How to fix the problem.
     """
 
     level: Level
@@ -35,13 +35,13 @@ class Finding:
 
     @property
     def line(self) -> str:
-        """All of it, in one line."""
+        """The finding in one line."""
         return f"{self.level:<5}  {self.about}: {self.text}{f'; {self.remedy}' if self.remedy else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Options of the command, each as the attribute of its name; `None`, or nothing, where it was not given."""
+    """Options of the command, each as the attribute of its name; `None` or empty if not given."""
 
     otlp: str | None = None
     protocol: str | None = None
@@ -54,11 +54,11 @@ class Setup:
 
 
 Check: TypeAlias = Callable[[Setup], Iterable[Finding]]
-"""Looks at one thing and says what it finds, also if that is nothing."""
+"""Check that yields findings, including one if there is nothing to check."""
 
 
 def hide_secrets(text: str, setup: Setup) -> str:
-    """Return a line without what nobody may read, and harmless for a terminal: servers wrote parts of it."""
+    """Return a line without secrets and terminal control characters: parts of it come from servers."""
     for secret in sorted(_secrets(setup), key=len, reverse=True):
         text = text.replace(secret, MASK)
     return clean(mask_secret_shapes((), text))
@@ -76,14 +76,14 @@ def shown(url: str) -> str:
 
 
 def _secrets(setup: Setup) -> set[str]:
-    found = {setup.token or ""}
+    secrets = {setup.token or ""}
     for name, value in os.environ.items():
         if name.startswith("OTEL_") and name.endswith("HEADERS"):
-            found.update(_header_values(value))
+            secrets.update(_header_values(value))
     for text in [*os.environ.values(), setup.otlp or "", setup.metrics or "", setup.prometheus or ""]:
         if "://" in text:
-            found.update(_url_secrets(text))
-    return {secret for secret in found if len(secret) >= SHORTEST}
+            secrets.update(_url_secrets(text))
+    return {secret for secret in secrets if len(secret) >= SHORTEST}
 
 
 def _header_values(text: str) -> Iterator[str]:
@@ -100,8 +100,8 @@ def _url_secrets(text: str) -> Iterator[str]:
         parts: SplitResult = urlsplit(text)
     except ValueError:
         return
-    user, found, _ = parts.netloc.rpartition("@")
-    if found:
+    user, separator, _ = parts.netloc.rpartition("@")
+    if separator:
         yield user
         yield from (unquote(part) for part in (user, *user.split(":", 1)[1:]))
         yield from user.split(":", 1)[1:]

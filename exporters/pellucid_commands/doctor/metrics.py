@@ -1,4 +1,4 @@
-"""Whether `/metrics` of the application is there, is OpenMetrics, and has what dashboards and alerts live from."""
+"""Checks of the application's `/metrics`: reachability, OpenMetrics, and series that dashboards and alerts need."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ About: Final = "/metrics"
 OPENMETRICS: Final = "application/openmetrics-text"
 PROTOBUF: Final = "application/vnd.google.protobuf"
 FRESH: Final = 240.0
-"""Seconds for which an exemplar of a measurement is certainly still served."""
+"""Seconds for which an exemplar is guaranteed to be served."""
 
 _STATUSES: Final = {
     401: "give the token by --token-file FILE",
@@ -58,7 +58,7 @@ def _url(setup: Setup) -> str | None:
     try:
         options = resolve_prometheus(None)
     except ConfigError:
-        return None  # another check says so
+        return None  # reported by another check
     if options is None or not options.port:
         return None
     host = "127.0.0.1" if options.host in ("0.0.0.0", "::", "") else options.host  # noqa: S104  (an address to ask)
@@ -81,17 +81,17 @@ def _read(url: str, page: Page) -> Iterator[Finding]:
 
 
 def _families(families: Mapping[str, Family]) -> Iterator[Finding]:
-    wanted = {to_name(metric.name, metric.unit, metric.kind)[0]: metric for metric in semconv.METRICS}
-    found = {name: families[name] for name in wanted if name in families and families[name].samples}
-    if not found:
+    expected = {to_name(metric.name, metric.unit, metric.kind)[0]: metric for metric in semconv.METRICS}
+    present = {name: families[name] for name in expected if name in families and families[name].samples}
+    if not present:
         remedy = "run an agent, in this process and with this configuration, and ask again"
         yield Finding("wrong", About, "there is none of Pellucid's families", remedy)
         return
-    yield Finding("ok", About, f"{len(found)} of Pellucid's {len(wanted)} families have samples")
-    hubs = found.get(_name(semconv.DISCOVERY_DURATION))
+    yield Finding("ok", About, f"{len(present)} of Pellucid's {len(expected)} families have samples")
+    hubs = present.get(_name(semconv.DISCOVERY_DURATION))
     if hubs is None:
         yield Finding("note", About, "no tool provider was asked yet: alerts on hubs have nothing to look at")
-    yield _exemplars([family for name, family in found.items() if wanted[name].kind == "histogram"], families)
+    yield _exemplars([family for name, family in present.items() if expected[name].kind == "histogram"], families)
 
 
 def _exemplars(histograms: Sequence[Family], families: Mapping[str, Family]) -> Finding:

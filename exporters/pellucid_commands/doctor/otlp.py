@@ -1,4 +1,4 @@
-"""Whether the collector takes what the application sends, and how to mend it if it does not."""
+"""Check that the collector accepts the application's telemetry, with remedies."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _REMEDIES: Final[Mapping[Kind, str]] = {
 
 
 def check_otlp(setup: Setup) -> Iterator[Finding]:
-    """Send one item of each signal that is on."""
+    """Send one item of each enabled signal."""
     try:
         options = _options(setup)
     except ConfigError as error:
@@ -63,8 +63,8 @@ def check_otlp(setup: Setup) -> Iterator[Finding]:
 def _options(setup: Setup) -> Otlp | None:
     if setup.otlp is None:
         return resolve_otlp(None)
-    wanted = {signal: signal in setup.signals for signal in SIGNALS} if setup.signals else {}
-    return Otlp(endpoint=setup.otlp, protocol=setup.protocol, **wanted)  # type: ignore[arg-type]  # checked there
+    switches = {signal: signal in setup.signals for signal in SIGNALS} if setup.signals else {}
+    return Otlp(endpoint=setup.otlp, protocol=setup.protocol, **switches)  # type: ignore[arg-type]  # checked there
 
 
 def _check(options: Otlp, signal: Signal) -> Finding:
@@ -91,7 +91,7 @@ def _remedy(sent: Sent, kind: Kind) -> str:
             f"the usual one for {sent.protocol} is {_USUAL[sent.protocol]}"
         )
     if kind == "closed" and sent.to.startswith("https://"):
-        kind = "certificate_wanted"  # what servers do that miss one, to clients of TLS 1.3 and of gRPC
+        kind = "certificate_wanted"  # how servers reject a missing certificate, with TLS 1.3 and with gRPC
     return _REMEDIES[kind].format(signal=sent.signal, upper=sent.signal.upper())
 
 

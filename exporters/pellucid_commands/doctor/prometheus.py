@@ -1,4 +1,4 @@
-"""Whether a Prometheus scrapes the application, keeps its exemplars and native histograms, and has rules for it."""
+"""Check that a Prometheus scrapes the application, stores its exemplars and native histograms, and has its rules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pellucid_exporters.urls import is_url
 
 About: Final = "Prometheus"
 JOB: Final = "pellucid"
-"""The job that the shipped configuration scrapes applications by."""
+"""Job of applications in the shipped scrape configuration."""
 
 DURATION: Final = to_name(semconv.DISCOVERY_DURATION.name, semconv.DISCOVERY_DURATION.unit, "histogram")[0]
 OURS: Final = '{__name__=~"pellucid_.+|gen_ai_.+"}'
@@ -28,7 +28,7 @@ Ask: TypeAlias = Callable[..., Any]
 
 
 def check_prometheus(setup: Setup) -> Iterator[Finding]:
-    """Ask a Prometheus about the application."""
+    """Query a Prometheus about the application."""
     url = setup.prometheus
     if url is None:
         yield Finding("note", About, "not asked", "--prometheus http://localhost:9090 asks a server")
@@ -55,10 +55,10 @@ def _ask(url: str, setup: Setup, path: str, parameters: Mapping[str, str]) -> An
     page = fetch(f"{url.rstrip('/')}/api/v1/{path}?{urlencode(parameters)}", setup, accept="application/json")
     if page.status in (401, 403):
         raise Unreachable(Trouble("other", f"answered {page.status}: write credentials into the URL"))
-    found = json.loads(page.text)
-    if found["status"] != "success":
-        raise ValueError(found["status"])
-    return found["data"]
+    body = json.loads(page.text)
+    if body["status"] != "success":
+        raise ValueError(body["status"])
+    return body["data"]
 
 
 def _version(ask: Ask, setup: Setup) -> Iterator[Finding]:
@@ -86,16 +86,16 @@ def _targets(ask: Ask, setup: Setup) -> Iterator[Finding]:
 
 
 def _jobs(ask: Ask, series: str) -> list[str]:
-    found = ask("query", query=f"count by (job) ({series})")["result"]
-    return sorted(one["metric"].get("job", "") for one in found)
+    series_by_job = ask("query", query=f"count by (job) ({series})")["result"]
+    return sorted(one["metric"].get("job", "") for one in series_by_job)
 
 
 def _is_ours(target: Mapping[str, Any], setup: Setup, jobs: Sequence[str]) -> bool:
     if setup.metrics:
-        scraped, asked = urlsplit(str(target["scrapeUrl"])), urlsplit(setup.metrics)
+        scraped, configured = urlsplit(str(target["scrapeUrl"])), urlsplit(setup.metrics)
         if is_far(setup.metrics):
-            return scraped.netloc == asked.netloc.rpartition("@")[2]
-        return scraped.port == asked.port  # in a container this machine has another name
+            return scraped.netloc == configured.netloc.rpartition("@")[2]
+        return scraped.port == configured.port  # in a container this machine has another name
     labels: Mapping[str, str] = target["labels"]
     return labels.get("job") in (JOB, *jobs)
 
@@ -104,9 +104,9 @@ def _no_target(active: int, setup: Setup, jobs: Sequence[str]) -> Finding:
     if jobs:
         remedy = "right if applications send them by OTLP, else add these to scrape_configs"
         return Finding("note", About, f"none of its {active} targets has Pellucid's series", remedy)
-    wanted = urlsplit(setup.metrics).netloc.rpartition("@")[2] if setup.metrics else f'job="{JOB}"'
+    address = urlsplit(setup.metrics).netloc.rpartition("@")[2] if setup.metrics else f'job="{JOB}"'
     remedy = "add it to scrape_configs" + ("; if it sends its metrics, ask without --metrics" if setup.metrics else "")
-    return Finding("wrong", About, f"none of its {active} targets is {wanted}", remedy)
+    return Finding("wrong", About, f"none of its {active} targets is {address}", remedy)
 
 
 def _series(ask: Ask, setup: Setup) -> Iterator[Finding]:
@@ -124,9 +124,9 @@ def _series(ask: Ask, setup: Setup) -> Iterator[Finding]:
 
 def _exemplars(ask: Ask, setup: Setup) -> Iterator[Finding]:
     now = time.time()
-    found = ask("query_exemplars", query=f'{{__name__=~"{DURATION}.*"}}', start=str(now - HOUR), end=str(now))
+    exemplars = ask("query_exemplars", query=f'{{__name__=~"{DURATION}.*"}}', start=str(now - HOUR), end=str(now))
     is_on = "exemplar-storage" in ask("status/flags").get("enable-feature", "")
-    if found:
+    if exemplars:
         yield Finding("ok", About, "it keeps exemplars")
     elif not is_on:
         yield Finding("wrong", About, "exemplar storage is off", "start it with --enable-feature=exemplar-storage")

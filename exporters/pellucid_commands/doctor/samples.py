@@ -1,4 +1,4 @@
-"""One span, one metric and one log record that nobody takes for the application's."""
+"""Test span, metric and log record, distinguishable from those of the application."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAME: Final = "pellucid.doctor.test"
 
 
 def _resource() -> Resource:
-    """Return what the environment says, under a name of our own: tests must not count as the application's."""
+    """Return the resource of the environment with our own name: test items must not count as the application's."""
     return Resource.create().merge(Resource({"service.name": SERVICE}))
 
 
@@ -38,7 +38,7 @@ def make_spans() -> Any:
 
 
 def make_metrics() -> Any:
-    """Return one counter that has counted to one."""
+    """Return one counter with the value 1."""
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader], resource=_resource(), shutdown_on_exit=False)
     provider.get_meter(SERVICE).create_counter(NAME, description="Sent by `pellucid doctor`.").add(1)

@@ -1,4 +1,4 @@
-"""Sends one test item by the exporters that the application uses, once, and returns what came back."""
+"""Delivery of one test item by the exporters that the application uses, without retries."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ _DETAILS: Final[tuple[tuple[str, Trouble], ...]] = (
     ("(?i)dns|name resolution|errors resolving", Trouble("name", "has a host name that is not known here")),
     ("(?i)socket closed|connection reset|broken pipe|closed", Trouble("closed", "closed the connection")),
 )
-"""What gRPC says in words only, in the order in which one is looked for."""
+"""Problems that gRPC reports only as text, in the order of matching."""
 _NO_ADDRESS: Final = Trouble("address", "the endpoint is not a URL")
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One request.
+    """Result of one request.
 
     Attributes:
-        to: Where it went.
-        got: The collector's message, or why there is none.
+        to: Destination.
+        got: The collector's response, or why there is none.
     """
 
     signal: Signal
@@ -70,7 +70,7 @@ def send(options: Otlp, signal: Signal) -> Sent:
     """Send one item, for at most `options.timeout` seconds.
 
     Raises:
-        ConfigError: it cannot be sent like this.
+        ConfigError: the options do not allow sending.
     """
     if options.protocol_of(signal) == "grpc":
         return _by_grpc(options, signal)
@@ -89,17 +89,17 @@ def _by_http(options: Otlp, signal: Signal) -> Sent:
     exporter.shutdown()
     if isinstance(ear.got, requests.Response):
         return Sent(signal, "http/protobuf", ear.url, _read(ear.got, signal))
-    # Without any request the URL was refused by the library.
+    # Without a request, the library rejected the URL.
     trouble = why(ear.got, options.timeout or 0) if ear.got else _NO_ADDRESS
     return Sent(signal, "http/protobuf", ear.url, trouble)
 
 
 class _Heard(Exception):
-    """The answer is known."""
+    """Signal that the response is known."""
 
 
 class _Ear(HTTPAdapter):
-    """Keeps what came back to the first request; what is no success is not tried again."""
+    """Transport adapter that keeps the response to the first request and prevents retries."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,8 +124,8 @@ def _read(answer: requests.Response, signal: Signal) -> Any:
     if answer.is_redirect:
         return Trouble("redirect", f"answered {answer.status_code}: it redirects, and exporters do not follow")
     if not answer.ok:
-        known = _STATUSES.get(answer.status_code, "other")
-        return Trouble(known, f"answered {answer.status_code} {excerpt(answer.reason, 60)}".rstrip())
+        kind = _STATUSES.get(answer.status_code, "other")
+        return Trouble(kind, f"answered {answer.status_code} {excerpt(answer.reason, 60)}".rstrip())
     if "html" in kind:
         return Trouble("page", "answered with a web page: it is no OTLP receiver")
     try:
@@ -137,14 +137,14 @@ def _read(answer: requests.Response, signal: Signal) -> Any:
 
 
 def _by_grpc(options: Otlp, signal: Signal) -> Sent:
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its library would print what is said here in one line
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # the library would print the problem reported here
     import grpc  # type: ignore[import-untyped]  # comes without types
 
     try:
         exporter = _EXPORTERS[signal](options)
     except ValueError:
         return Sent(signal, "grpc", "", _NO_ADDRESS)
-    # Private, because the exporter's own `export` tries again, logs what it was told and returns only that it failed.
+    # Private, because the exporter's own `export` retries, logs the response and returns only that it failed.
     address = f"{'http' if exporter._insecure else 'https'}://{exporter._endpoint}"  # noqa: SLF001
     try:
         request = exporter._translate_data(MAKERS[signal]())  # noqa: SLF001
@@ -159,9 +159,9 @@ def _by_grpc(options: Otlp, signal: Signal) -> Sent:
 def _why(code: str, details: str, timeout: float) -> Trouble:
     if code in _CODES:
         return Trouble(_CODES[code], f"answered {code}: {excerpt(details, 100)}")
-    found = next((trouble for pattern, trouble in _DETAILS if re.search(pattern, details)), None)
-    if found is not None:
-        return found
+    trouble = next((trouble for pattern, trouble in _DETAILS if re.search(pattern, details)), None)
+    if trouble is not None:
+        return trouble
     if code == "DEADLINE_EXCEEDED":
         return Trouble("timeout", f"did not answer within {timeout:g} s")
     return Trouble("other", f"answered {code}: {excerpt(details, 100)}")

@@ -1,4 +1,4 @@
-"""The `OTEL_*` and `PELLUCID_*` variables, each by itself: is it known, and can its value work?"""
+"""Checks of individual `OTEL_*` and `PELLUCID_*` variables: known names and valid values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pellucid_exporters.variables import KNOWN, OWN, wrong_values
 
 About: Final = "environment"
 _OF_OTHERS: Final = ("OTEL_PYTHON_", "OTEL_INSTRUMENTATION_", "OTEL_SEMCONV_", "OTEL_PROPAGATORS", "OTEL_EXPERIMENTAL_")
-"""Beginnings of variables that other instrumentation reads."""
+"""Prefixes of variables that other instrumentation reads."""
 
 
 def check_names(setup: Setup) -> Iterator[Finding]:
@@ -30,6 +30,6 @@ def check_names(setup: Setup) -> Iterator[Finding]:
 
 
 def check_values(setup: Setup) -> Iterator[Finding]:
-    """Report values that cannot work."""
+    """Report invalid values."""
     for name, problem in wrong_values():
         yield Finding("wrong", About, f"{name} {problem}")

@@ -1,4 +1,4 @@
-"""Asking a server over HTTP, and what it means when it does not answer."""
+"""HTTP requests of the checks, and explanations of failures."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import urllib3.exceptions
 from pellucid_commands.doctor.findings import Finding, Setup, shown
 
 Kind: TypeAlias = Literal[
-    # no answer
+    # no response
     "address", "refused", "name", "untrusted", "other_host", "certificate_wanted", "no_tls", "not_http", "closed",
     "timeout",
-    # another answer than was hoped for
+    # unexpected response
     "credentials", "not_allowed", "path", "overloaded", "redirect", "page",
     "other",
 ]  # fmt: skip
@@ -42,10 +42,10 @@ REMEDIES: Final[Mapping[Kind, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why there was no answer.
+    """Reason of a missing response.
 
     Attributes:
-        text: What happened, in words.
+        text: Description of the problem.
     """
 
     kind: Kind
@@ -53,10 +53,10 @@ class Trouble:
 
 
 class Unreachable(Exception):
-    """There was no answer.
+    """Error of a request without a response.
 
     Attributes:
-        trouble: Why.
+        trouble: Reason of the missing response.
     """
 
     def __init__(self, trouble: Trouble) -> None:
@@ -66,10 +66,10 @@ class Unreachable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """An answer.
+    """Response to a request.
 
     Attributes:
-        content_type: In lower case.
+        content_type: Content type in lower case.
     """
 
     status: int
@@ -78,10 +78,10 @@ class Page:
 
 
 def fetch(url: str, setup: Setup, *, accept: str = "*/*", token: str | None = None) -> Page:
-    """Ask for a page, for at most `setup.timeout` seconds and some bytes.
+    """Request a page, limited to `setup.timeout` seconds and a maximum size.
 
     Raises:
-        Unreachable: there is no answer.
+        Unreachable: there is no response.
     """
     headers = {"Accept": accept, **({"Authorization": f"Bearer {token}"} if token else {})}
     deadline = time.monotonic() + setup.timeout
@@ -101,16 +101,16 @@ def fetch(url: str, setup: Setup, *, accept: str = "*/*", token: str | None = No
 
 
 def unreachable(about: str, url: str, trouble: Trouble) -> Finding:
-    """Return what to say of a page that could not be had."""
+    """Return the finding for an unreachable page."""
     return Finding("wrong", about, f"{shown(url)} {trouble.text}", REMEDIES[trouble.kind])
 
 
 def why(error: BaseException, timeout: float) -> Trouble:
-    """Return what an error of the HTTP library means; its own words may quote addresses with secrets in them."""
+    """Explain an error of the HTTP library, whose own message may quote addresses with secrets."""
     for cause in _causes(error):
-        found = _known(cause, timeout)
-        if found is not None:
-            return found
+        trouble = _known(cause, timeout)
+        if trouble is not None:
+            return trouble
     return Trouble("other", f"could not be asked ({type(error).__name__})")
 
 
@@ -122,7 +122,7 @@ _KNOWN: Final[tuple[tuple[type[BaseException], Trouble], ...]] = (
     (http.client.BadStatusLine, Trouble("not_http", "answered something that is not HTTP/1, as gRPC ports do")),
     (ConnectionError, _CLOSED),
 )
-"""Errors of the standard library; the first that fits holds."""
+"""Errors of the standard library; the first match applies."""
 
 
 def _known(error: BaseException, timeout: float) -> Trouble | None:
@@ -149,17 +149,17 @@ def _tls(error: ssl.SSLError) -> Trouble:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and what led to it, the innermost first."""
-    found: list[BaseException] = []
+    """Yield an error and its causes, the innermost first."""
+    causes: list[BaseException] = []
     queue = [error]
     while queue:
         one = queue.pop()
-        if any(one is known for known in found):
+        if any(one is cause for cause in causes):
             continue
-        found.append(one)
+        causes.append(one)
         linked = [one.__cause__, one.__context__, getattr(one, "reason", None), *one.args]
         queue += [link for link in linked if isinstance(link, BaseException)]
-    return reversed(found)
+    return reversed(causes)
 
 
 def _read(answer: requests.Response, deadline: float) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Runs as trees in the terminal, and a table of tool hubs."""
+"""Console output: runs as trees, and a table of tool hubs."""
 
 from pellucid_exporters.console.processor import Console, ConsoleProcessor
 

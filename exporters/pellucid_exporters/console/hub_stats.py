@@ -1,4 +1,4 @@
-"""How each tool hub does, from the spans of its discoveries: for a terminal, without a Prometheus."""
+"""Statistics of tool hubs, computed from discovery spans: for a terminal, without a Prometheus."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from pellucid.text import clean
 from pellucid_exporters.console.tree import duration, elapsed
 
 MOST_HUBS: Final = 1_000
-"""Hubs that are kept; of more, the one that was idle for longest is forgotten."""
+"""Maximum number of hubs; beyond it, the hub that has been idle for longest is evicted."""
 MOST_DURATIONS: Final = 1_000
-"""Round trips of each hub that percentiles are made of, the latest ones."""
+"""Number of latest round trips of each hub from which percentiles are computed."""
 
 Verdict: TypeAlias = Literal["ok", "slow", "failing", "-"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubStats:
-    """What is known of one hub.
+    """Statistics of one hub.
 
     Attributes:
-        round_trips: Times that it was really asked.
-        hits: Times that a cache answered for it, or another caller's round trip.
+        round_trips: Discoveries that made a request to the hub.
+        hits: Discoveries answered by a cache or by another caller's round trip.
         failures: Round trips that failed.
-        p50, p95: Of the round trips that succeeded, in seconds; None if there were none.
-        objective: Seconds that a round trip should take.
+        p50, p95: Percentiles of successful round trips, in seconds; None without one.
+        objective: Target duration of a round trip, in seconds.
         verdict: `failing` if the last round trip failed, `slow` if p95 is over the objective, `ok`, or `-` if no
-            round trip has come to an end of its own.
+            round trip has completed.
     """
 
     provider_id: str
@@ -54,7 +54,7 @@ class _Hub:
     """Numbers of one hub.
 
     Attributes:
-        number: Place in the order in which hubs were first asked.
+        number: Position in the order of first requests.
     """
 
     number: int
@@ -69,12 +69,12 @@ class HubStatsProcessor(SpanProcessor):
     """Collects `HubStats` from `discover_tools` spans."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a garbage collection in here may end a span, which leads here again
+        self._lock = threading.RLock()  # reentrant: garbage collection may end a span while the lock is held
         self._hubs: BoundedMap[str, _Hub] = BoundedMap(MOST_HUBS)
         self._numbers = count()
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Take a discovery into account."""
+        """Count a discovery."""
         attributes: Mapping[str, Any] = span.attributes or {}
         if attributes.get(semconv.PHASE) != semconv.DISCOVERY or semconv.PROVIDER_ID not in attributes:
             return
@@ -85,18 +85,18 @@ class HubStatsProcessor(SpanProcessor):
                 hub.hits += 1
                 return
             if attributes.get(semconv.ERROR_TYPE) == DiscoveryBackoff.error_type:
-                return  # it was not asked
+                return  # no request was made to the hub
             hub.round_trips += 1
             outcome = attributes.get(semconv.OUTCOME)
             if outcome in (semconv.FAILED, semconv.TIMEOUT):
                 hub.failing = True
                 hub.failures += 1
-            elif outcome == semconv.COMPLETED:  # one that was cancelled says nothing about the hub
+            elif outcome == semconv.COMPLETED:  # a cancelled round trip says nothing about the hub
                 hub.failing = False
                 hub.durations.append(elapsed(span))
 
     def stats(self, objectives: Mapping[str, float | None] | None = None) -> list[HubStats]:
-        """Return what is known of each hub, in the order in which they were first asked."""
+        """Return the statistics of each hub, in the order of first requests."""
         with self._lock:
             hubs = sorted(self._hubs.items(), key=lambda item: item[1].number)
             return [_stats(name, hub, (objectives or {}).get(name)) for name, hub in hubs]
@@ -133,7 +133,7 @@ def _percentile(ordered: Sequence[float], share: float) -> float | None:
 
 
 def hub_table(stats: Sequence[HubStats]) -> str:
-    """Return a table for people."""
+    """Format statistics as a text table."""
     head = ("hub", "round trips", "from cache", "failures", "p50", "p95", "objective", "verdict")
     rows = [
         (

@@ -1,4 +1,4 @@
-"""Runs as trees in the terminal, live while they happen; elsewhere, if asked for, plain once they are over."""
+"""Runs as trees: live in a terminal; elsewhere, on request, as plain text when they end."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from pellucid_exporters.console.tree import Line, Node, Word, counted, lines
 MOST_RUNS: Final = 256
 MOST_SPANS: Final = 2_000
 MOST_LIVE: Final = 8
-"""Runs on the screen at once; a terminal has no room for more."""
+"""Maximum number of runs on the screen at once."""
 
 _LOGGER: Final = logging.getLogger("pellucid_exporters")
 
 _Key: TypeAlias = tuple[int, int]
-"""Trace id and span id: a span id alone may come from a caller who chose it."""
+"""Trace id and span id; a span id alone is not unique, because callers can choose it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Console:
-    """How runs are shown. Where there is no terminal they are only if `live` or `stream` is given.
+    """Options of the console. Without a terminal, runs are shown only if `live` or `stream` is given.
 
     Attributes:
-        content: Show what was recorded of input and output.
-        live: Show runs while they happen; unless given, in a terminal with colours. Needs the extra `console`.
-        color: Use colours; found out from the stream and `NO_COLOR` unless given. Needs the extra `console`.
-        width: Columns; those of the terminal unless given, or 100.
-        stream: Where to write; standard output unless given.
+        content: Show recorded input and output.
+        live: Show runs while they are in progress; by default in a terminal with colours. Needs the extra `console`.
+        color: Use colours; by default depends on the stream and `NO_COLOR`. Needs the extra `console`.
+        width: Columns; by default those of the terminal, or 100 without one.
+        stream: Output stream; by default standard output.
     """
 
     content: bool = False
@@ -50,9 +50,9 @@ class Console:
     stream: TextIO | None = None
 
 
-def is_shown(options: Console, *, asked: bool = False) -> bool:
-    """Say whether there is anything to show runs on. `asked`: they are wanted even where there is no terminal."""
-    if asked or options.live is not None or options.stream is not None or is_terminal(sys.stdout):
+def is_shown(options: Console, *, force: bool = False) -> bool:
+    """Return whether runs can be shown. `force`: show them even without a terminal."""
+    if force or options.live is not None or options.stream is not None or is_terminal(sys.stdout):
         return True
     _LOGGER.info(
         "console= shows nothing because standard output is not a terminal; "
@@ -66,7 +66,7 @@ class _Run:
     """The spans of one run.
 
     Attributes:
-        omitted: Spans over the bound, which are counted and not shown.
+        omitted: Number of spans over the limit, which are not shown.
     """
 
     root: _Key
@@ -74,7 +74,7 @@ class _Run:
     omitted: int = 0
 
     def tree(self) -> Node:
-        """Return the spans as a tree, in the order in which they began."""
+        """Return the spans as a tree, in start order."""
         nodes = {key: Node(span) for key, span in self.spans.items()}
         for key, node in nodes.items():
             if key != self.root and node.span.parent is not None:
@@ -85,7 +85,7 @@ class _Run:
 
 
 class ConsoleProcessor(SpanProcessor):
-    """Shows each run as a tree. What goes wrong here is logged once and reaches nobody else."""
+    """Span processor that shows each run as a tree. Errors are logged once and never raised."""
 
     def __init__(self, options: Console) -> None:
         self._content = options.content
@@ -94,7 +94,7 @@ class ConsoleProcessor(SpanProcessor):
         self._writer = _writer(options, self._under_way)
 
     def _clear(self) -> None:
-        # Reentrant: the garbage collector may end an abandoned span wherever this thread happens to be.
+        # Reentrant: the garbage collector may end an abandoned span while this thread holds the lock.
         self._lock = threading.RLock()
         self._writing = threading.RLock()
         self._runs: OrderedDict[_Key, _Run] = OrderedDict()
@@ -102,7 +102,7 @@ class ConsoleProcessor(SpanProcessor):
         self._left_out = 0
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Take note of a span that begins."""
+        """Add a started span to its run."""
         with self._lock:
             run = self._owner(span)
             if run is None:
@@ -117,7 +117,7 @@ class ConsoleProcessor(SpanProcessor):
             self._show()
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Take note of a span that ended; at the end of a run, write its tree."""
+        """Record the end of a span; at the end of a run, write its tree."""
         context = span.get_span_context()
         if context is None:
             return
@@ -132,21 +132,21 @@ class ConsoleProcessor(SpanProcessor):
         self._show(run)
 
     def shutdown(self) -> None:
-        """Leave the terminal as it was."""
+        """Stop the display and restore the terminal."""
         with self._writing:
             self._writer.stop()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Nothing waits here."""
+        """Return at once: nothing is queued."""
         return True
 
     def renew(self) -> None:
-        """Start afresh in a forked child: the runs under way, and what shows them, are the parent's."""
+        """Reset in a forked child: runs in progress and their display belong to the parent."""
         self._clear()
         self._writer.renew()
 
     def _owner(self, span: Span) -> _Run | None:
-        """Return the run that a span belongs to, a new one if the span begins it."""
+        """Return the run that a span belongs to; create it for the first span."""
         is_run = _is_run(span)
         if span.parent is not None and not (is_run and span.parent.is_remote):
             owner = self._owners.get(_key(span.parent))
@@ -166,7 +166,7 @@ class ConsoleProcessor(SpanProcessor):
             self._owners.pop(key, None)
 
     def _under_way(self) -> list[Line]:
-        """Return the lines of runs under way; called from the thread that redraws the screen."""
+        """Return the lines of runs in progress; called from the thread that redraws the screen."""
         with self._lock:
             runs = [replace(run, spans=dict(run.spans)) for run in list(self._runs.values())[-MOST_LIVE:]]
         try:
@@ -189,7 +189,7 @@ class ConsoleProcessor(SpanProcessor):
             _LOGGER.warning("the console exporter cannot write; runs are not affected", exc_info=error)
 
     def _omissions(self, run: _Run) -> list[Line]:
-        """Return what is not shown: spans of this run, and runs that were forgotten before it."""
+        """Return a summary of omitted spans of this run and of runs evicted before it."""
         with self._lock:
             left_out, self._left_out = self._left_out, 0
         omissions = []

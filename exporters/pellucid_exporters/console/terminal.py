@@ -1,4 +1,4 @@
-"""Where the console writes lines: a screen with colours that is redrawn, or plain text."""
+"""Writers of the console: a live screen with colours, or plain text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 PLAIN_WIDTH: Final = 100
-"""Columns where there is no terminal to ask."""
+"""Columns without a terminal."""
 
 STYLES: Final = {
     "tree": "dim",
@@ -28,16 +28,16 @@ STYLES: Final = {
 
 
 class Writer(Protocol):
-    """What the console writes to, one call at a time."""
+    """Output of the console. Calls must not overlap."""
 
     def show(self, finished: Sequence[Line], *, busy: bool) -> None:
-        """Write the lines of a run that is over. `busy`: runs are under way."""
+        """Write the lines of an ended run. `busy`: other runs are in progress."""
 
     def stop(self) -> None:
-        """Leave the stream as it was."""
+        """Stop and restore the stream."""
 
     def renew(self) -> None:
-        """Forget, in a forked child, what the parent is showing."""
+        """Discard the parent's display in a forked child."""
 
 
 class Page:
@@ -48,20 +48,20 @@ class Page:
         self._width = width or PLAIN_WIDTH
 
     def show(self, finished: Sequence[Line], *, busy: bool) -> None:
-        """Write the lines of a run that is over."""
+        """Write the lines of an ended run."""
         if finished:
             self._stream.write(_encodable(f"{plain(fitted(finished, self._width))}\n\n", self._stream))
             self._stream.flush()
 
     def stop(self) -> None:
-        """Nothing to put back."""
+        """Do nothing: the stream is unchanged."""
 
     def renew(self) -> None:
-        """Nothing to forget."""
+        """Do nothing: there is no display."""
 
 
 class Screen:
-    """A terminal, through Rich: finished runs above, runs under way below, redrawn as time goes by."""
+    """A terminal, drawn by Rich: ended runs above, runs in progress below, redrawn periodically."""
 
     def __init__(
         self, stream: TextIO, under_way: Callable[[], list[Line]], *, width: int | None, color: bool, live: bool
@@ -75,7 +75,7 @@ class Screen:
         self._console = self._make_console()
 
     def show(self, finished: Sequence[Line], *, busy: bool) -> None:
-        """Write the lines of a run that is over above those under way."""
+        """Write the lines of an ended run above runs in progress."""
         if not busy:
             self.stop()
         elif self._redraws and self._live is None:
@@ -91,7 +91,7 @@ class Screen:
             live.stop()
 
     def renew(self) -> None:
-        """Leave the display to the parent: write around it, with locks that nobody holds."""
+        """Leave the display to the parent and replace locks that its threads may hold."""
         if self._live is not None:
             sys.stdout = getattr(sys.stdout, "rich_proxied_file", sys.stdout)
             sys.stderr = getattr(sys.stderr, "rich_proxied_file", sys.stderr)
@@ -120,14 +120,14 @@ class Screen:
             console=self._console,
             refresh_per_second=8,
             transient=True,
-            # What the application prints may go around the tree, but never to another file than it would.
+            # The application's output may appear around the tree, but must stay in its own file.
             redirect_stdout=is_terminal(sys.stdout),
             redirect_stderr=is_terminal(sys.stderr),
         )
         self._live.start()
 
     def _now(self) -> Text:
-        """Return the latest of what is under way, as much as the screen holds."""
+        """Return the latest lines of runs in progress that fit the screen."""
         return self._text(self._under_way()[1 - self._console.height :])
 
     def _text(self, tree: Sequence[Line]) -> Text:
@@ -142,11 +142,11 @@ class Screen:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether somebody looks at what is written to a stream."""
+    """Return whether a stream is an interactive terminal."""
     return stream is not None and not stream.closed and stream.isatty()
 
 
 def _encodable(text: str, stream: TextIO) -> str:
-    """Replace what the stream cannot write; terminals without Unicode are still about."""
+    """Replace characters that the stream cannot encode, as on terminals without Unicode."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return text.encode(encoding, "replace").decode(encoding)

@@ -1,4 +1,4 @@
-"""A run as a tree of lines; each line is a list of words with a style, so that terminal and plain text share it."""
+"""Lines of the tree of a run. A line is a list of styled words, shared by terminal and plain text."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from pellucid.text import clean
 WIDEST_NAME: Final = 52
 LONGEST_CONTENT: Final = 400
 LEAST_COST: Final = 0.0001
-"""US dollars below which a cost is only said to be small."""
+"""US dollars below which a cost is shown as small, without its amount."""
 
 _OWN_WORDS: Final = re.compile(r"^(?:discovery of tools from provider|call of model) '.*?' failed: ")
-"""How Pellucid's errors begin; the line says as much already."""
+"""Prefix of Pellucid's error messages, redundant in a line."""
 
 
 class Word(NamedTuple):
-    """A piece of a line.
+    """Styled part of a line.
 
     Attributes:
         style: One of `tree`, `name`, `number`, `fact`, `bad`, `content`, or empty.
@@ -41,7 +41,7 @@ Line = list[Word]
 
 @dataclass(slots=True)
 class Node:
-    """A span and what happened inside of it, in the order in which it began."""
+    """A span and its children, in start order."""
 
     span: ReadableSpan
     children: list[Node] = field(default_factory=list)
@@ -60,7 +60,7 @@ def lines(root: Node, *, content: bool = False) -> list[Line]:
 
 
 def fitted(tree: Sequence[Line], width: int) -> list[Line]:
-    """Return lines of at most `width` columns: content goes on below itself, all else is cut.
+    """Return lines of at most `width` columns: content is wrapped, everything else is cut.
 
     Names are shortened first, so that durations stay whole.
     """
@@ -77,7 +77,7 @@ def plain(tree: Sequence[Line]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration for people, in the unit that it is rounded to."""
+    """Format a duration, in the unit to which it is rounded."""
     if round(seconds, 2) >= 60:  # noqa: PLR2004  (a minute)
         minutes, rest = divmod(round(seconds), 60)
         return f"{minutes} min {rest} s"
@@ -88,12 +88,12 @@ def duration(seconds: float) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return so many of something, for people."""
+    """Format a count with its noun."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def elapsed(span: ReadableSpan) -> float:
-    """Return how long a span took, or has been under way, in seconds."""
+    """Return the duration of a span in seconds; until now if it has not ended."""
     if span.start_time is None:
         return 0.0
     end = span.end_time if span.end_time is not None else time.time_ns()
@@ -101,7 +101,7 @@ def elapsed(span: ReadableSpan) -> float:
 
 
 def _placed(root: Node) -> Iterator[tuple[str, str, Node]]:
-    """Yield each node with what stands before it, and before what stands below it; however deep the tree."""
+    """Yield each node with its prefix and the prefix of its children, at any depth."""
     waiting = [("", "", root)]
     while waiting:
         prefix, indent, node = waiting.pop()
@@ -142,7 +142,7 @@ def _folded(line: Line, width: int) -> list[Line]:
 
 
 def _narrowed(line: Line, width: int) -> Line:
-    """Shorten the name, as far as there is one, until the columns up to the duration fit, with room for a `…`."""
+    """Shorten the name, if there is one, until the columns up to the duration fit, with room for a `…`."""
     styles = [word.style for word in line]
     if "number" not in styles:
         return line
@@ -153,7 +153,7 @@ def _narrowed(line: Line, width: int) -> Line:
 
 
 def _shortened(name: str, excess: int) -> str:
-    """Return a padded name with so many columns less, and one space or more after it."""
+    """Return a padded name shortened by a number of columns, followed by at least one space."""
     room = max(2, len(name) - excess)
     name = name.rstrip()
     return (name if len(name) < room else f"{name[: room - 2]}…").ljust(room)
@@ -170,7 +170,7 @@ def _cut(line: Line, width: int) -> Line:
 
 
 def _facts(attributes: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is worth knowing of a span, as far as it is known."""
+    """Yield the facts to show of a span, where its attributes have them."""
     phase = attributes.get(semconv.PHASE)
     cache = attributes.get(semconv.DISCOVERY_CACHE)
     if phase == semconv.DISCOVERY and cache not in (None, "none"):
@@ -196,7 +196,7 @@ def _facts(attributes: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _approval(attributes: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is known of a person's decision, or that one is waited for."""
+    """Yield an approval decision, or that the call is waiting for one."""
     if attributes.get(semconv.STOP_REASON) == "awaiting_approval":
         yield "waits for approval"
     outcome = attributes.get(semconv.APPROVAL_OUTCOME)
@@ -207,7 +207,7 @@ def _approval(attributes: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _number(attributes: Mapping[str, Any], name: str) -> int | None:
-    """Return an attribute that is a number; spans of other libraries may say otherwise."""
+    """Return a numeric attribute; spans of other libraries may have other types."""
     value = attributes.get(name)
     return value if isinstance(value, int) else None
 
@@ -236,7 +236,7 @@ def _content(span: ReadableSpan) -> Iterator[str]:
 
 
 def _short(recorded: str) -> str:
-    """Return recorded JSON, readable where it is one text, and not too long."""
+    """Return recorded JSON in short form, as plain text if it is a string."""
     try:
         value = json.loads(recorded)
     except (ValueError, RecursionError):

@@ -1,1 +1,1 @@
-"""Telemetry as JSON Lines in a file: what a line holds, how lines get there whole, and when a new file is begun."""
+"""Telemetry as JSON Lines in a file: records, atomic appends, and rotation."""

@@ -1,4 +1,4 @@
-"""A file that several processes append whole lines to, and that is put aside when it is big or old enough.
+"""A file to which several processes append whole lines, rotated by size or age.
 
 Each batch opens the file, locks it, and makes sure that it still is the one at the path: so it does not matter who
 renames, removes or replaces it in between, and a forked child has nothing to take over.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pellucid_exporters.file.options import File
 
 MOST_AT_ONCE: Final = 1024 * 1024
-"""Bytes of one write."""
+"""Maximum number of bytes per write."""
 
 LONGEST_FRAGMENT: Final = 16 * 1024 * 1024
 """Bytes. Of a torn line that is longer the end is marked by a newline: it is none of ours, and not moved."""
@@ -39,14 +39,14 @@ _BLOCK: Final = 64 * 1024
 _PRIVATE: Final = 0o600
 _STAMP: Final = "%Y%m%dT%H%M%S.%fZ"
 _PASSING: Final = frozenset({ENOSPC, EDQUOT, EMFILE, ENFILE, EINTR, EAGAIN})
-"""Errors that may be gone the next time."""
+"""Errors that may be transient."""
 
 
 class LineFile:
-    """Appends lines. One thread at a time."""
+    """Appender of lines. Not thread-safe."""
 
     def __init__(self, options: File) -> None:
-        self._path = Path.cwd() / options.path  # whoever changes the folder later does not move the file
+        self._path = Path.cwd() / options.path  # a later change of the working directory does not move the file
         self._torn = Path(f"{self._path}.torn")
         self._max_bytes = options.max_bytes
         self._max_age = options.max_age
@@ -57,7 +57,7 @@ class LineFile:
         """Open the file once.
 
         Raises:
-            ConfigError: it can never be written to.
+            ConfigError: the file can never be written to.
         """
         try:
             os.close(self._open())
@@ -69,19 +69,19 @@ class LineFile:
                 ) from error
 
     def repair(self) -> None:
-        """Move a line that a crash has torn to `<path>.torn`, so that the file has whole lines only.
+        """Move a line torn by a crash to `<path>.torn`, so that the file contains whole lines only.
 
         Raises:
-            OSError: the file, or its disk, does not let itself be written to.
+            OSError: the file or its disk is not writable.
         """
         with self._held():
             pass
 
     def append(self, chunks: deque[bytes]) -> None:
-        """Write chunks of whole lines and take from `chunks` what has been written.
+        """Write chunks of whole lines and remove written chunks from `chunks`.
 
         Raises:
-            OSError: the file, or its disk, does not let itself be written to; what is left in `chunks` is not in it.
+            OSError: the file or its disk is not writable; chunks that remain in `chunks` are not in the file.
         """
         while chunks:
             with self._held() as file:
@@ -98,14 +98,14 @@ class LineFile:
                     chunks.popleft()
 
     def forget(self) -> None:
-        """Close, in a forked child, what the parent was writing to when it forked; a copy would keep it locked."""
+        """Close, in a forked child, the file that the parent had open at the fork; the copy would keep it locked."""
         if self._open_now is not None:
             os.close(self._open_now)
             self._open_now = None
 
     @contextmanager
     def _held(self) -> Iterator[int]:
-        """Give the file at the path, locked and without a torn line."""
+        """Yield the file at the path, locked and without a torn line."""
         file = self._locked()
         try:
             if stat.S_ISREG(os.fstat(file).st_mode):
@@ -129,10 +129,10 @@ class LineFile:
                 os.close(file)
                 raise
             self._open_now = None
-            os.close(file)  # while we waited for the lock it was put aside, by us elsewhere or by logrotate
+            os.close(file)  # rotated while waiting for the lock, by another process of ours or by logrotate
 
     def _open(self) -> int:
-        """Open for appending. A pipe without a reader is refused instead of waited for."""
+        """Open for appending. Raise for a pipe without a reader instead of waiting."""
         flags = os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
         with suppress(FileNotFoundError):
             if not stat.S_ISREG(self._path.stat().st_mode):
@@ -149,12 +149,12 @@ class LineFile:
         return self._max_age is not None and state.st_mtime // self._max_age < time.time() // self._max_age
 
     def _put_aside(self) -> None:
-        path = self._path.resolve()  # of a link, what it leads to is put aside
+        path = self._path.resolve()  # a link stays; its target is rotated
         aside = _aside(path)
         now = datetime.now(UTC)
-        if aside and (latest := _stamp_of(aside[-1])):  # a clock that was set back must not make this one the oldest
+        if aside and (latest := _stamp_of(aside[-1])):  # a clock set back must not make this file the oldest
             now = max(now, latest + timedelta(microseconds=1))
-        with suppress(FileNotFoundError):  # somebody else was quicker
+        with suppress(FileNotFoundError):  # another process was faster
             path.rename(f"{path}.{now.strftime(_STAMP)}")
         if self._keep is not None:
             for old in _aside(path)[: -self._keep]:
@@ -179,7 +179,7 @@ class LineFile:
 
 
 def _fitting(chunks: deque[bytes], limit: int) -> int:
-    """Return how many chunks have room, at least one."""
+    """Return the number of chunks that fit, at least one."""
     count, size = 0, 0
     for chunk in chunks:
         size += len(chunk)
@@ -197,7 +197,7 @@ def _write(file: int, content: bytes) -> None:
         while written < len(content):
             written += os.write(file, content[written:] if written else content)
     except OSError:
-        # What did get in goes out again, unless somebody who knows no locks has written behind it.
+        # Remove a partial write, unless a process that ignores locks has appended to it.
         if written and stat.S_ISREG(before.st_mode) and os.fstat(file).st_size == before.st_size + written:
             os.ftruncate(file, before.st_size)
         raise
@@ -216,14 +216,14 @@ def _start_of_last_line(file: int, size: int) -> int:
 
 def _read(file: int, start: int, size: int) -> bytes:
     os.lseek(file, start, os.SEEK_SET)
-    found = b""
-    while len(found) < size and (more := os.read(file, size - len(found))):
-        found += more
-    return found
+    content = b""
+    while len(content) < size and (more := os.read(file, size - len(content))):
+        content += more
+    return content
 
 
 def _is_object(fragment: bytes) -> bool:
-    """Whether this is a whole line that lacks nothing but its end."""
+    """Return whether this is a whole line that lacks only its newline."""
     try:
         return isinstance(json.loads(fragment), dict)
     except (ValueError, RecursionError):
@@ -231,26 +231,26 @@ def _is_object(fragment: bytes) -> bool:
 
 
 def _aside(path: Path) -> list[Path]:
-    """Return the files that were put aside, the oldest first."""
+    """Return the rotated files, the oldest first."""
     own = re.compile(re.escape(path.name) + r"\.\d{8}T\d{6}\.\d{6}Z")
-    return sorted(found for found in path.parent.iterdir() if own.fullmatch(found.name) and _stamp_of(found))
+    return sorted(file for file in path.parent.iterdir() if own.fullmatch(file.name) and _stamp_of(file))
 
 
 def _stamp_of(path: Path) -> datetime | None:
-    """Return when a file was put aside; not by `strptime`, which imports a module at a time that nobody expects."""
+    """Return when a file was rotated. Does not use `strptime`, which imports a module on first use."""
     try:
         return datetime.fromisoformat(path.name[-len("20260101T000000.000000Z") :])
     except ValueError:
-        return None  # digits that are no date: somebody else's
+        return None  # digits that are not a date: not our file
 
 
 def _lock(file: int) -> None:
-    """Wait until no other process is writing; where there are no such locks, each process needs a file of its own."""
+    """Wait until no other process is writing. On platforms without these locks, each process needs its own file."""
     if sys.platform != "win32" and stat.S_ISREG(os.fstat(file).st_mode):
         fcntl.flock(file, fcntl.LOCK_EX)
 
 
 def _unlock(file: int) -> None:
-    """Unlock, for all copies of the descriptor: a child that was forked just now may have one."""
+    """Unlock all copies of the descriptor: a child forked in the meantime may have one."""
     if sys.platform != "win32" and stat.S_ISREG(os.fstat(file).st_mode):
         fcntl.flock(file, fcntl.LOCK_UN)

@@ -1,4 +1,4 @@
-"""What can be said about the file."""
+"""Options of the file exporter."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ LINE_TYPES: Final[tuple[LineType, ...]] = get_args(LineType)
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """Where to write JSON Lines, and when to begin a new file.
+    """Options of the JSON Lines file: path and rotation.
 
     Attributes:
-        path: The file; it is made if it is not there, its folder is not.
-        max_bytes: A file that would grow beyond this is put aside; `None` is no limit.
+        path: The file. It is created if it does not exist; its folder must exist.
+        max_bytes: A file that would exceed this size is rotated; `None` is no limit.
         max_age: Seconds. Lines of one file are from the same stretch of this length, counted from 1970: 86,400 is a
             file for each day, in UTC. `None` is no limit.
-        keep: How many files that were put aside to keep; older ones are deleted. `None` keeps all.
-        types: The types of lines to write.
+        keep: Number of rotated files to keep; older ones are deleted. `None` keeps all.
+        types: Types of lines to write.
     """
 
     path: str | os.PathLike[str]
@@ -45,6 +45,6 @@ class File:
         chosen = (self.types,) if isinstance(self.types, str) else tuple(self.types)
         if not chosen or not set(chosen) <= set(LINE_TYPES):
             raise ConfigError(f"File(types={self.types!r}): use some of {', '.join(LINE_TYPES)}")
-        # Options that mean the same are equal, which is what makes configure() idempotent.
+        # Equivalent options are equal, which makes configure() idempotent.
         object.__setattr__(self, "path", path)
         object.__setattr__(self, "types", tuple(name for name in LINE_TYPES if name in chosen))

@@ -1,4 +1,4 @@
-"""Spans, events and boundaries on their way into a file."""
+"""Processor that writes spans, events and boundaries to a file."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from pellucid_exporters.file.options import File
 
 PATIENCE: Final = 2.0
-"""Seconds for which a flush or shutdown waits: a disk that hangs must not keep other exporters from theirs."""
+"""Timeout of a flush or shutdown in seconds: a hanging disk must not block the flush of other exporters."""
 
 
 class FileProcessor(SpanProcessor):
-    """Writes what ended. Whoever ends a span or hears an event only queues it."""
+    """Span processor and event listener that write to a file. The caller's thread only queues items."""
 
     def __init__(
         self, options: File, resource: Resource, *, on_failure: Callable[[], None], on_drop: Callable[[int], None]
@@ -34,7 +34,7 @@ class FileProcessor(SpanProcessor):
         """Open the file.
 
         Raises:
-            ConfigError: it can never be written to.
+            ConfigError: the file can never be written to.
         """
         file = LineFile(options)
         file.check()
@@ -48,7 +48,7 @@ class FileProcessor(SpanProcessor):
 
     @property
     def listeners(self) -> Sequence[tuple[str, Listener]]:
-        """What to give a pipeline as listeners."""
+        """Event listeners for a pipeline."""
         return [(pattern, self.hear) for pattern in _patterns()] if "event" in self._types else ()
 
     def hear(self, event: Event) -> None:
@@ -61,26 +61,26 @@ class FileProcessor(SpanProcessor):
             self._spool.put(span, _text_of(span))
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Write what is waiting; say whether it is all in the file."""
+        """Write queued items; return whether all of them are in the file."""
         return self._spool.flush(min(PATIENCE, timeout_millis / 1000))
 
     def shutdown(self) -> None:
-        """Write what is waiting and close."""
+        """Write queued items and close the file."""
         self._spool.close(PATIENCE)
 
     def renew(self) -> None:
-        """Start afresh in a forked child."""
+        """Reset in a forked child."""
         self._spool.renew()
 
 
 def _patterns() -> Iterator[str]:
-    """Yield patterns for all events that are written, few of them: each run subscribes to each."""
+    """Yield patterns that cover all written events, as few as possible: every run subscribes to every pattern."""
     for group in dict.fromkeys(name.partition(".")[0] for name in EVENTS):
         members = [name for name in EVENTS if name.startswith(f"{group}.")]
         yield from [f"{group}.*"] if NEVER_WRITTEN.isdisjoint(members) else sorted({*members} - NEVER_WRITTEN)
 
 
 def _text_of(span: ReadableSpan) -> int:
-    """Return the characters in the attributes of a span and its events: all that makes a span big."""
+    """Return the number of characters in the attributes of a span and its events, which determine its size."""
     carriers = [span.attributes, *(event.attributes for event in span.events)]
     return sum(len(value) for found in carriers for value in (found or {}).values() if isinstance(value, str))

@@ -1,4 +1,4 @@
-"""The lines of the file: spans, events and boundaries as flat objects, and any of them as one line of valid JSON."""
+"""Lines of the file: spans, events and boundaries as flat objects, each encoded as one line of valid JSON."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from pellucid_exporters.file.options import LineType
 
 NEVER_WRITTEN: Final = frozenset({InferenceDelta.name})
-"""Events that are left out: a secret that lies across two pieces of a stream cannot be masked."""
+"""Events that are not written: a secret split across two pieces of a stream cannot be masked."""
 
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
 
 def lines_of(item: ReadableSpan | Event, types: tuple[LineType, ...], resource: Resource) -> Iterator[bytes]:
-    """Yield what is written of a span or an event, each with its newline."""
+    """Yield the lines of a span or an event, each with its newline."""
     service = resource.attributes.get("service.name")
     if isinstance(item, Event):
         yield _line({"type": "event", **_event(item, service)})
@@ -70,7 +70,7 @@ def _span(span: ReadableSpan, service: Any, resource: Resource) -> dict[str, Any
 
 
 def _event(event: Event, service: Any) -> dict[str, Any]:
-    """Return envelope and payload side by side. Of the identity only the id of the conversation is no content."""
+    """Return envelope and payload in one object. Of the identity, only the conversation id is not content."""
     fields = {field.name: getattr(event, field.name) for field in dataclasses.fields(event)}
     del fields["identity"]
     record = {
@@ -90,7 +90,7 @@ def _ids(context: SpanContext | None) -> dict[str, str]:
 
 
 def _time(nanoseconds: int) -> str:
-    """Return ISO 8601 in UTC, always of the same length, so that lines sort by it."""
+    """Format a time as ISO 8601 in UTC, with a fixed length so that lines sort by it."""
     seconds, rest = divmod(nanoseconds, 1_000_000_000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
 
@@ -106,7 +106,7 @@ def _line(record: Mapping[str, Any]) -> bytes:
 
 
 def _plain(value: object) -> Any:
-    """Return what has no form in JSON as something that has."""
+    """Convert a value that JSON cannot represent."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
     return base64.urlsafe_b64encode(value).decode() if isinstance(value, bytes) else str(value)

@@ -1,4 +1,4 @@
-"""The way from a run to the file: a bounded queue, and one thread that writes what is in it."""
+"""Bounded queue between runs and the file, and the thread that writes its items."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger(__name__)
 
 MOST_WAITING: Final = 16_384
-"""Spans and events that wait to be written; more are dropped and counted."""
+"""Maximum number of queued spans and events; more are dropped and counted."""
 
 MOST_TEXT: Final = 64 * 1024 * 1024
-"""Characters in them; the next one is dropped if there are more."""
+"""Maximum number of queued characters; beyond it, the next item is dropped."""
 
 LINGER: Final = 0.1
-"""Seconds for which the thread waits for more before it opens the file."""
+"""Seconds to wait for more items before opening the file."""
 
 FIRST_PAUSE: Final = 0.25
 LONGEST_PAUSE: Final = 5.0
-"""Seconds between two attempts while the file cannot be written to."""
+"""Seconds between two attempts while the file is not writable."""
 
 T = TypeVar("T")
 
 
 class Spool(Generic[T]):
-    """Takes items from any thread, at once, and writes them in the order of their coming."""
+    """Queue that accepts items from any thread without blocking and writes them in order."""
 
     def __init__(
         self,
@@ -48,10 +48,10 @@ class Spool(Generic[T]):
         """Start the thread.
 
         Args:
-            file: Gets the lines.
-            encode: Makes whole lines of an item, or nothing.
-            on_failure: Called for each attempt that fails, and for each item that cannot be encoded.
-            on_drop: Called with a number of items that will never be written.
+            file: Destination of the lines.
+            encode: Encodes an item as whole lines, or nothing.
+            on_failure: Called for each failed attempt and for each item that cannot be encoded.
+            on_drop: Called with the number of dropped items.
         """
         self._file = file
         self._encode = encode
@@ -91,7 +91,7 @@ class Spool(Generic[T]):
             self._on_drop(1)
 
     def flush(self, timeout: float) -> bool:
-        """Write what is waiting; say whether it is all in the file, at the latest after `timeout` seconds."""
+        """Write queued items; return within `timeout` seconds whether all of them are in the file."""
         answer: Future[bool] = Future()
         with self._door:
             if self._done >= self._admitted or not self._thread.is_alive():
@@ -104,7 +104,7 @@ class Spool(Generic[T]):
             return False
 
     def close(self, timeout: float) -> None:
-        """Write what is waiting and end the thread; what cannot be written within `timeout` seconds is dropped."""
+        """Write queued items and end the thread. Items not written within `timeout` seconds are dropped."""
         with self._door:
             if self._closed:
                 return
@@ -118,7 +118,7 @@ class Spool(Generic[T]):
             _log.warning("%d spans and events were not written to the file when it was closed; they are lost", lost)
 
     def renew(self) -> None:
-        """Start afresh in a forked child: what waits is the parent's."""
+        """Reset in a forked child: queued items belong to the parent."""
         was_closed = self._closed
         self._file.forget()
         if not was_closed:
@@ -138,7 +138,7 @@ class Spool(Generic[T]):
                 return
 
     def _gather(self) -> None:
-        """Wait for something to do, then encode what there is, as much as one write takes."""
+        """Wait for items, then encode as many as fit one write."""
         if self._chunks:
             self._hurry.wait(self._pause)
         else:
@@ -178,7 +178,7 @@ class Spool(Generic[T]):
             self._done_text += size
 
     def _attempt(self, write: Callable[[], Any]) -> bool:
-        """Write; of a row of failures count each and log the first."""
+        """Write the chunks. Count every failure and log the first of a series."""
         try:
             write()
         except Exception as error:  # noqa: BLE001  (counted; the thread goes on)
@@ -193,10 +193,10 @@ class Spool(Generic[T]):
         return True
 
     def _answer(self, *, succeeded: bool) -> None:
-        """Answer those who wait for a flush, as far as it is known."""
+        """Resolve pending flushes whose result is known."""
         with self._door:
-            known = [(target, answer) for target, answer in self._flushes if self._done >= target or not succeeded]
-            self._flushes = [flush for flush in self._flushes if flush not in known]
+            resolved = [(target, answer) for target, answer in self._flushes if self._done >= target or not succeeded]
+            self._flushes = [flush for flush in self._flushes if flush not in resolved]
             done = self._done
-        for target, answer in known:
+        for target, answer in resolved:
             answer.set_result(done >= target)

@@ -1,4 +1,4 @@
-"""Requests of bounded size: receivers refuse gRPC messages of more than 4 MiB, and then a whole batch is lost."""
+"""Batches of bounded size: receivers reject gRPC messages of more than 4 MiB, which loses a whole batch."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
 MAX_REQUEST: Final = 3 * 1024 * 1024
-"""Bytes in one request, as weighed here: a safe distance from 4 MiB."""
+"""Maximum estimated bytes of one request, with a margin below 4 MiB."""
 
 MAX_POINTS: Final = 512
-"""Data points of metrics in one request. An exponential histogram with its exemplars has at most 3 KiB."""
+"""Maximum number of data points in one request. An exponential histogram with exemplars has at most 3 KiB."""
 
 _ITEM: Final = 256
-"""Bytes of a span, event, link or record beside its attributes: ids, times, numbers, lengths."""
+"""Bytes of a span, event, link or record without its attributes: ids, times, numbers, lengths."""
 
 _FIELD: Final = 16
-"""Bytes of an attribute beside its name and value."""
+"""Bytes of an attribute without its name and value."""
 
 ItemT = TypeVar("ItemT")
 
@@ -45,14 +45,14 @@ def split(
 
 
 def weigh_span(span: ReadableSpan) -> int:
-    """Return the bytes that a span takes in a request, or a little more."""
+    """Return an upper estimate of the bytes of a span in a request."""
     parts = [span.attributes, *(event.attributes for event in span.events), *(link.attributes for link in span.links)]
     texts = [span.name, span.status.description or "", *(event.name for event in span.events)]
     return _ITEM * len(parts) + sum(map(_weigh, parts)) + sum(map(_weigh, texts))
 
 
 def weigh_record(record: ReadableLogRecord) -> int:
-    """Return the bytes that a log record takes in a request, or a little more."""
+    """Return an upper estimate of the bytes of a log record in a request."""
     return _ITEM + _weigh(record.log_record.body) + _weigh(record.log_record.attributes)
 
 

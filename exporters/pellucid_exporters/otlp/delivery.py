@@ -1,4 +1,4 @@
-"""The SDK's exporters, each behind one that counts failures, bounds what it sends at once, and survives a fork."""
+"""Wrappers of the SDK's exporters that count failures, bound the size of requests, and survive a fork."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ ExporterT = TypeVar("ExporterT", SpanExporter, MetricExporter, LogRecordExporter
 
 
 class Outlet(Generic[ExporterT]):
-    """What the three below share.
+    """Common base of exporters of spans, metrics and logs.
 
     Attributes:
-        failures: Exports that did not succeed. Written by one export at a time, which the SDK sees to.
+        failures: Number of failed exports. The SDK runs one export at a time.
     """
 
     def __init__(self, make: Callable[[], ExporterT], on_failure: Callable[[], None]) -> None:
@@ -47,17 +47,17 @@ class Outlet(Generic[ExporterT]):
         self.failures = 0
 
     def shutdown(self, timeout_millis: float = 0, **_: Any) -> None:
-        """Close the exporter at once, which also ends its wait for the next retry; from any thread, repeatedly."""
+        """Close the exporter at once and interrupt its wait for the next retry. Thread-safe and idempotent."""
         if not self._closed and self._exporter is not None:
             self._closed = True
             self._exporter.shutdown()  # type: ignore[no-untyped-call]  # one of the three has no types
 
     def force_flush(self, timeout_millis: float = 0) -> bool:
-        """Do nothing: exporters keep nothing back."""
+        """Do nothing: exporters do not buffer."""
         return True
 
     def renew(self) -> None:
-        """Forget the exporter in a forked child: its connections are the parent's, and closing them could hang."""
+        """Discard the exporter in a forked child: its connections belong to the parent, and closing them could hang."""
         self._inherited, self._exporter = self._exporter, None
 
     def _attempt(self, export: Callable[[ExporterT], Enum]) -> bool:
@@ -75,10 +75,10 @@ class Outlet(Generic[ExporterT]):
 
 
 class ItemOutlet(Outlet[ExporterT]):
-    """Exports items in requests of bounded size; one failed request does not keep back the next.
+    """Exporter of items in requests of bounded size. A failed request does not stop the next one.
 
     Attributes:
-        taken: Items that have left the queue.
+        taken: Number of items removed from the queue.
     """
 
     def __init__(self, make: Callable[[], Any], on_failure: Callable[[], None], on_loss: Callable[[int], None]) -> None:
@@ -113,7 +113,7 @@ def _export(exporter: Any, *, batch: Sequence[Any]) -> Enum:
 
 
 class SpanOutlet(ItemOutlet[SpanExporter], SpanExporter):
-    """Exports spans."""
+    """Exporter of spans."""
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Export spans."""
@@ -123,8 +123,8 @@ class SpanOutlet(ItemOutlet[SpanExporter], SpanExporter):
 class MetricOutlet(Outlet[MetricExporter], MetricExporter):
     """Exports metrics with the temporality and aggregation that its exporter prefers.
 
-    Exemplars of traces that `is_dropped` says were dropped are left out; while `is_undecided` says that they may still
-    be dropped, they wait for a later export.
+    Exemplars of traces for which `is_dropped` returns True are omitted. Those for which `is_undecided` returns True
+    wait for a later export.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class MetricOutlet(Outlet[MetricExporter], MetricExporter):
 
 
 class LogOutlet(ItemOutlet[LogRecordExporter], LogRecordExporter):
-    """Exports log records."""
+    """Exporter of log records."""
 
     def export(self, batch: Sequence[ReadableLogRecord]) -> LogRecordExportResult:
         """Export log records."""
@@ -159,21 +159,21 @@ class LogOutlet(ItemOutlet[LogRecordExporter], LogRecordExporter):
 
 
 class Door:
-    """Counts who goes into a queue, and turns away whom it has no room for.
+    """Admission to a queue: counts items, and drops those for which there is no room.
 
-    The SDK drops the oldest item of a full queue and tells nobody but its log. Items are let in here only while there
-    is room, so its queue never overflows, and each one turned away is counted.
+    The SDK drops the oldest item of a full queue and only logs it. Items are admitted here only while there is room,
+    so its queue never overflows, and each dropped item is counted.
     """
 
     def __init__(self, size: int, outlet: ItemOutlet[Any], on_drop: Callable[[int], None]) -> None:
         self._size = size
         self._outlet = outlet
         self._on_drop = on_drop
-        self._lock = threading.RLock()  # what a garbage collection in here ends may lead here again
+        self._lock = threading.RLock()  # reentrant: garbage collection may end a span while the lock is held
         self._admitted = 0
 
     def admits(self) -> bool:
-        """Whether there is room for one more, who has to go in then; if not, that is counted."""
+        """Reserve room for an item that must then be queued. Without room, count a drop and return False."""
         with self._lock:
             has_room = self._admitted - self._outlet.taken < self._size
             self._admitted += has_room
@@ -182,13 +182,13 @@ class Door:
         return has_room
 
     def renew(self) -> None:
-        """Start afresh in a forked child, where the SDK has emptied the queue: what it held is the parent's."""
+        """Reset in a forked child, where the SDK has emptied the queue: its items belong to the parent."""
         self._lock = threading.RLock()
         self._admitted = self._outlet.taken
 
 
 class SpanQueue(BatchSpanProcessor):
-    """The SDK's batch processor for spans, behind a door."""
+    """The SDK's batch processor for spans, with bounded admission."""
 
     def __init__(self, outlet: SpanOutlet, on_drop: Callable[[int], None]) -> None:
         size, batch = _bounds("OTEL_BSP")
@@ -202,7 +202,7 @@ class SpanQueue(BatchSpanProcessor):
 
 
 class LogQueue(BatchLogRecordProcessor):
-    """The SDK's batch processor for log records, behind a door."""
+    """The SDK's batch processor for log records, with bounded admission."""
 
     def __init__(self, outlet: LogOutlet, on_drop: Callable[[int], None]) -> None:
         size, batch = _bounds("OTEL_BLRP")
@@ -216,7 +216,7 @@ class LogQueue(BatchLogRecordProcessor):
 
 
 def _bounds(prefix: str) -> tuple[int, int | None]:
-    """Return how many items may wait, and how many go out at once; `None` leaves that to the environment."""
+    """Return the queue size and the batch size; `None` leaves them to the environment."""
     size = _queue_size(f"{prefix}_MAX_QUEUE_SIZE")
     return size, None if os.environ.get(f"{prefix}_MAX_EXPORT_BATCH_SIZE") else min(512, size)
 

@@ -37,7 +37,7 @@ _RECORD_FIELDS: Final = frozenset({"event", "level", "timestamp", "trace_id", "s
 
 
 def span_exporter(options: Otlp, session: Any = None) -> SpanExporter:
-    """Return an exporter of spans; over HTTP it sends by `session`, if one is given."""
+    """Return an exporter of spans. Over HTTP it uses `session`, if given."""
     if options.protocol_of("traces") == "grpc":
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcSpanExporter
 
@@ -74,7 +74,7 @@ def log_exporter(options: Otlp, session: Any = None) -> LogRecordExporter:
 
 
 class OtlpLogSink:
-    """Turns one log line per boundary into an OpenTelemetry log record that points to the boundary's span."""
+    """Log sink that converts one log line per boundary to an OpenTelemetry log record with the context of its span."""
 
     __slots__ = ("_logger",)
 
@@ -135,7 +135,7 @@ def _http_options(options: Otlp, signal: Signal, session: Any) -> dict[str, Any]
 
 
 def make_session() -> Any:
-    """Return a session in which a certificate that was given wins over `REQUESTS_CA_BUNDLE` and `CURL_CA_BUNDLE`.
+    """Return a session in which a configured certificate overrides `REQUESTS_CA_BUNDLE` and `CURL_CA_BUNDLE`.
 
     None if the environment names a provider of sessions with credentials.
     """
@@ -153,10 +153,10 @@ def make_session() -> Any:
 
 
 def _grpc_options(options: Otlp) -> dict[str, Any]:
-    """Return what the exporters over gRPC take.
+    """Return the arguments of gRPC exporters.
 
     Raises:
-        ConfigError: gRPC knows no such compression.
+        ConfigError: gRPC does not support the compression.
     """
     import grpc  # type: ignore[import-untyped]  # comes without types
 
@@ -172,7 +172,7 @@ def _grpc_options(options: Otlp) -> dict[str, Any]:
         )
     return {
         "endpoint": options.endpoint,
-        # gRPC insists on names in lower case.
+        # gRPC requires names in lower case.
         "headers": options.headers and {name.lower(): value for name, value in options.headers.items()},
         "timeout": options.timeout,
         "compression": kinds[options.compression] if options.compression is not None else None,

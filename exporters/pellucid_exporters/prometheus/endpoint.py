@@ -1,4 +1,4 @@
-"""Serving `/metrics`: as a WSGI or ASGI app for whoever has a server, or from a thread of our own, also with TLS."""
+"""Servers of `/metrics`: a WSGI and ASGI app to mount, and an endpoint with its own thread and optional TLS."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("pellucid_exporters.endpoint")
 
 CLIENT_TIMEOUT: Final = 10.0
-"""Seconds that a client may take for its TLS handshake, and again for each piece of its request."""
+"""Timeout in seconds of a client's TLS handshake, and of each read of its request."""
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -40,7 +40,7 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer to a request for metrics."""
+    """Response to a request for metrics."""
 
     status: int
     reason: str
@@ -49,12 +49,12 @@ class Answer:
 
 
 class MetricsApp:
-    """Answers requests for metrics in the format that they ask for; mount `asgi` or `wsgi` under any path.
+    """Application that serves metrics in the requested format; mount `asgi` or `wsgi` under any path.
 
     Args:
-        reader: What is served. Its readers `all` must have been given to a `MeterProvider`.
-        registry: Metrics of `prometheus_client` to serve along.
-        bearer_token: Whoever does not send it gets an empty 401.
+        reader: Source of the metrics. Pass its readers `all` to a `MeterProvider`.
+        registry: Metrics of `prometheus_client` to serve too.
+        bearer_token: Required token; requests without it get an empty 401.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class MetricsApp:
         self._token = bearer_token.encode() if bearer_token is not None else None
 
     def wsgi(self, environ: Mapping[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """Be a WSGI application."""
+        """Serve a WSGI request."""
         names = {
             "HTTP_ACCEPT": "accept",
             "HTTP_ACCEPT_ENCODING": "accept-encoding",
@@ -77,7 +77,7 @@ class MetricsApp:
         return [answer.body]
 
     async def asgi(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Be an ASGI application; metrics are collected in a worker thread.
+        """Serve an ASGI request; metrics are collected in a worker thread.
 
         Raises:
             ValueError: the request is not HTTP.
@@ -100,16 +100,16 @@ class MetricsApp:
             return Answer(401, "Unauthorized", {"WWW-Authenticate": "Bearer", "Content-Length": "0"})
         if method != "GET":
             return Answer(405, "Method Not Allowed", {"Allow": "GET", "Content-Length": "0"})
-        wanted = negotiate(headers.get("accept"))
-        families = self._families(complete=wanted.kind == "protobuf")
+        output_format = negotiate(headers.get("accept"))
+        families = self._families(complete=output_format.kind == "protobuf")
         if names := parse_qs(query).get("name[]"):
             families = only(families, names)
-        body = render(families, wanted, self._reader.complain)
+        body = render(families, output_format, self._reader.complain)
         encoding: dict[str, str] = {}
         if _accepts_gzip(headers.get("accept-encoding", "")):
             body, encoding = gzip.compress(body, compresslevel=6), {"Content-Encoding": "gzip"}
         described = {
-            "Content-Type": wanted.content_type,
+            "Content-Type": output_format.content_type,
             "Content-Length": str(len(body)),
             "Vary": "Accept, Accept-Encoding",
         }
@@ -128,11 +128,11 @@ class MetricsApp:
 
 
 class MetricsEndpoint:
-    """Serves a reader on `/metrics` from a daemon thread.
+    """HTTP server that serves a reader on `/metrics` from a daemon thread.
 
     Attributes:
-        app: The same for a server of the application's.
-        url: Where; `None` without a port and once closed.
+        app: Application to mount in another server.
+        url: URL of the endpoint; `None` without a port and after `close`.
 
     Raises:
         ConfigError: the address cannot be listened on, or a certificate cannot be used.
@@ -157,7 +157,7 @@ class MetricsEndpoint:
             options.registry.register(self._registered[1])
 
     def close(self) -> None:
-        """Stop serving, give the port back and leave the registry as it was."""
+        """Stop serving, release the port and unregister from the registry."""
         if self._registered is not None:
             registry, collector = self._registered
             registry.unregister(collector)
@@ -169,14 +169,14 @@ class MetricsEndpoint:
             self._thread.join()
 
     def renew(self) -> None:
-        """Let go of the parent's socket in a forked child, which has no thread that could answer on it."""
+        """Release the parent's socket in a forked child, which has no thread to serve it."""
         server, self._server, self.url = self._server, None, None
         if server is not None:
             server.socket.close()
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """A thread for each request; a slow client keeps nobody else waiting."""
+    """Server with one thread per request, so that a slow client does not block others."""
 
     daemon_threads = True
     request_queue_size = 64
@@ -186,18 +186,18 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.address_family = family
         super().__init__((str(where[0]), int(where[1])), _Handler)
         self.set_app(app.wsgi)
-        if context is not None:  # the handshake is made in the request's thread, when it first reads
+        if context is not None:  # the handshake happens in the request's thread, on its first read
             self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
 
     def server_bind(self) -> None:
-        """Bind without asking the DNS for this machine's name."""
+        """Bind without a DNS lookup of the host name."""
         TCPServer.server_bind(self)
         host, self.server_port = self.server_address[:2]
         self.server_name = str(host)
         self.setup_environ()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Leave clients that went away or may not come in to the debug log."""
+        """Log clients that disconnected or were rejected at debug level."""
         _log.debug("a request for /metrics from %s failed", client_address, exc_info=True)
 
 
@@ -233,7 +233,7 @@ def _tls(options: Prometheus) -> ssl.SSLContext | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        # A password is given so that a locked key is an error instead of a question on the terminal.
+        # With a password, an encrypted key raises instead of prompting on the terminal.
         context.load_cert_chain(options.certificate, options.key, password="")
     except (OSError, ValueError) as error:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""What `/metrics` answers: which format is asked for, and families written in it, each for itself."""
+"""Exposition of `/metrics`: content negotiation and rendering, one family at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from prometheus_client.samples import Exemplar, Sample
 
 EXEMPLAR_LIMIT: Final = 128
-"""Characters in the labels of an exemplar; servers refuse longer ones."""
+"""Maximum number of characters in the labels of an exemplar; servers reject longer ones."""
 
 _EOF: Final = b"# EOF\n"
 _ESCAPINGS: Final = (openmetrics.ALLOWUTF8, openmetrics.UNDERSCORES, openmetrics.DOTS, openmetrics.VALUES)
@@ -26,10 +26,10 @@ _PROTO: Final = "io.prometheus.client.MetricFamily"
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One of the formats in which servers scrape.
+    """Exposition format.
 
     Attributes:
-        escaping: How names with other letters are written.
+        escaping: Escaping scheme of names with characters that are not allowed.
     """
 
     kind: Literal["protobuf", "openmetrics", "text"]
@@ -38,7 +38,7 @@ class Format:
 
     @property
     def content_type(self) -> str:
-        """What the answer's header says."""
+        """Value of the `Content-Type` header."""
         escaping = f"; escaping={self.escaping}" if self.escaping else ""
         if self.kind == "protobuf":
             return f"application/vnd.google.protobuf; proto={_PROTO}; encoding=delimited{escaping}"
@@ -50,29 +50,29 @@ PLAIN: Final = Format("text", "0.0.4")
 
 
 def negotiate(accept: str | None) -> Format:
-    """Return the format that an `Accept` header prefers; plain text if it names none that there is.
+    """Return the format that an `Accept` header prefers; plain text if it names no supported format.
 
-    Of formats that it likes equally, protobuf says most and plain text least.
+    Of equally preferred formats, protobuf ranks first and plain text last, by how much they can express.
     """
     best, best_rank = PLAIN, (0.0, 0)
     for item in (accept or "").split(","):
         kind, parameters = _parse(item)
-        found = _format_of(kind, parameters)
-        if found is None:
+        candidate = _format_of(kind, parameters)
+        if candidate is None:
             continue
-        rank = (_quality(parameters), ("text", "openmetrics", "protobuf").index(found.kind))
+        rank = (_quality(parameters), ("text", "openmetrics", "protobuf").index(candidate.kind))
         if rank[0] > 0 and rank > best_rank:
-            best, best_rank = found, rank
+            best, best_rank = candidate, rank
     return best
 
 
-def render(families: Iterable[Family], wanted: Format, on_bad: Callable[[str, Exception], None]) -> bytes:
-    """Write families; one that cannot be written, or whose name is taken, is left out and reported.
+def render(families: Iterable[Family], output_format: Format, on_bad: Callable[[str, Exception], None]) -> bytes:
+    """Render families. A family that cannot be rendered, or whose name is in use, is omitted and reported.
 
     Args:
-        families: In the order in which they are written.
-        wanted: As `negotiate` returned it.
-        on_bad: Called with the name of each family that was left out, and why.
+        families: Families in output order.
+        output_format: As `negotiate` returned it.
+        on_bad: Called with the name of each omitted family and the error.
     """
     blocks: list[bytes] = []
     names: set[str] = set()
@@ -81,24 +81,24 @@ def render(families: Iterable[Family], wanted: Format, on_bad: Callable[[str, Ex
             on_bad(family.name, ValueError(f"the family {family.name!r} is there twice"))
             continue
         try:
-            blocks.append(_write(_fit(family, wanted), wanted))
+            blocks.append(_write(_fit(family, output_format), output_format))
             names.add(family.name)
         except Exception as error:  # noqa: BLE001  (whatever is wrong with one, the others are served)
             on_bad(family.name, error)
-    return b"".join(blocks) + (_EOF if wanted.kind == "openmetrics" else b"")
+    return b"".join(blocks) + (_EOF if output_format.kind == "openmetrics" else b"")
 
 
 def only(families: Iterable[Family], names: Iterable[str]) -> Iterator[Family]:
-    """Yield what remains of families when only samples of these names are wanted."""
-    wanted = set(names)
+    """Yield the families reduced to samples of these names."""
+    selected = set(names)
     for family in families:
-        samples = [sample for sample in family.samples if sample.name in wanted]
+        samples = [sample for sample in family.samples if sample.name in selected]
         if samples:
             yield _with(family, samples)
 
 
 class _One:
-    """A registry of one family, as `prometheus_client`'s writers want it."""
+    """Registry of one family, as the writers of `prometheus_client` require it."""
 
     def __init__(self, family: Family) -> None:
         self._family = family
@@ -107,23 +107,23 @@ class _One:
         return [self._family]
 
 
-def _write(family: Family, wanted: Format) -> bytes:
-    escaping = wanted.escaping or openmetrics.UNDERSCORES
-    if wanted.kind == "protobuf":
+def _write(family: Family, output_format: Format) -> bytes:
+    escaping = output_format.escaping or openmetrics.UNDERSCORES
+    if output_format.kind == "protobuf":
         return encode_family(family, escaping)
     one: Any = _One(family)
-    if wanted.kind == "openmetrics":
+    if output_format.kind == "openmetrics":
         written: bytes = openmetrics.generate_latest(one, escaping, "1.0.0")  # type: ignore[no-untyped-call]  # no types
         return written.removesuffix(_EOF)
     return generate_text(one, escaping)
 
 
-def _fit(family: Family, wanted: Format) -> Family:
-    """Return a family without exemplars that a server refuses and without samples that the format does not know."""
+def _fit(family: Family, output_format: Format) -> Family:
+    """Return a family without exemplars that servers reject and without samples that the format does not support."""
     samples = [
         sample._replace(exemplar=None) if sample.exemplar and _length(sample.exemplar) > EXEMPLAR_LIMIT else sample
         for sample in family.samples
-        if wanted.kind == "protobuf" or sample.native_histogram is None
+        if output_format.kind == "protobuf" or sample.native_histogram is None
     ]
     return _with(family, samples)
 

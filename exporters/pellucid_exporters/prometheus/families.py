@@ -1,4 +1,4 @@
-"""OpenTelemetry's metrics as Prometheus' metric families: names, labels, buckets, exemplars."""
+"""Conversion of OpenTelemetry metrics to Prometheus metric families: names, labels, buckets, exemplars."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ RESERVED_SUFFIXES: Final[Mapping[str, tuple[str, ...]]] = {
     "histogram": ("", "_bucket", "_count", "_sum", "_created"),
     "info": ("", "_info"),
 }
-"""The names that a family takes for itself, by its type."""
+"""Suffixes of sample names that a family reserves, by its type."""
 
 CLASSIC_BOUNDS: Final = tuple(digit * 10.0**power for power in range(-3, 7) for digit in (1, 2.5, 5))
-"""Buckets for an exponential histogram that `semconv` does not know; fixed, so that series do not come and go."""
+"""Buckets for exponential histograms that are not in `semconv`; fixed, so that the set of series is stable."""
 
 _SEMCONV_BOUNDS: Final = {metric.name: metric.buckets for metric in semconv.METRICS if metric.buckets}
 
@@ -49,7 +49,7 @@ class NumberSeries:
     """One counter or gauge with its labels.
 
     Attributes:
-        adds: Two of the same labels add up, else the later wins.
+        adds: Whether series with the same labels are added; else the later one wins.
     """
 
     value: float
@@ -58,12 +58,12 @@ class NumberSeries:
     exemplars: Mapping[float, Exemplar]
 
     def merged(self, other: NumberSeries) -> NumberSeries:
-        """Return both as one."""
+        """Merge with a series of the same labels."""
         created = min(self.created, other.created)
         return replace(other, value=self.value + other.value, created=created) if self.adds else other
 
     def samples(self, family: Family, labels: Labels, *, complete: bool) -> Iterator[Sample]:
-        """Yield the one sample and, if complete, since when it counts."""
+        """Yield the sample and, if complete, its creation time."""
         if family.type != "counter":
             yield Sample(family.name, dict(labels), self.value)
             return
@@ -77,10 +77,10 @@ class HistogramSeries:
     """One histogram with its labels.
 
     Attributes:
-        bounds: Inclusive, the last one infinite.
-        counts: Not cumulative.
-        created: When its first measurement was made, in seconds since the epoch.
-        native: The same measurements in native buckets.
+        bounds: Inclusive upper bounds, the last one infinite.
+        counts: Measurements in each bucket, not cumulative.
+        created: Time of the first measurement, in seconds since the epoch.
+        native: Native histogram of the same measurements.
     """
 
     bounds: Sequence[float]
@@ -91,7 +91,7 @@ class HistogramSeries:
     native: Native | None = None
 
     def merged(self, other: HistogramSeries) -> HistogramSeries:
-        """Return both as one."""
+        """Return the sum of both."""
         if self.bounds != other.bounds:
             raise ValueError("two histograms of one name and labels have different buckets")
         counts = [mine + its for mine, its in zip(self.counts, other.counts, strict=True)]
@@ -99,7 +99,7 @@ class HistogramSeries:
         return replace(other, counts=counts, total=self.total + other.total, created=created)
 
     def with_native(self, native: Native) -> HistogramSeries:
-        """Return this with native buckets, beside those that it has."""
+        """Return a copy with native buckets in addition to the classic ones."""
         return replace(self, native=native if self.native is None else self.native.merged(native))
 
     def samples(self, family: Family, labels: Labels, *, complete: bool) -> Iterator[Sample]:
@@ -125,7 +125,7 @@ Series: TypeAlias = NumberSeries | HistogramSeries
 
 
 class ExemplarMemory:
-    """Remembers the latest exemplar of each bucket, since the SDK hands each one out only once.
+    """Cache of the latest exemplar of each bucket, since the SDK returns each one only once.
 
     Scrapers ask every few seconds; without this an exemplar would be there in one scrape only. Exemplars of traces that
     `is_dropped` says were dropped are left out, also those that were shown before; those that `is_undecided` says may
@@ -148,7 +148,7 @@ class ExemplarMemory:
     def recall(
         self, family: str, labels: Labels, bounds: Sequence[float], fresh: Iterable[Any]
     ) -> Mapping[float, Exemplar]:
-        """Take in the exemplars of one collection and return all young enough, by the upper bound of their bucket."""
+        """Add the exemplars of one collection and return all unexpired ones, by the upper bound of their bucket."""
         kept = self._kept.setdefault((family, labels), {})
         for exemplar in self._withheld.release((family, labels), fresh):
             if exemplar.trace_id:
@@ -164,59 +164,59 @@ class ExemplarMemory:
 
 @dataclass(slots=True)
 class Families:
-    """The families of one scrape. Metrics of one name from several instruments become one family."""
+    """Families of one scrape. Metrics of the same name from several instruments become one family."""
 
     memory: ExemplarMemory
     _families: dict[str, tuple[Family, dict[Labels, Series]]] = field(default_factory=dict)
     _owners: dict[str, str] = field(default_factory=dict)
 
     def add_info(self, name: str, documentation: str, attributes: Mapping[str, Any]) -> None:
-        """Add a family whose labels are its content."""
+        """Add an info family, whose content is its labels."""
         family, _ = self._family(name, documentation, "info", "")
         family.samples.append(Sample(f"{name}_info", dict(to_labels(attributes)), 1))
 
     def add(self, metric: Metric) -> None:
-        """Add all points of a metric or, when something about it is wrong, none.
+        """Add all points of a metric, or none if one is invalid.
 
         Raises:
-            ValueError: it cannot be shown, as when its name is that of another family.
+            ValueError: the metric cannot be exposed, for example because another family has its name.
         """
         kind = _kind_of(metric)
         name, unit = to_name(metric.name, metric.unit or "", kind)
-        _, known = self._family(name, encodable(metric.description or ""), kind, unit)
-        series = dict(known)
+        _, stored = self._family(name, encodable(metric.description or ""), kind, unit)
+        series = dict(stored)
         for point in metric.data.data_points:
             labels = to_labels(point.attributes or {})
-            found = self._series_of(metric, point, name, labels)
+            added = self._series_of(metric, point, name, labels)
             same = series.get(labels)
-            series[labels] = found if same is None else same.merged(found)  # type: ignore[arg-type]  # one kind a family
-        known.update(series)
+            series[labels] = added if same is None else same.merged(added)  # type: ignore[arg-type]  # one kind a family
+        stored.update(series)
 
     def add_native(self, metric: Metric) -> None:
-        """Add native buckets, which another reader took a little later, to the histograms that are already there.
+        """Add native buckets, collected by another reader a little later, to existing histograms.
 
         Raises:
-            ValueError: they have no counterpart in Prometheus.
+            ValueError: the buckets have no counterpart in Prometheus.
         """
-        if not isinstance(metric.data, ExponentialHistogram):  # a view of the application wants classic buckets only
+        if not isinstance(metric.data, ExponentialHistogram):  # a view of the application selects classic buckets only
             return
         name, _ = to_name(metric.name, metric.unit or "", "histogram")
-        family, known = self._families.get(name, (None, {}))
+        family, stored = self._families.get(name, (None, {}))
         if family is None or family.type != "histogram":
             return
-        series = dict(known)
+        series = dict(stored)
         for point in metric.data.data_points:
             labels = to_labels(point.attributes or {})
-            found = series.get(labels)
-            if isinstance(found, HistogramSeries):  # else its first measurement is younger than the classic buckets
-                series[labels] = found.with_native(Native.of(point))
-        known.update(series)
+            histogram = series.get(labels)
+            if isinstance(histogram, HistogramSeries):  # else the first measurement is newer than the classic buckets
+                series[labels] = histogram.with_native(Native.of(point))
+        stored.update(series)
 
     def render(self, *, complete: bool) -> Iterator[Family]:
-        """Yield the families with their samples; complete with what only protobuf can say."""
+        """Yield the families with their samples; if complete, with samples that only protobuf supports."""
         for family, series in self._families.values():
-            for labels, found in series.items():
-                family.samples.extend(found.samples(family, labels, complete=complete))
+            for labels, item in series.items():
+                family.samples.extend(item.samples(family, labels, complete=complete))
             if family.samples:
                 yield family
 
@@ -250,7 +250,7 @@ class Families:
 
 
 def to_classic(point: ExponentialHistogramDataPoint, bounds: Sequence[float]) -> list[int]:
-    """Sort the buckets of an exponential histogram into classic ones, each by its own upper bound."""
+    """Convert the buckets of an exponential histogram to classic ones, each by its upper bound."""
     counts = [0] * len(bounds)
     counts[bisect_left(bounds, 0.0)] += point.zero_count
     for index, count in enumerate(point.positive.bucket_counts, point.positive.offset):

@@ -1,4 +1,4 @@
-"""Names, units and labels as Prometheus writes them."""
+"""Prometheus names, units and labels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PER: Final[Mapping[str, str]] = {"s": "second", "min": "minute", "h": "hour", "
 
 
 def to_name(name: str, unit: str, kind: str) -> tuple[str, str]:
-    """Return the name of the family and its unit in Prometheus' words.
+    """Return the Prometheus name of a family and its unit.
 
     `pellucid.tool.discovery.duration` in `s` is `pellucid_tool_discovery_duration_seconds`; units such as `{token}`
     only annotate and add nothing. The samples of a counter end in `_total` on top of that.
@@ -37,7 +37,7 @@ def to_name(name: str, unit: str, kind: str) -> tuple[str, str]:
 
 
 def to_labels(attributes: Mapping[str, Any]) -> Labels:
-    """Return attributes as sorted labels; the values of names that become one are joined by `;`."""
+    """Return attributes as sorted labels; values of names that collide are joined by `;`."""
     labels: dict[str, str] = {}
     for key, value in sorted(attributes.items()):
         name = _sanitise(key, "a-zA-Z0-9_")
@@ -65,5 +65,5 @@ def _label_value(value: Any) -> str:
 
 
 def encodable(text: str) -> str:
-    """Replace lone surrogates, which would fail the encoding of the whole answer."""
+    """Replace lone surrogates, which would fail the encoding of the whole response."""
     return text.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""Exponential histograms as Prometheus' native ones.
+"""Conversion of exponential histograms to Prometheus native histograms.
 
 Both have buckets whose bounds are powers of 2 ** (2 ** -scale). OpenTelemetry numbers a bucket by its lower bound,
 Prometheus by its upper bound and writes only the buckets that hold something, as spans of neighbours and differences.
@@ -23,10 +23,10 @@ MAX_SCALE: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """The buckets of one series.
+    """Native buckets of one series.
 
     Attributes:
-        positive, negative: Measurements by OpenTelemetry's index.
+        positive, negative: Measurements by OpenTelemetry's bucket index.
     """
 
     scale: int
@@ -39,14 +39,14 @@ class Native:
 
     @classmethod
     def of(cls, point: ExponentialHistogramDataPoint) -> Native:
-        """Return a point in the finest scale that Prometheus knows.
+        """Convert a point to the finest scale that Prometheus supports.
 
         Raises:
-            ValueError: its scale is too coarse, as when a view allows it very few buckets.
+            ValueError: the scale is too coarse, for example because a view allows very few buckets.
         """
         if point.scale < MIN_SCALE:
             raise ValueError(f"an exponential histogram of scale {point.scale} has no counterpart in Prometheus")
-        found = cls(
+        native = cls(
             scale=point.scale,
             zero_count=point.zero_count,
             zero_threshold=float(getattr(point, "zero_threshold", 0.0)),
@@ -55,10 +55,10 @@ class Native:
             count=point.count,
             total=float(point.sum),
         )
-        return found.coarser(min(point.scale, MAX_SCALE))
+        return native.coarser(min(point.scale, MAX_SCALE))
 
     def coarser(self, scale: int) -> Native:
-        """Return the same in a scale that is not finer: buckets are joined, none is split."""
+        """Return a copy at an equal or coarser scale, with buckets merged."""
         steps = self.scale - scale
         if steps == 0:
             return self
@@ -67,7 +67,7 @@ class Native:
         )
 
     def merged(self, other: Native) -> Native:
-        """Return both as one."""
+        """Return the sum of both."""
         scale = min(self.scale, other.scale)
         mine, its = self.coarser(scale), other.coarser(scale)
         return Native(
@@ -81,7 +81,7 @@ class Native:
         )
 
     def to_prometheus(self) -> NativeHistogram:
-        """Return the same as `prometheus_client` holds it."""
+        """Convert to the representation of `prometheus_client`."""
         positive_spans, positive_deltas = _spans(self.positive)
         negative_spans, negative_deltas = _spans(self.negative)
         return NativeHistogram(
@@ -102,10 +102,10 @@ def _by_index(buckets: Buckets) -> dict[int, int]:
 
 
 def _joined(buckets: Mapping[int, int], steps: int) -> dict[int, int]:
-    found: Counter[int] = Counter()
+    merged: Counter[int] = Counter()
     for index, count in buckets.items():
-        found[index >> steps] += count
-    return found
+        merged[index >> steps] += count
+    return merged
 
 
 def _spans(buckets: Mapping[int, int]) -> tuple[list[BucketSpan], list[int]]:

@@ -1,4 +1,4 @@
-"""Metric families in Prometheus' protobuf format, the one in which servers scrape native histograms.
+"""Encoder of Prometheus' protobuf format, which is required for native histograms.
 
 Written by hand after `io.prometheus.client.MetricFamily` (metrics.proto of prometheus/client_model): a family is one
 message behind its length. Takes what any collector of `prometheus_client` gives out.
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from prometheus_client.samples import BucketSpan, Exemplar, NativeHistogram, Sample, Timestamp
 
 Parts: TypeAlias = "Mapping[str, list[Sample]]"
-"""The samples of one series by what their names add to the family's."""
+"""Samples of one series by name suffix."""
 
 _COUNTER, _GAUGE, _SUMMARY, _UNTYPED, _HISTOGRAM, _GAUGE_HISTOGRAM = range(6)
 _VARINT, _FIXED64, _BYTES = 0, 1, 2
 
 
 def encode_family(family: Family, escaping: str = UNDERSCORES) -> bytes:
-    """Return a family, with its length before it; samples with foreign names follow as families of their own.
+    """Encode a family, prefixed with its length. Samples with foreign names follow as families of their own.
 
     Args:
-        family: As a collector gives it out.
-        escaping: How names are written that are more than letters, digits and underscores.
+        family: Family from a collector.
+        escaping: Escaping scheme of names with other characters than letters, digits and underscores.
 
     Raises:
-        ValueError: something in it is no number or cannot be encoded.
+        ValueError: a value is not a number or cannot be encoded.
     """
     shape = _SHAPES.get(family.type, _SHAPES["unknown"])
     kind, addition, own_label, suffixes, body = shape
@@ -63,7 +63,7 @@ def _family(family: Family, name: str, kind: int, metrics: bytes, escaping: str,
     if not metrics:
         return b""
     head = _text(1, _escaped(escape_metric_name, name, escaping)) + _text(2, family.documentation) + _number(3, kind)
-    # A server refuses the whole answer for a name without its unit.
+    # Servers reject the whole response for a name without its unit.
     message = head + metrics + (_text(5, unit) if unit and family.name.endswith(f"_{unit}") else b"")
     return _varint(len(message)) + message
 
@@ -129,7 +129,7 @@ def _native(native: NativeHistogram, exemplars: Sequence[Exemplar]) -> bytes:
 
 
 def _counts(parts: Parts, count: str, total: str, *, otherwise: Sequence[Sample] = ()) -> bytes:
-    """Return count and sum; a histogram without a count has as many measurements as its last bucket."""
+    """Return count and sum; without a count, that of the last bucket is used."""
     counts = [*otherwise[-1:], *parts.get(count, ())]
     counted = _count(1, 4, counts[-1].value) if counts else b""
     return counted + (_double(2, parts[total][-1].value) if total in parts else b"")
@@ -204,13 +204,13 @@ def _message(field: int, body: bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    left = value & (1 << 64) - 1  # negative numbers take all ten bytes
-    found = bytearray()
-    while left > 0x7F:  # noqa: PLR2004  (seven bits a byte)
-        found.append(left & 0x7F | 0x80)
-        left >>= 7
-    found.append(left)
-    return bytes(found)
+    remaining = value & (1 << 64) - 1  # negative numbers need all ten bytes
+    encoded = bytearray()
+    while remaining > 0x7F:  # noqa: PLR2004  (seven bits a byte)
+        encoded.append(remaining & 0x7F | 0x80)
+        remaining >>= 7
+    encoded.append(remaining)
+    return bytes(encoded)
 
 
 def _zigzag(value: int) -> int:
@@ -229,4 +229,4 @@ _SHAPES: Final[Mapping[str, _Shape]] = {
     "gaugehistogram": (_GAUGE_HISTOGRAM, "", "le", ("", "_bucket", "_gcount", "_gsum"), _histogram),
     "unknown": (_UNTYPED, "", None, ("",), _untyped),
 }
-"""For each type: its number, what the family's name gets, the label that is no label, its samples, its encoder."""
+"""For each type: number, suffix of the family's name, label that is not a plain label, samples, encoder."""

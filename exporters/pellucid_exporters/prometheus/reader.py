@@ -1,7 +1,7 @@
-"""Reading metrics for Prometheus: with exemplars, native histograms, and such that no single instrument can break it.
+"""Metric reader for Prometheus, with exemplars, native histograms and isolation of failing instruments.
 
 OpenTelemetry's Prometheus exporter drops exemplars and fails the whole scrape on an exponential histogram. This one
-keeps both. `endpoint.py` serves it; an application with a `MeterProvider` and a server of its own puts the two parts in
+supports both. `endpoint.py` serves it; an application with its own `MeterProvider` and server connects the two parts
 itself:
 
 ```python
@@ -46,31 +46,31 @@ _log: Final = logging.getLogger("pellucid_exporters.prometheus")
 
 
 class _PullReader(MetricReader):
-    """Collects cumulative metrics when asked."""
+    """Reader that collects cumulative metrics on demand."""
 
     def __init__(self, aggregation: dict[type, Aggregation] | None = None) -> None:
         super().__init__(preferred_aggregation=aggregation)
         self._received: list[MetricsData] = []
 
     def pull(self) -> Sequence[MetricsData]:
-        """Collect all instruments. Not from two threads at once."""
+        """Collect all instruments. Not thread-safe."""
         self._received = []
         self.collect()
         return self._received
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:
-        """Do nothing: what is there is collected by the next scrape."""
+        """Do nothing: the next scrape collects the measurements."""
         return True
 
     def shutdown(self, timeout_millis: float = 30_000, **_: Any) -> None:
-        """Do nothing: the server is closed by whoever started it."""
+        """Do nothing: the owner of the server closes it."""
 
     def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **_: Any) -> None:
         self._received.append(metrics_data)
 
 
 class PrometheusReader(_PullReader):
-    """Collects cumulative metrics when scraped.
+    """Reader that collects cumulative metrics when scraped.
 
     Aggregation is the SDK's default, so histograms have the explicit buckets of their instruments' advice; a second
     reader counts their measurements in exponential buckets from the first one on. An instrument that cannot be shown is
@@ -92,16 +92,16 @@ class PrometheusReader(_PullReader):
         is_dropped: Callable[[int], bool] = lambda _: False,
         is_undecided: Callable[[int], bool] = lambda _: False,
     ) -> None:
-        """Make a reader.
+        """Create a reader.
 
         Args:
-            resource: What `target_info` shows; by default that of the provider, once it has measured something.
-            native_histograms: Count measurements in native buckets too, for servers that scrape by protobuf.
-            exemplar_ttl: Seconds for which an exemplar is repeated in each scrape.
-            on_failure: Called for each instrument that a scrape has to leave out.
-            clock: Seconds since the epoch.
-            is_dropped: Tells of a trace id whether its spans were dropped; it is not shown as an exemplar then.
-            is_undecided: Tells of a trace id whether they may still be dropped; it is not shown before that is known.
+            resource: Source of `target_info`; by default that of the provider, after its first measurement.
+            native_histograms: Also record native histograms, for servers that scrape protobuf.
+            exemplar_ttl: Seconds for which every scrape repeats an exemplar.
+            on_failure: Called for each instrument that a scrape omits.
+            clock: Returns seconds since the epoch.
+            is_dropped: Returns whether the spans of a trace id were dropped; its exemplars are omitted then.
+            is_undecided: Returns whether they may still be dropped; its exemplars are withheld until that is decided.
         """
         super().__init__()
         self._resource = resource
@@ -119,7 +119,7 @@ class PrometheusReader(_PullReader):
         """Collect all instruments and return their families; never raises.
 
         Args:
-            complete: With native histograms and times of creation, which only the protobuf format can say.
+            complete: Include native histograms and creation times, which only the protobuf format supports.
         """
         with self._lock:
             families = Families(self._memory)
@@ -135,7 +135,7 @@ class PrometheusReader(_PullReader):
             return list(families.render(complete=complete))
 
     def others(self, registry: CollectorRegistry) -> Iterator[Family]:
-        """Yield what a registry holds beside this reader; a collector that raises ends it."""
+        """Yield the families of a registry without those of this reader; an error in a collector ends the iteration."""
         self._here.is_left_out = True
         try:
             yield from registry.collect()
@@ -146,18 +146,18 @@ class PrometheusReader(_PullReader):
 
     @property
     def is_left_out(self) -> bool:
-        """Whether this thread is just asking a registry for all but this reader."""
+        """Return whether this thread is collecting a registry without this reader."""
         return getattr(self._here, "is_left_out", False)
 
     def complain(self, name: str, error: Exception) -> None:
-        """Count that something was left out, and log it once."""
+        """Count an omitted metric and log it once."""
         self._on_failure()
         if name not in self._complained:
             self._complained.add(name)
             _log.warning("left %s out of /metrics: %s", name, error, exc_info=error)
 
     def renew(self) -> None:
-        """Start afresh in a forked child, where another thread's scrape may have held the lock for ever."""
+        """Reset in a forked child, where the lock may be held by a scrape of a thread that no longer exists."""
         self._lock = threading.Lock()
 
     def _pulled(self, reader: _PullReader) -> Sequence[MetricsData]:
@@ -175,17 +175,17 @@ class PrometheusReader(_PullReader):
 
 
 class PrometheusCollector(Collector):
-    """Lets a `prometheus_client` registry scrape a reader, in the text formats."""
+    """Collector that exposes a reader in a `prometheus_client` registry, in the text formats."""
 
     def __init__(self, reader: PrometheusReader) -> None:
         self._reader = reader
 
     def collect(self) -> Iterable[Family]:
-        """Return all families."""
+        """Collect all families."""
         return [] if self._reader.is_left_out else self._reader.scrape()
 
     def describe(self) -> Iterable[Family]:
-        """Return nothing: the names are not known before the first scrape."""
+        """Return no families: names are unknown before the first scrape."""
         return []
 
 

@@ -1,1 +1,1 @@
-"""Tail sampling: the rules, the processor that applies them, and exemplars of traces that were kept."""
+"""Tail sampling: rules, the processor that applies them, and filtering of exemplars."""

@@ -1,4 +1,4 @@
-"""Which traces the tail sampler has dropped, so that no exemplar leads to one of them."""
+"""Filter of exemplars: none of them may link to a trace that the tail sampler dropped."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricsData
 
 MOST_DECISIONS: Final = 65_536
-"""Traces whose fate is remembered. An exemplar is asked about within a scrape interval, or while it is repeated."""
+"""Maximum number of stored decisions. One is needed for a scrape interval, or while an exemplar is repeated."""
 
 MOST_WAITING: Final = 32
-"""Exemplars of one series that wait for the decision on their runs; the oldest go first."""
+"""Maximum number of exemplars of one series that wait for the decisions on their runs; the oldest are evicted."""
 
 
 class Fates:
-    """What has become of traces. A trace is dropped when all its runs in this process that are over were."""
+    """Sampling decisions by trace. A trace is dropped if all its ended runs in this process were dropped."""
 
     def __init__(self) -> None:
         self.renew()
 
     def begin(self, trace_id: int) -> None:
-        """Note that a run of this trace has begun."""
+        """Register a started run of this trace."""
         with self._lock:
             self._undecided[trace_id] += 1
 
     def decide(self, trace_id: int, *, kept: bool) -> None:
-        """Note what became of a run that has begun."""
+        """Record the decision on a registered run."""
         with self._lock:
             self._undecided[trace_id] -= 1
             if self._undecided[trace_id] <= 0:
@@ -40,22 +40,22 @@ class Fates:
                 del self._kept[next(iter(self._kept))]
 
     def is_dropped(self, trace_id: int) -> bool:
-        """Whether runs of this trace were dropped and none was kept."""
+        """Return whether runs of this trace were dropped and none was kept."""
         return self._kept.get(trace_id) is False
 
     def is_undecided(self, trace_id: int) -> bool:
-        """Whether it may still turn out either way."""
+        """Return whether the decision on this trace is pending."""
         return trace_id in self._undecided and self._kept.get(trace_id) is not True
 
     def renew(self) -> None:
-        """Start afresh, as in a forked child."""
-        self._lock = threading.RLock()  # a garbage collection in here may end a span, which leads here again
+        """Reset, for example in a forked child."""
+        self._lock = threading.RLock()  # reentrant: garbage collection may end a span while the lock is held
         self._undecided: Counter[int] = Counter()
         self._kept: dict[int, bool] = {}
 
 
 class Withheld:
-    """Keeps exemplars back until it is known whether their traces are kept."""
+    """Buffer that withholds exemplars until their traces are decided."""
 
     def __init__(
         self,
@@ -67,9 +67,9 @@ class Withheld:
         self._waiting: dict[Hashable, deque[Any]] = {}
 
     def release(self, series: Hashable, fresh: Iterable[Any]) -> list[Any]:
-        """Take in exemplars of a series; return those, also of earlier calls, whose traces are not dropped.
+        """Add exemplars of a series; return those, also of earlier calls, whose traces are not dropped.
 
-        Exemplars are anything with a `trace_id`. Not from two threads at once.
+        An exemplar is any object with a `trace_id`. Not thread-safe.
         """
         waiting = self._waiting.pop(series, ())
         released: list[Any] = []
@@ -84,12 +84,12 @@ class Withheld:
         return released
 
     def release_into(self, data: MetricsData) -> None:
-        """Leave in the points of one collection only the exemplars that `release` returns."""
+        """Replace the exemplars in the points of one collection by those that `release` returns."""
         for resource in data.resource_metrics:
             for scope in resource.scope_metrics:
                 for metric in scope.metrics:
                     for point in metric.data.data_points:
                         series = (scope.scope.name, metric.name, frozenset((point.attributes or {}).items()))
                         if point.exemplars or series in self._waiting:
-                            # The SDK makes points for each reader and collection anew: nobody else has these.
+                            # The SDK creates new points for each reader and collection, so that these are not shared.
                             point.exemplars[:] = self.release(series, point.exemplars)  # type: ignore[index]  # a list

@@ -1,4 +1,4 @@
-"""Which runs are worth keeping: what `configure(tail_sampling=...)` accepts, and the rules."""
+"""Options of tail sampling, for `configure(tail_sampling=...)`, and the rules that decide which runs to keep."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
 Reason: TypeAlias = Literal["failed", "slow", "costly", "fault", "share", "shutdown", "dropped"]
-"""Why a run was kept, or that it was not; values of `pellucid.sampling.reason`."""
+"""Reason why a run was kept or dropped; values of `pellucid.sampling.reason`."""
 
 _BAD_OUTCOMES: Final = (semconv.FAILED, semconv.TIMEOUT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailSampling:
-    """Keep the spans of runs that are worth looking at, and a share of the others.
+    """Rules that keep the spans of failed, slow and costly runs, and of a share of the others.
 
-    A run that failed or ran into a timeout is always kept. Whatever is dropped, metrics, events and log lines have it.
+    A run that failed or timed out is always kept. Metrics, events and log lines include dropped runs.
 
     Attributes:
-        share: Of the other runs, from 0 to 1; chosen by trace id, so that all services with this share agree.
-        failed_phases: Keep runs in which a discovery, model call, tool or nested run failed, though they went on.
-        slow_hubs: Keep runs with a `discover_tools` span longer than the objective that its provider declares.
+        share: Share of the other runs, from 0 to 1; chosen by trace id, so that all services with this share agree.
+        failed_phases: Keep runs in which a discovery, model call, tool or nested run failed, even if the run continued.
+        slow_hubs: Keep runs with a `discover_tools` span longer than the objective of its provider.
         slower_than: Keep runs that take more seconds than this.
         costlier_than: Keep runs that cost more US dollars; a run whose cost is unknown is not kept by this.
-        more_tokens_than: Keep runs that use more tokens, input and output together; unknown ones count as none.
-        max_spans: Ended spans that wait for the end of their runs. When there are more, the oldest run is decided.
-        max_runs: Runs under way. When there are more, the oldest is decided.
+        more_tokens_than: Keep runs that use more tokens, input and output together; unknown usage counts as 0.
+        max_spans: Maximum number of ended spans that wait for their runs; beyond it, the oldest run is decided.
+        max_runs: Maximum number of runs in progress; beyond it, the oldest is decided.
     """
 
     share: float = 0.1
@@ -64,17 +64,17 @@ class TailSampling:
                 raise ConfigError(f"TailSampling({name}={limit!r}): must be a whole number of at least 1")
 
     def shares(self, trace_id: int) -> bool:
-        """Whether a trace is in the share, as OpenTelemetry's `TraceIdRatioBased` decides it."""
+        """Return whether a trace is in the share, by the algorithm of OpenTelemetry's `TraceIdRatioBased`."""
         bound = TraceIdRatioBased.get_bound_for_rate(self.share)
         return trace_id & TraceIdRatioBased.TRACE_ID_LIMIT < bound
 
 
 class Findings:
-    """What has been found out about one run so far.
+    """State of the rules for one run.
 
     Attributes:
-        reason: Why it is kept, if that is clear already.
-        error: What a rule raised.
+        reason: Reason why the run is kept, if one is known already.
+        error: Exception raised by a rule.
     """
 
     __slots__ = ("_options", "_started", "_tokens", "_usd", "error", "reason")
@@ -89,7 +89,7 @@ class Findings:
         self.error: Exception | None = None
 
     def add(self, span: ReadableSpan, objectives: Callable[[], Mapping[str, float]], *, is_outermost: bool) -> None:
-        """Look at a span that has ended; a rule that raises keeps the run."""
+        """Apply the rules to an ended span; a rule that raises keeps the run."""
         try:
             reason = self._judge(span, objectives, is_outermost=is_outermost)
         except Exception as error:  # noqa: BLE001  (counted; a sampler never reaches the run)
@@ -97,7 +97,7 @@ class Findings:
         self.reason = self.reason or reason
 
     def so_far(self) -> Reason | None:
-        """Return why a run that has not ended is kept, if there is a reason."""
+        """Return the reason to keep a run that has not ended, or None."""
         bound = self._options.slower_than
         is_slow = bound is not None and time.time_ns() - self._started > bound * 1e9
         return self.reason or ("slow" if is_slow else None)
@@ -117,7 +117,7 @@ class Findings:
         return self._judge_run(span, attributes) if phase == semconv.RUN else None
 
     def _judge_run(self, span: ReadableSpan, attributes: Mapping[str, Any]) -> Reason | None:
-        """Judge a run, or a nested one: what nested runs use is not in the numbers of the outer one."""
+        """Apply the rules to a run or nested run: the usage of nested runs is not included in that of the outer one."""
         options = self._options
         self._usd += attributes.get(semconv.COST_USD) or 0.0
         self._tokens += attributes.get(semconv.USAGE_INPUT_TOKENS) or 0

@@ -1,4 +1,4 @@
-"""Spans of a run wait until it ends; then all of them go on, or none."""
+"""Tail sampler: buffers the spans of a run until it ends, then exports all or none of them."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("pellucid_exporters.tail_sampler")
 
 _Key: TypeAlias = tuple[int, int]
-"""Trace id and span id: a span id is unique in its trace only."""
+"""Trace id and span id; a span id is unique only within its trace."""
 
 _NO_SPAN: Final = trace.set_span_in_context(trace.INVALID_SPAN, Context())
-"""What the sampler counts belongs to no trace: an exemplar would lead to the very run that it drops.
+"""Context without a trace for the sampler's counters: an exemplar would link to the run that it drops.
 
-An empty context would not do: the SDK takes the current one instead."""
+An empty context has no effect: the SDK uses the current one instead."""
 
 
 class _Run:
     """An outermost run.
 
     Attributes:
-        root: Key of its own span.
-        spans: Those that have ended and wait.
-        reason: Why it was kept or dropped; None until that is decided.
-        early: It was decided before it had ended, for want of room.
+        root: Key of the run's own span.
+        spans: Ended spans that wait for the decision.
+        reason: Reason why the run was kept or dropped; None until decided.
+        early: Whether it was decided before its end because a limit was reached.
     """
 
     __slots__ = ("early", "findings", "reason", "root", "spans", "trace_id")
@@ -57,11 +57,11 @@ class _Run:
 
 
 class TailSampler(SpanProcessor):
-    """Stands before the span queues.
+    """Span processor in front of the span queues.
 
     A span belongs to a run if its parent does, by the very span object in its context, or, where another task or
-    thread has only the id, by a span that is open. So what a left-behind tool starts hours later still follows the
-    decision, and nothing has to be remembered by id.
+    thread has only the id, by a span that is open. Spans that an abandoned tool starts hours later still follow the
+    decision, without a memory of ids.
     """
 
     def __init__(
@@ -73,13 +73,13 @@ class TailSampler(SpanProcessor):
         meter_provider: MeterProvider,
         on_fault: Callable[[], None],
     ) -> None:
-        """Make a sampler.
+        """Create a sampler.
 
         Args:
             options: The rules and limits.
-            queues: Get what is kept, and what belongs to no run.
-            fates: Gets to know what was decided.
-            meter_provider: Counts; also knows the objectives of hubs.
+            queues: Receive spans that are kept, and spans that belong to no run.
+            fates: Receives the decisions.
+            meter_provider: Provides the counters; also has the objectives of hubs.
             on_fault: Called for each rule that raises.
         """
         instruments = instruments_of(meter_provider)
@@ -94,7 +94,7 @@ class TailSampler(SpanProcessor):
         self._clear()
 
     def _clear(self) -> None:
-        # Reentrant: a garbage collection in here may end the spans of a coroutine that was thrown away.
+        # Reentrant: garbage collection may end the spans of a discarded coroutine while the lock is held.
         self._lock = threading.RLock()
         self._closed = False
         self._members: WeakKeyDictionary[trace.Span, _Run] = WeakKeyDictionary()
@@ -103,7 +103,7 @@ class TailSampler(SpanProcessor):
         self._waiting = 0
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Find out to which run a span belongs, if any."""
+        """Assign a span to its run, if any."""
         context = span.get_span_context()
         if not context.trace_flags.sampled:
             return
@@ -122,7 +122,7 @@ class TailSampler(SpanProcessor):
         self._carry_out(decided)
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Keep a span of a run back until the run is decided; others go on, or not, at once."""
+        """Buffer a span until its run is decided; forward or drop other spans at once."""
         context = span.context
         if context is None or not context.trace_flags.sampled:
             return
@@ -144,7 +144,7 @@ class TailSampler(SpanProcessor):
             self._sampled_out.add(1, context=_NO_SPAN)
 
     def shutdown(self) -> None:
-        """Let everything go on that is undecided, and close the queues."""
+        """Forward all undecided spans and close the queues."""
         with self._lock:
             self._closed = True
             decided = [done for run in list(self._undecided.values()) for done in self._decide(run, "shutdown")]
@@ -153,12 +153,12 @@ class TailSampler(SpanProcessor):
             queue.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Flush the queues; runs under way stay undecided."""
+        """Flush the queues; runs in progress stay undecided."""
         flushed = [queue.force_flush(timeout_millis) for queue in self._queues]
         return all(flushed)
 
     def renew(self) -> None:
-        """Start afresh in a forked child: what waits is the parent's."""
+        """Reset in a forked child: buffered spans belong to the parent."""
         self._clear()
         self._fates.renew()
 
@@ -168,7 +168,7 @@ class TailSampler(SpanProcessor):
         return self._members.get(trace.get_current_span(parent_context)) or self._open.get(_key(span.parent))
 
     def _make_room(self) -> Sequence[_Run]:
-        """Decide the oldest runs until the limits are kept. A span that never ends is given up, with its run."""
+        """Decide the oldest runs until the limits are met. Spans that never end are abandoned with their run."""
         options, decided = self._options, list[_Run]()
         if len(self._undecided) > options.max_runs:
             decided += self._decide_early(next(iter(self._undecided.values())))
@@ -185,7 +185,7 @@ class TailSampler(SpanProcessor):
         return self._decide(run, run.findings.so_far())
 
     def _decide(self, run: _Run, reason: Reason | None) -> Sequence[_Run]:
-        """Decide a run; return it, to be carried out, or nothing if it was decided before."""
+        """Decide a run; return it for `_carry_out`, or None if it was decided before."""
         if self._undecided.pop(run.root, None) is None:
             return ()
         run.reason = reason or ("share" if self._options.shares(run.trace_id) else "dropped")
@@ -194,7 +194,7 @@ class TailSampler(SpanProcessor):
         return (run,)
 
     def _carry_out(self, decided: Sequence[_Run]) -> None:
-        """Do what was decided, without the lock: queues, counters and log handlers may take locks of their own."""
+        """Apply a decision without holding the lock: queues, counters and log handlers may acquire their own locks."""
         for run in decided:
             spans, run.spans = run.spans, []
             assert run.reason is not None  # it is decided

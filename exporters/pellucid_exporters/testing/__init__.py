@@ -1,4 +1,4 @@
-"""Telemetry in memory, for tests: what runs recorded, with ids and a clock that are the same every time.
+"""In-memory telemetry for tests, with deterministic ids and a deterministic clock.
 
 ```python
 def test_the_forecast_comes_from_the_hub():
@@ -8,7 +8,7 @@ def test_the_forecast_comes_from_the_hub():
     assert telemetry.histogram(semconv.DISCOVERY_DURATION, pellucid_provider_id="rube").count == 1
 ```
 
-With pytest, the fixture `telemetry` does the `with`.
+With pytest, use the fixture `telemetry` instead of `with`.
 """
 
 from pellucid_exporters.testing.captured import FIRST_READING, TICK, Captured, Exemplar, Point, Tree, Which, capture

@@ -1,4 +1,4 @@
-"""Telemetry in memory: what runs recorded, with ids and a clock that are the same every time."""
+"""In-memory telemetry, with deterministic ids and a deterministic clock."""
 
 from __future__ import annotations
 
@@ -29,35 +29,34 @@ if TYPE_CHECKING:
     from pellucid.telemetry.pipeline import Listener, LogSink
 
 FIRST_READING: Final = 1_735_689_600_000_000_000
-"""What the fixed clock shows first: 2025-01-01T00:00:00Z, in nanoseconds."""
+"""First reading of the fixed clock: 2025-01-01T00:00:00Z, in nanoseconds."""
 
 TICK: Final = 1_000_000
 """Nanoseconds between two readings of the fixed clock: a millisecond."""
 
 Tree: TypeAlias = tuple[str, list["Tree"]]
-"""The name of a span, and its children in the order in which they were started."""
+"""Name of a span, and its children in start order."""
 
 Which: TypeAlias = str | Callable[[ReadableSpan], bool]
-"""What the name of a span begins with, or a predicate."""
+"""Prefix of a span name, or a predicate."""
 
 
 def capture(*, capture: CapturePolicy | None = None, fixed: bool = True) -> Captured:
-    """Return a pipeline that keeps telemetry in memory.
+    """Create a pipeline that captures telemetry in memory.
 
-    While it is entered with `with`, agents that are given no `telemetry=` use it; pass it as `telemetry=` to have it
-    without that.
+    Within its `with` block, agents without `telemetry=` use it. Elsewhere, pass it as `telemetry=`.
 
     Args:
-        capture: What runs record of their content; `None` asks the environment.
-        fixed: Count trace and span ids up from 1, and move the clock of runs on by a millisecond per reading, so that
-            the same run gives the same telemetry. Timeouts and deadlines go by the real clock all the same.
+        capture: Capture policy for the content of runs; `None` reads the environment.
+        fixed: Count trace and span ids up from 1, and advance the clock of runs by a millisecond per reading, so that
+            the same run produces the same telemetry. Timeouts and deadlines still use the real clock.
     """
     return Captured(capture=capture, fixed=fixed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exemplar:
-    """One measurement of a point, and the span in which it was made (ids in hexadecimal)."""
+    """One measurement of a point, with the ids of its trace and span (hexadecimal)."""
 
     value: float
     trace_id: str
@@ -66,14 +65,14 @@ class Exemplar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One metric under one set of attributes.
+    """Data point: one metric with one set of attributes.
 
     Attributes:
-        value: What a counter or gauge shows; the sum of a histogram's measurements.
-        count: How many measurements a histogram has; `None` for other instruments.
+        value: Value of a counter or gauge; sum of a histogram's measurements.
+        count: Number of a histogram's measurements; `None` for other instruments.
         bounds: Upper bounds of a histogram's buckets, inclusive.
         buckets: Measurements in each bucket; one more than there are bounds.
-        exemplars: In the order in which they were made known.
+        exemplars: Exemplars in the order of collection.
     """
 
     name: str
@@ -87,13 +86,13 @@ class Point:
 
 
 class Captured:
-    """A pipeline whose telemetry stays in memory; `capture()` makes one.
+    """Pipeline that captures telemetry in memory, created by `capture()`.
 
     Attributes:
-        tracer_provider, meter_provider, log_sinks, capture, listeners, clock: What runs use of it.
-        started: Spans in the order of their starts, ended or not.
-        spans: Ended spans, in the order of their ends.
-        logs: Log lines, as log sinks get them.
+        tracer_provider, meter_provider, log_sinks, capture, listeners, clock: Used by runs.
+        started: Spans in start order, ended or not.
+        spans: Ended spans, in end order.
+        logs: Log lines, as log sinks receive them.
         events: Events of all runs.
         is_checked: Whether the fixture `telemetry` calls `check_telemetry` when its test is over; set it to False in a
             test that breaks telemetry on purpose, or leaves a run open.
@@ -109,7 +108,7 @@ class Captured:
         self.listeners: tuple[tuple[str, Listener], ...] = (("*", self.events.append),)
         self.is_checked = True
         self.started: list[Span] = []
-        # What the environment says of resources and samplers must not change what a test sees.
+        # Resources and samplers of the environment must not affect tests.
         self.tracer_provider = TracerProvider(
             sampler=ALWAYS_ON,
             resource=Resource({}),
@@ -136,21 +135,21 @@ class Captured:
         return [span.name for span in self.started if _id(span) not in ended]
 
     def find(self, which: Which) -> list[ReadableSpan]:
-        """Return the ended spans that match, in the order of their ends."""
+        """Return the ended spans that match, in end order."""
         return [span for span in self.spans if (span.name.startswith(which) if isinstance(which, str) else which(span))]
 
     def span(self, which: Which) -> ReadableSpan:
         """Return the one ended span that matches.
 
         Raises:
-            LookupError: none does, or several do.
+            LookupError: no span matches, or several do.
         """
-        found = self.find(which)
-        if len(found) != 1:
+        spans = self.find(which)
+        if len(spans) != 1:
             raise LookupError(
-                f"{len(found)} spans match {which!r}; those that ended: {[span.name for span in self.spans]}"
+                f"{len(spans)} spans match {which!r}; those that ended: {[span.name for span in self.spans]}"
             )
-        return found[0]
+        return spans[0]
 
     def tree(self) -> list[Tree]:
         """Return the ended spans as trees of names, one for each span whose parent is not among them."""
@@ -167,20 +166,20 @@ class Captured:
 
     @property
     def metrics(self) -> list[Point]:
-        """All points of this moment. Exemplars accumulate: reading them does not use them up."""
+        """Current points of all metrics. Exemplars accumulate: reading does not consume them."""
         data = self._reader.get_metrics_data()
-        found = []
+        points = []
         for resource in data.resource_metrics if data is not None else ():
             for scope in resource.scope_metrics:
                 for metric in scope.metrics:
-                    found += [self._point(metric.name, metric.unit or "", point) for point in metric.data.data_points]
-        return found
+                    points += [self._point(metric.name, metric.unit or "", point) for point in metric.data.data_points]
+        return points
 
     def histogram(self, metric: str | Metric, /, **attributes: Any) -> Point:
         """Return the one histogram point that has these attributes, among others.
 
-        Dots of attribute names may be written as underscores: `pellucid_provider_id="rube"`. `None` says that a point
-        must not have the attribute.
+        Dots of attribute names may be written as underscores: `pellucid_provider_id="rube"`. With `None`, a point must
+        not have the attribute.
 
         Raises:
             LookupError: no point matches, or several do.
@@ -188,7 +187,7 @@ class Captured:
         return self._one(metric, attributes, lambda point: point.count is not None)
 
     def value(self, metric: str | Metric, /, **attributes: Any) -> float:
-        """Return what the one counter or gauge with these attributes shows; they are given as for `histogram`.
+        """Return the value of the one counter or gauge with these attributes, which are passed as for `histogram`.
 
         Raises:
             LookupError: no point matches, or several do.
@@ -198,17 +197,17 @@ class Captured:
     def _one(self, metric: str | Metric, attributes: Mapping[str, Any], fits: Callable[[Point], bool]) -> Point:
         name = metric if isinstance(metric, str) else metric.name
         points = [point for point in self.metrics if point.name == name and fits(point)]
-        found = [point for point in points if _matches(point, attributes)]
-        if len(found) != 1:
+        matches = [point for point in points if _matches(point, attributes)]
+        if len(matches) != 1:
             present = [dict(point.attributes) for point in points]
-            raise LookupError(f"{len(found)} points of {name!r} have {attributes}; those that there are: {present}")
-        return found[0]
+            raise LookupError(f"{len(matches)} points of {name!r} have {attributes}; those that there are: {present}")
+        return matches[0]
 
     def _point(self, name: str, unit: str, point: Any) -> Point:
         attributes = dict(point.attributes or {})
-        assert isinstance(point, HistogramDataPoint | NumberDataPoint)  # no view makes exponential ones here
+        assert isinstance(point, HistogramDataPoint | NumberDataPoint)  # no view configures exponential histograms here
         common: dict[str, Any] = {"name": name, "unit": unit, "attributes": attributes}
-        # The SDK hands out each exemplar once; a test may look twice.
+        # The SDK returns each exemplar once; a test may read it twice.
         kept = self._exemplars.setdefault((name, frozenset(attributes.items())), {})
         kept.update(dict.fromkeys(_exemplars(point.exemplars)))
         if isinstance(point, NumberDataPoint):
@@ -224,7 +223,7 @@ class Captured:
 
 
 class _CountedIds(IdGenerator):
-    """Ids that count up from 1, safe to take from any thread."""
+    """Generator of ids that count up from 1. Thread-safe."""
 
     def __init__(self) -> None:
         self._spans = itertools.count(1)
@@ -238,7 +237,7 @@ class _CountedIds(IdGenerator):
 
 
 class _Keeper(SpanProcessor):
-    """Keeps every span, at its start and at its end."""
+    """Span processor that keeps started and ended spans."""
 
     def __init__(self, started: list[Span], ended: list[ReadableSpan]) -> None:
         self.started = started

@@ -1,4 +1,4 @@
-"""Whether telemetry is true: one check of all that Pellucid promises of spans, metrics, events and log lines.
+"""Consistency check of captured spans, metrics, events and log lines.
 
 ```python
 with capture() as telemetry:
@@ -21,18 +21,18 @@ MOST_SHOWN = 20
 
 
 def check_telemetry(captured: Captured) -> None:
-    """Check what was captured, once all runs in it are over.
+    """Check captured telemetry after all its runs have ended.
 
     Of spans: each has ended once, lies within its parent, has the attributes of its phase with an outcome, status and
     `error.type` that agree, and content that is valid JSON within its bounds; the phases of a run come in their order;
     the usage of a run is that of its own model calls, without that of runs nested in it.
     Of metrics: durations are those of the spans, counts are theirs, labels are allowed ones, exemplars lead to the span
     that was measured, and usage adds up. Of events, log lines and boundary records: each span has its own, which agree
-    with it. What reliability rules decided is noted on spans, counted, and told to listeners alike. Spans of other
-    instrumentation are left alone.
+    with it. Decisions of reliability rules are recorded on spans, counted and emitted as events consistently. Spans of
+    other instrumentation are ignored.
 
     Raises:
-        AssertionError: something is not so; it names everything that is not.
+        AssertionError: a check failed; the message lists all failures.
     """
     observed = Observed.of(captured)
     problems = [*spans.check(observed), *measurements.check(observed), *records.check(observed)]

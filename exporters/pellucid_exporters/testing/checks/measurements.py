@@ -1,4 +1,4 @@
-"""Rules for metrics: what spans say, measured once more."""
+"""Rules for metrics: recompute them from spans and compare."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ DERIVED: Final = (
     semconv.PROMPT_CACHE_SHARE, semconv.COST, semconv.RELIABILITY_DECISIONS, semconv.APPROVAL_PENDING,
     semconv.APPROVAL_WAIT, semconv.DISCOVERY_OVER_OBJECTIVE, semconv.INFERENCE_CALLS, semconv.TOOL_CALLS,
 )  # fmt: skip
-"""Metrics that can be worked out from spans."""
+"""Metrics that can be computed from spans."""
 OPERATIONS: Final[Mapping[str, str]] = {
     semconv.DISCOVERY: "discovery",
     semconv.INFERENCE: "inference",
     semconv.DISPATCH: "tool",
-    semconv.RUN: "inference",  # a rule that does not let the first attempt begin has no span of an attempt
+    semconv.RUN: "inference",  # a rule that blocks the first attempt produces no span of an attempt
 }
-"""What reliability rules decide about, by the span that says so."""
+"""Subject of reliability decisions, by the span that records them."""
 
 
 def check(observed: Observed) -> Iterator[str]:
-    """Yield what is wrong."""
+    """Yield problems."""
     expected = _expected(observed)
     found: Expected = defaultdict(dict)
     for point in observed.points:
@@ -69,7 +69,7 @@ def check(observed: Observed) -> Iterator[str]:
 
 
 def _requests(observed: Observed, found: Expected) -> Iterator[str]:
-    """Compare MCP calls with the tool calls that had an answer; a call may be sent twice, or be measured later."""
+    """Compare MCP calls with tool calls that received a response; a call may be sent twice, or be measured later."""
     answered = [
         seen
         for seen in observed.phases
@@ -145,7 +145,7 @@ def _measured(seen: Seen) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], f
 
 
 def _calls(of_run: Sequence[Seen]) -> Iterator[tuple[semconv.Metric, Labels, float]]:
-    """Return how many calls a run made, if it has ended."""
+    """Return the number of calls of a run, if it has ended."""
     phases = Counter(seen.phase.name for seen in of_run)
     for seen in of_run:
         if seen.phase.name == semconv.RUN:
@@ -156,7 +156,7 @@ def _calls(of_run: Sequence[Seen]) -> Iterator[tuple[semconv.Metric, Labels, flo
 
 def _approvals(seen: Seen) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], float]]:
     if semconv.APPROVAL_WAITED in seen.attributes:
-        # The tool may be gone when it is approved, but was not invented.
+        # The tool may have been removed by the time of approval, but the model did not invent it.
         tool = {semconv.TOOL_NAME: seen.attributes[semconv.TOOL_NAME]}
         yield semconv.APPROVAL_WAIT, tool, seen.attributes[semconv.APPROVAL_WAITED]
         yield semconv.APPROVAL_PENDING, tool, -1
@@ -179,6 +179,6 @@ def _judged(seen: Seen, objectives: Mapping[Any, float]) -> Iterator[tuple[semco
 
 
 def _labelled(seen: Seen) -> Mapping[str, Any]:
-    """Return the attributes as labels have them: a tool that is in no catalogue has no name there."""
+    """Return the attributes as metric labels, which omit the name of a tool that is in no catalogue."""
     is_invented = seen.phase.name == semconv.DISPATCH and semconv.DISPATCH_MODE not in seen.attributes
     return {**seen.attributes, semconv.TOOL_NAME: semconv.OTHER} if is_invented else seen.attributes

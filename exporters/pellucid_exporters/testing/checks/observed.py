@@ -1,4 +1,4 @@
-"""What was captured, arranged for checking."""
+"""Captured telemetry, indexed for the checks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 DECISIONS: Final = frozenset(
     event.name for event in (ReliabilityRetried, ReliabilityRecovered, ReliabilityFellBack, ReliabilityFailedFast)
 )
-"""What reliability rules had done: counted, told to listeners, and noted on the span where it happened."""
+"""Decisions of reliability rules: counted, emitted to listeners, and recorded on the span where they happened."""
 PHASES: Final[Mapping[str, Phase]] = {phase.name: phase for phase in (RUN, DISCOVERY, COMPOSE, INFERENCE, DISPATCH)}
 
 
@@ -32,8 +32,8 @@ class Seen:
     """One ended span of a phase.
 
     Attributes:
-        id, trace, parent: Hexadecimal.
-        start, end: Nanoseconds.
+        id, trace, parent: Ids in hexadecimal.
+        start, end: Times in nanoseconds.
     """
 
     span: ReadableSpan
@@ -47,22 +47,22 @@ class Seen:
 
     @property
     def run(self) -> str | None:
-        """Id of the run; None for work that belongs to none."""
+        """Id of the run; None for work outside of runs."""
         return self.attributes.get(semconv.RUN_ID)
 
     @property
     def iteration(self) -> int:
-        """0 if there is none."""
+        """Iteration, 0 if there is none."""
         return int(self.attributes.get(semconv.ITERATION, 0))
 
     @property
     def outcome(self) -> str | None:
-        """How it ended."""
+        """Outcome of the phase."""
         return self.attributes.get(semconv.OUTCOME)
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Duration in seconds."""
         return (self.end - self.start) / 1e9
 
     def __str__(self) -> str:
@@ -72,12 +72,12 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """All that was captured.
+    """Captured telemetry of all runs.
 
     Attributes:
-        runs: Ids of the runs whose own span was started here; work below a run of another process has none.
-        started: Names of all spans of ours that were started, by id.
-        ends: How often each has ended.
+        runs: Ids of the runs whose own span was started here, not in another process.
+        started: Names of all started spans of Pellucid, by id.
+        ends: Number of times that each span ended.
     """
 
     phases: Sequence[Seen]
@@ -93,7 +93,7 @@ class Observed:
 
     @classmethod
     def of(cls, captured: Captured) -> Observed:
-        """Arrange what was captured."""
+        """Index captured telemetry."""
         phases = [seen for span in captured.spans if (seen := _seen(span)) is not None]
         ours = [span for span in captured.started if _is_ours(span)]
         by_run: dict[str, list[Seen]] = defaultdict(list)

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 RESTORED: Final = ("history", "checkpoint")
-"""How it is known that tools were active before."""
+"""Attributes that show that tools were active before."""
 
 
 def check(observed: Observed) -> Iterator[str]:
-    """Yield what is wrong."""
+    """Yield problems."""
     events: dict[str, list[Event]] = defaultdict(list)
     for event in observed.events:
         events[event.span_id].append(event)
@@ -60,11 +60,11 @@ def _events(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
     if phase.started is not None and order == [ended, phase.started]:
         yield f"{seen} has its events in the wrong order"
     for kind in {phase.started, phase.completed, phase.failed} - {None}:
-        assert kind is not None  # just taken out
+        assert kind is not None  # just removed
         of_kind = [event for event in events if type(event) is kind]
         expected = 1 if kind in (phase.started, ended) else 0
         if kind is phase.failed and (tries := _failures(seen)):
-            # A rule had a discovery go on: each attempt that failed is told, and only the last can be the span's end.
+            # A rule continued a discovery: each failed attempt emits an event, only the last can end the span.
             if not expected <= len(of_kind) <= tries:
                 yield f"{seen} has {len(of_kind)} events {kind.name} of {tries} attempts"
             of_kind = of_kind[len(of_kind) - expected :]
@@ -82,7 +82,7 @@ def _events(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
 
 
 def _failures(seen: Seen) -> int:
-    """Return how many attempts at a discovery a rule did not let end it, with the last."""
+    """Return the number of failed attempts after which a rule continued a discovery, including the last one."""
     if seen.phase is not PHASES[semconv.DISCOVERY]:
         return 0
     decided = [event for event in seen.span.events if event.name in (ReliabilityRetried.name, ReliabilityFellBack.name)]
@@ -90,15 +90,15 @@ def _failures(seen: Seen) -> int:
 
 
 def _tools(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
-    """Check that what is told of tools is told of the span in which it happened, which says the same."""
+    """Check that events about tools belong to the span in which they happened and agree with it."""
     found = seen.attributes
     offers = _offers(seen)
     for event in events:
         if isinstance(event, ToolsSearched):
-            told: tuple[Any, ...] = (event.query, event.hits, event.names)
+            emitted: tuple[Any, ...] = (event.query, event.hits, event.names)
             said = tuple(found.get(name) for name in (semconv.SEARCH_QUERY, semconv.SEARCH_HITS, semconv.SEARCH_RANKED))
-            if told != said:
-                yield f"{seen} says {said} of a search, but its event {told}"
+            if emitted != said:
+                yield f"{seen} says {said} of a search, but its event {emitted}"
         elif isinstance(event, ToolsActivated):
             is_restored = event.via in RESTORED
             if not (offers if is_restored else event.via == found.get(semconv.TOOL_NAME)):
@@ -111,7 +111,7 @@ def _tools(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
 
 
 def _counts(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
-    """Check what the span says in numbers; when a run goes on it says none before it composes a request."""
+    """Check the counts on the span; a resumed run has none before it composes a request."""
     found = seen.attributes
     for event in events:
         if isinstance(event, ToolsBudgetExceeded) and (
@@ -128,12 +128,12 @@ def _counts(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
 
 
 def _offers(seen: Seen) -> bool:
-    """Say whether tools are offered in a span: when a request is composed, and when a run goes on that has waited."""
+    """Return whether tools are offered in a span: when a request is composed, and when a run resumes."""
     return seen.phase.name == semconv.COMPOSE or semconv.RESUMED_FROM in seen.attributes
 
 
 def _denials(seen: Seen, events: Sequence[ToolDenied]) -> Iterator[str]:
-    """Check that denials are told of the span in which the policy was asked, and that a call's span says it too."""
+    """Check that denial events belong to the span in which the policy was evaluated, and that a call's span agrees."""
     is_call, said = seen.phase.name == semconv.DISPATCH, seen.attributes.get(semconv.PERMISSION)
     asked = {"offer": _offers(seen), "activation": _offers(seen) or is_call, "dispatch": is_call}
     for event in events:
@@ -145,16 +145,16 @@ def _denials(seen: Seen, events: Sequence[ToolDenied]) -> Iterator[str]:
 
 
 def _decisions(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
-    """Check that listeners were told of what reliability rules had done in a span, and of nothing else."""
-    told = Counter((event.name, getattr(event, "attempt", None)) for event in events if event.name in DECISIONS)
+    """Check that exactly the reliability decisions of a span were emitted to listeners."""
+    emitted = Counter((event.name, getattr(event, "attempt", None)) for event in events if event.name in DECISIONS)
     noted = Counter(
         (event.name, (event.attributes or {}).get(semconv.ATTEMPT))
         for event in seen.span.events
         if event.name in DECISIONS
     )
-    for name, attempt in noted - told:
+    for name, attempt in noted - emitted:
         yield f"{seen} notes {name} at attempt {attempt}, but no event tells of it"
-    for name, attempt in told - noted:
+    for name, attempt in emitted - noted:
         yield f"{seen} has an event {name} of attempt {attempt} that it does not note"
 
 
@@ -187,7 +187,7 @@ def _differences(seen: Seen, what: str, said: Mapping[str, Any]) -> Iterator[str
     }
     for name, value in said.items():
         if name == "iteration" and seen.phase.name == semconv.RUN:
-            continue  # a run is in the iteration that it has come to; its span counts them instead
+            continue  # events of a run have its current iteration; its span counts iterations instead
         expected = truth[name]
         is_same = math.isclose(value, expected, rel_tol=1e-6) if isinstance(value, float) else value == expected
         if not is_same:

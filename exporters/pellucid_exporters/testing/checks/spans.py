@@ -45,7 +45,7 @@ ORDER: Final = (semconv.DISCOVERY, semconv.COMPOSE, semconv.INFERENCE, semconv.D
 
 
 def check(observed: Observed) -> Iterator[str]:
-    """Yield what is wrong."""
+    """Yield problems."""
     yield from _ends(observed)
     for seen in observed.phases:
         yield from _attributes(seen)
@@ -130,7 +130,7 @@ def _parent(seen: Seen, observed: Observed) -> Iterator[str]:
         if seen.run in observed.runs:
             yield f"{seen} is not below its run"
         return
-    # A provider that is made of others lists them below itself; everything else is right below the run.
+    # Spans of a combined provider's parts are its children; all other phases are children of the run.
     is_nested = seen.phase.name == parent.phase.name == semconv.DISCOVERY
     if not (parent.phase.name == semconv.RUN or is_nested) or parent.run != seen.run:
         yield f"{seen} is below {parent}"
@@ -141,7 +141,7 @@ def _parent(seen: Seen, observed: Observed) -> Iterator[str]:
 
 
 def _nested(seen: Seen, parent: Seen | None) -> Iterator[str]:
-    """Check a run that was started in a phase of another one. It may outlive that, if a tool leaves it running."""
+    """Check a nested run. It may outlive the phase that started it, if a tool does not wait for it."""
     if parent is None:
         return
     if parent.run == seen.run:
@@ -161,7 +161,7 @@ def _run(run: str, spans: Sequence[Seen]) -> Iterator[str]:
     for seen in spans:
         if seen.phase.name != semconv.RUN:
             by_iteration[seen.iteration].append(seen)
-    # A run that was resumed begins in the iteration in which it came to wait, and with the calls that waited.
+    # A resumed run starts in the iteration in which it paused, with the waiting calls.
     resumed = semconv.RESUMED_FROM in roots[0].attributes
     first = min(by_iteration, default=1) if resumed else 1
     if sorted(by_iteration) != list(range(first, first + len(by_iteration))):
@@ -171,13 +171,13 @@ def _run(run: str, spans: Sequence[Seen]) -> Iterator[str]:
         yield from _iteration(run, group, previous, RESUMED if resumed and number == first else ORDER)
         previous = max(seen.end for seen in group)
     counted = roots[0].attributes.get(semconv.ITERATIONS, 0)
-    if counted < max(by_iteration, default=0):  # the last may have been cut off before its first phase
+    if counted < max(by_iteration, default=0):  # the last one may have ended before its first phase
         yield f"{roots[0]} counts {counted} iterations; there are spans of {max(by_iteration)}"
     yield from _usage(roots[0], spans)
 
 
 def _turns(group: Sequence[Seen]) -> Iterator[str]:
-    """Check that calls of serial tools did not overlap, and that none waited for less than no time."""
+    """Check that calls of serial tools did not overlap, and that queue times are not negative."""
     serial = sorted((seen for seen in group if semconv.TOOL_QUEUED in seen.attributes), key=lambda seen: seen.start)
     for before, after in pairwise(serial):
         if after.start < before.end:
@@ -201,7 +201,7 @@ def _iteration(run: str, group: Sequence[Seen], previous: int, order: Sequence[s
     yield from _attempts(calls)
     yield from _turns(group)
     first = {name: min((seen.start for seen in group if seen.phase.name == name), default=None) for name in order}
-    # All providers have answered before a request is composed; of the rest there may be more after a closing answer.
+    # All providers respond before a request is composed; other phases may repeat after a closing response.
     done = {name: max if name == semconv.DISCOVERY else min for name in order}
     last = {name: done[name]((seen.end for seen in group if seen.phase.name == name), default=None) for name in order}
     for before, after in pairwise(order):
@@ -211,7 +211,7 @@ def _iteration(run: str, group: Sequence[Seen], previous: int, order: Sequence[s
 
 
 def _attempts(calls: Sequence[Seen]) -> Iterator[str]:
-    """Check that each further attempt follows one that failed."""
+    """Check that each retry follows a failed attempt."""
     before: Seen | None = None
     for seen in sorted(calls, key=lambda call: call.start):
         attempt = seen.attributes.get(semconv.ATTEMPT)
@@ -229,14 +229,14 @@ def _attempts(calls: Sequence[Seen]) -> Iterator[str]:
 
 def _usage(root: Seen, spans: Sequence[Seen]) -> Iterator[str]:
     for attribute in (semconv.USAGE_INPUT_TOKENS, semconv.USAGE_OUTPUT_TOKENS, semconv.COST_USD):
-        told: list[Any] = [
+        reported: list[Any] = [
             seen.attributes[attribute]
             for seen in spans
             if seen.phase.name == semconv.INFERENCE and attribute in seen.attributes
         ]
-        total = sum(told) if told else None
+        total = sum(reported) if reported else None
         of_run = root.attributes.get(attribute)
-        # Costs are fractions, and adding them in another order gives another last digit.
+        # Costs are floats: another order of addition can change the last digit.
         is_same = of_run == total or (of_run is not None and total is not None and math.isclose(of_run, total))
         if not is_same:
             yield f"{root} has {attribute}={of_run}; its chat spans add up to {total}"
