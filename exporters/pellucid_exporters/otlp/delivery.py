@@ -47,7 +47,7 @@ class Outlet(Generic[ExporterT]):
         self.failures = 0
 
     def shutdown(self, timeout_millis: float = 0, **_: Any) -> None:
-        """Close the exporter at once and interrupt its wait for the next retry. Thread-safe and idempotent."""
+        """Close the exporter at once and interrupt its wait for the next retry. Idempotent."""
         if not self._closed and self._exporter is not None:
             self._closed = True
             self._exporter.shutdown()  # type: ignore[no-untyped-call]  # one of the three has no types
