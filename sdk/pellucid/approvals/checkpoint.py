@@ -23,6 +23,7 @@ from pellucid.messages import Message, ToolResult, Usage, load_messages, load_pa
 from pellucid.types import JSONObject
 
 VERSION: Final = 1
+"""Version of the format; raise it when an older release must not resume a checkpoint of this one."""
 
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 _PROPAGATOR: Final = TraceContextTextMapPropagator()

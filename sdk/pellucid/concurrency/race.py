@@ -34,7 +34,7 @@ async def race(
     loop: Any = current_token().native_token
     if not hasattr(loop, "create_task"):
         return await _race_in_scope(lambda: function(*args), within, patience)
-    # A task and a future cost a third of an anyio scope and event, and this runs twice an iteration.
+    # A task and a future take a third of the time of an anyio scope and event, and this runs twice an iteration.
     done = loop.create_future()
     result: list[_T] = []
     failure: list[BaseException] = []

@@ -135,7 +135,7 @@ def _is_covered(data: JSONValue, parts: tuple[Part, ...], texts: list[str], blob
 
 
 def _without(value: JSONValue, blobs: list[str]) -> JSONValue:
-    """Replace the blobs that the content has with a reference to them."""
+    """Replace texts with a blob that the content has by a reference to it."""
     if isinstance(value, dict):
         return {key: _without(member, blobs) for key, member in value.items()}
     if isinstance(value, list):

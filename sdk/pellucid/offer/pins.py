@@ -31,7 +31,7 @@ _DIGITS: Final = 32
 class Pins:
     """Pinned definitions of the tools of one run.
 
-    A tool is pinned when it is offered or activated, and by `restore()` when a call of it was approved. With `refuses`,
+    A tool is pinned when it is offered, activated, or approved in a paused run (`restore()`). With `refuses`,
     redefined tools are withheld from the model until the redefinition is reverted.
     """
 
@@ -82,7 +82,8 @@ class Pins:
     def _read(self, catalog: Catalog, history: Iterable[Message]) -> None:
         """Pin the definitions in the history that earlier runs of the conversation activated; once in a run.
 
-        Of several definitions of one tool, one that differs from today's counts, so that a forged one unpins nothing.
+        Of several definitions of one tool, one that differs from the current definition is pinned: forging another one
+        unpins nothing.
         """
         if self._is_read or not catalog.lazy:
             return
@@ -146,7 +147,7 @@ def _same(pin: Pin, current: Binding) -> bool:
 
 
 def _mark(pin: Pin) -> str:
-    """Return the hexadecimal digits of a pin: those of the definition's digest, and as many of its origin."""
+    """Return the hexadecimal digits of a pin: the digest of the definition, then the digest of its origin."""
     if not isinstance(pin, Binding):
         return str(pin)
     return pin.tool.digest.hex() + _origin(pin)

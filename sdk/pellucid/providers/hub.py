@@ -29,7 +29,11 @@ from pellucid.tools.catalog import as_sequence, check_catalog
 from pellucid.tools.tool import Hub
 
 FIRST_BACKOFF: Final = 0.5
+"""Seconds that a hub is left alone after its first failure; doubled with each further one."""
+
 LONGEST_BACKOFF: Final = 30.0
+"""Maximum seconds that a hub is left alone, also if it requests more by `Retry-After`."""
+
 JITTER: Final = 0.1
 """Maximum share by which the lifetime of an entry is shortened, so that entries do not all expire at once."""
 
@@ -329,7 +333,7 @@ class DiscoveryProvider:
 
 
 def backoff(failures: int, last: BaseException | None = None) -> float:
-    """Return the seconds of back-off after a number of consecutive failures, or as the last one requests."""
+    """Return the seconds of back-off after consecutive failures, or what the last one requests, up to the maximum."""
     seconds = retry_after_of(last) if last is not None else None
     if seconds is None:
         seconds = FIRST_BACKOFF * 2.0 ** min(failures - 1, 64)  # 64: no float holds 2 ** 1024

@@ -38,7 +38,7 @@ class Call:
         request: The call as the model requested it.
         started: Time at which the checks started, by `Scope.now()`; start time of the span.
         binding: The tool that the name resolves to, even if the policy denies it; None if there is none.
-        denied: The policy's denial of the tool, if it is denied.
+        denied: Denial of the tool by the policy; the model reads the text of `PermissionDenied`.
         refusal: Error if the tool cannot be called now: unknown, removed, changed or not active.
         arguments: Arguments for the tool, or the error if they are not valid; None if no tool gets them.
         ruling: The policy's ruling on the call, if it was asked.

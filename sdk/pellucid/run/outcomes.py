@@ -87,8 +87,8 @@ class Paused:
     Attributes:
         results: Results so far.
         waiting: Calls that wait for a person.
-        nested: See `Checkpoint`.
-        notes: See `Checkpoint`.
+        nested: Checkpoints of paused nested runs, by ids of calls.
+        notes: Additions to the results of calls that wait, by ids of calls.
     """
 
     results: Sequence[ToolResult]

@@ -38,7 +38,7 @@ class Phase:
         operation: First word of the span's name.
         kind: Kind of the span.
         attributes: Constant attributes of the spans.
-        names: Names of the notes, each with its attribute.
+        names: Notes that become attributes of the span, each with its attribute; others are for events and log lines.
         logged: Notes in the log line, in addition to those of every line.
         duration: Histogram of the duration, in seconds.
         started: Event at the start; None if there is none.
