@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import copy
 from functools import partial
+from itertools import chain
 from typing import Any, ClassVar
 
 import anyio
@@ -146,13 +147,9 @@ class ModelContract(Bench):
             *deltas, last = await read(model, question())
             assert isinstance(last, ModelResponse), "the stream does not end with a ModelResponse"
             parts = last.message.parts
-            assert content_of(deltas, "text") == last.message.text, (
-                "the deltas of text do not join to the answer's text"
-            )
+            assert content_of(deltas, "text") == last.message.text, "deltas of text do not join to the answer's text"
             reasoning = "".join(part.content for part in parts if isinstance(part, ReasoningPart))
-            assert content_of(deltas, "reasoning") == reasoning, (
-                "the deltas of reasoning do not join to that of the answer"
-            )
+            assert content_of(deltas, "reasoning") == reasoning, "the deltas of reasoning do not join to the answer's"
             announced = [item.content for item in deltas if isinstance(item, ModelDelta) and item.type == "tool_call"]
             called = [call.name for call in last.message.tool_calls]
             assert announced == called, "a delta must announce each tool call once, by name, in the order of the answer"
@@ -164,9 +161,7 @@ class ModelContract(Bench):
         async with self._model(Hangs(text="Half an answer")) as (model, _):
             items = open_stream(model, question())
             first = await anext(items)
-            assert isinstance(first, ModelDelta), (
-                f"the first piece of an incomplete answer is {first!r}, not a ModelDelta"
-            )
+            assert isinstance(first, ModelDelta), f"the first piece of an incomplete answer is {first!r}"
             await close(items)
 
     async def test_a_stream_can_be_read_from_anywhere(
@@ -214,9 +209,7 @@ class ModelContract(Bench):
             if "requests" in self.blind_to:
                 return
             [body] = sent(vendor)
-            assert_contains(
-                body, "INSTRUCTIONS", "STANDINGORDER", *(word for group in samples.IN_ORDER for word in group)
-            )
+            assert_contains(body, "INSTRUCTIONS", "STANDINGORDER", *chain.from_iterable(samples.IN_ORDER))
             places = [[body.index(word) for word in group] for group in samples.IN_ORDER]
             for before, after, words in zip(places, places[1:], samples.IN_ORDER[1:], strict=False):
                 assert max(before) < min(after), f"{words} is sent before earlier messages"
@@ -252,9 +245,8 @@ class ModelContract(Bench):
         """The model's answer is accepted unchanged as history."""
         async with self._model(self._answers(sample)) as (model, vendor):
             message = (await answer(model, question(), way)).message
-            await answer(
-                model, question(messages=samples.history_after(message)), way, "to a history with its own answer"
-            )
+            history = question(messages=samples.history_after(message))
+            await answer(model, history, way, "to a history with its own answer")
             if "requests" not in self.blind_to and message.text:
                 assert_contains(sent(vendor, 2)[1], "ANSWERTEXT")
 
@@ -317,14 +309,12 @@ class ModelContract(Bench):
         async with self._model(Fails(kind=kind, retry_after=wait)) as (model, vendor):
             error = await failure(partial(ask, model, question(), way))
             assert error.error_kind == kind, f"the vendor failed with {kind!r}, the error says {error.error_kind!r}"
-            assert error.__cause__ is not None, (
-                "the ModelError has no cause; raise it from the error of the vendor's SDK"
-            )
+            assert error.__cause__ is not None, "the ModelError has no cause; raise it from the vendor's exception"
             assert error.model, "the ModelError does not name the model"
             assert error.retry_after == wait, f"the vendor asks to wait {wait} s, the error says {error.retry_after}"
-            attempts = len(vendor.received)
-            assert attempts <= len(candidates(model)), (
-                f"the vendor was called {attempts} times; turn off the retries of its SDK"
+            calls = len(vendor.received)
+            assert calls <= len(candidates(model)), (
+                f"the vendor was called {calls} times; turn off the retries of its SDK"
             )
 
     async def test_a_stream_that_breaks_is_an_error(self) -> None:
