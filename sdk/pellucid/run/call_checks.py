@@ -71,7 +71,7 @@ def bind(
     """Resolve the tool of a call and read its arguments; `approvals` is None unless the run was resumed."""
     started, name = run.scope.now(), request.name
     denied = catalog.denied.get(name)
-    binding = denied.binding if denied is not None else catalog.find(name)
+    binding = catalog.find_listed(name)
     refusal: ToolError | None = None
     arguments: JSONObject | ToolError | None = None
     if binding is None:

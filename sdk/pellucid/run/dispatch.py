@@ -130,7 +130,7 @@ async def _in_turn(
     slot: AbstractAsyncContextManager[object],
 ) -> _Outcome:
     """Run one call once it has a slot. A call of a serial tool first waits for its turn, before its span starts."""
-    binding = catalog.find(request.name)
+    binding = catalog.find_listed(request.name)
     if binding is None or not binding.tool.serial:
         async with slot:
             return await _execute(run, bind(run, catalog, call_id, request, approvals))

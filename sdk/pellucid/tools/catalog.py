@@ -222,6 +222,11 @@ class Catalog:
         """Return the tool of a name, whether it may be called or not."""
         return self.bindings.get(name) or self.callable.get(name)
 
+    def find_listed(self, name: str) -> Binding | None:
+        """Return the tool of a name, also if the policy denies it."""
+        denied = self.denied.get(name)
+        return denied.binding if denied is not None else self.find(name)
+
     @cached_property
     def lazy(self) -> Mapping[str, Binding]:
         """Tools that are not offered before they are activated."""
