@@ -307,7 +307,7 @@ async def test_provider_tools_are_sent_in_the_vendor_s_form() -> None:
     """Each is a tool of its own, named by its type; an option that the API lacks is refused."""
     search = ProviderTool(vendor="gemini", type="google_search", options={"search_types": {"web_search": {}}})
     body = await sent(ModelRequest(messages=ASKED.messages, tools=[NOW, search.definition]))
-    assert body["tools"][0] == {"googleSearch": {"searchTypes": {"webSearch": {}}}}
+    assert body["tools"][0] == {"googleSearch": {"searchTypes": {"web_search": {}}}}
     assert [each["name"] for each in body["tools"][1]["functionDeclarations"]] == ["now"]
     assert body["toolConfig"] == {"includeServerSideToolInvocations": True}
     wrong = ProviderTool(vendor="gemini", type="google_search", options={"domains": 1})
