@@ -40,21 +40,6 @@ class Flight(Generic[T]):
         error: Exception of the fetch, once it is settled; `OutOfTime` and `Abandoned` do not come from the hub.
     """
 
-    __slots__ = (
-        "_deadline",
-        "_done",
-        "_held",
-        "_lock",
-        "_loop",
-        "_result",
-        "_scope",
-        "_settled",
-        "_waiters",
-        "error",
-        "is_outdated",
-        "span",
-    )
-
     def __init__(
         self, *, span: SpanContext, timeout: float | None, held: bool, settled: Callable[[Flight[T]], None]
     ) -> None:

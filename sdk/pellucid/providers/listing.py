@@ -37,8 +37,6 @@ class Lister:
         facts: Optional attributes of the provider.
     """
 
-    __slots__ = ("__weakref__", "_checked", "_digests", "_last_known", "_latest", "_lock", "facts", "provider")
-
     def __init__(self, provider: ToolProvider) -> None:
         self.provider = provider
         self.facts = ProviderFacts.of(provider)
@@ -201,8 +199,6 @@ def _audience(ctx: DiscoveryContext) -> Hashable:
 
 class _Report:
     """Notes a provider's report of the origin of its list on the boundary."""
-
-    __slots__ = ("_boundary",)
 
     def __init__(self, boundary: Boundary) -> None:
         self._boundary = boundary

@@ -54,22 +54,6 @@ class Boundary:
         records: Whether the span is recording.
     """
 
-    __slots__ = (
-        "_attached",
-        "_content",
-        "_error",
-        "_extra",
-        "_labels",
-        "_later",
-        "_notes",
-        "_phase",
-        "_scope",
-        "_start",
-        "context",
-        "records",
-        "span",
-    )
-
     def __init__(self, scope: Scope, phase: Phase, target: str, notes: dict[str, Any], began: int | None) -> None:
         self._scope = scope
         self._phase = phase

@@ -23,8 +23,6 @@ LEVELS: Final[Mapping[str, int]] = {"info": logging.INFO, "warning": logging.WAR
 class LogLines:
     """Log lines of one run."""
 
-    __slots__ = ("_logger", "_sinks")
-
     def __init__(self, sinks: Sequence[LogSink]) -> None:
         self._sinks = sinks
         # An application that did not import structlog did not configure it either, and an import costs 0.1 s.

@@ -38,8 +38,6 @@ class Leveled(Protocol):
 class Hubs:
     """Current state of each tool provider, read by the observable gauges at collection."""
 
-    __slots__ = ("__weakref__", "_circuits", "_inflight", "_last_success", "_lock", "_objectives", "_sizes")
-
     def __init__(self) -> None:
         self._lock = threading.RLock()  # garbage collection here may end a fetch, which re-enters
         self._circuits: BoundedMap[str, tuple[dict[str, str], WeakSet[Leveled]]] = _table()
@@ -143,8 +141,6 @@ class Instruments:
         counts_usage: Whether the application opted in to the newest conventions, which count tokens with counters
             instead of a histogram.
     """
-
-    __slots__ = ("by_name", "counts_usage", "hubs")
 
     def __init__(self, provider: MeterProvider) -> None:
         meter = provider.get_meter(semconv.SCOPE, __version__)

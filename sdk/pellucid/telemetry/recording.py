@@ -76,8 +76,6 @@ class _Chain:
         recorded_on: Id of the span that has the last of them.
     """
 
-    __slots__ = ("digest", "fragments", "recorded", "recorded_on", "size")
-
     def __init__(self) -> None:
         self.fragments: list[_Fragment] = []
         self.digest = b""
@@ -112,8 +110,6 @@ class _Chain:
 
 class Recorder:
     """Recorder of the content of one run under one policy."""
-
-    __slots__ = ("_chain", "_fragments", "_labels", "_latest", "_policy", "_redactors", "_seen")
 
     def __init__(self, policy: CapturePolicy) -> None:
         self._policy = policy
@@ -264,8 +260,6 @@ class Content:
     Attributes:
         attributes: Attributes for the span.
     """
-
-    __slots__ = ("_omitted", "_recorder", "_remaining", "_span", "attributes")
 
     def __init__(self, recorder: Recorder, span: Span) -> None:
         self._recorder = recorder

@@ -55,27 +55,6 @@ class Scope:
         tracer: Tracer of the pipeline's tracer provider.
     """
 
-    __slots__ = (
-        "_anchor",
-        "_clock",
-        "_run_listeners",
-        "agent",
-        "cancelled",
-        "common",
-        "deadline",
-        "degraded",
-        "identity",
-        "instruments",
-        "iteration",
-        "lines",
-        "listeners",
-        "open",
-        "pipeline",
-        "recorder",
-        "run_id",
-        "tracer",
-    )
-
     def __init__(
         self,
         *,

@@ -292,8 +292,6 @@ def _is_eager(binding: Binding, loader: Binding | None) -> bool:
 class Catalogs:
     """Cache of merged catalogues: the same parts give the same catalogue, so that work on it is done once."""
 
-    __slots__ = ("_is_lazy", "_merged", "collisions")
-
     def __init__(self, collisions: Collisions = "error", *, is_lazy: bool = False) -> None:
         self.collisions = collisions
         self._is_lazy = is_lazy

@@ -124,8 +124,6 @@ class Validator:
         ValueError: the schema is invalid, does not describe an object, or has references to other documents.
     """
 
-    __slots__ = ("_validator",)
-
     def __init__(self, schema: object) -> None:
         if not isinstance(schema, dict) or schema.get("type") != "object":
             raise ValueError('the schema must be a JSON object with "type": "object"')
