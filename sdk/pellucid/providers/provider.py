@@ -37,11 +37,9 @@ class ToolProvider(Protocol):
     @property
     def id(self) -> str:
         """Value of `pellucid.provider.id`."""
-        ...
 
     def list_tools(self, ctx: DiscoveryContext) -> Listing:
         """Return the current tools, or an awaitable of them."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +74,18 @@ class ExplainContext(Protocol):
     @property
     def tool_name(self) -> str:
         """Name of the tool."""
-        ...
 
     @property
     def discovery(self) -> DiscoveryContext:
         """Context of the listing."""
-        ...
 
     @property
     def is_listed(self) -> bool:
         """Whether the provider lists the tool."""
-        ...
 
     @property
     def problem(self) -> str | None:
         """Error of the provider, if it failed."""
-        ...
 
     def add(self, reason: str, *, is_known: bool = True) -> None:
         """Add a reason, once.
@@ -100,19 +94,15 @@ class ExplainContext(Protocol):
             reason: A sentence without a capital letter and a full stop.
             is_known: Whether the provider knows the tool, so that its name is not misspelled.
         """
-        ...
 
     def is_among(self, tools: Sequence[Tool]) -> bool:
         """Return whether the tool is among `tools`; their names are suggested for a misspelled one."""
-        ...
 
     async def ask(self, provider: ToolProvider) -> ExplainContext:
         """List the tools of another provider, and return the context for its explanation."""
-        ...
 
     async def explain(self) -> None:
         """Add the reasons of the provider of this context."""
-        ...
 
 
 class ToolHub(Protocol):
@@ -120,7 +110,6 @@ class ToolHub(Protocol):
 
     async def fetch_catalog(self, ctx: DiscoveryContext) -> Sequence[Tool] | HubCatalog:
         """Make a round trip and return the tools."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

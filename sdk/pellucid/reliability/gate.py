@@ -12,18 +12,9 @@ from opentelemetry import trace
 from opentelemetry.trace import Span
 from opentelemetry.util.types import AttributeValue
 
-from pellucid import semconv
+from pellucid import events, semconv
 from pellucid.errors import CircuitOpen, DiscoveryCircuitOpen, ModelCircuitOpen, ReliabilityFailFast
-from pellucid.events import (
-    CircuitClosed,
-    CircuitHalfOpened,
-    CircuitOpened,
-    Event,
-    ReliabilityFailedFast,
-    ReliabilityFellBack,
-    ReliabilityRecovered,
-    ReliabilityRetried,
-)
+from pellucid.events import Event
 from pellucid.failures import describe, error_kind_of, error_type_of, retry_after_of
 from pellucid.messages import Usage
 from pellucid.reliability.breaker import Circuit, Permit, Refused, State
@@ -38,10 +29,10 @@ MAX_ATTEMPTS: Final = 50
 """Maximum number of attempts; the gate then ends the run with the kind `max_attempts`."""
 
 _EVENTS: Final[dict[Then, type[Event]]] = {
-    "retry": ReliabilityRetried,
-    "retry_other": ReliabilityRetried,
-    "fallback": ReliabilityFellBack,
-    "fail_fast": ReliabilityFailedFast,
+    "retry": events.ReliabilityRetried,
+    "retry_other": events.ReliabilityRetried,
+    "fallback": events.ReliabilityFellBack,
+    "fail_fast": events.ReliabilityFailedFast,
 }
 _NOT_DONE: Final[dict[Then, tuple[str, str]]] = {
     "retry": ("reliability.not_retried", "try again"),
@@ -56,9 +47,9 @@ _REFUSALS: Final[dict[Operation, type[CircuitOpen]]] = {
     "tool": CircuitOpen,
 }
 _CIRCUIT_EVENTS: Final[dict[State, type[Event]]] = {
-    "closed": CircuitClosed,
-    "half_open": CircuitHalfOpened,
-    "open": CircuitOpened,
+    "closed": events.CircuitClosed,
+    "half_open": events.CircuitHalfOpened,
+    "open": events.CircuitOpened,
 }
 
 
@@ -210,7 +201,7 @@ class Gate:
         if self.decision is not None:
             self._emit_decision(*self.decision, span, situation)
         elif error is None and self.attempt > 1:
-            self._emit(ReliabilityRecovered, span, situation, self._kind, "recovered")
+            self._emit(events.ReliabilityRecovered, span, situation, self._kind, "recovered")
 
     async def run(
         self,

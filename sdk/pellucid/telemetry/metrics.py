@@ -32,7 +32,6 @@ class Leveled(Protocol):
     @property
     def level(self) -> int:
         """Level of the gauge: 0 closed, 1 half-open, 2 open."""
-        ...
 
 
 class Hubs:
