@@ -22,7 +22,7 @@ from pellucid.concurrency.single_flight import Abandoned, Flight
 from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError, DiscoveryBackoff, DiscoveryError, DiscoveryTimeout, InvalidCatalog
 from pellucid.events import ToolsCatalogStale
-from pellucid.failures import describe, error_type_of, retry_after_of
+from pellucid.failures import describe, retry_after_of
 from pellucid.providers.provider import HubCatalog, OnInvalid, ToolHub, Tools
 from pellucid.telemetry import DISCOVERY, boundary, current_scope
 from pellucid.tools.catalog import as_sequence, check_catalog
@@ -317,8 +317,7 @@ class DiscoveryProvider:
             {
                 "provider_id": self.id,
                 "seconds_over": over,
-                "error": scope.text_of(error) if error is not None else None,
-                "error_type": error_type_of(error) if error is not None else None,
+                **scope.error_facts(error),
             },
         )
         return entry.tools

@@ -28,7 +28,7 @@ from pellucid import semconv
 from pellucid.errors import RunCancelled
 from pellucid.events import Event
 from pellucid.failures import contained, error_type_of, is_exit, stack_of
-from pellucid.telemetry.phases import PAYLOADS, Phase
+from pellucid.telemetry.phases import Phase
 from pellucid.telemetry.recording import Content, Record, Recorded, Recorder
 from pellucid.telemetry.scope import Scope
 from pellucid.types import JSONValue
@@ -112,11 +112,7 @@ class Boundary:
 
     def event(self, name: str, facts: Mapping[str, AttributeValue]) -> None:
         """Add an event to the span, unless the span has ended because its run was abandoned."""
-        try:
-            if self.span.is_recording():
-                self.span.add_event(name, facts)
-        except Exception as error:  # noqa: BLE001  (spans are the application's)
-            self._scope.fault("span", error)
+        self._scope.add_event(self.span, name, facts)
 
     def fail(self, error: Exception) -> None:
         """Mark the phase as failed although it returns, such as a tool whose failure is a result for the model."""
@@ -280,9 +276,7 @@ class Boundary:
         }
 
     def _emit(self, event: type[Event], notes: Mapping[str, Any]) -> None:
-        if self._scope.has_listener(event.name):
-            payload = {name: notes.get(name) for name in PAYLOADS[event]}
-            self._scope.emit(event, self.span.get_span_context(), payload)
+        self._scope.emit(event, self.span.get_span_context(), notes)
 
 
 class _Abandoned(GeneratorExit):

@@ -11,17 +11,18 @@ from typing import Any, Final
 import anyio
 from opentelemetry import metrics, trace
 from opentelemetry.context import Context
-from opentelemetry.trace import SpanContext, format_span_id, format_trace_id
+from opentelemetry.trace import Span, SpanContext, format_span_id, format_trace_id
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
 from pellucid.context import Identity
 from pellucid.events import Event, TelemetryError
-from pellucid.failures import describe
+from pellucid.failures import describe, error_type_of
 from pellucid.telemetry.capture import CapturePolicy
 from pellucid.telemetry.listeners import Listeners
 from pellucid.telemetry.log_lines import LogLines
 from pellucid.telemetry.metrics import instruments_of
+from pellucid.telemetry.phases import PAYLOADS
 from pellucid.telemetry.pipeline import Pipeline, complete
 from pellucid.telemetry.recording import Recorder
 from pellucid.text import clean
@@ -140,14 +141,17 @@ class Scope:
         *,
         to: Sequence[Listeners] | None = None,
     ) -> None:
-        """Create an event and deliver it to all listeners, or to those in `to`, if any of them is subscribed."""
+        """Create an event and deliver it to all listeners, or to those in `to`, if any of them is subscribed.
+
+        Other keys of `payload` than the fields of the event are ignored.
+        """
         subscribed = [
             listeners for listeners in (self.listeners if to is None else to) if listeners.has_listener(event.name)
         ]
         if not subscribed:
             return
         try:
-            emitted = self._event(event, span, payload)
+            emitted = self._event(event, span, {name: payload.get(name) for name in PAYLOADS[event]})
             for listeners in subscribed:
                 listeners.deliver(emitted, self.fault, self._dropped)
         except Exception as error:  # noqa: BLE001  (telemetry never changes the run)
@@ -164,6 +168,20 @@ class Scope:
             time=self.now() / 1e9,
             **payload,
         )
+
+    def add_event(self, span: Span, name: str, facts: Mapping[str, AttributeValue]) -> None:
+        """Add an event to a span, unless the span has ended because its run or attempt was abandoned."""
+        try:
+            if span.is_recording():
+                span.add_event(name, facts)
+        except Exception as error:  # noqa: BLE001  (spans are the application's)
+            self.fault("span", error)
+
+    def error_facts(self, error: BaseException | None) -> dict[str, str | None]:
+        """Return the fields `error` and `error_type` of an event."""
+        if error is None:
+            return {"error": None, "error_type": None}
+        return {"error": self.text_of(error), "error_type": error_type_of(error)}
 
     def text_of(self, error: BaseException) -> str | None:
         """Return an error message, redacted; None if no content is recorded or `str(error)` fails, which is counted.
