@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -86,7 +87,7 @@ class TailSampler(SpanProcessor):
         self._options = options
         self._queues = queues
         self._fates = fates
-        self._objectives = instruments.hubs.objectives
+        self._objectives = partial(instruments.hubs.latest, semconv.DISCOVERY_OBJECTIVE)
         self._sampled_out = instruments.by_name[semconv.SAMPLED_OUT.name]
         self._decisions = instruments.by_name[semconv.SAMPLING_DECISIONS.name]
         self._on_fault = on_fault

@@ -69,7 +69,8 @@ class Lister:
         ) as b:
             b.record_input(lambda recorder: _record_request(recorder, ctx))
             ctx = ctx.reporting(_Report(b), b.attributes, within)
-            scope.instruments.hubs.declare(provider_id, facts.objective)
+            if facts.objective is not None:
+                scope.instruments.hubs.set(semconv.DISCOVERY_OBJECTIVE, provider_id, facts.objective)
             if guard is None:
                 catalog = await self._checked_catalog(scope, b, ctx, within)
             else:
@@ -172,7 +173,7 @@ class Lister:
         changed = previous is not None and previous != digest
         b.note(tool_count=count, digest=digest, changed=changed)
         b.record_output(once(catalog.recorded, lambda recorder: recorder.value(catalog.summary)))
-        scope.instruments.hubs.sized(provider_id, count)
+        scope.instruments.hubs.set(semconv.CATALOG_SIZE, provider_id, count)
         span = b.span.get_span_context()
         if changed:
             scope.count(semconv.CATALOG_CHANGES, 1, {semconv.PROVIDER_ID: provider_id})

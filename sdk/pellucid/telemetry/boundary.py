@@ -21,7 +21,7 @@ from typing import Any, Final, Self
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, StatusCode, format_span_id, format_trace_id
+from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, StatusCode
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
@@ -37,12 +37,7 @@ MAX_STACK: Final = 16 * 1024
 """Maximum characters of a stack trace."""
 
 _ALWAYS_LOGGED: Final = ("outcome", "duration_ms", "error", "error_type")
-_LEVELS: Final = {
-    semconv.COMPLETED: "info",
-    semconv.CANCELLED: "info",
-    semconv.FAILED: "error",
-    semconv.TIMEOUT: "error",
-}
+_LEVELS: Final = {semconv.FAILED: "error", semconv.TIMEOUT: "error"}
 
 
 class Boundary:
@@ -120,10 +115,7 @@ class Boundary:
 
     def link(self, other: SpanContext) -> None:
         """Link to the span that did the work."""
-        try:
-            self.span.add_link(other)
-        except Exception as error:  # noqa: BLE001  (spans are the application's)
-            self._scope.fault("span", error)
+        self._scope.guarded("span", self.span.add_link, other)
 
     def input(self, value: JSONValue) -> None:
         """Record the input."""
@@ -146,53 +138,41 @@ class Boundary:
         self._record(Content.add_new, attribute, version, record)
 
     def _record(self, add: Callable[..., object], *args: Any) -> None:
-        if self._content is None:
-            return
-        try:
-            add(self._content, *args)
-        except Exception as error:  # noqa: BLE001  (redactors and content are the application's)
-            self._scope.fault("recording", error)
+        if self._content is not None:
+            self._scope.guarded("recording", add, self._content, *args)
 
     def _start_span(self, name: str) -> Span:
         scope, phase = self._scope, self._phase
         attributes = {**scope.common, **phase.attributes, **_attributes(phase, self._notes)}
         if scope.iteration:
             attributes[semconv.ITERATION] = scope.iteration
-        try:
-            return scope.tracer.start_span(name, kind=phase.kind, attributes=attributes, start_time=self._start)
-        except Exception as error:  # noqa: BLE001  (span processors are the application's)
-            scope.fault("span", error)
-            return NonRecordingSpan(trace.get_current_span().get_span_context())
+        start = scope.tracer.start_span
+        span = scope.guarded("span", start, name, kind=phase.kind, attributes=attributes, start_time=self._start)
+        return NonRecordingSpan(trace.get_current_span().get_span_context()) if span is None else span
 
     def _end(self, error: BaseException | None) -> None:
-        end = self._scope.now()
+        scope, phase, notes, end = self._scope, self._phase, self._notes, self._scope.now()
         outcome, error_type = self._outcome_of(error)
-        text = self._scope.text_of(error) if error is not None and error_type else None
-        is_described = self.records or self._phase.exception is not None
-        described = (
-            self._described(error, text) if is_described and isinstance(error, Exception) and text is not None else None
-        )
-        try:
-            self._end_span(end, outcome, error_type, text, described)
-        except Exception as fault:  # noqa: BLE001  (span processors are the application's)
-            self._scope.fault("span", fault)
-        try:
-            self._measure(end, error_type)
-        except Exception as fault:  # noqa: BLE001  (metric readers are the application's)
-            self._scope.fault("metric", fault)
-        event = self._phase.completed if outcome == semconv.COMPLETED else self._phase.failed
-        ended = self._notes
-        ended["outcome"], ended["duration_ms"] = outcome, (end - self._start) / 1e6
+        text = scope.text_of(error) if error is not None and error_type else None
+        described = self._described(error, text) if self.records or phase.exception is not None else None
+        scope.guarded("span", self._end_span, end, outcome, error_type, text, described)
+        scope.guarded("metric", self._measure, end, error_type)
+        notes["outcome"], notes["duration_ms"] = outcome, (end - self._start) / 1e6
         if error_type:
-            ended["error"], ended["error_type"] = text, error_type
+            notes["error"], notes["error_type"] = text, error_type
+        event = phase.completed if outcome == semconv.COMPLETED else phase.failed
         if event is not None:
-            self._emit(event, ended)
-        if described is not None and self._phase.exception is not None:
-            self._scope.lines.sink(
-                "warning", self._phase.exception, {**self._ids(), **described}, end, self._scope.fault
-            )
-        if self._scope.lines.is_enabled(_LEVELS[outcome]):
-            self._log(event.name if event is not None else f"{self._phase.operation}.{outcome}", outcome, end)
+            self._emit(event, notes)
+        if described is not None and phase.exception is not None:
+            fields = {**scope.ids(self.span.get_span_context()), **described}
+            scope.lines.sink("warning", phase.exception, fields, end, scope.guarded)
+        level = _LEVELS.get(outcome, "info")
+        if scope.lines.is_enabled(level):
+            fields = scope.ids(self.span.get_span_context())
+            logged = {name: notes.get(name) for name in (*phase.logged, *_ALWAYS_LOGGED)}
+            fields.update({name: value for name, value in logged.items() if value is not None})
+            name = event.name if event is not None else f"{phase.operation}.{outcome}"
+            scope.lines.write(level, name, fields, end, scope.guarded)
 
     def _outcome_of(self, error: BaseException | None) -> tuple[str, str | None]:
         """Return the outcome and `error.type`."""
@@ -230,8 +210,10 @@ class Boundary:
         finally:
             span.end(end_time=end)
 
-    def _described(self, error: Exception, text: str) -> dict[str, AttributeValue] | None:
-        """Return the attributes of an exception; None if redacting the stack trace fails, which is counted."""
+    def _described(self, error: BaseException | None, text: str | None) -> dict[str, AttributeValue] | None:
+        """Return the attributes of an exception; None if it has no text, or the text cannot be redacted."""
+        if not isinstance(error, Exception) or text is None:
+            return None
         stack = self._scope.text(stack_of(error), MAX_STACK)
         if stack is None:
             return None
@@ -256,24 +238,6 @@ class Boundary:
         if phase.late is not None and (objective := notes.get("objective")) is not None:
             late = int(seconds > objective)  # 0 creates the series, so that its first increase is visible
             instruments[phase.late.name].add(late, labels, context=self.context)
-
-    def _log(self, event: str, outcome: str, end: int) -> None:
-        fields = self._ids()
-        for name in (*self._phase.logged, *_ALWAYS_LOGGED):
-            if (value := self._notes.get(name)) is not None:
-                fields[name] = value
-        self._scope.lines.write(_LEVELS[outcome], event, fields, end, self._scope.fault)
-
-    def _ids(self) -> dict[str, Any]:
-        """Return the fields common to all log records of this boundary."""
-        scope, span = self._scope, self.span.get_span_context()
-        return {
-            "agent": scope.agent,
-            "run_id": scope.run_id,
-            "iteration": scope.iteration,
-            "trace_id": format_trace_id(span.trace_id),
-            "span_id": format_span_id(span.span_id),
-        }
 
     def _emit(self, event: type[Event], notes: Mapping[str, Any]) -> None:
         self._scope.emit(event, self.span.get_span_context(), notes)
