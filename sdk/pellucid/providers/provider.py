@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError
@@ -112,18 +112,17 @@ class ToolHub(Protocol):
         """Make a round trip and return the tools."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProviderFacts:
+class ProviderFacts(NamedTuple):
     """Optional attributes of a provider, read once."""
 
-    kind: str
-    objective: float | None
-    server_address: str | None
-    server_port: int | None
-    source: ToolSource | None
-    on_invalid: OnInvalid
-    detached: bool
-    timeout: float | None
+    kind: str = "custom"
+    objective: float | None = None
+    server_address: str | None = None
+    server_port: int | None = None
+    source: ToolSource | None = None
+    on_invalid: OnInvalid = "fail"
+    detached: bool = False
+    timeout: float | None = None
 
     @classmethod
     def of(cls, provider: ToolProvider) -> ProviderFacts:
@@ -139,16 +138,15 @@ class ProviderFacts:
                 f"{untyped!r} is not a tool provider: it needs a non-empty `id` and `list_tools(ctx)`; "
                 f"plain tools go to Agent(tools=...) or static_tools()"
             )
-        objective = getattr(untyped, "objective", None)
-        if objective is not None and not objective > 0:
-            raise ConfigError(f"provider {untyped.id!r}: objective={objective!r} must be a positive number of seconds")
-        return cls(
-            kind=getattr(untyped, "kind", "custom"),
-            objective=objective,
-            server_address=getattr(untyped, "server_address", None),
-            server_port=getattr(untyped, "server_port", None),
-            source=getattr(untyped, "source", None),
-            on_invalid=getattr(untyped, "on_invalid", "fail"),
-            detached=getattr(untyped, "detached", False),
-            timeout=getattr(untyped, "timeout", None),
-        )
+        facts = cls(**{name: getattr(untyped, name) for name in cls._fields if hasattr(untyped, name)})
+        if facts.objective is not None and not facts.objective > 0:
+            raise ConfigError(
+                f"provider {untyped.id!r}: objective={facts.objective!r} must be a positive number of seconds"
+            )
+        return facts
+
+
+async def close(resource: object) -> None:
+    """Close a provider or hub, if it has `aclose`."""
+    if (aclose := getattr(resource, "aclose", None)) is not None:
+        await aclose()
