@@ -231,7 +231,7 @@ def _observed(run: Run, call: Call) -> Boundary:
         run.scope,
         DISPATCH,
         name,
-        began=call.started,
+        start=call.started,
         agent=run.scope.agent,
         tool_name=name,
         tool_type="function",

@@ -49,7 +49,7 @@ class Boundary:
         records: Whether the span is recording.
     """
 
-    def __init__(self, scope: Scope, phase: Phase, target: str, notes: dict[str, Any], began: int | None) -> None:
+    def __init__(self, scope: Scope, phase: Phase, target: str, notes: dict[str, Any], start: int | None) -> None:
         self._scope = scope
         self._phase = phase
         self._notes = notes
@@ -57,7 +57,7 @@ class Boundary:
         self._labels: Mapping[str, Any] = {}
         self._extra: Mapping[str, AttributeValue] = {}
         self._error: BaseException | None = None
-        self._start = scope.now() if began is None else began
+        self._start = scope.now() if start is None else start
         self.span = self._start_span(f"{phase.operation} {target}" if target else phase.operation)
         self.context = trace.set_span_in_context(self.span)
         self.records = self.span.is_recording()
@@ -153,13 +153,12 @@ class Boundary:
     def _end(self, error: BaseException | None) -> None:
         scope, phase, notes, end = self._scope, self._phase, self._notes, self._scope.now()
         outcome, error_type = self._outcome_of(error)
-        text = scope.text_of(error) if error is not None and error_type else None
-        described = self._described(error, text) if self.records or phase.exception is not None else None
-        scope.guarded("span", self._end_span, end, outcome, error_type, text, described)
-        scope.guarded("metric", self._measure, end, error_type)
         notes["outcome"], notes["duration_ms"] = outcome, (end - self._start) / 1e6
-        if error_type:
-            notes["error"], notes["error_type"] = text, error_type
+        if error is not None and error_type:
+            notes["error"], notes["error_type"] = scope.text_of(error), error_type
+        described = self._described(error) if self.records or phase.exception is not None else None
+        scope.guarded("span", self._end_span, end, described)
+        scope.guarded("metric", self._measure, end)
         event = phase.completed if outcome == semconv.COMPLETED else phase.failed
         if event is not None:
             self._emit(event, notes)
@@ -169,8 +168,9 @@ class Boundary:
         level = _LEVELS.get(outcome, "info")
         if scope.lines.is_enabled(level):
             fields = scope.ids(self.span.get_span_context())
-            logged = {name: notes.get(name) for name in (*phase.logged, *_ALWAYS_LOGGED)}
-            fields.update({name: value for name, value in logged.items() if value is not None})
+            for note in (*phase.logged, *_ALWAYS_LOGGED):
+                if (value := notes.get(note)) is not None:
+                    fields[note] = value
             name = event.name if event is not None else f"{phase.operation}.{outcome}"
             scope.lines.write(level, name, fields, end, scope.guarded)
 
@@ -178,60 +178,49 @@ class Boundary:
         """Return the outcome and `error.type`."""
         if error is None:
             return semconv.COMPLETED, None
-        if isinstance(error, RunCancelled):
-            return semconv.CANCELLED, None
-        if not isinstance(error, Exception):
-            if self._scope.interrupted_by_deadline():
-                return semconv.TIMEOUT, semconv.TIMEOUT
-            return semconv.CANCELLED, None
-        error_type = error_type_of(error)
-        return (semconv.TIMEOUT if error_type == semconv.TIMEOUT else semconv.FAILED), error_type
+        if isinstance(error, Exception) and not isinstance(error, RunCancelled):
+            error_type = error_type_of(error)
+            return (semconv.TIMEOUT if error_type == semconv.TIMEOUT else semconv.FAILED), error_type
+        if not isinstance(error, RunCancelled) and self._scope.interrupted_by_deadline():
+            return semconv.TIMEOUT, semconv.TIMEOUT
+        return semconv.CANCELLED, None
 
-    def _end_span(
-        self,
-        end: int,
-        outcome: str,
-        error_type: str | None,
-        text: str | None,
-        described: Mapping[str, AttributeValue] | None,
-    ) -> None:
-        span = self.span
+    def _end_span(self, end: int, described: Mapping[str, AttributeValue] | None) -> None:
+        span, notes = self.span, self._notes
         try:
             if self.records:
                 content = self._content.attributes if self._content is not None else {}
                 later = _attributes(self._phase, self._later)
-                attributes = {**later, **self._extra, **content, semconv.OUTCOME: outcome}
-                if error_type:
+                attributes = {**later, **self._extra, **content, semconv.OUTCOME: notes["outcome"]}
+                if error_type := notes.get("error_type"):
                     attributes[semconv.ERROR_TYPE] = error_type
-                    span.set_status(StatusCode.ERROR, text)
+                    span.set_status(StatusCode.ERROR, notes["error"])
                 span.set_attributes(attributes)
                 if described is not None:
                     span.add_event("exception", described, timestamp=end)
         finally:
             span.end(end_time=end)
 
-    def _described(self, error: BaseException | None, text: str | None) -> dict[str, AttributeValue] | None:
+    def _described(self, error: BaseException | None) -> dict[str, AttributeValue] | None:
         """Return the attributes of an exception; None if it has no text, or the text cannot be redacted."""
+        text = self._notes.get("error")
         if not isinstance(error, Exception) or text is None:
             return None
         stack = self._scope.text(stack_of(error), MAX_STACK)
         if stack is None:
             return None
-        return {
-            "exception.type": f"{type(error).__module__}.{type(error).__qualname__}",
-            "exception.message": text,
-            "exception.stacktrace": stack,
-        }
+        kind = f"{type(error).__module__}.{type(error).__qualname__}"
+        return {"exception.type": kind, "exception.message": text, "exception.stacktrace": stack}
 
-    def _measure(self, end: int, error_type: str | None) -> None:
+    def _measure(self, end: int) -> None:
         phase = self._phase
         notes = {**self._notes, **self._labels} if self._labels else self._notes
-        labels, noted = _labels(phase)
-        labels = labels.copy()
+        constant, noted = _labels(phase)
+        labels = constant.copy()
         for note, name in noted:
             if (value := notes.get(note)) is not None:
                 labels[name] = value
-        if error_type and semconv.ERROR_TYPE in phase.duration.attributes:
+        if (error_type := notes.get("error_type")) and semconv.ERROR_TYPE in phase.duration.attributes:
             labels[semconv.ERROR_TYPE] = error_type
         instruments, seconds = self._scope.instruments.by_name, (end - self._start) / 1e9
         instruments[phase.duration.name].record(seconds, labels, context=self.context)
@@ -240,24 +229,25 @@ class Boundary:
             instruments[phase.late.name].add(late, labels, context=self.context)
 
     def _emit(self, event: type[Event], notes: Mapping[str, Any]) -> None:
-        self._scope.emit(event, self.span.get_span_context(), notes)
+        if self._scope.has_listener(event.name):
+            self._scope.emit(event, self.span.get_span_context(), notes)
 
 
 class _Abandoned(GeneratorExit):
     """Stand-in for the cancellation that the code did not honour."""
 
 
-def boundary(scope: Scope, phase: Phase, target: str = "", /, *, began: int | None = None, **notes: Any) -> Boundary:
+def boundary(scope: Scope, phase: Phase, target: str = "", /, *, start: int | None = None, **notes: Any) -> Boundary:
     """Observe a phase from this call to the exit of the context.
 
     Args:
         scope: Scope of the run, or any other scope.
         phase: One of `pellucid.telemetry.phases`.
         target: Object of the operation; the second word of the span's name.
-        began: Earlier start in nanoseconds, from `scope.now()`.
+        start: Earlier start in nanoseconds, from `scope.now()`.
         notes: Facts known at the start, which a sampler may use.
     """
-    return Boundary(scope, phase, target, notes, began)
+    return Boundary(scope, phase, target, notes, start)
 
 
 def once(cache: dict[object, Recorded], record: Record) -> Record:
