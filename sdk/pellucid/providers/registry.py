@@ -221,12 +221,7 @@ class ToolRegistry:
         """Return the current snapshot, computed once after each change."""
         with self._lock:
             if self._snapshot is None:
-                bindings, shadowed = resolve(
-                    self._bindings,
-                    self._collisions,
-                    place=lambda binding: binding.source.place or binding.source.kind,
-                    refuse=self._collision,
-                )
+                bindings, shadowed = resolve(self._bindings, self._collisions, place=_place, error=self._collision)
                 listed = tuple(bindings[name].tool for name in sorted(bindings))
                 self._snapshot = _Snapshot(listed, shadowed)
             return self._snapshot
@@ -234,6 +229,10 @@ class ToolRegistry:
     def _collision(self, first: Binding, second: Binding) -> ToolNameCollision:
         during = f"registering a tool in {self.id!r}"
         return ToolNameCollision(first.tool.name, str(first.source), str(second.source), during=during)
+
+
+def _place(binding: Binding) -> str:
+    return binding.source.place or binding.source.kind
 
 
 def _schema(listed: Tool) -> JSONObject:
