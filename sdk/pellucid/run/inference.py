@@ -60,13 +60,14 @@ async def _guarded(
     failures: list[ModelError] = []
     partial: list[ModelDelta] = []
 
-    def bar(decision: Decision, error: BaseException | None) -> str | None:
+    def obstacle(decision: Decision, error: BaseException | None) -> str | None:
         # The reader of the stream has received part of an answer; another answer cannot follow it.
         if partial:
             return "mid_stream"
         return "no_other" if decision.then == "retry_other" and len(remaining) == 1 else None
 
-    gate = Gate(reliability, run.scope, _subject(remaining[0]), usage=lambda: run.spent, over=run.stop_cause, bar=bar)
+    subject = _subject(remaining[0])
+    gate = Gate(reliability, run.scope, subject, usage=lambda: run.spent, stop_cause=run.stop_cause, obstacle=obstacle)
 
     async def attempt() -> ModelResponse:
         partial.clear()
@@ -77,22 +78,22 @@ async def _guarded(
             last_of(failures)
             raise
 
-    def other() -> bool:
+    def next_model() -> bool:
         if len(remaining) == 1:
             return False
         remaining.pop(0)
         gate.subject = _subject(remaining[0])
         return True
 
-    def otherwise(error: Exception) -> bool:
+    def continues(error: Exception) -> bool:
         if not isinstance(error, ModelError) or partial or run.stop_cause():
             return False
-        return falls_back(run.setup.model, error) and other()
+        return falls_back(run.setup.model, error) and next_model()
 
-    async def instead(decision: Decision, situation: Situation) -> ModelResponse:
+    async def fall_back(decision: Decision, situation: Situation) -> ModelResponse:
         return _checked(run, remaining[0], _as_response(await decision.result(situation)))
 
-    return await gate.run(attempt, instead=instead, other=other, otherwise=otherwise)
+    return await gate.run(attempt, fall_back=fall_back, next_model=next_model, continues=continues)
 
 
 def _as_response(value: Any) -> Any:
@@ -106,7 +107,7 @@ def _as_response(value: Any) -> Any:
 
 def _subject(model: Model) -> Subject:
     place = model.provider_name, getattr(model, "server_address", None), getattr(model, "server_port", None)
-    return Subject(operation="inference", model=model.name, apart=place)
+    return Subject("inference", model.name, place)
 
 
 async def _attempt(
