@@ -38,6 +38,45 @@ class Event:
     time: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Failure:
+    """Fields of the events of failures, cancellations and timeouts; `outcome` says which."""
+
+    __slots__ = ()
+    duration_ms: float
+    outcome: str
+    error: str | None
+    error_type: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Subject:
+    """Fields of the events about a provider, tool or model; the others are None."""
+
+    __slots__ = ()
+    provider_id: str | None
+    tool_name: str | None
+    model: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RuleDecision(_Subject):
+    """Fields of the events about a decision of a reliability rule.
+
+    Attributes:
+        operation: `discovery`, `inference` or `tool`.
+        attempt: 1-based; 0 before the first.
+        kind: `kind` of the rule.
+    """
+
+    __slots__ = ()
+    operation: str
+    attempt: int
+    kind: str
+    error: str | None
+    error_type: str | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(Event):
     """A run started."""
@@ -56,14 +95,10 @@ class RunCompleted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunFailed(Event):
+class RunFailed(_Failure, Event):
     """A run failed, was cancelled or passed its deadline; `outcome` says which."""
 
     name: ClassVar[str] = "run.failed"
-    duration_ms: float
-    outcome: str
-    error: str | None
-    error_type: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,16 +125,12 @@ class ToolsDiscoveryCompleted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolsDiscoveryFailed(Event):
+class ToolsDiscoveryFailed(_Failure, Event):
     """A tool provider failed, was cancelled or timed out; `outcome` says which."""
 
     name: ClassVar[str] = "tools.discovery_failed"
     provider_id: str
-    duration_ms: float
     cache: str
-    outcome: str
-    error: str | None
-    error_type: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,15 +319,11 @@ class InferenceCompleted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InferenceFailed(Event):
+class InferenceFailed(_Failure, Event):
     """A model call failed, was cancelled or timed out; `outcome` says which."""
 
     name: ClassVar[str] = "inference.failed"
     model: str
-    duration_ms: float
-    outcome: str
-    error: str | None
-    error_type: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,17 +371,13 @@ class ToolCompleted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolFailed(Event):
+class ToolFailed(_Failure, Event):
     """A tool call failed, was cancelled or timed out; `outcome` says which."""
 
     name: ClassVar[str] = "tool.failed"
     tool_name: str
     tool_call_id: str
     provider_id: str | None
-    duration_ms: float
-    outcome: str
-    error: str | None
-    error_type: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -423,103 +446,54 @@ class ApprovalDecided(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReliabilityRetried(Event):
-    """A reliability rule retries an operation, or tries another model.
-
-    Attributes:
-        kind: `kind` of the rule.
-    """
+class ReliabilityRetried(_RuleDecision, Event):
+    """A reliability rule retries an operation, or tries another model."""
 
     name: ClassVar[str] = "reliability.retried"
-    operation: str
-    provider_id: str | None
-    tool_name: str | None
-    model: str | None
-    attempt: int
-    kind: str
-    error: str | None
-    error_type: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReliabilityRecovered(Event):
+class ReliabilityRecovered(_Subject, Event):
     """An operation succeeded after earlier attempts had failed or were rejected."""
 
     name: ClassVar[str] = "reliability.recovered"
     operation: str
-    provider_id: str | None
-    tool_name: str | None
-    model: str | None
     attempt: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReliabilityFellBack(Event):
-    """A reliability rule continues with a fallback result.
-
-    Attributes:
-        kind: `kind` of the rule.
-    """
+class ReliabilityFellBack(_RuleDecision, Event):
+    """A reliability rule continues with a fallback result."""
 
     name: ClassVar[str] = "reliability.fell_back"
-    operation: str
-    provider_id: str | None
-    tool_name: str | None
-    model: str | None
-    attempt: int
-    kind: str
-    error: str | None
-    error_type: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReliabilityFailedFast(Event):
-    """A reliability rule ends the run.
-
-    Attributes:
-        kind: `kind` of the rule.
-        attempt: 1-based; 0 before the first.
-    """
+class ReliabilityFailedFast(_RuleDecision, Event):
+    """A reliability rule ends the run."""
 
     name: ClassVar[str] = "reliability.failed_fast"
-    operation: str
-    provider_id: str | None
-    tool_name: str | None
-    model: str | None
-    attempt: int
-    kind: str
-    error: str | None
-    error_type: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CircuitOpened(Event):
+class CircuitOpened(_Subject, Event):
     """A circuit breaker opened after repeated failures of a provider, model or tool."""
 
     name: ClassVar[str] = "circuit.opened"
-    provider_id: str | None
-    tool_name: str | None
-    model: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CircuitHalfOpened(Event):
+class CircuitHalfOpened(_Subject, Event):
     """A circuit breaker admits one call as a probe."""
 
     name: ClassVar[str] = "circuit.half_opened"
-    provider_id: str | None
-    tool_name: str | None
-    model: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CircuitClosed(Event):
+class CircuitClosed(_Subject, Event):
     """A circuit breaker closed: the provider, model or tool works again."""
 
     name: ClassVar[str] = "circuit.closed"
-    provider_id: str | None
-    tool_name: str | None
-    model: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
