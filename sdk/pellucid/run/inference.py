@@ -15,7 +15,7 @@ from pellucid import semconv
 from pellucid.concurrency.race import OutOfTime, race
 from pellucid.errors import ConfigError, ModelError, ModelTimeout
 from pellucid.failures import contained, error_type_of
-from pellucid.messages import Message, Part, ReasoningPart, TextPart, ToolCall, Usage
+from pellucid.messages import Message, ReasoningPart, TextPart, ToolCall, Usage
 from pellucid.models import Model, ModelDelta, ModelRequest, ModelResponse
 from pellucid.models.fallback import as_model_error, candidates, falls_back, told
 from pellucid.reliability import Decision, Gate, Reliability, Situation, Subject
@@ -169,9 +169,8 @@ async def _answer(
     except (ModelError, ConfigError):  # a configuration error fails every attempt
         raise
     except OutOfTime:
-        raise ModelTimeout(
-            model.name, f"no answer within {timeout:g} s; raise Limits.model_timeout if that is normal"
-        ) from None
+        problem = f"no answer within {timeout:g} s; raise Limits.model_timeout if that is normal"
+        raise ModelTimeout(model.name, problem) from None
     except Exception as error:
         raise as_model_error(model, error) from error
 
@@ -254,8 +253,7 @@ def _record_request(run: Run, b: Boundary, request: ModelRequest, catalog: Catal
 
 
 def _record_response(run: Run, b: Boundary, model: Model, response: ModelResponse) -> None:
-    usage = response.usage
-    share = _cached_share(usage)
+    usage, share = response.usage, _cached_share(response.usage)
     b.note(
         response_id=response.id,
         response_model=response.model,
@@ -275,11 +273,6 @@ def _record_response(run: Run, b: Boundary, model: Model, response: ModelRespons
     if usage.by_modality:
         b.attributes({f"gen_ai.usage.{name}": count for name, count in usage.by_modality.items()})
     b.record_output(lambda recorder: recorder.answer(response.message, response.finish_reason))
-    _count(run, b, model, response, share)
-
-
-def _count(run: Run, b: Boundary, model: Model, response: ModelResponse, share: float | None) -> None:
-    usage = response.usage
     count_tokens(run.scope, b, _labels(model, response.model), usage)
     labels = {semconv.PROVIDER_NAME: model.provider_name, semconv.REQUEST_MODEL: model.name}
     if share is not None:
@@ -312,7 +305,4 @@ def _unfinished(partial: list[ModelDelta]) -> Message:
     """Return the received part of an answer that was interrupted."""
     text = "".join(delta.content for delta in partial if delta.type == "text")
     reasoning = "".join(delta.content for delta in partial if delta.type == "reasoning")
-    parts: list[Part] = [ReasoningPart(reasoning)] if reasoning else []
-    if text:
-        parts.append(TextPart(text))
-    return Message("assistant", parts)
+    return Message("assistant", [part for part in (ReasoningPart(reasoning), TextPart(text)) if part.content])
