@@ -9,6 +9,7 @@ from typing import Any, Generic, Unpack, overload
 
 from typing_extensions import TypeForm
 
+from pellucid.approvals.checkpoint import Checkpoint
 from pellucid.concurrency.sync import run_in_portal
 from pellucid.context import DiscoveryContext, Identity, Limits, ToolContext
 from pellucid.errors import ConfigError
@@ -26,8 +27,8 @@ from pellucid.providers.skills import SkillProvider
 from pellucid.run.compose import digest_of_parameters
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
-from pellucid.run.start import CallerContext, Input, ResumeRequest, conversation, create_run, resume_request
-from pellucid.run.state import Run, Setup
+from pellucid.run.start import Input, ResumeRequest, conversation, create_run
+from pellucid.run.state import CallerContext, Run, Setup
 from pellucid.run.stream import RunStream
 from pellucid.run.structured_output import Output, OutputT
 from pellucid.run.subagent import agent_tool
@@ -130,9 +131,9 @@ class Agent(Generic[OutputT]):
         Leaving the block cancels the run if it has not ended.
         """
         check_options("Agent.stream()", options, RunOptions)
-        readers = Listeners()
-        messages = conversation(options.get("history", ()), input)
-        return RunStream[OutputT](readers, self._create_run(messages, _context(options, readers)))
+        return RunStream[OutputT](
+            self._create_run(conversation(options.get("history", ()), input), _context(options, Listeners()))
+        )
 
     async def resume(self, checkpoint: JSONObject, **options: Unpack[ResumeOptions]) -> RunResult[OutputT]:
         """Resume a run that is waiting for approval, in this process or in another.
@@ -167,9 +168,8 @@ class Agent(Generic[OutputT]):
             CheckpointError: the checkpoint or a decision is not valid.
         """
         check_options("Agent.resume_stream()", options, ResumeOptions)
-        readers = Listeners()
         return RunStream[OutputT](
-            readers, self._create_run(_resume_request(checkpoint, options), _context(options, readers))
+            self._create_run(_resume_request(checkpoint, options), _context(options, Listeners()))
         )
 
     def on(self, pattern: str, listener: Listener, *, once: bool = False) -> Callable[[], None]:
@@ -258,7 +258,8 @@ def _context(options: CallerOptions, stream: Listeners | None = None) -> CallerC
 
 
 def _resume_request(checkpoint: JSONObject, options: ResumeOptions) -> ResumeRequest:
-    return resume_request(checkpoint, options.get("decisions", ()), options.get("claims"))
+    decisions = tuple(options.get("decisions", ()))
+    return ResumeRequest(Checkpoint.from_dict(checkpoint), decisions, options.get("claims"))
 
 
 def _setup(name: str, output: Any, options: AgentOptions) -> Setup:

@@ -30,9 +30,8 @@ class Activation:
         iterations: Iterations that only discovered tools; they do not count against `Limits.max_iterations`.
         max_discoveries: Maximum number of iterations that only discover tools.
         permissions: Policy that must allow an activation, if there is one.
+        preset: Tools that were active when the run paused, to start with instead of those in its history.
     """
-
-    __slots__ = ("_preset", "_read", "_used", "active", "iterations", "max_discoveries", "permissions")
 
     def __init__(self, max_discoveries: int, permissions: Permissions | None) -> None:
         self.permissions = permissions
@@ -41,11 +40,7 @@ class Activation:
         self.max_discoveries = max_discoveries
         self._read = 0
         self._used: dict[str, int] = {}
-        self._preset: Sequence[str] | None = None
-
-    def preset(self, names: Sequence[str]) -> None:
-        """Start with the tools that were active when the run paused, instead of those in its history."""
-        self._preset = names
+        self.preset: Sequence[str] | None = None
 
     async def activate(
         self,
@@ -112,7 +107,7 @@ class Activation:
 
     async def _restore(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> None:
         called = list(_answered(history))
-        names, via = self._preset, "checkpoint"
+        names, via = self.preset, "checkpoint"
         if names is None:
             # A tool that ran was active, even if its discovery is no longer in the history.
             succeeded = [name for name, result in called if not result.is_error]
