@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import weakref
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Generic, Self
 
 import anyio
@@ -60,9 +59,7 @@ class RunStream(Generic[OutputT]):
         spawn(production.produce)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._production is not None  # it was entered
         await self._production.stop()
 
