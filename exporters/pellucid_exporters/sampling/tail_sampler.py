@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan, Span
     from opentelemetry.trace import SpanContext
 
-    from pellucid_exporters.sampling.exemplars import Fates
+    from pellucid_exporters.sampling.exemplars import SamplingDecisions
 
 _log: Final = logging.getLogger("pellucid_exporters.tail_sampler")
 
@@ -69,7 +69,7 @@ class TailSampler(SpanProcessor):
         options: TailSampling,
         queues: Sequence[SpanProcessor],
         *,
-        fates: Fates,
+        decisions: SamplingDecisions,
         meter_provider: MeterProvider,
         on_fault: Callable[[], None],
     ) -> None:
@@ -78,14 +78,14 @@ class TailSampler(SpanProcessor):
         Args:
             options: The rules and limits.
             queues: Receive spans that are kept, and spans that belong to no run.
-            fates: Receives the decisions.
+            decisions: Receives the decisions.
             meter_provider: Provides the counters; also has the objectives of hubs.
             on_fault: Called for each rule that raises.
         """
         instruments = instruments_of(meter_provider)
         self._options = options
         self._queues = queues
-        self._fates = fates
+        self._fates = decisions
         self._objectives = instruments.hubs.objectives
         self._sampled_out = instruments.by_name[semconv.SAMPLED_OUT.name]
         self._decisions = instruments.by_name[semconv.SAMPLING_DECISIONS.name]

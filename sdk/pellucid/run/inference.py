@@ -17,7 +17,7 @@ from pellucid.errors import ConfigError, ModelError, ModelTimeout
 from pellucid.failures import contained, error_type_of
 from pellucid.messages import Message, ReasoningPart, TextPart, ToolCall, Usage
 from pellucid.models import Model, ModelDelta, ModelRequest, ModelResponse
-from pellucid.models.fallback import as_model_error, candidates, falls_back, told
+from pellucid.models.fallback import as_model_error, candidates, falls_back, last_of
 from pellucid.reliability import Decision, Gate, Reliability, Situation, Subject
 from pellucid.run.model_stream import Chunks, read_stream
 from pellucid.run.state import Run
@@ -49,7 +49,7 @@ async def infer(run: Run, request: ModelRequest, catalog: Catalog) -> ModelRespo
             # The reader of the stream has received part of an answer; another answer cannot follow it.
             if partial or run.stop_cause() or not falls_back(run.setup.model, error):
                 break
-    raise told(failures)
+    raise last_of(failures)
 
 
 async def _guarded(
@@ -74,7 +74,7 @@ async def _guarded(
             return await _attempt(run, remaining[0], request, catalog, gate.attempt, partial, gate)
         except ModelError as error:
             failures.append(error)
-            told(failures)
+            last_of(failures)
             raise
 
     def other() -> bool:
