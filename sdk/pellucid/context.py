@@ -103,12 +103,8 @@ class DiscoveryReport(Protocol):
         """Report the cache outcome: `hit`, `stale`, `miss` (own round trip) or `joined` (round trip of another run)."""
 
 
-def _ignore_report(*, cache: str | None = None, link: SpanContext | None = None) -> None:
-    """Ignore a cache outcome, outside of a run."""
-
-
-def _ignore_attributes(attributes: Mapping[str, AttributeValue]) -> None:
-    """Ignore the attributes of a round trip, outside of a run."""
+def _ignore(*_: object, **__: object) -> None:
+    """Ignore a report, outside of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,16 +130,11 @@ class DiscoveryContext:
     signal: CancelToken | None = None
     deadline: float | None = None
     timeout: float | None = None
-    report: DiscoveryReport = field(default=_ignore_report, repr=False, compare=False)
-    describe: Callable[[Mapping[str, AttributeValue]], None] = field(
-        default=_ignore_attributes, repr=False, compare=False
-    )
+    report: DiscoveryReport = field(default=_ignore, repr=False, compare=False)
+    describe: Callable[[Mapping[str, AttributeValue]], None] = field(default=_ignore, repr=False, compare=False)
 
     def reporting(
-        self,
-        report: DiscoveryReport,
-        describe: Callable[[Mapping[str, AttributeValue]], None],
-        timeout: float | None,
+        self, report: DiscoveryReport, describe: Callable[[Mapping[str, AttributeValue]], None], timeout: float | None
     ) -> DiscoveryContext:
         """Return a copy with these callbacks and timeout; `dataclasses.replace` takes three times as long."""
         return DiscoveryContext(
@@ -157,10 +148,6 @@ class DiscoveryContext:
             report=report,
             describe=describe,
         )
-
-
-def _ignore_progress(value: JSONValue) -> None:
-    """Ignore progress, outside of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +167,7 @@ class ToolContext:
     signal: CancelToken | None = None
     deadline: float | None = None
     deps: Any = None
-    progress: Callable[[JSONValue], None] = field(default=_ignore_progress, repr=False, compare=False)
+    progress: Callable[[JSONValue], None] = field(default=_ignore, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

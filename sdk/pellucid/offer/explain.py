@@ -70,8 +70,9 @@ async def explain(
     ctx: DiscoveryContext,
 ) -> Explanation:
     """Explain a tool from the providers' lists, each obtained within `within` seconds, and the policy's rulings."""
-    search = _Search(agent, name, ctx, permissions, within)
-    scope_token = enter_scope(Scope(agent=agent, pipeline=_NOWHERE))  # no telemetry: this is not a run
+    scope = Scope(agent=agent, pipeline=_NOWHERE)  # no telemetry: this is not a run
+    search = _Search(scope, name, ctx, permissions, within)
+    scope_token = enter_scope(scope)
     try:
         parts = [part for lister in listers if (part := await search.ask(lister)) is not None]
     finally:
@@ -98,7 +99,7 @@ async def explain(
     if binding is not None and via is not None:
         reasons.append(f"it is lazy: the model activates it with {via!r} before it can call it")
         if visible:
-            await search.allows("offer", _metas(catalog)[via], repr(via))
+            await search.allows("offer", search.metas(catalog)[via], repr(via))
             await search.allows("activation", binding, "its activation")
     return Explanation(
         tool_name=name,
@@ -107,10 +108,6 @@ async def explain(
         reasons=tuple(reasons),
         via=via,
     )
-
-
-def _metas(catalog: Catalog) -> Mapping[str, Binding]:
-    return meta_tools(Activation(0, None), catalog)
 
 
 @dataclass(slots=True)
@@ -127,7 +124,7 @@ class _Search:
         has_failed: Whether a provider failed whose failure would also fail a run.
     """
 
-    agent: str
+    scope: Scope
     name: str
     ctx: DiscoveryContext
     permissions: Permissions | None
@@ -162,14 +159,14 @@ class _Search:
         close = dict.fromkeys(match for item in variants for match in get_close_matches(item, sorted(set(names)), n=3))
         hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
         which = " that responded" if self.has_failed else ""
-        return f"no provider of agent {self.agent!r}{which} lists a tool of this name{hint}"
+        return f"no provider of agent {self.scope.agent!r}{which} lists a tool of this name{hint}"
 
     async def meta(self, catalog: Catalog) -> Binding | None:
         """Return the binding of the tool, one of Pellucid's own, if the agent offers it."""
         lazy = {TOOL_SEARCH: catalog.searched, LAZY_DISCOVERY: catalog.named}.get(self.name, {})
         if not lazy:
             condition = _OFFERED_WITH[self.name]
-            self.reasons.append(f"it is offered to agents with {condition}; agent {self.agent!r} has none")
+            self.reasons.append(f"it is offered to agents with {condition}; agent {self.scope.agent!r} has none")
             return None
         rulings = await self.rulings("offer", list(lazy.values()))
         permitted = sum(ruling.permission in PERMITTED for ruling in rulings)
@@ -177,7 +174,11 @@ class _Search:
             self.reasons.append(f"it is for {len(lazy)} lazy tools, none of which the policy allows")
             return None
         self.reasons.append(f"it is for {permitted} lazy tool{'s' if permitted > 1 else ''}")
-        return _metas(catalog)[self.name]
+        return self.metas(catalog)[self.name]
+
+    def metas(self, catalog: Catalog) -> Mapping[str, Binding]:
+        """Return the tools that discover the lazy ones of a catalogue."""
+        return meta_tools(Activation(self.scope, None, 0), catalog)
 
     async def rulings(self, stage: Stage, bindings: Sequence[Binding]) -> Sequence[Ruling]:
         """Return the policy's rulings on tools, up to the first halt."""
@@ -188,7 +189,7 @@ class _Search:
                 stage=stage,
                 tool=binding.tool,
                 provider_id=binding.provider_id,
-                agent=self.agent,
+                agent=self.scope.agent,
                 iteration=self.ctx.iteration,
                 identity=self.ctx.identity,
             )

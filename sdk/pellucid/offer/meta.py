@@ -15,7 +15,6 @@ from pellucid.context import ToolContext
 from pellucid.errors import ToolError
 from pellucid.events import ToolsSearched
 from pellucid.offer.activation import Activation
-from pellucid.telemetry import current_scope
 from pellucid.text import close_to
 from pellucid.tools.catalog import Catalog, Denied
 from pellucid.tools.collisions import Binding
@@ -187,11 +186,9 @@ class _Discovery:
         self, names: Sequence[str], known: Container[str], via: str, ctx: ToolContext
     ) -> Mapping[str, Denied]:
         """Activate the known tools among `names`, and return the denied ones."""
-        scope, span = current_scope(), trace.get_current_span().get_span_context()
+        span = trace.get_current_span().get_span_context()
         known_names = [name for name in names if name in known]
-        return await self.activation.activate(
-            scope, span, self.catalog, known_names, via=via, tool_call_id=ctx.tool_call_id
-        )
+        return await self.activation.activate(span, self.catalog, known_names, via=via, tool_call_id=ctx.tool_call_id)
 
     async def _find(self, query: str, limit: int) -> tuple[list[Hit], int]:
         catalog = self.catalog
@@ -202,7 +199,7 @@ class _Discovery:
     async def _search(self, query: str) -> JSONObject:
         hits, total = await self._find(query, MAX_HITS)
         names = [hit.tool.name for hit in hits]
-        scope, span = current_scope(), trace.get_current_span()
+        scope, span = self.activation.scope, trace.get_current_span()
         recorded_query = scope.text(query, MAX_QUERY)
         attributes = {semconv.SEARCH_QUERY: recorded_query, semconv.SEARCH_HITS: total, semconv.SEARCH_RANKED: names}
         try:

@@ -47,11 +47,12 @@ class Offering:
         digest: Digest of the catalogue that was offered last.
     """
 
-    def __init__(self, permissions: Permissions | None, limits: Limits, *, pin: bool) -> None:
-        self.activation = Activation(limits.max_discoveries, permissions)
-        self.pins = Pins(self.activation, refuses=pin)
+    def __init__(self, scope: Scope, permissions: Permissions | None, limits: Limits, *, pin: bool) -> None:
+        self.activation = Activation(scope, permissions, limits.max_discoveries)
+        self.pins = Pins(scope, self.activation, refuses=pin)
         self.names: set[str] = set()
         self.digest: str | None = None
+        self._scope = scope
         self._permissions = permissions
         self._max_tokens = limits.max_tool_tokens
         self._permitted: tuple[Catalog, Catalog] | None = None
@@ -60,7 +61,7 @@ class Offering:
         self._excess_reported = 0
         self._shadowed: Emitted = frozenset()
 
-    async def narrow(self, scope: Scope, b: Boundary, catalog: Catalog, history: Sequence[Message]) -> Catalog:
+    async def narrow(self, b: Boundary, catalog: Catalog, history: Sequence[Message]) -> Catalog:
         """Return the tools of a catalogue to offer now: those that are permitted, not redefined, and active.
 
         Raises:
@@ -68,15 +69,15 @@ class Offering:
             PolicyHalt: the permission policy ended the run.
         """
         catalog.check()
-        permitted = await self._permit(scope, b, catalog)
-        pinned = self.pins.check(scope, b, permitted, history)
+        permitted = await self._permit(b, catalog)
+        pinned = self.pins.check(b, permitted, history)
         span = b.span.get_span_context()
-        offered = await self._activate(scope, span, pinned, history)
+        offered = await self._activate(span, pinned, history)
         if self._max_tokens is not None:
-            self._report_excess(scope, span, self._max_tokens, offered, pinned)
+            self._report_excess(span, self._max_tokens, offered, pinned)
         return offered
 
-    async def _permit(self, scope: Scope, b: Boundary, catalog: Catalog) -> Catalog:
+    async def _permit(self, b: Boundary, catalog: Catalog) -> Catalog:
         """Remove the tools that the policy denies; each catalogue is checked once.
 
         If lazy tools remain, the policy also rules on the tools that discover them.
@@ -85,21 +86,21 @@ class Offering:
             return catalog
         if self._permitted is None or self._permitted[0] is not catalog:
             span = b.span.get_span_context()
-            permitted = await self._permissions.offer(scope, span, catalog, catalog.bindings, self._denied)
+            permitted = await self._permissions.offer(self._scope, span, catalog, catalog.bindings, self._denied)
             if permitted.lazy:
                 metas = meta_tools(self.activation, permitted)
-                permitted = await self._permissions.offer(scope, span, permitted, metas, self._denied)
+                permitted = await self._permissions.offer(self._scope, span, permitted, metas, self._denied)
             self._permitted = (catalog, permitted)
         b.note(denied=len(self._permitted[1].denied))
         return self._permitted[1]
 
-    async def _activate(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> Catalog:
+    async def _activate(self, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> Catalog:
         """Remove the lazy tools that are not active."""
         activation = self.activation
         if not catalog.lazy and not activation.active:
             return catalog
-        await activation.restore(scope, span, catalog, history)
-        activation.revoke(scope, span, catalog)
+        await activation.restore(span, catalog, history)
+        activation.revoke(span, catalog)
         if not catalog.lazy:
             return catalog
         latest = self._lazy if self._lazy is not None and self._lazy.whole is catalog else None
@@ -107,21 +108,19 @@ class Offering:
         if self._max_tokens is not None:
             # Including all tools that discover others: they are offered again once a tool is deactivated.
             fixed = catalog.eager_tokens + sum(meta.tool.tokens for meta in metas.values())
-            activation.fit(scope, span, catalog, self._max_tokens - fixed)
+            activation.fit(span, catalog, self._max_tokens - fixed)
         active = tuple(name for name in activation.active if name in catalog.lazy)
         if latest is None or latest.active != active:
             latest = _LazyOffer(catalog, metas, active, _without_inactive(catalog, metas, active, activation))
         self._lazy = latest
         return latest.catalog
 
-    def _report_excess(
-        self, scope: Scope, span: SpanContext, max_tokens: int, offered: Catalog, catalog: Catalog
-    ) -> None:
+    def _report_excess(self, span: SpanContext, max_tokens: int, offered: Catalog, catalog: Catalog) -> None:
         """Emit an event for an offer above the token budget, once while its size stays the same."""
         tokens = offered.tokens
         if tokens > max_tokens and tokens != self._excess_reported:
             payload = {"tokens": tokens, "max_tokens": max_tokens, "eager_tokens": catalog.eager_tokens}
-            scope.emit(ToolsBudgetExceeded, span, payload)
+            self._scope.emit(ToolsBudgetExceeded, span, payload)
         self._excess_reported = tokens
 
     def add(self, catalog: Catalog) -> None:
@@ -129,11 +128,11 @@ class Offering:
         self.digest = catalog.digest
         self.names.update(catalog.bindings)
 
-    def report_shadowed(self, scope: Scope, b: Boundary, catalog: Catalog) -> None:
+    def report_shadowed(self, b: Boundary, catalog: Catalog) -> None:
         """Emit an event for each tool that shares a name with another one, once while that lasts."""
         if catalog.shadowed:
             b.note(shadowed=len(catalog.shadowed))
-            self._shadowed = emit_shadowed(scope, b.span.get_span_context(), catalog.shadowed, self._shadowed)
+            self._shadowed = emit_shadowed(self._scope, b.span.get_span_context(), catalog.shadowed, self._shadowed)
 
 
 def _without_inactive(

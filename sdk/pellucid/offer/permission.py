@@ -117,11 +117,7 @@ class Permissions:
 
 
 def _request(
-    scope: Scope,
-    stage: Stage,
-    binding: Binding,
-    tool_call_id: str | None = None,
-    arguments: JSONObject | None = None,
+    scope: Scope, stage: Stage, binding: Binding, tool_call_id: str | None = None, arguments: JSONObject | None = None
 ) -> PermissionRequest:
     return PermissionRequest(
         stage=stage,

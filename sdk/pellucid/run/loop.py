@@ -198,7 +198,7 @@ async def _resume(run: Run, b: Boundary, resumption: Resumption) -> tuple[Catalo
     b.note(iterations=run.scope.iteration)
     waiting = [Waiting(request, is_reported=True) for request in resumption.waiting]
     try:
-        catalog = await run.offering.narrow(run.scope, b, await discover(run), messages)
+        catalog = await run.offering.narrow(b, await discover(run), messages)
     except PolicyHalt as halt:
         messages.append(Message("tool", in_order(calls, _not_run(halt, calls), resumption.results.values())))
         raise

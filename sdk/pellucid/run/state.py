@@ -173,7 +173,7 @@ class Run:
         )
         skills = ActiveSkills(setup.skills) if setup.skills else None
         self.conversation = Conversation(list(messages), setup.model.name, skills)
-        self.offering = Offering(setup.permissions, setup.limits, pin=setup.pin)
+        self.offering = Offering(self.scope, setup.permissions, setup.limits, pin=setup.pin)
         self.tally = Tally()
         self.nesting = Nesting(self)
         self.approvals = PendingApprovals()
