@@ -3,8 +3,7 @@
 from typing import TYPE_CHECKING, TypeAlias
 
 from pellucid.agent import Agent
-from pellucid.approvals.claims import Claims, FileClaims, MemoryClaims
-from pellucid.approvals.decisions import ApprovalRequest, Decision
+from pellucid.approvals import ApprovalRequest, Claims, Decision, FileClaims, MemoryClaims
 from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits, ToolContext, propagate
 from pellucid.errors import (
     AlreadyResumed,

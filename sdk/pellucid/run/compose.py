@@ -33,13 +33,13 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
         facts = {"catalog": catalog.digest, "messages": len(messages), "closing": closing}
         b.record_input(lambda recorder: recorder.facts(facts))
         if not closing:
-            catalog = await offering.narrow(run.scope, b, catalog, messages)
+            catalog = await offering.narrow(b, catalog, messages)
         definitions = () if closing else catalog.definitions
         _check_provider_tools(run.setup.model, definitions)
         is_new = offering.digest != catalog.digest
         if is_new and not closing:
             offering.add(catalog)
-        offering.report_shadowed(run.scope, b, catalog)
+        offering.report_shadowed(b, catalog)
         request = ModelRequest(
             instructions=run.setup.instructions,
             messages=tuple(messages),
