@@ -67,7 +67,7 @@ async def _guarded(
         return "no_other" if decision.then == "retry_other" and len(remaining) == 1 else None
 
     subject = _subject(remaining[0])
-    gate = Gate(reliability, run.scope, subject, usage=lambda: run.spent, stop_cause=run.stop_cause, obstacle=obstacle)
+    gate = Gate(reliability, run.scope, subject, lambda: run.spent, run.stop_cause, obstacle)
 
     async def attempt() -> ModelResponse:
         partial.clear()
