@@ -7,8 +7,8 @@ import random
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import KW_ONLY, dataclass, replace
-from typing import Final, TypeAlias
+from dataclasses import KW_ONLY, dataclass
+from typing import Final, NamedTuple, TypeAlias
 
 import anyio
 from opentelemetry import context as otel_context
@@ -39,8 +39,7 @@ JITTER: Final = 0.1
 Fetch: TypeAlias = Flight[HubCatalog]
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(NamedTuple):
     """Cached catalogue.
 
     Attributes:
@@ -54,10 +53,9 @@ class _Entry:
     is_outdated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
+class _Failure(NamedTuple):
     error: BaseException
-    count: int
+    number: int
     until: float
 
 
@@ -180,7 +178,7 @@ class DiscoveryProvider:
             if entry is not None:
                 expires = min(entry.expires, self.clock())
                 is_outdated = entry.is_outdated or changed
-                self._entries.put(key, replace(entry, expires=expires, is_outdated=is_outdated))
+                self._entries.put(key, entry._replace(expires=expires, is_outdated=is_outdated))
             flight = self._flights.pop(key, None)
             if flight is not None:
                 flight.is_outdated = True
@@ -264,8 +262,8 @@ class DiscoveryProvider:
         """Start or extend the back-off."""
         with self._lock:
             previous = self._failures.get(key)
-            count = previous.count + 1 if previous else 1
-            self._failures.put(key, _Failure(error, count, self.clock() + backoff(count, error)))
+            number = previous.number + 1 if previous else 1
+            self._failures.put(key, _Failure(error, number, self.clock() + backoff(number, error)))
 
     def _back_off(self, key: Hashable) -> DiscoveryBackoff | None:
         """Return the error to raise during the back-off, or None."""
