@@ -129,9 +129,9 @@ class Gate:
         try:
             yield
         except BaseException as error:
-            self._emit_circuit(circuit, circuit.report(permit, failed=circuit.counts(error)))
+            self._emit_circuit(circuit, circuit.report(permit, error))
             raise
-        self._emit_circuit(circuit, circuit.report(permit, failed=False))
+        self._emit_circuit(circuit, circuit.report(permit))
 
     async def run_attempt(self, span: Span, call: Callable[[], Awaitable[T]], *, pending: type[Any] | None = None) -> T:
         """Make one admitted attempt and decide about its outcome; for attempts without a span of their own.
