@@ -69,8 +69,7 @@ class Scope:
         pipeline: Pipeline | None = None,
         listeners: Sequence[Listeners] = (),
     ) -> None:
-        pipeline = complete(pipeline)
-        self.pipeline = pipeline
+        self.pipeline = pipeline = complete(pipeline)
         self.agent = agent
         self.run_id = run_id
         self.identity = identity
