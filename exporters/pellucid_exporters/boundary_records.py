@@ -45,9 +45,9 @@ def boundary_of(span: ReadableSpan) -> dict[str, Any] | None:
     """Return the record of one phase, or None if the span is not one of Pellucid's.
 
     The record has `trace_id`, `span_id` and `parent_span_id` (hexadecimal), `name` of the span, `start` (nanoseconds
-    since the epoch), `duration_ms`, `error` (text), `input` and `output` (as recorded, parsed), and what there is of
+    since the epoch), `duration_ms`, `error` (text), `input` and `output` (as recorded, parsed), and, if known,
     `run_id`, `iteration`, `phase`, `agent`, `provider_id`, `model`, `tool_name`, `tool_call_id`, `outcome`,
-    `error_type`, digests and sizes. What is not known is left out.
+    `error_type`, digests and sizes. Unknown values are omitted.
     """
     attributes = span.attributes or {}
     phase = _PHASES.get(str(attributes.get(semconv.PHASE)))

@@ -13,17 +13,14 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Final
+from importlib.metadata import EntryPoint, entry_points
+from typing import Final
 
 import pellucid
 from pellucid.errors import ConfigError, PellucidError
 from pellucid.text import clean
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from importlib.metadata import EntryPoint
 
 __all__ = ["GROUP", "Command", "main"]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import wraps
@@ -78,32 +79,21 @@ class CancelToken:
         with self.calling(event.set):
             await event.wait()
 
-    def calling(self, callback: Callable[[], None]) -> _Registration:
-        """Return a context manager during which a cancellation calls `callback` in the current event loop."""
-        return _Registration(self, callback)
-
-
-class _Registration:
-    """Registration of one callback; calls it immediately if the token is cancelled already."""
-
-    __slots__ = ("_callback", "_token")
-
-    def __init__(self, token: CancelToken, callback: Callable[[], None]) -> None:
-        self._token = token
-        self._callback = callback
-
-    def __enter__(self) -> None:
-        token, callback, loop = self._token, self._callback, current_token()
-        with token._lock:  # noqa: SLF001  (one class in two halves)
-            token._callbacks[self] = lambda: call_soon(loop, callback)  # noqa: SLF001
+    @contextmanager
+    def calling(self, callback: Callable[[], None]) -> Iterator[None]:
+        """Call `callback` in the current event loop when the token is cancelled, immediately if it is already."""
+        key, loop = object(), current_token()
+        with self._lock:
+            self._callbacks[key] = lambda: call_soon(loop, callback)
             # Checked after registration, or a cancellation by a signal handler in between would be lost.
-            is_cancelled = token.cancelled and token._callbacks.pop(self, None) is not None  # noqa: SLF001
+            is_cancelled = self._cancelled and self._callbacks.pop(key, None) is not None
         if is_cancelled:
             callback()
-
-    def __exit__(self, *_: object) -> None:
-        with self._token._lock:  # noqa: SLF001
-            self._token._callbacks.pop(self, None)  # noqa: SLF001
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._callbacks.pop(key, None)
 
 
 class DiscoveryReport(Protocol):
@@ -113,12 +103,8 @@ class DiscoveryReport(Protocol):
         """Report the cache outcome: `hit`, `stale`, `miss` (own round trip) or `joined` (round trip of another run)."""
 
 
-def _ignore_report(*, cache: str | None = None, link: SpanContext | None = None) -> None:
-    """Ignore a cache outcome, outside of a run."""
-
-
-def _ignore_attributes(attributes: Mapping[str, AttributeValue]) -> None:
-    """Ignore the attributes of a round trip, outside of a run."""
+def _ignore(*_: object, **__: object) -> None:
+    """Ignore a report, outside of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,16 +130,11 @@ class DiscoveryContext:
     signal: CancelToken | None = None
     deadline: float | None = None
     timeout: float | None = None
-    report: DiscoveryReport = field(default=_ignore_report, repr=False, compare=False)
-    describe: Callable[[Mapping[str, AttributeValue]], None] = field(
-        default=_ignore_attributes, repr=False, compare=False
-    )
+    report: DiscoveryReport = field(default=_ignore, repr=False, compare=False)
+    describe: Callable[[Mapping[str, AttributeValue]], None] = field(default=_ignore, repr=False, compare=False)
 
     def reporting(
-        self,
-        report: DiscoveryReport,
-        describe: Callable[[Mapping[str, AttributeValue]], None],
-        timeout: float | None,
+        self, report: DiscoveryReport, describe: Callable[[Mapping[str, AttributeValue]], None], timeout: float | None
     ) -> DiscoveryContext:
         """Return a copy with these callbacks and timeout; `dataclasses.replace` takes three times as long."""
         return DiscoveryContext(
@@ -167,10 +148,6 @@ class DiscoveryContext:
             report=report,
             describe=describe,
         )
-
-
-def _ignore_progress(value: JSONValue) -> None:
-    """Ignore progress, outside of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +167,7 @@ class ToolContext:
     signal: CancelToken | None = None
     deadline: float | None = None
     deps: Any = None
-    progress: Callable[[JSONValue], None] = field(default=_ignore_progress, repr=False, compare=False)
+    progress: Callable[[JSONValue], None] = field(default=_ignore, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

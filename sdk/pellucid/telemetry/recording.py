@@ -126,12 +126,11 @@ class Recorder:
 
     def value(self, value: JSONValue) -> Recorded:
         """Record any value."""
-        text, removed = self._encode(value, self._redactors)
-        return self._recorded(text, removed)
+        return self._recorded(*self._encode(value, self._redactors))
 
     def facts(self, value: JSONValue) -> Recorded:
         """Record a value created by Pellucid, which is valid JSON without secrets."""
-        return self._recorded(dumps(value), 0)
+        return self._recorded(dumps(value))
 
     def clean(self, value: JSONValue) -> JSONValue:
         """Return `value` redacted and bounded; None if the policy records no content."""
@@ -180,8 +179,7 @@ class Recorder:
     def definitions(self, definitions: Iterable[ToolDefinition]) -> Recorded:
         """Record tool definitions. Their keys are schema words, so redactors apply only to the format of values."""
         redactors = tuple(redactor for redactor in self._redactors if redactor is not mask_secret_keys)
-        text, removed = self._encode([definition.to_dict() for definition in definitions], redactors)
-        return self._recorded(text, removed)
+        return self._recorded(*self._encode([definition.to_dict() for definition in definitions], redactors))
 
     def is_new(self, attribute: str, version: str) -> bool:
         """Return whether `version` differs from the last one recorded for an attribute, and mark it as recorded."""
@@ -223,23 +221,24 @@ class Recorder:
     def _fragment(self, message: Message) -> _Fragment:
         fragment = self._fragments.get(id(message))
         if fragment is None:
-            text, removed = self._encode(message.to_dict(), self._redactors)
+            text, removed, _ = self._encode(message.to_dict(), self._redactors)
             digest = blake2b(text.encode(), digest_size=16).digest()
             shorter, _ = bounded(text, self.policy.max_bytes - FINISH)
             fragment = self._fragments[id(message)] = _Fragment(message, shorter, digest, size_of(text) + removed)
         return fragment
 
-    def _recorded(self, text: str, removed: int) -> Recorded:
+    def _recorded(self, text: str, removed: int = 0, unread: int = 0) -> Recorded:
         digest = blake2b(text.encode(), digest_size=16).hexdigest()
         size = size_of(text) + removed
         if not self.policy.content:
             return Recorded(None, digest, size)
         shorter, omitted = bounded(text, self.policy.max_bytes)
-        return Recorded(shorter, digest, size, omitted)
+        return Recorded(shorter, digest, size, omitted + unread)
 
-    def _encode(self, value: JSONValue, redactors: Sequence[Redactor]) -> tuple[str, int]:
+    def _encode(self, value: JSONValue, redactors: Sequence[Redactor]) -> tuple[str, int, int]:
+        """Return JSON, the number of characters and items omitted, and the number of items if `value` is a list."""
         cleaner = Cleaner(redactors, self.policy.max_bytes)
-        return dumps(cleaner.clean(value)), cleaner.removed
+        return dumps(cleaner.clean(value)), cleaner.removed, cleaner.omitted
 
 
 Record: TypeAlias = Callable[[Recorder], Recorded]

@@ -193,10 +193,10 @@ def _iteration(run: str, group: Sequence[Seen], previous: int, order: Sequence[s
             yield f"{seen} begins before the iteration before has ended"
     counts = Counter(seen.phase.name for seen in group)
     if not counts[semconv.DISCOVERY]:
-        yield f"run {run} asked no provider in iteration {group[0].iteration}"
+        yield f"run {run} called no provider in iteration {group[0].iteration}"
     calls = [seen for seen in group if seen.phase.name == semconv.INFERENCE]
-    asked = sum(seen.attributes.get(semconv.ATTEMPT) == 1 for seen in calls)
-    if counts[semconv.COMPOSE] > 2 or asked > counts[semconv.COMPOSE]:  # noqa: PLR2004  (the second is a closing answer)
+    first_attempts = sum(seen.attributes.get(semconv.ATTEMPT) == 1 for seen in calls)
+    if counts[semconv.COMPOSE] > 2 or first_attempts > counts[semconv.COMPOSE]:  # noqa: PLR2004  (the second is a closing answer)
         yield f"run {run} has in iteration {group[0].iteration} the spans {dict(counts)}"
     yield from _attempts(calls)
     yield from _turns(group)
@@ -205,9 +205,9 @@ def _iteration(run: str, group: Sequence[Seen], previous: int, order: Sequence[s
     done = {name: max if name == semconv.DISCOVERY else min for name in order}
     last = {name: done[name]((seen.end for seen in group if seen.phase.name == name), default=None) for name in order}
     for before, after in pairwise(order):
-        ended, began = last[before], first[after]
-        if began is not None and (ended is None or began < ended):
-            yield f"run {run} began {after} before {before} in iteration {group[0].iteration}"
+        ended, started = last[before], first[after]
+        if started is not None and (ended is None or started < ended):
+            yield f"run {run} started {after} before {before} in iteration {group[0].iteration}"
 
 
 def _attempts(calls: Sequence[Seen]) -> Iterator[str]:
