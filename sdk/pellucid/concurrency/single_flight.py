@@ -79,29 +79,24 @@ class Flight(Generic[T]):
         Raises:
             KeyboardInterrupt: the fetch raised it.
         """
-        await self._wait()
-        if isinstance(self.error, KeyboardInterrupt):
-            raise KeyboardInterrupt from self.error
-
-    async def _wait(self) -> None:
         event, key, loop = anyio.Event(), object(), current_token()
-        with self._lock:
-            if self._done:
-                return
-            self._waiters[key] = partial(call_soon, loop, event.set)
         is_elsewhere = loop.native_token is not self._loop.native_token
+        with self._lock:
+            if not self._done:
+                self._waiters[key] = partial(call_soon, loop, event.set)
         try:
-            while (remaining := self._remaining()) > 0:
-                if is_elsewhere and self.is_orphaned:
-                    self.cancel(Abandoned())
-                    return
+            while not self._done:
+                remaining = self._remaining()
+                if remaining <= 0 or (is_elsewhere and self.is_orphaned):
+                    self.cancel(Abandoned() if remaining > 0 else OutOfTime())
+                    break
                 with anyio.move_on_after(min(remaining, LIVENESS_INTERVAL) if is_elsewhere else remaining):
                     await event.wait()
-                    return
         except BaseException:
             self._remove_waiter(key)
             raise
-        self.cancel(OutOfTime())
+        if isinstance(self.error, KeyboardInterrupt):
+            raise KeyboardInterrupt from self.error
 
     def cancel(self, error: Exception) -> None:
         """Cancel the fetch; all waiters get `error`."""

@@ -7,8 +7,8 @@ import random
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from dataclasses import KW_ONLY, dataclass
+from typing import Final, NamedTuple, TypeAlias
 
 import anyio
 from opentelemetry import context as otel_context
@@ -39,8 +39,7 @@ JITTER: Final = 0.1
 Fetch: TypeAlias = Flight[HubCatalog]
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(NamedTuple):
     """Cached catalogue.
 
     Attributes:
@@ -54,13 +53,13 @@ class _Entry:
     is_outdated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
+class _Failure(NamedTuple):
     error: BaseException
-    count: int
+    number: int
     until: float
 
 
+@dataclass(eq=False, repr=False)
 class DiscoveryProvider:
     """Tools of a hub, listed with a cache.
 
@@ -88,43 +87,32 @@ class DiscoveryProvider:
     kind = "hub"
     detached = True
 
-    def __init__(
-        self,
-        hub: ToolHub,
-        *,
-        id: str,  # noqa: A002  (named in the public contract)
-        ttl: float = 60.0,
-        key: Callable[[DiscoveryContext], Hashable] | None = None,
-        objective: float | None = None,
-        timeout: float | None = 30.0,
-        stale_if_error: float = 0.0,
-        stale_while_revalidate: float = 0.0,
-        max_entries: int = 1024,
-        on_invalid: OnInvalid = "fail",
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        if not id:
+    hub: ToolHub
+    _: KW_ONLY
+    id: str
+    ttl: float = 60.0
+    key: Callable[[DiscoveryContext], Hashable] | None = None
+    objective: float | None = None
+    timeout: float | None = 30.0
+    stale_if_error: float = 0.0
+    stale_while_revalidate: float = 0.0
+    max_entries: int = 1024
+    on_invalid: OnInvalid = "fail"
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        if not self.id:
             raise ConfigError.empty("DiscoveryProvider", "id", "it names the hub in traces, metrics and alerts")
-        seconds = {"ttl": ttl, "stale_if_error": stale_if_error, "stale_while_revalidate": stale_while_revalidate}
-        check_not_negative(f"DiscoveryProvider {id!r}", {**seconds, "timeout": timeout})
-        if max_entries < 1:
-            raise ConfigError(f"DiscoveryProvider {id!r}: max_entries={max_entries!r} must be at least 1")
-        self.id = id
-        self.source = Hub(id)
-        self.objective = objective
-        self.on_invalid = on_invalid
-        self.server_address: str | None = getattr(hub, "server_address", None)
-        self.server_port: int | None = getattr(hub, "server_port", None)
-        self._hub = hub
-        self._ttl = ttl
-        self._key = key or _tenant
-        self.timeout = timeout
-        self._stale_if_error = stale_if_error
-        self._stale_while_revalidate = stale_while_revalidate
-        self._clock = clock
+        names = ("ttl", "stale_if_error", "stale_while_revalidate", "timeout")
+        check_not_negative(f"DiscoveryProvider {self.id!r}", {name: getattr(self, name) for name in names})
+        if self.max_entries < 1:
+            raise ConfigError(f"DiscoveryProvider {self.id!r}: max_entries={self.max_entries!r} must be at least 1")
+        self.source = Hub(self.id)
+        self.server_address: str | None = getattr(self.hub, "server_address", None)
+        self.server_port: int | None = getattr(self.hub, "server_port", None)
         self._lock = threading.RLock()  # a destructor that garbage collection runs here may re-enter
-        self._entries: BoundedMap[Hashable, _Entry] = BoundedMap(max_entries)
-        self._failures: BoundedMap[Hashable, _Failure] = BoundedMap(max_entries)
+        self._entries: BoundedMap[Hashable, _Entry] = BoundedMap(self.max_entries)
+        self._failures: BoundedMap[Hashable, _Failure] = BoundedMap(self.max_entries)
         self._flights: dict[Hashable, Fetch] = {}
         reset_in_child(self, _lock=threading.RLock, _flights=dict)
 
@@ -134,11 +122,11 @@ class DiscoveryProvider:
         Raises:
             DiscoveryError: the hub failed; its own exception is the cause.
         """
-        key = self._key(ctx)
+        key = (self.key or _tenant)(ctx)
         while True:
             with self._lock:
                 entry = self._entries.get(key)
-                over = float("inf") if entry is None else self._clock() - entry.expires
+                over = float("inf") if entry is None else self.clock() - entry.expires
                 if entry is not None and over < 0:
                     ctx.report(cache="hit")
                     return entry.tools
@@ -149,7 +137,7 @@ class DiscoveryProvider:
                     flight.cancel(Abandoned())
                     flight = None
                 joined = flight is not None
-                revalidating = entry is not None and not entry.is_outdated and over < self._stale_while_revalidate
+                revalidating = entry is not None and not entry.is_outdated and over < self.stale_while_revalidate
                 if flight is None and back_off is None:
                     flight = self._flight(key, held=revalidating)
             if flight is not None and not joined:
@@ -188,9 +176,9 @@ class DiscoveryProvider:
         with self._lock:
             entry = self._entries.get(key)
             if entry is not None:
-                expires = min(entry.expires, self._clock())
+                expires = min(entry.expires, self.clock())
                 is_outdated = entry.is_outdated or changed
-                self._entries.put(key, replace(entry, expires=expires, is_outdated=is_outdated))
+                self._entries.put(key, entry._replace(expires=expires, is_outdated=is_outdated))
             flight = self._flights.pop(key, None)
             if flight is not None:
                 flight.is_outdated = True
@@ -202,7 +190,7 @@ class DiscoveryProvider:
         for flight in flights:
             flight.cancel(anyio.ClosedResourceError("the provider was closed during the fetch"))
         self.invalidate()
-        await close(self._hub)
+        await close(self.hub)
 
     def _flight(self, key: Hashable, *, held: bool) -> Fetch:
         """Register a fetch as in flight. Call with the lock held, and start the fetch without it."""
@@ -244,10 +232,10 @@ class DiscoveryProvider:
             otel_context.detach(token)
 
     async def _fetch_catalog(self, ctx: DiscoveryContext) -> HubCatalog:
-        answer: object = self._hub.fetch_catalog(ctx)
+        answer: object = self.hub.fetch_catalog(ctx)
         if inspect.isawaitable(answer):
             answer = await answer
-        lifetime = self._ttl * (1 - JITTER * random.random())  # noqa: S311  (not for secrets)
+        lifetime = self.ttl * (1 - JITTER * random.random())  # noqa: S311  (not for secrets)
         if isinstance(answer, HubCatalog):
             lifetime, answer = answer.lifetime, answer.tools
         catalog = HubCatalog(tuple(as_sequence(self.id, answer)), lifetime)
@@ -265,7 +253,7 @@ class DiscoveryProvider:
             if flight.error is None:
                 self._failures.pop(key)
                 if is_current:
-                    entry = _Entry(flight.result.tools, expires=self._clock() + flight.result.lifetime)
+                    entry = _Entry(flight.result.tools, expires=self.clock() + flight.result.lifetime)
                     self._entries.put(key, entry)
             elif not flight.abandoned:
                 self._note_failure(key, flight.error)
@@ -274,13 +262,13 @@ class DiscoveryProvider:
         """Start or extend the back-off."""
         with self._lock:
             previous = self._failures.get(key)
-            count = previous.count + 1 if previous else 1
-            self._failures.put(key, _Failure(error, count, self._clock() + backoff(count, error)))
+            number = previous.number + 1 if previous else 1
+            self._failures.put(key, _Failure(error, number, self.clock() + backoff(number, error)))
 
     def _back_off(self, key: Hashable) -> DiscoveryBackoff | None:
         """Return the error to raise during the back-off, or None."""
         failure = self._failures.get(key)
-        if failure is None or (wait := failure.until - self._clock()) <= 0:
+        if failure is None or (wait := failure.until - self.clock()) <= 0:
             return None
         error = DiscoveryBackoff(self.id, wait, failure.error)
         error.__cause__ = failure.error
@@ -290,7 +278,7 @@ class DiscoveryProvider:
         self, entry: _Entry | None, over: float, ctx: DiscoveryContext, error: BaseException, failure: DiscoveryError
     ) -> Tools:
         """Serve the old catalogue if `stale_if_error` allows it, or raise `failure`."""
-        if entry is not None and over < self._stale_if_error:
+        if entry is not None and over < self.stale_if_error:
             return self._stale(entry, over, ctx, error)
         raise failure from failure.__cause__ or error
 

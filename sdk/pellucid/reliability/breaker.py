@@ -91,23 +91,23 @@ class Circuit:
                 self._probing = True
             return Permit(self._generation, self._probing, change)
 
-    def report(self, permit: Permit, *, failed: bool | None) -> State | None:
+    def report(self, permit: Permit, error: BaseException | None = None) -> State | None:
         """Report the outcome of a call, and return the new state of the circuit if it changed.
 
         Of many calls that fail at the same time, one opens the circuit, and only that one gets the new state.
 
         Args:
             permit: The permit of the call.
-            failed: Whether the call failed; None if the outcome does not count.
+            error: Exception of the call, if it failed.
         """
         with self._lock:
             if permit.generation != self._generation:
                 return None  # the call started before the circuit changed, and does not count
             if permit.is_probe:
                 self._probing = False
-            if failed is None:
+            if error is not None and not self._counts(error):
                 return None
-            if not failed:
+            if error is None:
                 self._failures = 0
                 return self._become("closed") if self.state != "closed" else None
             self._failures += 1
@@ -116,13 +116,13 @@ class Circuit:
                 return self._become("open")
             return None
 
-    def counts(self, error: BaseException) -> bool | None:
-        """Return True if an error counts as a failure of the provider, model or tool, or None if it does not count."""
+    def _counts(self, error: BaseException) -> bool:
+        """Return whether an error counts as a failure of the provider, model or tool."""
         if not isinstance(error, Exception) or isinstance(error, DiscoveryBackoff | PolicyHalt):
-            return None  # the call was not made, or did not end
+            return False  # there was no call, or it did not end
         if isinstance(error, DiscoveryError) and error.joined:
-            return None  # the error counts for the run that made the round trip
-        return True if error_kind_of(error) in self._options.on else None
+            return False  # the error counts for the run with the round trip
+        return error_kind_of(error) in self._options.on
 
     @property
     def level(self) -> int:

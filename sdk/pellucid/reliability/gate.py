@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 import anyio
@@ -76,49 +76,39 @@ class Subject:
         return f"{self.operation} of {self.name!r}"
 
 
+@dataclass(eq=False)
 class Gate:
     """Attempts at one operation of a run, and the decisions of the rules about them.
 
     A decision is emitted once it is certain to be carried out: there is time for the wait, another model is available.
 
-    Args:
+    Attributes:
         reliability: Rules and circuit breakers.
         scope: Telemetry of the run.
-        subject: Provider, tool or model of the operation.
+        subject: Provider, tool or model of the attempt; another model after `retry_other`.
         usage: Returns the usage of the run.
         stop_cause: Returns why the run must stop, or None.
         obstacle: Returns why a decision about an error cannot be carried out, or None; without the decision, the
             attempt is accepted as it is.
-
-    Attributes:
-        subject: Provider, tool or model of the attempt; another model after `retry_other`.
         attempt: Number of the attempt, from 1.
         decision: Decision about the last attempt, if a rule matched.
     """
 
-    def __init__(
-        self,
-        reliability: Reliability,
-        scope: Scope,
-        subject: Subject,
-        *,
-        usage: Callable[[], Usage],
-        stop_cause: Callable[[], str | None],
-        obstacle: Callable[[Decision, BaseException | None], str | None],
-    ) -> None:
-        self.subject = subject
-        self.attempt = 0
-        self.decision: Decision | None = None
-        self._reliability = reliability
-        self._scope = scope
-        self._usage = usage
-        self._stop_cause = stop_cause
-        self._obstacle = obstacle
-        self._started = reliability.clock()
-        self._situation: Situation | None = None
-        self._rule_failure: Exception | None = None
-        self._wait = 0.0
-        self._kind = "other_model"  # for a FallbackModel that changes models without a rule
+    reliability: Reliability
+    scope: Scope
+    subject: Subject
+    usage: Callable[[], Usage]
+    stop_cause: Callable[[], str | None]
+    obstacle: Callable[[Decision, BaseException | None], str | None]
+    attempt: int = field(init=False, default=0)
+    decision: Decision | None = field(init=False, default=None)
+    _situation: Situation | None = field(init=False, default=None)
+    _rule_failure: Exception | None = field(init=False, default=None)
+    _wait: float = field(init=False, default=0.0)
+    _kind: str = field(init=False, default="other_model")  # for a FallbackModel that changes models without a rule
+
+    def __post_init__(self) -> None:
+        self._started = self.reliability.clock()
 
     @contextmanager
     def admitted(self) -> Any:
@@ -128,7 +118,7 @@ class Gate:
             CircuitOpen: the circuit is open; no call was made.
         """
         subject = self.subject
-        circuit = self._reliability.circuit_of((subject.operation, subject.name, subject.apart))
+        circuit = self.reliability.circuit_of((subject.operation, subject.name, subject.apart))
         if circuit is None:
             yield
             return
@@ -139,9 +129,9 @@ class Gate:
         try:
             yield
         except BaseException as error:
-            self._emit_circuit(circuit, circuit.report(permit, failed=circuit.counts(error)))
+            self._emit_circuit(circuit, circuit.report(permit, error))
             raise
-        self._emit_circuit(circuit, circuit.report(permit, failed=False))
+        self._emit_circuit(circuit, circuit.report(permit))
 
     async def run_attempt(self, span: Span, call: Callable[[], Awaitable[T]], *, pending: type[Any] | None = None) -> T:
         """Make one admitted attempt and decide about its outcome; for attempts without a span of their own.
@@ -164,11 +154,11 @@ class Gate:
     def judge(self, span: Span, *, response: object = None, error: Exception | None = None) -> None:
         """Decide about an attempt while its span is open, and add the decision to the span."""
         situation = self._situate(response, error)
-        decision = self._match(self._reliability.post_decide, situation)
+        decision = self._match(self.reliability.post_decide, situation)
         if decision is not None and (obstacle := self._obstacle_of(decision, situation)) is not None:
             name, verb = _NOT_DONE[decision.then]
             facts = {semconv.RELIABILITY_THEN: decision.then, semconv.RELIABILITY_KIND: obstacle}
-            self._scope.add_event(span, name, {**facts, semconv.ATTEMPT: self.attempt})
+            self.scope.add_event(span, name, {**facts, semconv.ATTEMPT: self.attempt})
             if error is not None:
                 error.add_note(f"the rule {decision.kind!r} could not {verb}: {obstacle}")
             decision = None
@@ -219,7 +209,7 @@ class Gate:
             else:
                 is_retried = True
                 if self._wait > 0:
-                    await self._reliability.sleep(self._wait)
+                    await self.reliability.sleep(self._wait)
             if not is_retried:
                 if error is not None:
                     raise error
@@ -231,10 +221,10 @@ class Gate:
         Raises:
             ReliabilityFailFast: a rule ended the run.
         """
-        if not self._reliability.pre_check:
+        if not self.reliability.pre_check:
             return
         situation = self._situate()
-        decision = self._match(self._reliability.pre_check, situation)
+        decision = self._match(self.reliability.pre_check, situation)
         if decision is not None and decision.then == "fail_fast":
             self._emit_decision(decision, trace.get_current_span(), situation)
             raise self._failed_fast(decision, f"did not allow {self.subject} to start", None)
@@ -247,7 +237,7 @@ class Gate:
         try:
             return await fall_back(decision, self._situation)
         except Exception as failure:
-            self._scope.fault("reliability", failure)
+            self.scope.fault("reliability", failure)
             if error is None:
                 raise self._failed_fast(decision, f"had no fallback for {self.subject}", failure) from failure
             error.add_note(f"the fallback of the rule {decision.kind!r} also failed: {describe(failure)}")
@@ -259,14 +249,14 @@ class Gate:
             return None
         if situation.error_kind == "cancelled":
             return "cancelled"
-        obstacle = self._stop_cause() or self._obstacle(decision, situation.error)
+        obstacle = self.stop_cause() or self.obstacle(decision, situation.error)
         if obstacle is not None or decision.then != "retry":
             return obstacle
         wait = self._delay(decision, situation)
         if wait is None:
             return "retry_after"
         self._wait = wait
-        deadline = self._scope.deadline
+        deadline = self.scope.deadline
         return "deadline" if deadline is not None and anyio.current_time() + wait >= deadline else None
 
     def _delay(self, decision: Decision, situation: Situation) -> float | None:
@@ -275,7 +265,7 @@ class Gate:
         if decision.honour_retry_after and delay is not None:
             return delay if delay <= decision.max_backoff else None
         ceiling = min(decision.max_backoff, decision.backoff * 2.0 ** min(self.attempt - 1, 30))
-        return self._reliability.jitter() * ceiling
+        return self.reliability.jitter() * ceiling
 
     def _failed_fast(self, decision: Decision, action: str, cause: Exception | None) -> ReliabilityFailFast:
         """Return the error that ends the run."""
@@ -291,10 +281,10 @@ class Gate:
             attempt=self.attempt,
             error=error,
             error_kind=error_kind_of(error) if error is not None else None,
-            elapsed=self._reliability.clock() - self._started,
-            usage=Spent.of(self._usage()),
-            iteration=self._scope.iteration,
-            identity=self._scope.identity,
+            elapsed=self.reliability.clock() - self._started,
+            usage=Spent.of(self.usage()),
+            iteration=self.scope.iteration,
+            identity=self.scope.identity,
             response=response,
         )
         return self._situation
@@ -305,8 +295,8 @@ class Gate:
             try:
                 matches = rule.matches(situation)
             except Exception as failure:  # noqa: BLE001  (rules are the application's)
-                self._scope.fault("reliability", failure)
-                if self._reliability.fails_closed:
+                self.scope.fault("reliability", failure)
+                if self.reliability.fails_closed:
                     self._rule_failure = failure
                     return replace(fail_fast(), kind=rule.kind)
                 continue
@@ -320,16 +310,16 @@ class Gate:
 
     def _emit(self, event: type[Event], span: Span, situation: Situation, kind: str, then: str) -> None:
         facts = {semconv.RELIABILITY_THEN: then, semconv.RELIABILITY_KIND: kind}
-        self._scope.add_event(span, event.name, {**facts, semconv.ATTEMPT: self.attempt})
-        self._scope.count(semconv.RELIABILITY_DECISIONS, 1, {semconv.OPERATION: situation.operation, **facts})
+        self.scope.add_event(span, event.name, {**facts, semconv.ATTEMPT: self.attempt})
+        self.scope.count(semconv.RELIABILITY_DECISIONS, 1, {semconv.OPERATION: situation.operation, **facts})
         payload = {"operation": situation.operation, **self.subject.facts, "attempt": self.attempt, "kind": kind}
-        payload.update(self._scope.error_facts(situation.error))
-        self._scope.emit(event, span.get_span_context(), payload)
+        payload.update(self.scope.error_facts(situation.error))
+        self.scope.emit(event, span.get_span_context(), payload)
 
     def _emit_circuit(self, circuit: Circuit, change: State | None) -> None:
         if change is None:
             return
         subject, event, span = self.subject, _CIRCUIT_EVENTS[change], trace.get_current_span()
-        self._scope.instruments.hubs.circuit({_OPERATIONS[subject.operation][1]: subject.name}, circuit)
-        self._scope.add_event(span, event.name, {})
-        self._scope.emit(event, span.get_span_context(), subject.facts)
+        self.scope.instruments.hubs.circuit({_OPERATIONS[subject.operation][1]: subject.name}, circuit)
+        self.scope.add_event(span, event.name, {})
+        self.scope.emit(event, span.get_span_context(), subject.facts)

@@ -70,26 +70,19 @@ class Situation:
     response: Any = None
 
 
-class _UndeclaredSuccess(Situation):
+class _UndeclaredSuccess:
     """Success for a rule without `on`: reading its response is deprecated, and makes the rule decide about it."""
 
-    __slots__ = ("_success", "is_read")
-
     def __init__(self, success: Situation) -> None:
-        for item in fields(success):
-            if item.name != "response":
-                object.__setattr__(self, item.name, getattr(success, item.name))
-        object.__setattr__(self, "_success", success)
-        object.__setattr__(self, "is_read", False)
+        self._success = success
+        self.is_read = False
 
     def __getattr__(self, name: str) -> Any:
-        """Return the response, the only field that is not set."""
-        if name != "response":
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        message = "a rule that decides about successes needs `on`; write Rule(..., on='success') or on='any'"
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        object.__setattr__(self, "is_read", True)
-        return self._success.response
+        if name == "response":
+            message = "a rule that decides about successes needs `on`; write Rule(..., on='success') or on='any'"
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
+            self.is_read = True
+        return getattr(self._success, name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,5 +207,5 @@ class Rule:
             return bool(self.when(situation))
         if self.on is not None:
             return False
-        success = _UndeclaredSuccess(situation)
+        success: Any = _UndeclaredSuccess(situation)
         return bool(self.when(success)) and success.is_read

@@ -46,7 +46,7 @@ async def _guarded(
         return "nothing_known" if decision.value is last_known_catalog and lister.last_known(ctx) is None else None
 
     subject = Subject("discovery", lister.provider.id)
-    gate = Gate(reliability, run.scope, subject, usage=lambda: run.spent, stop_cause=run.stop_cause, obstacle=obstacle)
+    gate = Gate(reliability, run.scope, subject, lambda: run.spent, run.stop_cause, obstacle)
 
     async def attempt() -> ProviderCatalog:
         started = run.scope.now()

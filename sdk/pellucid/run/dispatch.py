@@ -185,7 +185,7 @@ async def _guarded(run: Run, b: Boundary, reliability: Reliability, binding: Bin
         return "not_idempotent" if decision.then == "retry" and not tool.idempotent else None
 
     subject = Subject("tool", tool.name, tool.source)
-    gate = Gate(reliability, run.scope, subject, usage=lambda: run.spent, stop_cause=run.stop_cause, obstacle=obstacle)
+    gate = Gate(reliability, run.scope, subject, lambda: run.spent, run.stop_cause, obstacle)
 
     async def attempt() -> Any:
         # The ruling of the policy holds for the first attempt only.

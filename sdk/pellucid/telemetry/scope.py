@@ -12,12 +12,13 @@ import anyio
 from opentelemetry import metrics, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanContext, format_span_id, format_trace_id
-from opentelemetry.util.types import AttributeValue
+from opentelemetry.util.types import Attributes, AttributeValue
 
 from pellucid import semconv
 from pellucid.context import Identity
 from pellucid.events import Event, TelemetryError
 from pellucid.failures import describe, error_type_of
+from pellucid.semconv import Metric
 from pellucid.telemetry.capture import CapturePolicy
 from pellucid.telemetry.listeners import Fault, Listeners
 from pellucid.telemetry.log_lines import LogLines
@@ -68,8 +69,7 @@ class Scope:
         pipeline: Pipeline | None = None,
         listeners: Sequence[Listeners] = (),
     ) -> None:
-        pipeline = complete(pipeline)
-        self.pipeline = pipeline
+        self.pipeline = pipeline = complete(pipeline)
         self.agent = agent
         self.run_id = run_id
         self.identity = identity
@@ -115,13 +115,7 @@ class Scope:
         except RuntimeError:  # no event loop: the run is garbage collected after its loop ended
             return False
 
-    def count(
-        self,
-        metric: semconv.Metric,
-        value: float,
-        attributes: Mapping[str, AttributeValue],
-        context: Context | None = None,
-    ) -> None:
+    def count(self, metric: Metric, value: float, attributes: Attributes, context: Context | None = None) -> None:
         """Add to a counter, or record in a histogram; the exemplar refers to the span of `context`."""
         instrument = self.instruments.by_name[metric.name]
         write = instrument.record if metric.kind == "histogram" else instrument.add
@@ -174,7 +168,7 @@ class Scope:
             "span_id": format_span_id(span.span_id),
         }
 
-    def add_event(self, span: Span, name: str, facts: Mapping[str, AttributeValue]) -> None:
+    def add_event(self, span: Span, name: str, facts: Attributes) -> None:
         """Add an event to a span, unless the span has ended because its run or attempt was abandoned."""
         if span.is_recording():
             self.guarded("span", span.add_event, name, facts)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import docstring_parser
 import jsonschema_rs
@@ -23,8 +22,7 @@ MAX_ISSUES = 10
 """Maximum number of issues reported for one set of arguments; a model needs no more to correct itself."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signature:
+class Signature(NamedTuple):
     """Signature of a Python function for a tool.
 
     Attributes:
@@ -89,12 +87,7 @@ def signature_of(function: Callable[..., Any], *, context_type: type) -> Signatu
     except PydanticUserError as error:
         raise ConfigError(f"tool {name!r}: a parameter's type has no JSON Schema: {error.message}") from error
     schema.pop("title", None)
-    return Signature(
-        description=(doc.description or "").strip(),
-        input_schema=schema,
-        context_parameter=context_parameter,
-        model=model,
-    )
+    return Signature((doc.description or "").strip(), schema, context_parameter, model)
 
 
 def name_of(function: Callable[..., Any]) -> str:
