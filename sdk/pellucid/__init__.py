@@ -31,6 +31,7 @@ from pellucid.messages import (
     BlobPart,
     FilePart,
     Message,
+    ProviderToolDefinition,
     ReasoningPart,
     ServerToolCall,
     ServerToolResult,
@@ -85,7 +86,7 @@ from pellucid.reliability import (
 from pellucid.run.outcomes import RunResult
 from pellucid.run.stream import RunStream
 from pellucid.telemetry import DEFAULT_REDACTORS, CapturePolicy, Redactor, TelemetryOptions
-from pellucid.tools import Builtin, Hub, Mcp, Tool, ToolSource, tool
+from pellucid.tools import Builtin, Hub, Mcp, ProviderTool, Tool, ToolSource, tool
 from pellucid.version import __version__
 
 __all__ = [
@@ -137,6 +138,8 @@ __all__ = [
     "PolicyHalt",
     "Price",
     "PriceTable",
+    "ProviderTool",
+    "ProviderToolDefinition",
     "ReasoningPart",
     "Redactor",
     "Reliability",

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
+from types import MappingProxyType
 from typing import Any, ClassVar, Final, Literal, Self, TypeAlias, get_args
 
 from pydantic import TypeAdapter, ValidationError
@@ -253,6 +254,36 @@ class ToolDefinition:
     def to_dict(self) -> JSONObject:
         """Return the conventions' JSON shape."""
         return {"type": "function", "name": self.name, "description": self.description, "parameters": self.parameters}
+
+
+PROVIDER_TOOLS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
+    {
+        "openai": frozenset({"web_search", "file_search", "code_interpreter"}),
+        "anthropic": frozenset({"web_search", "web_fetch", "code_execution"}),
+        "gemini": frozenset({"google_search", "url_context", "code_execution"}),
+    }
+)
+"""Types of tools that each vendor runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderToolDefinition(ToolDefinition):
+    """Definition of a tool that the model's vendor runs.
+
+    Attributes:
+        vendor: Vendor whose models run it: `openai`, `anthropic` or `gemini`.
+        type: Name of the tool in the vendor's API.
+        options: Further members of the vendor's tool definition.
+    """
+
+    vendor: str
+    type: str
+    options: Mapping[str, Any]
+
+    def to_dict(self) -> JSONObject:
+        """Return the vendor, name and options, with the type in place of `function`."""
+        described = {"description": self.description} if self.description else {}
+        return {"type": self.type, "name": self.name, **described, "vendor": self.vendor, "options": {**self.options}}
 
 
 _KINDS: Final[Mapping[str, type[Any]]] = {kind.type: kind for kind in get_args(Part)}

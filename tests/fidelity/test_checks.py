@@ -202,9 +202,7 @@ def test_events_and_lines_of_nothing_are_found(told: Captured) -> None:
     told.logs.append({**told.logs[0], "span_id": "e" * 16})
     with pytest.raises(AssertionError) as caught:
         check_telemetry(told)
-    assert f"event run.started of run {told.events[0].run_id} names an unknown span: {'f' * 16}" in str(
-        caught.value
-    )
+    assert f"event run.started of run {told.events[0].run_id} names an unknown span: {'f' * 16}" in str(caught.value)
     assert f"a log line names an unknown span: {'e' * 16}" in str(caught.value)
 
 

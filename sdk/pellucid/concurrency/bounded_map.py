@@ -23,8 +23,6 @@ class BoundedMap(Generic[K, V]):
         is_spare: Whether a value is evicted before all others.
     """
 
-    __slots__ = ("__weakref__", "_by_use", "_entries", "_is_spare", "_lock", "_most", "_most_weight", "_weight")
-
     def __init__(
         self,
         most: int,

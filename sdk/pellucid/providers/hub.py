@@ -6,14 +6,13 @@ import inspect
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 import anyio
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.trace import SpanContext
 
 from pellucid.concurrency.bounded_map import BoundedMap
 from pellucid.concurrency.forks import reset_in_child
@@ -22,8 +21,8 @@ from pellucid.concurrency.single_flight import Abandoned, Flight
 from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError, DiscoveryBackoff, DiscoveryError, DiscoveryTimeout, InvalidCatalog
 from pellucid.events import ToolsCatalogStale
-from pellucid.failures import describe, error_type_of, retry_after_of
-from pellucid.providers.provider import HubCatalog, OnInvalid, ToolHub, Tools
+from pellucid.failures import describe, retry_after_of
+from pellucid.providers.provider import HubCatalog, OnInvalid, ToolHub, Tools, close
 from pellucid.telemetry import DISCOVERY, boundary, current_scope
 from pellucid.tools.catalog import as_sequence, check_catalog
 from pellucid.tools.tool import Hub
@@ -144,22 +143,22 @@ class DiscoveryProvider:
                     ctx.report(cache="hit")
                     return entry.tools
                 failure = self._failures.get(key)
-                refusal = self._refusal(key)
+                back_off = self._back_off(key)
                 flight = self._flights.get(key)
                 if flight is not None and flight.is_orphaned:
                     flight.cancel(Abandoned())
                     flight = None
                 joined = flight is not None
                 revalidating = entry is not None and not entry.is_outdated and over < self._stale_while_revalidate
-                if flight is None and refusal is None:
+                if flight is None and back_off is None:
                     flight = self._flight(key, held=revalidating)
             if flight is not None and not joined:
-                flight.start(self._refresh(ctx, flight.span) if revalidating else self._fetch(ctx))
+                flight.start(self._refresh if revalidating else self._fetch, ctx)
             if entry is not None and revalidating:
                 return self._stale(entry, over, ctx, failure.error if failure is not None else None)
             if flight is None:
-                assert failure is not None and refusal is not None  # noqa: PT018  (both or neither)
-                return self._rescue(entry, over, ctx, failure.error, refusal)
+                assert failure is not None and back_off is not None  # noqa: PT018  (both or neither)
+                return self._rescue(entry, over, ctx, failure.error, back_off)
             ctx.report(cache="joined" if joined else "miss", link=flight.span if joined else None)
             await flight.wait()
             if flight.error is None:
@@ -203,9 +202,7 @@ class DiscoveryProvider:
         for flight in flights:
             flight.cancel(anyio.ClosedResourceError("the provider was closed during the fetch"))
         self.invalidate()
-        close = getattr(self._hub, "aclose", None)
-        if close is not None:
-            await close()
+        await close(self._hub)
 
     def _flight(self, key: Hashable, *, held: bool) -> Fetch:
         """Register a fetch as in flight. Call with the lock held, and start the fetch without it."""
@@ -215,45 +212,36 @@ class DiscoveryProvider:
         self._flights[key] = flight
         return flight
 
-    def _fetch(self, ctx: DiscoveryContext) -> Callable[[], Awaitable[HubCatalog]]:
-        """Return a fetch for callers that wait for it; it belongs to the run of the first caller."""
+    async def _fetch(self, ctx: DiscoveryContext) -> HubCatalog:
+        """Make a round trip for callers that wait for it; it belongs to the run of the first caller."""
         hubs = current_scope().instruments.hubs
+        with hubs.fetching(self.id):
+            catalog = await race(self._fetch_catalog, ctx)
+        hubs.succeeded(self.id)
+        return catalog
 
-        async def fetch() -> HubCatalog:
-            with hubs.fetching(self.id):
-                catalog = await race(self._fetch_catalog, ctx)
-            hubs.succeeded(self.id)
-            return catalog
-
-        return fetch
-
-    def _refresh(self, ctx: DiscoveryContext, span: SpanContext) -> Callable[[], Awaitable[HubCatalog]]:
-        """Return a background fetch: it belongs to no run, and its trace is linked to the span that triggered it."""
-        scope = current_scope()
-
-        async def refresh() -> HubCatalog:
-            token = otel_context.attach(otel_context.Context())
-            try:
-                with boundary(
-                    scope.detached(),
-                    DISCOVERY,
-                    self.id,
-                    provider_id=self.id,
-                    provider_kind=self.kind,
-                    cache="miss",
-                    objective=self.objective,
-                ) as b:
-                    b.link(span)
-                    fetch = self._fetch(ctx.reporting(ctx.report, b.attributes, ctx.timeout))
-                    with anyio.move_on_after(self.timeout):
-                        catalog = await fetch()
-                        b.note(tool_count=len(catalog.tools))
-                        return catalog
-                    raise self._failed(OutOfTime())
-            finally:
-                otel_context.detach(token)
-
-        return refresh
+    async def _refresh(self, ctx: DiscoveryContext) -> HubCatalog:
+        """Make a round trip in the background: in no run, and in a trace linked to the span that triggered it."""
+        trigger = trace.get_current_span().get_span_context()
+        token = otel_context.attach(otel_context.Context())
+        try:
+            with boundary(
+                current_scope().detached(),
+                DISCOVERY,
+                self.id,
+                provider_id=self.id,
+                provider_kind=self.kind,
+                cache="miss",
+                objective=self.objective,
+            ) as b:
+                b.link(trigger)
+                with anyio.move_on_after(self.timeout):
+                    catalog = await self._fetch(ctx.reporting(ctx.report, b.attributes, ctx.timeout))
+                    b.note(tool_count=len(catalog.tools))
+                    return catalog
+                raise self._failed(OutOfTime())
+        finally:
+            otel_context.detach(token)
 
     async def _fetch_catalog(self, ctx: DiscoveryContext) -> HubCatalog:
         answer: object = self._hub.fetch_catalog(ctx)
@@ -287,17 +275,16 @@ class DiscoveryProvider:
         with self._lock:
             previous = self._failures.get(key)
             count = previous.count + 1 if previous else 1
-            until = self._clock() + backoff(count, error)
-            self._failures.put(key, _Failure(error, count, until))
+            self._failures.put(key, _Failure(error, count, self._clock() + backoff(count, error)))
 
-    def _refusal(self, key: Hashable) -> DiscoveryBackoff | None:
+    def _back_off(self, key: Hashable) -> DiscoveryBackoff | None:
         """Return the error to raise during the back-off, or None."""
         failure = self._failures.get(key)
         if failure is None or (wait := failure.until - self._clock()) <= 0:
             return None
-        refusal = DiscoveryBackoff(self.id, wait, failure.error)
-        refusal.__cause__ = failure.error
-        return refusal
+        error = DiscoveryBackoff(self.id, wait, failure.error)
+        error.__cause__ = failure.error
+        return error
 
     def _rescue(
         self, entry: _Entry | None, over: float, ctx: DiscoveryContext, error: BaseException, failure: DiscoveryError
@@ -311,16 +298,8 @@ class DiscoveryProvider:
         """Serve an old catalogue, and emit the event of it."""
         ctx.report(cache="stale")
         scope = current_scope()
-        scope.emit(
-            ToolsCatalogStale,
-            trace.get_current_span().get_span_context(),
-            {
-                "provider_id": self.id,
-                "seconds_over": over,
-                "error": scope.text_of(error) if error is not None else None,
-                "error_type": error_type_of(error) if error is not None else None,
-            },
-        )
+        payload = {"provider_id": self.id, "seconds_over": over, **scope.error_facts(error)}
+        scope.emit(ToolsCatalogStale, trace.get_current_span().get_span_context(), payload)
         return entry.tools
 
     def _failed(self, error: BaseException) -> DiscoveryError:

@@ -140,8 +140,6 @@ class ActiveSkills:
         ids: Ids of the active skills, in the order of their activation.
     """
 
-    __slots__ = ("_position", "_requests", "_skills", "ids")
-
     def __init__(self, skills: Mapping[str, Skill]) -> None:
         self._skills = skills
         self._position = 0

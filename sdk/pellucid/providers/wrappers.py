@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError
-from pellucid.providers.provider import ExplainContext, Listing, OnInvalid, ProviderFacts, ToolProvider
+from pellucid.providers.provider import ExplainContext, Listing, ProviderFacts, ToolProvider, close
 from pellucid.tools.catalog import as_sequence
-from pellucid.tools.tool import Tool, ToolSource
+from pellucid.tools.tool import Tool
 
 PATIENCE: Final = 1.0
 """Seconds that are added to the timeout of the wrapped provider."""
@@ -75,26 +75,18 @@ def skill_scoped_tools(skill_id: str, tools: Iterable[Tool]) -> ToolProvider:
     return SkillScopedTools(skill_id, tuple(tools))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GatedTools:
-    """Result of `gated_tools`."""
+    """Result of `gated_tools`, with the optional attributes of the wrapped provider."""
 
     inner: ToolProvider
     predicate: Predicate
-    kind: str = "gated"
-    objective: float | None = field(init=False)
-    timeout: float | None = field(init=False)
-    source: ToolSource | None = field(init=False)
-    on_invalid: OnInvalid = field(init=False)
-    server_address: str | None = field(init=False)
-    server_port: int | None = field(init=False)
 
     def __post_init__(self) -> None:
         facts = ProviderFacts.of(self.inner)
-        for name in ("objective", "source", "on_invalid", "server_address", "server_port"):
-            object.__setattr__(self, name, getattr(facts, name))
         # Longer than the timeout of the wrapped provider, so that a stale list of that provider still arrives.
-        object.__setattr__(self, "timeout", None if facts.timeout is None else facts.timeout + PATIENCE)
+        timeout = None if facts.timeout is None else facts.timeout + PATIENCE
+        vars(self).update(facts._replace(kind="gated", detached=False, timeout=timeout)._asdict())
 
     @property
     def id(self) -> str:
@@ -106,7 +98,7 @@ class GatedTools:
         # If anything is async, call nothing yet: a discovery that is cancelled at once would leave coroutines that are
         # never awaited.
         if inspect.iscoroutinefunction(self.predicate) or inspect.iscoroutinefunction(self.inner.list_tools):
-            return self._list_later(ctx)
+            return self._filter_later(None, ctx)
         answer = self.inner.list_tools(ctx)
         if inspect.isawaitable(answer):
             return self._filter_later(answer, ctx)
@@ -120,11 +112,8 @@ class GatedTools:
                 allowed.append(tool)
         return tuple(allowed)
 
-    async def _list_later(self, ctx: DiscoveryContext) -> Sequence[Tool]:
-        listed = self.inner.list_tools(ctx)
-        return await self._filter_later(listed, ctx)
-
-    async def _filter_later(self, listed: Listing, ctx: DiscoveryContext) -> Sequence[Tool]:
+    async def _filter_later(self, listed: Listing | None, ctx: DiscoveryContext) -> Sequence[Tool]:
+        listed = self.inner.list_tools(ctx) if listed is None else listed
         answer = await listed if inspect.isawaitable(listed) else listed
         return tuple([tool for tool in as_sequence(self.inner.id, answer) if await self._allows(tool, ctx)])
 
@@ -157,9 +146,7 @@ class GatedTools:
 
     async def aclose(self) -> None:
         """Close the wrapped provider."""
-        close = getattr(self.inner, "aclose", None)
-        if close is not None:
-            await close()
+        await close(self.inner)
 
 
 def gated_tools(inner: ToolProvider, predicate: Predicate) -> ToolProvider:

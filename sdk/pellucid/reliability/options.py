@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from typing import Final
 
 import anyio
 
+from pellucid.concurrency.bounded_map import BoundedMap
 from pellucid.errors import ConfigError
-from pellucid.reliability.breaker import CircuitBreaker, Circuits
+from pellucid.reliability.breaker import Circuit, CircuitBreaker
 from pellucid.reliability.rules import Rule
+
+MOST: Final = 4096
+"""Maximum number of circuits; closed ones that were used least recently are evicted first."""
 
 
 class Reliability:
@@ -71,4 +76,11 @@ class Reliability:
         self.clock = clock
         self.sleep = sleep
         self.jitter = jitter
-        self.circuits = Circuits(breaker, clock) if breaker is not None else None
+        self._breaker = breaker
+        self._circuits: BoundedMap[Hashable, Circuit] = BoundedMap(MOST, is_spare=lambda circuit: circuit.level == 0)
+
+    def circuit_of(self, subject: Hashable) -> Circuit | None:
+        """Return the circuit of a provider, model or tool; None without a breaker."""
+        if self._breaker is None:
+            return None
+        return self._circuits.get(subject) or self._circuits.setdefault(subject, Circuit(self._breaker, self.clock))

@@ -94,9 +94,14 @@ class _UndeclaredSuccess(Situation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Action of a rule; created by `retry()`, `fallback()` and the other functions."""
+    """Action of a rule; created by `retry()`, `fallback()` and the other functions.
+
+    Attributes:
+        kind: Kind of the rule that decided; set by the gate.
+    """
 
     then: Then
+    kind: str = ""
     backoff: float = 0.0
     max_backoff: float = 0.0
     honour_retry_after: bool = False
@@ -109,20 +114,14 @@ class Decision:
         return await result if inspect.isawaitable(result) else result
 
 
-_OK: Final = Decision(then="ok")
-_CONTINUE: Final = Decision(then="continue")
-_RETRY_OTHER: Final = Decision(then="retry_other")
-_FAIL_FAST: Final = Decision(then="fail_fast")
-
-
 def ok() -> Decision:
     """Accept the attempt as it is: return its response, or raise its error."""
-    return _OK
+    return Decision(then="ok")
 
 
 def continue_() -> Decision:
     """Continue with the first attempt (in `pre_check`)."""
-    return _CONTINUE
+    return Decision(then="continue")
 
 
 def retry(*, backoff: float = 0.2, max_backoff: float = 30.0, honour_retry_after: bool = True) -> Decision:
@@ -145,7 +144,7 @@ def retry(*, backoff: float = 0.2, max_backoff: float = 30.0, honour_retry_after
 
 def retry_other() -> Decision:
     """Try the next model of a `FallbackModel`, at once."""
-    return _RETRY_OTHER
+    return Decision(then="retry_other")
 
 
 def fallback(value: Callable[[Situation], Any]) -> Decision:
@@ -165,7 +164,7 @@ def fallback(value: Callable[[Situation], Any]) -> Decision:
 
 def fail_fast() -> Decision:
     """End the run with `ReliabilityFailFast`."""
-    return _FAIL_FAST
+    return Decision(then="fail_fast")
 
 
 def last_known_catalog(situation: Situation) -> Any:

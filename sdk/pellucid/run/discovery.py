@@ -40,30 +40,30 @@ async def _guarded(
 ) -> ProviderCatalog:
     """List a provider's tools under the reliability rules, with all attempts in one boundary."""
 
-    def bar(decision: Decision, error: BaseException | None) -> str | None:
+    def obstacle(decision: Decision, error: BaseException | None) -> str | None:
         if decision.then == "retry_other":
             return "no_other"
         return "nothing_known" if decision.value is last_known_catalog and lister.last_known(ctx) is None else None
 
-    subject = Subject(operation="discovery", provider_id=lister.provider.id)
-    gate = Gate(reliability, run.scope, subject, usage=lambda: run.spent, over=run.stop_cause, bar=bar)
+    subject = Subject("discovery", lister.provider.id)
+    gate = Gate(reliability, run.scope, subject, usage=lambda: run.spent, stop_cause=run.stop_cause, obstacle=obstacle)
 
     async def attempt() -> ProviderCatalog:
         started = run.scope.now()
         try:
             return await gate.run_attempt(b.span, ask)
         except Exception as error:
-            if gate.decision is not None and gate.decision[0].then != "fail_fast":
+            if gate.decision is not None and gate.decision.then != "fail_fast":
                 _emit_failed(run, b, started, lister, error)
             raise
 
-    async def instead(decision: Decision, situation: Situation) -> ProviderCatalog:
+    async def fall_back(decision: Decision, situation: Situation) -> ProviderCatalog:
         if decision.value is last_known_catalog:
             return _last_known(run, b, lister, ctx, situation)
         return lister.check(await decision.result(situation))
 
     try:
-        return await gate.run(attempt, instead=instead)
+        return await gate.run(attempt, fall_back=fall_back)
     finally:
         if gate.attempt > 1:
             b.note(attempts=gate.attempt)
@@ -92,8 +92,7 @@ def _last_known(run: Run, b: Boundary, lister: Lister, ctx: DiscoveryContext, si
     payload = {
         "provider_id": lister.provider.id,
         "seconds_over": time.monotonic() - listed_at,
-        "error": run.scope.text_of(error) if error is not None else None,
-        "error_type": error_type_of(error) if error is not None else None,
+        **run.scope.error_facts(error),
     }
     run.scope.emit(ToolsCatalogStale, b.span.get_span_context(), payload)
     return catalog

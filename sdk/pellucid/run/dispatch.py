@@ -177,22 +177,22 @@ async def _guarded(run: Run, b: Boundary, reliability: Reliability, binding: Bin
     """Run the tool under the reliability rules, with all attempts in one boundary."""
     tool = binding.tool
 
-    def bar(decision: Decision, error: BaseException | None) -> str | None:
+    def obstacle(decision: Decision, error: BaseException | None) -> str | None:
         if run.halted is not None or isinstance(error, PermissionDenied):
             return "denied"  # no rule may override or replace a denial
         if decision.then == "retry_other":
             return "no_other"
         return "not_idempotent" if decision.then == "retry" and not tool.idempotent else None
 
-    subject = Subject(operation="tool", tool_name=tool.name, apart=tool.source)
-    gate = Gate(reliability, run.scope, subject, usage=lambda: run.spent, over=run.stop_cause, bar=bar)
+    subject = Subject("tool", tool.name, tool.source)
+    gate = Gate(reliability, run.scope, subject, usage=lambda: run.spent, stop_cause=run.stop_cause, obstacle=obstacle)
 
     async def attempt() -> Any:
         # The ruling of the policy holds for the first attempt only.
         attempted = call if gate.attempt == 1 else replace(call, ruling=None)
         return await gate.run_attempt(b.span, lambda: _perform(run, b, binding, attempted), pending=Suspended)
 
-    return await gate.run(attempt, instead=Decision.result)
+    return await gate.run(attempt, fall_back=Decision.result)
 
 
 def _observed(run: Run, call: Call) -> Boundary:
@@ -205,7 +205,7 @@ def _observed(run: Run, call: Call) -> Boundary:
         run.scope,
         DISPATCH,
         name,
-        began=call.started,
+        start=call.started,
         agent=run.scope.agent,
         tool_name=name,
         tool_type="function",

@@ -72,9 +72,16 @@ class _Inference:
         """Make attempts under the reliability rules."""
         run, subject = self.run, _subject(self.models[0])
         self.gate = gate = Gate(
-            reliability, run.scope, subject, usage=lambda: run.spent, over=run.stop_cause, bar=self._obstacle
+            reliability,
+            run.scope,
+            subject,
+            usage=lambda: run.spent,
+            stop_cause=run.stop_cause,
+            obstacle=self._obstacle,
         )
-        return await gate.run(self.attempt, instead=self._fall_back, other=self._next_model, otherwise=self.falls_back)
+        return await gate.run(
+            self.attempt, fall_back=self._fall_back, next_model=self._next_model, continues=self.falls_back
+        )
 
     def _obstacle(self, decision: Decision, error: BaseException | None) -> str | None:
         if self.partial:
@@ -187,7 +194,7 @@ class _Inference:
 
 def _subject(model: Model) -> Subject:
     place = model.provider_name, getattr(model, "server_address", None), getattr(model, "server_port", None)
-    return Subject(operation="inference", model=model.name, apart=place)
+    return Subject("inference", model.name, place)
 
 
 def _priced(run: Run, model: Model, response: ModelResponse) -> ModelResponse:

@@ -86,8 +86,6 @@ class Subscription:
 class Listeners:
     """Listeners of one agent. Safe to change from any thread and during runs."""
 
-    __slots__ = ("__weakref__", "_by_name", "_lock", "_subscriptions")
-
     def __init__(self, subscriptions: Sequence[tuple[str, Listener]] = ()) -> None:
         self._lock = threading.Lock()
         reset_in_child(self, _lock=threading.Lock)

@@ -76,8 +76,6 @@ class _Chain:
         recorded_on: Id of the span that has the last of them.
     """
 
-    __slots__ = ("digest", "fragments", "recorded", "recorded_on", "size")
-
     def __init__(self) -> None:
         self.fragments: list[_Fragment] = []
         self.digest = b""
@@ -111,23 +109,20 @@ class _Chain:
 
 
 class Recorder:
-    """Recorder of the content of one run under one policy."""
+    """Recorder of the content of one run under one policy.
 
-    __slots__ = ("_chain", "_fragments", "_labels", "_latest", "_policy", "_redactors", "_seen")
+    Attributes:
+        policy: Capture policy.
+    """
 
     def __init__(self, policy: CapturePolicy) -> None:
-        self._policy = policy
+        self.policy = policy
         self._redactors = policy.redactors if policy.mode != "full" else ()
         self._fragments: dict[int, _Fragment] = {}
         self._chain = _Chain()
         self._latest: dict[str, str] = {}
         self._seen: dict[str, str] = {}
         self._labels: dict[str, str | None] = {}
-
-    @property
-    def policy(self) -> CapturePolicy:
-        """Capture policy."""
-        return self._policy
 
     def value(self, value: JSONValue) -> Recorded:
         """Record any value."""
@@ -139,15 +134,15 @@ class Recorder:
 
     def clean(self, value: JSONValue) -> JSONValue:
         """Return `value` redacted and bounded; None if the policy records no content."""
-        if not self._policy.content:
+        if not self.policy.content:
             return None
-        return json.loads(bounded(self._encode(value, self._redactors)[0], self._policy.max_bytes)[0])
+        return json.loads(bounded(self._encode(value, self._redactors)[0], self.policy.max_bytes)[0])
 
     def text(self, text: str, limit: int | None = None) -> str | None:
         """Return a text, such as an error message, redacted and bounded; None if the policy records no content."""
-        if not self._policy.content:
+        if not self.policy.content:
             return None
-        length = self._policy.max_bytes if limit is None else min(limit, self._policy.max_bytes)
+        length = self.policy.max_bytes if limit is None else min(limit, self.policy.max_bytes)
         redacted = Cleaner(self._redactors, length).redact(text[: length + MARGIN])
         return redacted[:length] if isinstance(redacted, str) else None
 
@@ -179,7 +174,7 @@ class Recorder:
         fragment = self._fragment(message)
         reason = "" if message.finish_reason else f',"finish_reason":{json.dumps(finish_reason)}'
         text = f"[{fragment.json[:-1]}{reason}}}]"
-        return Recorded(json=text if self._policy.content else None, digest=fragment.digest.hex(), size=fragment.size)
+        return Recorded(json=text if self.policy.content else None, digest=fragment.digest.hex(), size=fragment.size)
 
     def definitions(self, definitions: Iterable[ToolDefinition]) -> Recorded:
         """Record tool definitions. Their keys are schema words, so redactors apply only to the format of values."""
@@ -218,9 +213,9 @@ class Recorder:
         return self._chain
 
     def _since(self, chain: _Chain, first: int, holder: str | None = None) -> Recorded:
-        if not self._policy.content:
+        if not self.policy.content:
             return Recorded(None, chain.digest.hex(), chain.size)
-        text, omitted = chain.last(first, self._policy.max_bytes)
+        text, omitted = chain.last(first, self.policy.max_bytes)
         return Recorded(text, chain.digest.hex(), chain.size, omitted, first, holder)
 
     def _fragment(self, message: Message) -> _Fragment:
@@ -228,21 +223,21 @@ class Recorder:
         if fragment is None:
             text, removed, _ = self._encode(message.to_dict(), self._redactors)
             digest = blake2b(text.encode(), digest_size=16).digest()
-            shorter, _ = bounded(text, self._policy.max_bytes - FINISH)
+            shorter, _ = bounded(text, self.policy.max_bytes - FINISH)
             fragment = self._fragments[id(message)] = _Fragment(message, shorter, digest, size_of(text) + removed)
         return fragment
 
     def _recorded(self, text: str, removed: int = 0, unread: int = 0) -> Recorded:
         digest = blake2b(text.encode(), digest_size=16).hexdigest()
         size = size_of(text) + removed
-        if not self._policy.content:
+        if not self.policy.content:
             return Recorded(None, digest, size)
-        shorter, omitted = bounded(text, self._policy.max_bytes)
+        shorter, omitted = bounded(text, self.policy.max_bytes)
         return Recorded(shorter, digest, size, omitted + unread)
 
     def _encode(self, value: JSONValue, redactors: Sequence[Redactor]) -> tuple[str, int, int]:
         """Return JSON, the number of characters and items omitted, and the number of items if `value` is a list."""
-        cleaner = Cleaner(redactors, self._policy.max_bytes)
+        cleaner = Cleaner(redactors, self.policy.max_bytes)
         return dumps(cleaner.clean(value)), cleaner.removed, cleaner.omitted
 
 
@@ -263,8 +258,6 @@ class Content:
     Attributes:
         attributes: Attributes for the span.
     """
-
-    __slots__ = ("_omitted", "_recorder", "_remaining", "_span", "attributes")
 
     def __init__(self, recorder: Recorder, span: Span) -> None:
         self._recorder = recorder

@@ -39,8 +39,8 @@ class Signature:
     context_parameter: str | None
     model: type[BaseModel]
 
-    def bind(self, arguments: JSONObject) -> dict[str, Any]:
-        """Convert JSON arguments to keyword arguments of the annotated types.
+    def bind(self, arguments: JSONObject, ctx: object = None) -> dict[str, Any]:
+        """Convert JSON arguments to keyword arguments of the annotated types, and add the context.
 
         Raises:
             ValueError: an argument does not match its type; the message does not repeat values.
@@ -51,7 +51,8 @@ class Signature:
             issues = error.errors(include_url=False, include_context=False, include_input=False)
             text = "; ".join(f"{_path(issue['loc'])}: {issue['msg']}" for issue in issues[:MAX_ISSUES])
             raise ValueError(text) from None
-        return {field.alias or name: getattr(bound, name) for name, field in type(bound).model_fields.items()}
+        keywords = {field.alias or name: getattr(bound, name) for name, field in type(bound).model_fields.items()}
+        return keywords if self.context_parameter is None else {**keywords, self.context_parameter: ctx}
 
 
 def signature_of(function: Callable[..., Any], *, context_type: type) -> Signature:
@@ -103,6 +104,11 @@ def name_of(function: Callable[..., Any]) -> str:
     return str(getattr(source, "__name__", type(source).__name__))
 
 
+def is_async(function: Callable[..., Any]) -> bool:
+    """Return whether a call of `function` returns a coroutine; looks inside `partial` and at `__call__`."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_unwrapped(function))
+
+
 def _unwrapped(function: Callable[..., Any]) -> Any:
     """Return the function with the type hints and the docstring: inside `partial`, or `__call__` of other objects."""
     while isinstance(function, partial):
@@ -123,8 +129,6 @@ class Validator:
     Raises:
         ValueError: the schema is invalid, does not describe an object, or has references to other documents.
     """
-
-    __slots__ = ("_validator",)
 
     def __init__(self, schema: object) -> None:
         if not isinstance(schema, dict) or schema.get("type") != "object":

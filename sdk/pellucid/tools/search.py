@@ -63,8 +63,6 @@ class Hit:
 class SearchIndex:
     """Immutable inverted index of tools. The same tools and query always give the same ranking."""
 
-    __slots__ = ("_by_name", "_norms", "_postings", "_tools", "_words")
-
     def __init__(self, tools: Iterable[Tool]) -> None:
         self._tools: Sequence[Tool] = sorted(tools, key=lambda tool: tool.name)
         self._by_name: dict[str, list[int]] = defaultdict(list)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from hashlib import blake2b
-from typing import Any, ClassVar, Literal, Self, TypeAlias, overload
+from typing import Any, ClassVar, Literal, Self, TypeAlias, TypedDict, Unpack, overload
 
 from opentelemetry.util.types import AttributeValue
 from pydantic_core import to_json
 
 from pellucid.context import ToolContext
 from pellucid.messages import ToolDefinition
-from pellucid.tools.schema import Signature, Validator, name_of, signature_of
+from pellucid.tools.schema import Signature, Validator, is_async, name_of, signature_of
 from pellucid.types import JSONObject
 
 DispatchMode: TypeAlias = Literal["inline", "thread", "mcp"]
@@ -117,7 +116,7 @@ class Tool:
 
     def __post_init__(self) -> None:
         if self.mode is None:
-            object.__setattr__(self, "mode", "inline" if _is_async(self.run) else "thread")
+            object.__setattr__(self, "mode", "inline" if is_async(self.run) else "thread")
 
     def of(self, source: ToolSource) -> Self:
         """Return the same tool with another source; its cached properties are kept."""
@@ -185,19 +184,21 @@ class BrokenTool(Tool):
     problem: str
 
 
+class ToolOptions(TypedDict, total=False):
+    """Options that a function decorated with `tool` passes on to its tool; see there."""
+
+    timeout: float | None
+    serial: bool
+    idempotent: bool
+    lazy: bool
+    needs_approval: NeedsApproval
+
+
 @overload
 def tool(function: Callable[..., Any], /) -> Tool: ...
 @overload
 def tool(
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    timeout: float | None = None,
-    serial: bool = False,
-    idempotent: bool = False,
-    lazy: bool = False,
-    tags: Sequence[str] = (),
-    needs_approval: NeedsApproval = False,
+    *, name: str | None = None, description: str | None = None, tags: Sequence[str] = (), **options: Unpack[ToolOptions]
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -205,12 +206,8 @@ def tool(
     *,
     name: str | None = None,
     description: str | None = None,
-    timeout: float | None = None,
-    serial: bool = False,
-    idempotent: bool = False,
-    lazy: bool = False,
     tags: Sequence[str] = (),
-    needs_approval: NeedsApproval = False,
+    **options: Unpack[ToolOptions],
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Create a tool from a function, with a schema from its type hints and descriptions from its docstring.
 
@@ -226,87 +223,39 @@ def tool(
         function: The function; Google, NumPy and Sphinx docstrings are supported.
         name: Name of the tool; the name of the function by default.
         description: Description for the model; the description in the docstring by default.
+        tags: Additional words by which `tool_search` finds it.
         timeout: Seconds for one call; `Limits.tool_timeout` by default.
         serial: Whether the tool never runs at the same time as another serial tool of the run.
         idempotent: Whether running it twice has the same effect as running it once, so that reliability rules may retry
             it.
         lazy: Whether the tool is offered only after the model requests it by name.
-        tags: Additional words by which `tool_search` finds it.
         needs_approval: Whether a person must approve each call, or a function `(arguments, ctx)` that decides.
 
     Raises:
         ConfigError: the function's parameters cannot be described in JSON Schema.
     """
-    if function is None:
-        return partial(
-            _from_function,
-            name=name,
-            description=description,
-            timeout=timeout,
-            serial=serial,
-            idempotent=idempotent,
-            lazy=lazy,
-            tags=tags,
-            needs_approval=needs_approval,
+
+    def create(function: Callable[..., Any]) -> Tool:
+        signature = signature_of(function, context_type=ToolContext)
+        return Tool(
+            name=name or name_of(function),
+            description=signature.description if description is None else description,
+            input_schema=signature.input_schema,
+            run=_bound(function, signature),
+            tags=tuple(tags),
+            **options,
         )
-    return _from_function(function)
+
+    return create if function is None else create(function)
 
 
-def _from_function(
-    function: Callable[..., Any],
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    timeout: float | None = None,
-    serial: bool = False,
-    idempotent: bool = False,
-    lazy: bool = False,
-    tags: Sequence[str] = (),
-    needs_approval: NeedsApproval = False,
-) -> Tool:
-    signature = signature_of(function, context_type=ToolContext)
-    return Tool(
-        name=name or name_of(function),
-        description=signature.description if description is None else description,
-        input_schema=signature.input_schema,
-        run=_Call(function, signature) if not _is_async(function) else _AsyncCall(function, signature),
-        timeout=timeout,
-        serial=serial,
-        idempotent=idempotent,
-        lazy=lazy,
-        tags=tuple(tags),
-        needs_approval=needs_approval,
-    )
+def _bound(function: Callable[..., Any], signature: Signature) -> ToolFunction:
+    """Return a function of arguments and context, which calls `function` with keyword arguments of its types."""
 
+    def run(arguments: JSONObject, ctx: ToolContext) -> Any:
+        return function(**signature.bind(arguments, ctx))
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """Call of a sync function with keyword arguments bound to its signature."""
+    async def run_async(arguments: JSONObject, ctx: ToolContext) -> Any:
+        return await function(**signature.bind(arguments, ctx))
 
-    function: Callable[..., Any]
-    signature: Signature
-
-    def keywords(self, arguments: JSONObject, ctx: ToolContext) -> dict[str, Any]:
-        keywords = self.signature.bind(arguments)
-        if self.signature.context_parameter is not None:
-            keywords[self.signature.context_parameter] = ctx
-        return keywords
-
-    def __call__(self, arguments: JSONObject, ctx: ToolContext) -> Any:
-        return self.function(**self.keywords(arguments, ctx))
-
-
-class _AsyncCall(_Call):
-    """Call of an async function with keyword arguments bound to its signature."""
-
-    __slots__ = ()
-
-    async def __call__(self, arguments: JSONObject, ctx: ToolContext) -> Any:
-        return await self.function(**self.keywords(arguments, ctx))
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    """Return whether a call of `function` returns a coroutine; looks inside `partial` and at `__call__`."""
-    while isinstance(function, partial):
-        function = function.func
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  (inspects `__call__`, not whether it exists)
+    return run_async if is_async(function) else run
