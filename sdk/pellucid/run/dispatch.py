@@ -23,7 +23,7 @@ from pellucid.errors import PermissionDenied, PolicyHalt, ReliabilityFailFast, T
 from pellucid.events import ToolProgress
 from pellucid.failures import describe
 from pellucid.messages import Parts, ToolCall, ToolResult
-from pellucid.reliability import Decision, Gate, Reliability, Subject
+from pellucid.reliability import Decision, Reliability, Subject
 from pellucid.run.call_checks import Call, bind, check_running, context_of, decide, halt_run, halted, permit, resolve
 from pellucid.run.outcomes import Paused, Suspended, Waiting
 from pellucid.run.pause import apply_decision
@@ -184,8 +184,7 @@ async def _guarded(run: Run, b: Boundary, reliability: Reliability, binding: Bin
             return "no_other"
         return "not_idempotent" if decision.then == "retry" and not tool.idempotent else None
 
-    subject = Subject("tool", tool.name, tool.source)
-    gate = Gate(reliability, run.scope, subject, usage=lambda: run.spent, stop_cause=run.stop_cause, obstacle=obstacle)
+    gate = run.gate(reliability, Subject("tool", tool.name, tool.source), obstacle)
 
     async def attempt() -> Any:
         # The ruling of the policy holds for the first attempt only.
