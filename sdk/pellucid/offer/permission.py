@@ -45,20 +45,10 @@ class Permissions:
         Raises:
             PolicyHalt: the policy ends the run.
         """
-        denied = await self._denied(scope, span, "offer", bindings.values(), reported=reported)
+        denied = await self.denied(scope, span, "offer", bindings.values(), reported=reported)
         return self._without(catalog, {**catalog.denied, **denied}) if denied else catalog
 
-    async def activation(
-        self, scope: Scope, span: SpanContext, bindings: Iterable[Binding], tool_call_id: str | None
-    ) -> Mapping[str, Denied]:
-        """Return the lazy tools among `bindings` that may not be activated.
-
-        Raises:
-            PolicyHalt: the policy ends the run.
-        """
-        return await self._denied(scope, span, "activation", bindings, tool_call_id)
-
-    async def _denied(
+    async def denied(
         self,
         scope: Scope,
         span: SpanContext,
@@ -67,7 +57,11 @@ class Permissions:
         tool_call_id: str | None = None,
         reported: set[str] | None = None,
     ) -> dict[str, Denied]:
-        """Ask the policy, emit an event for each denial that is not `reported`, and return the denials."""
+        """Return the denied tools among `bindings`, and emit an event for each that is not `reported`.
+
+        Raises:
+            PolicyHalt: the policy ends the run.
+        """
         requests = [request_for(scope, stage, binding, tool_call_id) for binding in bindings]
         denied: dict[str, Denied] = {}
         # There are no rulings after the first halt.
