@@ -23,7 +23,9 @@ class Gemini(ScriptedModel):
 @pytest.mark.parametrize("model", [ScriptedModel("hi", name="m"), FallbackModel(Gemini("hi"), ScriptedModel(name="m"))])
 async def test_a_model_that_cannot_run_one_refuses_before_the_first_request(model: Any, telemetry: Captured) -> None:
     """The error names the model, the tool and the remedy; a fallback model must run it, too."""
-    with pytest.raises(ConfigError, match="model 'm' of pellucid.testing cannot run the provider tool 'google_search'"):
+    with pytest.raises(
+        ConfigError, match=r"model 'm' of pellucid\.testing cannot run the provider tool 'google_search'"
+    ):
         await within(Agent("a", model=model, tools=[SEARCH]).run("x"))
     assert not telemetry.find("chat")
 
