@@ -75,7 +75,7 @@ async def dispatch(
             others.append(request)
     if len(others) == 1:
         await work(others[0])
-    else:
+    elif others:
         await together(partial(work, request) for request in others)
     for request in repeated:
         outcomes[request.id] = _reject_repeated(run, bind(run, catalog, request), outcomes[request.id])
