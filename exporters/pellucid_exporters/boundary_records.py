@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.trace import format_span_id, format_trace_id
 
 from pellucid import semconv
-from pellucid.telemetry.phases import COMPOSE, DISCOVERY, DISPATCH, INFERENCE, RUN
+from pellucid.telemetry.phases import PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from opentelemetry.sdk.trace import ReadableSpan
-
-_PHASES: Final = {phase.name: phase for phase in (RUN, DISCOVERY, COMPOSE, INFERENCE, DISPATCH)}
 
 _FACTS: Final[Mapping[str, str]] = {
     "run_id": semconv.RUN_ID,
@@ -50,7 +48,7 @@ def boundary_of(span: ReadableSpan) -> dict[str, Any] | None:
     `error_type`, digests and sizes. Unknown values are omitted.
     """
     attributes = span.attributes or {}
-    phase = _PHASES.get(str(attributes.get(semconv.PHASE)))
+    phase = PHASES.get(str(attributes.get(semconv.PHASE)))
     scope, context = span.instrumentation_scope, span.context
     if phase is None or context is None or scope is None or scope.name != semconv.SCOPE:
         return None

@@ -151,6 +151,27 @@ class DiscoveryContext:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalCall:
+    """What another process needs to return the result of a call that is handed to it.
+
+    Attributes:
+        result_id: Id of the result, `async_tool_` and a UUID; also the idempotency key of the work.
+        complete_path: Path of the completion endpoint, `/async-tools/<result id>/complete`.
+        complete_url: Address of that endpoint; None without a server.
+        token: Secret that allows to complete this call and no other; None without a server.
+        deadline: Time at which the call expires, in seconds since the epoch; None if it never does.
+        headers: W3C Trace Context of the dispatching span, for the spans of the other process.
+    """
+
+    result_id: str
+    complete_path: str
+    complete_url: str | None = None
+    token: str | None = field(default=None, repr=False)
+    deadline: float | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
     """Context of a tool call: the run that makes it.
 
@@ -158,6 +179,8 @@ class ToolContext:
         deps: Value that the caller of the run passed as `deps`, unchanged.
         progress: Function that emits its argument, any JSON-able value, as a `tool.progress` event.
         deadline: Time at which the run must end, on the event loop's clock (`anyio.current_time()`).
+        heartbeat: Function that shows that a call in the background is alive; see `Tool.heartbeat`.
+        external: What another process needs to return the result, if the tool has `execution="external-dispatch"`.
     """
 
     run_id: str = ""
@@ -168,6 +191,8 @@ class ToolContext:
     deadline: float | None = None
     deps: Any = None
     progress: Callable[[JSONValue], None] = field(default=_ignore, repr=False, compare=False)
+    heartbeat: Callable[[], None] = field(default=_ignore, repr=False, compare=False)
+    external: ExternalCall | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

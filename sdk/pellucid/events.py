@@ -417,6 +417,72 @@ class ApprovalDecided(_ToolCall, Event, name="approval.decided"):
     waited_ms: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class _AsyncCall:
+    """Fields of the events about an asynchronous tool call.
+
+    Attributes:
+        result_id: Id of the result: `async_tool_` and a UUID.
+        execution: `same-invocation` or `external-dispatch`.
+    """
+
+    __slots__ = ()
+    result_id: str
+    tool_name: str
+    tool_call_id: str
+    execution: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncToolDispatched(_AsyncCall, Event, name="async_tool.dispatched"):
+    """An asynchronous tool call was dispatched, and the model goes on without its result.
+
+    Attributes:
+        deadline: Time at which it expires, in seconds since the epoch; None if it never does.
+    """
+
+    deadline: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncToolSettled(_AsyncCall, Event, name="async_tool.settled"):
+    """An asynchronous tool call has its result.
+
+    Attributes:
+        status: `completed`, `failed`, `expired` or `cancelled`.
+        duration_ms: Milliseconds since the dispatch.
+    """
+
+    status: str
+    duration_ms: float
+    outcome: str
+    error: str | None
+    error_type: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncToolExpired(_AsyncCall, Event, name="async_tool.expired"):
+    """An asynchronous tool call passed its deadline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncToolLate(_AsyncCall, Event, name="async_tool.late"):
+    """A result came for an asynchronous tool call that had already expired or been stopped; it is ignored.
+
+    Attributes:
+        status: Status of the late result.
+    """
+
+    status: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncToolContinued(Event, name="async_tool.continued"):
+    """The model gets results of asynchronous tool calls."""
+
+    result_ids: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReliabilityRetried(_RuleDecision, Event, name="reliability.retried"):
     """A reliability rule retries an operation, or tries another model."""

@@ -21,6 +21,7 @@ DISCOVERY: Final = "discovery"
 COMPOSE: Final = "compose"
 INFERENCE: Final = "inference"
 DISPATCH: Final = "dispatch"
+AWAIT: Final = "await"
 
 EXCEPTION_EVENT: Final = "gen_ai.client.operation.exception"
 """Name of the log record of an exception that ended a model call."""
@@ -30,6 +31,7 @@ DISCOVER_TOOLS: Final = "discover_tools"
 COMPOSE_REQUEST: Final = "compose_request"
 CHAT: Final = "chat"
 EXECUTE_TOOL: Final = "execute_tool"
+AWAIT_TOOL: Final = "await_tool"
 
 COMPLETED: Final = "completed"
 FAILED: Final = "failed"
@@ -142,6 +144,9 @@ RESUMED_FROM: Final = "pellucid.run.resumed_from"
 TOOL_SOURCE: Final = "pellucid.tool.source"
 TOOL_SOURCE_PLACE: Final = "pellucid.tool.source_place"
 TOOL_QUEUED: Final = "pellucid.tool.queued_ms"
+TOOL_EXECUTION: Final = "pellucid.tool.execution"
+ASYNC_RESULT_ID: Final = "pellucid.async_tool.result_id"
+ASYNC_STATUS: Final = "pellucid.async_tool.status"
 SEARCH_QUERY: Final = "pellucid.search.query"
 SEARCH_HITS: Final = "pellucid.search.hits"
 SEARCH_RANKED: Final = "pellucid.search.ranked"
@@ -334,6 +339,21 @@ APPROVAL_WAIT: Final = _duration(
     "Time from the request for an approval to the decision.",
     (TOOL_NAME,),
     (1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0, 14400.0, 86400.0),
+)
+EXTERNAL_PENDING: Final = _updown(
+    "{call}", "pellucid.external.pending", "Asynchronous tool calls without a result.", (TOOL_NAME,)
+)
+EXTERNAL_WAIT: Final = _duration(
+    "pellucid.external.wait",
+    "Time from the dispatch of an asynchronous tool call to its result.",
+    (TOOL_NAME, ASYNC_STATUS),
+    (0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0, 14400.0, 86400.0),
+)
+EXTERNAL_LATE: Final = _counter(
+    "{result}",
+    "pellucid.external.late",
+    "Results of asynchronous tool calls that had already expired or been stopped.",
+    (TOOL_NAME,),
 )
 RELIABILITY_DECISIONS: Final = _counter(
     "{decision}",

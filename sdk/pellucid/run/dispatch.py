@@ -24,6 +24,7 @@ from pellucid.events import ToolProgress
 from pellucid.failures import describe
 from pellucid.messages import Parts, ToolCall, ToolResult
 from pellucid.reliability import Decision, Reliability, Subject
+from pellucid.run.background import callbacks, new_call, start
 from pellucid.run.call_checks import Call, bind, check_running, context_of, decide, halt_run, halted, permit, resolve
 from pellucid.run.outcomes import Paused, Suspended, Waiting
 from pellucid.run.pause import apply_decision
@@ -203,6 +204,8 @@ def _observed(run: Run, call: Call) -> Boundary:
     if binding is not None:
         facts = {"provider_id": binding.provider_id, "dispatch_mode": binding.tool.mode}
         facts |= {"source": binding.source.kind, "source_place": binding.source.place}
+        if binding.tool.execution is not None:
+            facts["execution"] = binding.tool.execution
     b = boundary(
         run.scope,
         DISPATCH,
@@ -236,8 +239,14 @@ async def _perform(run: Run, b: Boundary, binding: Binding, call: Call) -> Any:
     assert arguments is not None  # read for every tool that may be called
     await permit(run, b, binding, call, arguments)
     timeout = tool.timeout if tool.timeout is not None else run.limits.tool_timeout
-    ctx = context_of(run, call, progress=_progress(run, b.span.get_span_context(), call))
+    progress = _progress(run, b.span.get_span_context(), call)
     function = tool.run if tool.mode != "thread" else partial(_run_in_thread, tool.run)
+    if tool.execution == "same-invocation":
+        check_running(run)
+        pending = new_call(run, b, call.request, tool.execution)
+        ctx = context_of(run, call, **callbacks(pending, tool, progress))
+        return start(run, b, pending, tool, partial(function, arguments, ctx))
+    ctx = context_of(run, call, progress=progress)
     try:
         check_running(run)
         return await race(function, arguments, ctx, within=timeout)

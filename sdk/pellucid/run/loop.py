@@ -20,6 +20,7 @@ from pellucid.messages import Message, ToolCall, ToolResult
 from pellucid.models import ModelResponse
 from pellucid.models.fallback import candidates
 from pellucid.run.answers import accept
+from pellucid.run.background import deliver, next_results, stop_all
 from pellucid.run.call_checks import halted
 from pellucid.run.compose import compose
 from pellucid.run.discovery import discover
@@ -128,7 +129,10 @@ async def _observed(run: Run) -> RunResult[Any]:
         run.scope.open[run] = partial(_conclude, run, b)  # also if it is abandoned
         try:
             b.record_input(lambda recorder: recorder.messages(tuple(run.conversation.messages)))
-            return await _loop(run, b)
+            try:
+                return await _loop(run, b)
+            finally:
+                await stop_all(run)
         except PolicyHalt as halt:
             halt.messages = tuple(run.conversation.messages)
             raise
@@ -167,6 +171,7 @@ async def _loop(run: Run, b: Boundary) -> RunResult[Any]:
         run.scope.iteration += 1
         b.note(iterations=run.scope.iteration)
         _check(run)
+        deliver(run, b)
         discovered = await discover(run)
         _check(run)
         request, catalog = await compose(run, discovered)
@@ -176,6 +181,8 @@ async def _loop(run: Run, b: Boundary) -> RunResult[Any]:
         run.conversation.messages.append(_without_repeated_ids(response.message))
         calls = response.message.tool_calls
         if not calls:
+            if await next_results(run, b):
+                continue
             if (answer := accept(run, b, response, can_repair=can_repair)) is not None:
                 return _finish(run, b, "completed", response.finish_reason, response.finish_reason, answer.value)
             can_repair = False

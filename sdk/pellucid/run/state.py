@@ -22,6 +22,7 @@ from pellucid.offer.permission import Permissions
 from pellucid.providers.listing import Lister
 from pellucid.providers.skills import ActiveSkills, Skill
 from pellucid.reliability import Decision, Gate, Reliability, Subject
+from pellucid.run.async_state import AsyncCalls
 from pellucid.run.outcomes import Paused
 from pellucid.run.structured_output import Output
 from pellucid.telemetry import Listeners, Pipeline, Scope, current_scope
@@ -156,6 +157,7 @@ class Run:
         deps: Value that the caller passed for tools.
         reader: Listeners of the stream's reader, if the run is streamed; then the model's answer is streamed too.
         serial: Lock held by the call of a serial tool.
+        async_calls: Its asynchronous tool calls.
         halted: Error with which the policy ended the run, if it did.
         closed: Whether its spans have ended; an abandoned run must not do anything more.
     """
@@ -182,6 +184,7 @@ class Run:
         self.deps = caller.deps
         self.reader = caller.stream
         self.serial = anyio.Lock()
+        self.async_calls = AsyncCalls()
         self.halted: PolicyHalt | None = None
         self.closed = False
 

@@ -1,4 +1,4 @@
-"""The five kinds of boundary: attributes, events and metrics of each phase."""
+"""The six kinds of boundary: attributes, events and metrics of each phase."""
 
 from __future__ import annotations
 
@@ -180,6 +180,7 @@ DISPATCH: Final = Phase(
         "tool_call_id": semconv.TOOL_CALL_ID,
         "tool_description": semconv.TOOL_DESCRIPTION,
         "dispatch_mode": semconv.DISPATCH_MODE,
+        "execution": semconv.TOOL_EXECUTION,
         "source": semconv.TOOL_SOURCE,
         "queued": semconv.TOOL_QUEUED,
         "permission": semconv.PERMISSION,
@@ -198,6 +199,30 @@ DISPATCH: Final = Phase(
     input=semconv.TOOL_CALL_ARGUMENTS,
     output=semconv.TOOL_CALL_RESULT,
 )
+
+AWAIT: Final = Phase(
+    name=semconv.AWAIT,
+    operation=semconv.AWAIT_TOOL,
+    attributes={semconv.PHASE: semconv.AWAIT},
+    names={
+        "agent": semconv.AGENT_NAME,
+        "tool_name": semconv.TOOL_NAME,
+        "tool_call_id": semconv.TOOL_CALL_ID,
+        "execution": semconv.TOOL_EXECUTION,
+        "result_id": semconv.ASYNC_RESULT_ID,
+        "status": semconv.ASYNC_STATUS,
+    },
+    logged=("tool_name", "tool_call_id", "result_id", "status"),
+    duration=semconv.EXTERNAL_WAIT,
+    started=None,
+    completed=events.AsyncToolSettled,
+    failed=events.AsyncToolSettled,
+)
+
+PHASES: Final[Mapping[str, Phase]] = {
+    phase.name: phase for phase in (RUN, DISCOVERY, COMPOSE, INFERENCE, DISPATCH, AWAIT)
+}
+"""All phases by name."""
 
 _ENVELOPE = frozenset(field.name for field in fields(Event))
 

@@ -7,17 +7,21 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any, ClassVar, Literal, Self, TypeAlias, TypedDict, Unpack, overload
+from typing import Any, ClassVar, Literal, Self, TypeAlias, TypedDict, Unpack, get_args, overload
 
 from opentelemetry.util.types import AttributeValue
 from pydantic_core import to_json
 
 from pellucid.context import ToolContext
+from pellucid.errors import ConfigError
 from pellucid.messages import ToolDefinition
 from pellucid.tools.schema import Signature, Validator, is_async, name_of, signature_of
 from pellucid.types import JSONObject
 
 DispatchMode: TypeAlias = Literal["inline", "thread", "mcp"]
+Execution: TypeAlias = Literal["same-invocation", "external-dispatch"]
+"""Where an asynchronous call runs: in the background of the run, or in another process."""
+
 ToolFunction: TypeAlias = Callable[[JSONObject, ToolContext], Any]
 NeedsApproval: TypeAlias = bool | Callable[[JSONObject, ToolContext], bool | Awaitable[bool]]
 """Whether a person must approve a call, or a function of its arguments that decides; approval is needed if it fails."""
@@ -96,6 +100,13 @@ class Tool:
             if it is `"search"`, after the model finds it with `tool_search`.
         tags: Additional words by which `tool_search` finds it.
         needs_approval: Whether a person must approve each call, or a function `(arguments, ctx)` that decides.
+        execution: Where calls run while the model goes on; None if it waits for their results. With
+            `same-invocation`, `run` works in the background of the run; with `external-dispatch`, `run` only hands the
+            work to another process, with `ctx.external`.
+        pending: Whether the model goes on at once with the information that an external call is running (`continue`),
+            or the run ends there and the result takes the call's place once it is there (`wait`).
+        deadline: Seconds until an asynchronous call expires; for calls in the background, `timeout` by default.
+        heartbeat: Seconds until a call in the background expires unless it calls `ctx.heartbeat()` or `ctx.progress()`.
         mode: How the tool is run; derived from `run` by default.
         attributes: Additional attributes of its `execute_tool` spans.
     """
@@ -111,12 +122,39 @@ class Tool:
     lazy: bool | Literal["search"] = False
     tags: Sequence[str] = ()
     needs_approval: NeedsApproval = False
+    execution: Execution | None = None
+    pending: Literal["continue", "wait"] = "continue"
+    deadline: float | None = None
+    heartbeat: float | None = None
     mode: DispatchMode | None = None
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.mode is None:
             object.__setattr__(self, "mode", "inline" if is_async(self.run) else "thread")
+        if self.execution is not None or (self.pending, self.deadline, self.heartbeat) != ("continue", None, None):
+            self._check_execution()
+
+    def _check_execution(self) -> None:
+        """Reject options of asynchronous calls that have no meaning together.
+
+        Raises:
+            ConfigError: the options do not fit each other.
+        """
+        is_background, is_external = self.execution == "same-invocation", self.execution == "external-dispatch"
+        problems = {
+            "unknown execution; use 'same-invocation' or 'external-dispatch'": self.execution
+            not in (None, *get_args(Execution)),
+            "unknown pending; use 'continue' or 'wait'": self.pending not in ("continue", "wait"),
+            "pending='wait' needs execution='external-dispatch'": self.pending == "wait" and not is_external,
+            "deadline needs execution; use timeout": self.deadline is not None and self.execution is None,
+            "heartbeat needs execution='same-invocation'": self.heartbeat is not None and not is_background,
+            "a serial tool cannot run in the background; remove one of them": self.serial and is_background,
+        }
+        if problem := next((problem for problem, applies in problems.items() if applies), None):
+            options = ("execution", "pending", "deadline", "heartbeat", "serial")
+            shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in options)
+            raise ConfigError(f"Tool({self.name!r}, {shown}): {problem}")
 
     def of(self, source: ToolSource) -> Self:
         """Return the same tool with another source; its cached properties are kept."""
@@ -192,6 +230,10 @@ class ToolOptions(TypedDict, total=False):
     idempotent: bool
     lazy: bool
     needs_approval: NeedsApproval
+    execution: Execution | None
+    pending: Literal["continue", "wait"]
+    deadline: float | None
+    heartbeat: float | None
 
 
 @overload
@@ -230,9 +272,13 @@ def tool(
             it.
         lazy: Whether the tool is offered only after the model requests it by name.
         needs_approval: Whether a person must approve each call, or a function `(arguments, ctx)` that decides.
+        execution: Where calls run while the model goes on: `same-invocation`, `external-dispatch`, or None if it waits.
+        pending: `continue` or `wait`; see `Tool`.
+        deadline: Seconds until an asynchronous call expires.
+        heartbeat: Seconds until a call in the background expires unless it shows that it is alive.
 
     Raises:
-        ConfigError: the function's parameters cannot be described in JSON Schema.
+        ConfigError: an option has no meaning, or the function's parameters cannot be described in JSON Schema.
     """
 
     def create(function: Callable[..., Any]) -> Tool:

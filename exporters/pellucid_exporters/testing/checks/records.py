@@ -19,8 +19,9 @@ from pellucid.events import (
     ToolsSearched,
     ToolsShadowed,
 )
+from pellucid.telemetry.phases import PHASES
 from pellucid_exporters.boundary_records import boundary_of
-from pellucid_exporters.testing.checks.observed import DECISIONS, PHASES, Observed, Seen
+from pellucid_exporters.testing.checks.observed import DECISIONS, Observed, Seen
 
 if TYPE_CHECKING:
     from pellucid.events import Event
