@@ -101,7 +101,7 @@ class Agent(Generic[OutputT]):
             OutputError: the model's answer is not of the type `output`, at the second attempt either.
         """
         check_options("Agent.run()", options, RunOptions)
-        return await execute(self._new(input, options))
+        return await execute(self._create_run(conversation(options.get("history", ()), input), options))
 
     def run_sync(
         self,
@@ -130,7 +130,8 @@ class Agent(Generic[OutputT]):
         Leaving the block cancels the run if it has not ended.
         """
         check_options("Agent.stream()", options, RunOptions)
-        return RunStream[OutputT](self._new(input, options, Listeners()))
+        messages = conversation(options.get("history", ()), input)
+        return RunStream[OutputT](self._create_run(messages, options, Listeners()))
 
     async def resume(self, checkpoint: JSONObject, **options: Unpack[ResumeOptions]) -> RunResult[OutputT]:
         """Resume a run that is waiting for approval, in this process or in another.
@@ -151,7 +152,7 @@ class Agent(Generic[OutputT]):
             PellucidError: any other error that `run` raises.
         """
         check_options("Agent.resume()", options, ResumeOptions)
-        return await execute(self._resumed(checkpoint, options))
+        return await execute(self._create_run(_resume_request(checkpoint, options), options))
 
     def resume_sync(self, checkpoint: JSONObject, **options: Unpack[ResumeOptions]) -> RunResult[OutputT]:
         """Call `resume` from sync code."""
@@ -165,7 +166,7 @@ class Agent(Generic[OutputT]):
             CheckpointError: the checkpoint or a decision is not valid.
         """
         check_options("Agent.resume_stream()", options, ResumeOptions)
-        return RunStream[OutputT](self._resumed(checkpoint, options, Listeners()))
+        return RunStream[OutputT](self._create_run(_resume_request(checkpoint, options), options, Listeners()))
 
     def on(self, pattern: str, listener: Listener, *, once: bool = False) -> Callable[[], None]:
         """Subscribe `listener` to the events that match `pattern`: `"run.completed"`, `"tools.*"` or `"*"`.
@@ -236,16 +237,8 @@ class Agent(Generic[OutputT]):
         ctx = ctx or DiscoveryContext()
         return await explain(self.name, setup.listers, setup.catalogs, setup.permissions, within, tool_name, ctx)
 
-    def _new(self, input: Input, options: RunOptions, stream: Listeners | None = None) -> Run:  # noqa: A002
-        return self._create_run(conversation(options.get("history", ()), input), options, stream)
-
-    def _resumed(self, checkpoint: JSONObject, options: ResumeOptions, stream: Listeners | None = None) -> Run:
-        decisions = tuple(options.get("decisions", ()))
-        request = ResumeRequest(Checkpoint.from_dict(checkpoint), decisions, options.get("claims"))
-        return self._create_run(request, options, stream)
-
     def _create_run(
-        self, source: Sequence[Message] | ResumeRequest, options: CallerOptions, stream: Listeners | None
+        self, source: Sequence[Message] | ResumeRequest, options: CallerOptions, stream: Listeners | None = None
     ) -> Run:
         caller = CallerContext(
             identity=options.get("identity"),
@@ -255,6 +248,11 @@ class Agent(Generic[OutputT]):
             pipeline=self._telemetry,
         )
         return create_run(self._setup, source, caller)
+
+
+def _resume_request(checkpoint: JSONObject, options: ResumeOptions) -> ResumeRequest:
+    decisions = tuple(options.get("decisions", ()))
+    return ResumeRequest(Checkpoint.from_dict(checkpoint), decisions, options.get("claims"))
 
 
 def _setup(name: str, output: Any, options: AgentOptions) -> Setup:

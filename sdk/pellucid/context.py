@@ -178,10 +178,10 @@ class Limits:
         max_iterations: Passes of the loop. If the last one requests tools, they are run and the model is called once
             more, without tools, for a closing answer.
         max_discoveries: Iterations that only discover lazy tools; they do not count as iterations. After the last one
-            the model is told to call a tool or to answer.
+            the model is asked to call a tool or to answer.
         max_tool_tokens: Estimated tokens for the definitions of the offered tools, at four bytes of JSON a token. Above
             it, the least recently used lazy tools are deactivated; other tools never are.
-        max_tool_calls: Tool calls of the whole run. Further calls are refused, and the model is called for a closing
+        max_tool_calls: Tool calls of the whole run. Further calls are not run, and the model is called for a closing
             answer.
         parallel_tools: Tool calls of one message that run concurrently.
         deadline: Wall-clock time of the whole run.

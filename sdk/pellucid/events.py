@@ -65,6 +65,15 @@ class _Subject:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _ToolCall:
+    """Fields of the events about a tool call."""
+
+    __slots__ = ()
+    tool_name: str
+    tool_call_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class _RuleDecision(_Subject):
     """Fields of the events about a decision of a reliability rule.
 
@@ -322,39 +331,31 @@ class OutputRejected(Event, name="output.rejected"):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolStarted(Event, name="tool.started"):
+class ToolStarted(_ToolCall, Event, name="tool.started"):
     """A tool call started."""
 
-    tool_name: str
-    tool_call_id: str
     provider_id: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolProgress(Event, name="tool.progress"):
+class ToolProgress(_ToolCall, Event, name="tool.progress"):
     """A tool reported progress."""
 
-    tool_name: str
-    tool_call_id: str
     value: JSONValue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCompleted(Event, name="tool.completed"):
+class ToolCompleted(_ToolCall, Event, name="tool.completed"):
     """A tool call returned."""
 
-    tool_name: str
-    tool_call_id: str
     provider_id: str | None
     duration_ms: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolFailed(_Failure, Event, name="tool.failed"):
+class ToolFailed(_Failure, _ToolCall, Event, name="tool.failed"):
     """A tool call failed, was cancelled or timed out; `outcome` says which."""
 
-    tool_name: str
-    tool_call_id: str
     provider_id: str | None
 
 
@@ -380,7 +381,7 @@ class ToolDenied(Event, name="tool.denied"):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalRequested(Event, name="approval.requested"):
+class ApprovalRequested(_ToolCall, Event, name="approval.requested"):
     """A run waits for a person to approve a tool call.
 
     Attributes:
@@ -391,8 +392,6 @@ class ApprovalRequested(Event, name="approval.requested"):
     """
 
     approval_id: str
-    tool_name: str
-    tool_call_id: str
     provider_id: str
     arguments: JSONValue
     expires_at: float | None
@@ -401,7 +400,7 @@ class ApprovalRequested(Event, name="approval.requested"):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalDecided(Event, name="approval.decided"):
+class ApprovalDecided(_ToolCall, Event, name="approval.decided"):
     """An approval request was decided, expired, or was withdrawn.
 
     Attributes:
@@ -411,8 +410,6 @@ class ApprovalDecided(Event, name="approval.decided"):
     """
 
     approval_id: str
-    tool_name: str
-    tool_call_id: str
     outcome: str
     edited: bool
     reason: str | None

@@ -58,7 +58,7 @@ class Activation:
         inactive = {name: catalog.lazy[name] for name in names if name in catalog.lazy and name not in self.active}
         denied: Mapping[str, Denied] = {}
         if inactive and self.permissions is not None:
-            denied = await self.permissions.activation(self.scope, span, inactive.values(), tool_call_id)
+            denied = await self.permissions.denied(self.scope, span, "activation", inactive.values(), tool_call_id)
         for name, binding in inactive.items():
             if name not in denied:
                 self.active[name] = binding
@@ -128,7 +128,7 @@ class Activation:
                 self.active[name] = now
                 continue
             if catalog.refuse(name) is not None:
-                continue  # it was redefined and is refused; it stays active in case the redefinition is reverted
+                continue  # it was redefined and is withheld; it stays active in case the redefinition is reverted
             reason = "denied" if name in catalog.denied else "not_lazy" if name in catalog.bindings else "removed"
             self._deactivate(span, binding, name, reason)
 

@@ -16,8 +16,8 @@ from pellucid.errors import DiscoveryError, ToolNameCollision
 from pellucid.failures import describe
 from pellucid.offer.activation import Activation
 from pellucid.offer.meta import meta_tools
-from pellucid.offer.permission import Permissions
-from pellucid.offer.policy import PERMITTED, PermissionRequest, Ruling, Stage, ask
+from pellucid.offer.permission import Permissions, request_for
+from pellucid.offer.policy import PERMITTED, Ruling, Stage, ask
 from pellucid.providers.listing import Lister
 from pellucid.providers.provider import ToolProvider
 from pellucid.telemetry import Scope, TelemetryOptions, enter_scope, leave_scope
@@ -70,7 +70,8 @@ async def explain(
     ctx: DiscoveryContext,
 ) -> Explanation:
     """Explain a tool from the providers' lists, each obtained within `within` seconds, and the policy's rulings."""
-    scope = Scope(agent=agent, pipeline=_NOWHERE)  # no telemetry: this is not a run
+    scope = Scope(agent=agent, identity=ctx.identity, pipeline=_NOWHERE)  # no telemetry: this is not a run
+    scope.iteration = ctx.iteration
     search = _Search(scope, name, ctx, permissions, within)
     scope_token = enter_scope(scope)
     try:
@@ -184,17 +185,7 @@ class _Search:
         """Return the policy's rulings on tools, up to the first halt."""
         if self.permissions is None:
             return [Ruling("allow", "")] * len(bindings)
-        requests = [
-            PermissionRequest(
-                stage=stage,
-                tool=binding.tool,
-                provider_id=binding.provider_id,
-                agent=self.scope.agent,
-                iteration=self.ctx.iteration,
-                identity=self.ctx.identity,
-            )
-            for binding in bindings
-        ]
+        requests = [request_for(self.scope, stage, binding) for binding in bindings]
         return await ask(self.permissions.policy, requests, self.permissions.within)
 
     async def allows(self, stage: Stage, binding: Binding, subject: str) -> bool:

@@ -202,10 +202,9 @@ class _Discovery:
         scope, span = self.activation.scope, trace.get_current_span()
         recorded_query = scope.text(query, MAX_QUERY)
         attributes = {semconv.SEARCH_QUERY: recorded_query, semconv.SEARCH_HITS: total, semconv.SEARCH_RANKED: names}
-        try:
-            span.set_attributes({name: value for name, value in attributes.items() if value is not None})
-        except Exception as error:  # noqa: BLE001  (spans are the application's)
-            scope.fault("span", error)
+        scope.guarded(
+            "span", span.set_attributes, {name: value for name, value in attributes.items() if value is not None}
+        )
         payload = {"query": recorded_query, "hits": total, "names": tuple(names)}
         scope.emit(ToolsSearched, span.get_span_context(), payload)
         hint = f"Call {TOOL_SEARCH} with `name` to activate a tool; then you can call it."

@@ -49,7 +49,7 @@ class Offering:
 
     def __init__(self, scope: Scope, permissions: Permissions | None, limits: Limits, *, pin: bool) -> None:
         self.activation = Activation(scope, permissions, limits.max_discoveries)
-        self.pins = Pins(scope, self.activation, refuses=pin)
+        self.pins = Pins(scope, self.activation, withholds=pin)
         self.names: set[str] = set()
         self.digest: str | None = None
         self._scope = scope

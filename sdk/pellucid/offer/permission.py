@@ -45,20 +45,10 @@ class Permissions:
         Raises:
             PolicyHalt: the policy ends the run.
         """
-        denied = await self._denied(scope, span, "offer", bindings.values(), reported=reported)
+        denied = await self.denied(scope, span, "offer", bindings.values(), reported=reported)
         return self._without(catalog, {**catalog.denied, **denied}) if denied else catalog
 
-    async def activation(
-        self, scope: Scope, span: SpanContext, bindings: Iterable[Binding], tool_call_id: str | None
-    ) -> Mapping[str, Denied]:
-        """Return the lazy tools among `bindings` that may not be activated.
-
-        Raises:
-            PolicyHalt: the policy ends the run.
-        """
-        return await self._denied(scope, span, "activation", bindings, tool_call_id)
-
-    async def _denied(
+    async def denied(
         self,
         scope: Scope,
         span: SpanContext,
@@ -67,8 +57,12 @@ class Permissions:
         tool_call_id: str | None = None,
         reported: set[str] | None = None,
     ) -> dict[str, Denied]:
-        """Ask the policy, emit an event for each denial that is not `reported`, and return the denials."""
-        requests = [_request(scope, stage, binding, tool_call_id) for binding in bindings]
+        """Return the denied tools among `bindings`, and emit an event for each that is not `reported`.
+
+        Raises:
+            PolicyHalt: the policy ends the run.
+        """
+        requests = [request_for(scope, stage, binding, tool_call_id) for binding in bindings]
         denied: dict[str, Denied] = {}
         # There are no rulings after the first halt.
         for request, ruling in zip(requests, await ask(self.policy, requests, self.within), strict=False):
@@ -86,7 +80,7 @@ class Permissions:
 
     async def rule(self, scope: Scope, binding: Binding, arguments: JSONObject, tool_call_id: str) -> Ruling:
         """Return the policy's ruling on a call, without emitting an event."""
-        request = _request(scope, "dispatch", binding, tool_call_id, arguments)
+        request = request_for(scope, "dispatch", binding, tool_call_id, arguments)
         [ruling] = await ask(self.policy, [request], self.within)
         return ruling
 
@@ -99,7 +93,7 @@ class Permissions:
         """
         if ruling.permission == "allow":
             return
-        _emit(scope, span, _request(scope, "dispatch", binding, tool_call_id), ruling)
+        _emit(scope, span, request_for(scope, "dispatch", binding, tool_call_id), ruling)
         if ruling.permission == "halt":
             raise PolicyHalt(binding.tool.name, "dispatch", ruling.reason)
         raise PermissionDenied(binding.tool.name, ruling.reason) from ruling.fault
@@ -116,9 +110,10 @@ class Permissions:
         return entry[1]
 
 
-def _request(
+def request_for(
     scope: Scope, stage: Stage, binding: Binding, tool_call_id: str | None = None, arguments: JSONObject | None = None
 ) -> PermissionRequest:
+    """Return the request to the policy about a tool or a call."""
     return PermissionRequest(
         stage=stage,
         tool=binding.tool,

@@ -31,14 +31,14 @@ _DIGITS: Final = 32
 class Pins:
     """Pinned definitions of the tools of one run.
 
-    A tool is pinned when it is offered, activated, or approved in a paused run (`restore()`). With `refuses`,
+    A tool is pinned when it is offered, activated, or approved in a paused run (`restore()`). With `withholds`,
     redefined tools are withheld from the model until the redefinition is reverted.
     """
 
-    def __init__(self, scope: Scope, activation: Activation, *, refuses: bool) -> None:
+    def __init__(self, scope: Scope, activation: Activation, *, withholds: bool) -> None:
         self._scope = scope
         self._activation = activation
-        self._refuses = refuses
+        self._withholds = withholds
         self._pinned: dict[str, Pin] = {}
         self._after: dict[str, After] = {}
         self._latest: dict[str, Binding] = {}
@@ -48,7 +48,7 @@ class Pins:
     def to_dict(self) -> dict[str, str]:
         """Return the latest pins by name, as hexadecimal digits of the definition and the origin."""
         self._pin(self._activation.active, "activation")
-        pins = self._pinned if self._refuses else {**self._pinned, **self._latest}
+        pins = self._pinned if self._withholds else {**self._pinned, **self._latest}
         return {name: _mark(pin) if isinstance(pin, Binding) else pin for name, pin in pins.items()}
 
     def restore(self, state: Mapping[str, str], after: After = "approval") -> None:
@@ -58,13 +58,13 @@ class Pins:
         self._checked = None
 
     def check(self, b: Boundary, catalog: Catalog, history: Sequence[Message]) -> Catalog:
-        """Return the catalogue without refused tools, and emit redefinitions. Check each catalogue once."""
+        """Return the catalogue without withheld tools, and emit redefinitions. Check each catalogue once."""
         if self._checked is None or self._checked[0] is not catalog:
             self._pin(self._activation.active, "activation")
             self._read(catalog, history)
             changed = self._compare(b, catalog)
             self._pin(catalog.eager, "offer")
-            narrowed = _without(catalog, changed) if changed and self._refuses else catalog
+            narrowed = _without(catalog, changed) if changed and self._withholds else catalog
             self._checked = (catalog, narrowed, len(changed))
         _, narrowed, count = self._checked
         if count:
@@ -112,14 +112,14 @@ class Pins:
                     "digest": current.tool.digest.hex(),
                     "previous_digest": _mark(previous)[:_DIGITS],
                     "after": self._after.get(name, "offer"),
-                    "refused": is_changed and self._refuses,
+                    "refused": is_changed and self._withholds,
                 }
                 self._scope.emit(ToolsRedefined, b.span.get_span_context(), payload)
         return changed
 
 
 def _without(catalog: Catalog, redefined: Mapping[str, Binding]) -> Catalog:
-    """Return a catalogue without redefined tools; calls to them are refused."""
+    """Return a catalogue without redefined tools; calls to them fail."""
 
     def refuse(name: str) -> ToolError | None:
         if name not in redefined:

@@ -8,9 +8,8 @@ from functools import partial
 
 from pellucid.context import DiscoveryContext
 from pellucid.events import ToolsCatalogStale, ToolsDiscoveryFailed
-from pellucid.failures import error_type_of
 from pellucid.providers.listing import Lister, list_all
-from pellucid.reliability import Decision, Gate, Reliability, Situation, Subject, last_known_catalog
+from pellucid.reliability import Decision, Reliability, Situation, Subject, last_known_catalog
 from pellucid.run.state import Run
 from pellucid.telemetry import Boundary
 from pellucid.tools.catalog import Catalog, ProviderCatalog
@@ -45,8 +44,7 @@ async def _guarded(
             return "no_other"
         return "nothing_known" if decision.value is last_known_catalog and lister.last_known(ctx) is None else None
 
-    subject = Subject("discovery", lister.provider.id)
-    gate = Gate(reliability, run.scope, subject, lambda: run.spent, run.stop_cause, obstacle)
+    gate = run.gate(reliability, Subject("discovery", lister.provider.id), obstacle)
 
     async def attempt() -> ProviderCatalog:
         started = run.scope.now()
@@ -71,14 +69,13 @@ async def _guarded(
 
 def _emit_failed(run: Run, b: Boundary, started: int, lister: Lister, error: Exception) -> None:
     """Emit the failure of an attempt, although the discovery continues."""
-    error_type = error_type_of(error)
+    facts = run.scope.error_facts(error)
     payload = {
         "provider_id": lister.provider.id,
         "duration_ms": (run.scope.now() - started) / 1e6,
         "cache": b.noted("cache"),
-        "outcome": "timeout" if error_type == "timeout" else "failed",
-        "error": run.scope.text_of(error),
-        "error_type": error_type,
+        "outcome": "timeout" if facts["error_type"] == "timeout" else "failed",
+        **facts,
     }
     run.scope.emit(ToolsDiscoveryFailed, b.span.get_span_context(), payload)
 

@@ -23,7 +23,7 @@ from pellucid.errors import PermissionDenied, PolicyHalt, ReliabilityFailFast, T
 from pellucid.events import ToolProgress
 from pellucid.failures import describe
 from pellucid.messages import Parts, ToolCall, ToolResult
-from pellucid.reliability import Decision, Gate, Reliability, Subject
+from pellucid.reliability import Decision, Reliability, Subject
 from pellucid.run.call_checks import Call, bind, check_running, context_of, decide, halt_run, halted, permit, resolve
 from pellucid.run.outcomes import Paused, Suspended, Waiting
 from pellucid.run.pause import apply_decision
@@ -75,10 +75,10 @@ async def dispatch(
             others.append(request)
     if len(others) == 1:
         await work(others[0])
-    else:
+    elif others:
         await together(partial(work, request) for request in others)
     for request in repeated:
-        outcomes[request.id] = _refuse_repeated(run, bind(run, catalog, request), outcomes[request.id])
+        outcomes[request.id] = _reject_repeated(run, bind(run, catalog, request), outcomes[request.id])
     return _gathered({call_id: outcomes[call_id] for call_id in first})
 
 
@@ -184,8 +184,7 @@ async def _guarded(run: Run, b: Boundary, reliability: Reliability, binding: Bin
             return "no_other"
         return "not_idempotent" if decision.then == "retry" and not tool.idempotent else None
 
-    subject = Subject("tool", tool.name, tool.source)
-    gate = Gate(reliability, run.scope, subject, lambda: run.spent, run.stop_cause, obstacle)
+    gate = run.gate(reliability, Subject("tool", tool.name, tool.source), obstacle)
 
     async def attempt() -> Any:
         # The ruling of the policy holds for the first attempt only.
@@ -197,10 +196,13 @@ async def _guarded(run: Run, b: Boundary, reliability: Reliability, binding: Bin
 
 def _observed(run: Run, call: Call) -> Boundary:
     binding, request = call.binding, call.request
-    tool = binding.tool if binding is not None else None
     run.tally.own_tool_calls += 1
     # A name that the model invented is content.
-    name = request.name if tool is not None else run.scope.label(request.name[:_MAX_NAME]) or semconv.OTHER
+    name = request.name if binding is not None else run.scope.label(request.name[:_MAX_NAME]) or semconv.OTHER
+    facts: dict[str, Any] = {}
+    if binding is not None:
+        facts = {"provider_id": binding.provider_id, "dispatch_mode": binding.tool.mode}
+        facts |= {"source": binding.source.kind, "source_place": binding.source.place}
     b = boundary(
         run.scope,
         DISPATCH,
@@ -210,18 +212,16 @@ def _observed(run: Run, call: Call) -> Boundary:
         tool_name=name,
         tool_type="function",
         tool_call_id=call.id[:_MAX_ID],
-        provider_id=binding.provider_id if binding is not None else None,
-        source=binding.source.kind if binding is not None else None,
-        source_place=binding.source.place if binding is not None else None,
-        dispatch_mode=tool.mode if tool is not None else None,
         queued=call.queued,
         conversation_id=run.conversation_id,
+        **facts,
     )
-    if tool is None:
+    if binding is None:
         b.label(tool_name=semconv.OTHER)
     elif b.records:
-        b.note(tool_description=run.scope.label(tool.description) if tool.description else None)
-        b.attributes(tool.attributes)
+        description = binding.tool.description
+        b.note(tool_description=run.scope.label(description) if description else None)
+        b.attributes(binding.tool.attributes)
     return b
 
 
@@ -288,7 +288,7 @@ def _explain(error: Exception) -> str:
     return str(error) if isinstance(error, ToolError) else f"The tool failed. {describe(error)}"
 
 
-def _refuse_repeated(run: Run, call: Call, outcome: _Outcome) -> _Outcome:
+def _reject_repeated(run: Run, call: Call, outcome: _Outcome) -> _Outcome:
     """Record a call that repeats an id, and add a note to the result of that id."""
     text = (
         f"Note: you used the call id {call.id!r} for several calls of one message. Only the first was run; "

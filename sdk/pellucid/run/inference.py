@@ -70,8 +70,7 @@ class _Inference:
 
     async def guarded(self, reliability: Reliability) -> ModelResponse:
         """Make attempts under the reliability rules."""
-        run, subject = self.run, _subject(self.models[0])
-        self.gate = gate = Gate(reliability, run.scope, subject, lambda: run.spent, run.stop_cause, self._obstacle)
+        self.gate = gate = self.run.gate(reliability, _subject(self.models[0]), self._obstacle)
         return await gate.run(
             self.attempt, fall_back=self._fall_back, next_model=self._next_model, continues=self.falls_back
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -21,7 +21,7 @@ from pellucid.offer.offering import Offering
 from pellucid.offer.permission import Permissions
 from pellucid.providers.listing import Lister
 from pellucid.providers.skills import ActiveSkills, Skill
-from pellucid.reliability import Reliability
+from pellucid.reliability import Decision, Gate, Reliability, Subject
 from pellucid.run.outcomes import Paused
 from pellucid.run.structured_output import Output
 from pellucid.telemetry import Listeners, Pipeline, Scope, current_scope
@@ -196,6 +196,16 @@ class Run:
             return "cancelled"
         deadline = self.scope.deadline
         return "deadline" if deadline is not None and anyio.current_time() >= deadline else None
+
+    def gate(
+        self,
+        reliability: Reliability,
+        subject: Subject,
+        obstacle: Callable[[Decision, BaseException | None], str | None],
+    ) -> Gate:
+        """Return the gate of the reliability rules for one operation."""
+        usage, stop_cause = lambda: self.spent, self.stop_cause
+        return Gate(reliability, self.scope, subject, usage=usage, stop_cause=stop_cause, obstacle=obstacle)
 
     def check_open(self) -> None:
         """Stop an abandoned run, in which something ignored a cancellation.

@@ -48,7 +48,7 @@ def agent_tool(
 
     async def run(arguments: JSONObject, ctx: ToolContext) -> Any:
         outer = current_run()
-        target = pipeline or (outer.scope.pipeline if outer is not None else None)
+        target = outer.scope.pipeline if pipeline is None and outer is not None else pipeline
         caller = CallerContext(identity=ctx.identity, signal=ctx.signal, deps=ctx.deps, pipeline=target)
         try:
             return await _nested(setup, outer, str(arguments["input"]), ctx, caller)
