@@ -1,0 +1,218 @@
+"""PostgreSQL: any number of processes and machines. Needs the extra `postgres`."""
+
+from __future__ import annotations
+
+import re
+import selectors
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg.rows import DictRow, dict_row
+
+from pellucid.durable.database import Transaction, TransactionLost
+from pellucid.durable.statements import check_version, schema, statements
+from pellucid.durable.values import Row
+from pellucid.durable.wakeups import Wakeups
+from pellucid.errors import ConfigError
+
+T = TypeVar("T")
+_Connection = psycopg.Connection[DictRow]
+
+_PARAMETER: Final = re.compile(r"(?<!:):(\w+)")
+_IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    "application_name": "pellucid",
+    "connect_timeout": 5,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+}
+"""Options of libpq: without them, a host that is cut off is noticed after minutes."""
+
+_MAX_PAYLOAD: Final = 7_999
+"""Bytes of a notification."""
+
+_RECONNECT: Final = 0.5
+"""Seconds between two attempts to listen again."""
+
+
+class PostgresDatabase:
+    """Connections to a PostgreSQL server.
+
+    Args:
+        conninfo: URL or connection string of libpq.
+        schema: Schema of the store's tables; it is created if it is missing.
+        connections: Transactions at the same time that write; half as many may read besides.
+        statement_timeout: Seconds after which the server ends a statement, such as one that waits for a lock.
+    """
+
+    poll = 1.0
+
+    def __init__(
+        self, conninfo: str, *, schema: str = "pellucid", connections: int = 8, statement_timeout: float = 10.0
+    ) -> None:
+        if not _IDENTIFIER.fullmatch(schema):
+            raise ConfigError(f"PostgresStore: schema={schema!r} must be lower-case letters, digits and underscores")
+        try:
+            parts = psycopg.conninfo.conninfo_to_dict(conninfo)
+        except psycopg.ProgrammingError:
+            raise ConfigError("PostgresStore: the connection string is invalid") from None  # it may have a password
+        self.name = f"{parts.get('host', 'localhost')}/{parts.get('dbname', '')}"
+        self.writers = connections
+        self.readers = max(connections // 2, 1)
+        self._conninfo = psycopg.conninfo.make_conninfo(conninfo, **{**_DEFAULTS, **parts})
+        self._schema = schema
+        self._timeout = int(statement_timeout * 1000)
+        self._statements = {
+            name: _PARAMETER.sub(r"%(\1)s", text.replace("%", "%%")) for name, text in statements("postgres").items()
+        }
+        self._idle: list[_Connection] = []
+        self._stop, self._stopped = socket.socketpair()
+        self._watcher: threading.Thread | None = None
+
+    def open(self) -> None:
+        """Create the schema, or check its version."""
+        with self._transaction() as connection:
+            # Two processes that create the same schema at once would fail, also with IF NOT EXISTS.
+            connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"pellucid {self._schema}"])
+            exists = connection.execute("SELECT to_regclass('schema_version') AS name").fetchone()
+            if exists and exists["name"] is not None:
+                row = connection.execute("SELECT version FROM schema_version").fetchone()
+                check_version(self.name, row["version"] if row else "unknown")
+                return
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
+            try:
+                for statement in (*schema(), self._statements["tune_schema"]):
+                    connection.execute(statement)
+            except psycopg.errors.DuplicateTable as error:
+                raise ConfigError(
+                    f"schema {self._schema!r} of {self.name!r} has tables of something else; choose another schema="
+                ) from error
+
+    def write(self, work: Callable[[Transaction], T], *, is_repeat: bool = False) -> T:
+        """Run a function in a transaction, and commit with its notifications."""
+        with self._transaction() as connection:
+            transaction = Transaction(_execute(connection), self._statements, is_repeat=is_repeat)
+            result = work(transaction)
+            for channel, key in transaction.notifications:
+                connection.execute("SELECT pg_notify(%s, %s)", [self._schema, _payload(channel, key)])
+        return result
+
+    def read(self, work: Callable[[Transaction], T]) -> T:
+        """Run a function that only reads, on one snapshot."""
+        with self._transaction("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY") as connection:
+            return work(Transaction(_execute(connection), self._statements))
+
+    def watch(self, wakeups: Wakeups) -> None:
+        """Start to listen on a connection of its own."""
+        self._watcher = threading.Thread(target=self._watch, args=(wakeups,), name="pellucid-postgres", daemon=True)
+        self._watcher.start()
+
+    def _watch(self, wakeups: Wakeups) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._stopped, selectors.EVENT_READ)
+            while True:
+                with suppress(psycopg.Error):
+                    if self._listen(wakeups, selector):
+                        return
+                if selector.select(_RECONNECT):
+                    return
+
+    def _listen(self, wakeups: Wakeups, selector: selectors.BaseSelector) -> bool:
+        """Pass notifications on until the store is closed; return False if the connection was lost."""
+        with self._connect() as connection:
+            connection.execute(f"LISTEN {self._schema}")
+            wakeups.notify_all()  # of what was committed while nobody listened
+            key = selector.register(connection.fileno(), selectors.EVENT_READ)
+            try:
+                while self._stopped not in {ready.fileobj for ready, _ in selector.select()}:
+                    for notification in connection.notifies(timeout=0):
+                        _pass_on(wakeups, notification.payload)
+            finally:
+                selector.unregister(key.fileobj)
+        return True
+
+    def close(self) -> None:
+        """End the listening thread and close all connections."""
+        self._stop.close()
+        if self._watcher is not None:
+            self._watcher.join()
+        self._stopped.close()
+        while self._idle:
+            self._idle.pop().close()
+
+    def _connect(self) -> _Connection:
+        connection = psycopg.connect(self._conninfo, autocommit=True, row_factory=dict_row)
+        connection.execute(
+            "SELECT set_config('search_path', %s, false), set_config('statement_timeout', %s, false),"
+            " set_config('idle_in_transaction_session_timeout', %s, false)",
+            [self._schema, str(self._timeout), str(self._timeout)],
+        )
+        return connection
+
+    @contextmanager
+    def _transaction(self, begin: str = "BEGIN") -> Iterator[_Connection]:
+        """Begin a transaction; commit at the end of the block, or roll back if it raises."""
+        connection: _Connection | None = None
+        is_committing = False
+        try:
+            connection = self._idle.pop() if self._idle else self._connect()
+            connection.execute(begin)
+            yield connection
+            is_committing = True
+            connection.execute("COMMIT")
+        except psycopg.OperationalError as error:
+            self._discard(connection)
+            raise TransactionLost(is_outcome_unknown=is_committing) from error
+        except BaseException:
+            if connection is not None:
+                _roll_back(connection)
+                if not connection.closed:
+                    self._idle.append(connection)
+            raise
+        else:
+            self._idle.append(connection)
+
+    def _discard(self, connection: _Connection | None) -> None:
+        """Close a connection that failed, and the idle ones, which probably would."""
+        if connection is not None:
+            connection.close()
+        while self._idle:
+            self._idle.pop().close()
+
+
+def _payload(channel: str, key: str) -> str:
+    """Return the payload of a notification; empty if the key is too long for one."""
+    payload = f"{channel} {key}"
+    return payload if len(payload.encode()) <= _MAX_PAYLOAD else ""
+
+
+def _pass_on(wakeups: Wakeups, payload: str) -> None:
+    if payload:
+        channel, _, key = payload.partition(" ")
+        wakeups.notify((channel, key))
+    else:
+        wakeups.notify_all()
+
+
+def _execute(connection: _Connection) -> Callable[[str, Mapping[str, Any]], Sequence[Row]]:
+    def execute(statement: str, parameters: Mapping[str, Any]) -> Sequence[Row]:
+        try:
+            cursor = connection.execute(statement, parameters)
+        except psycopg.DataError as error:
+            raise ValueError("PostgreSQL cannot store this text or number") from error
+        return cursor.fetchall() if cursor.description else []
+
+    return execute
+
+
+def _roll_back(connection: _Connection) -> None:
+    try:
+        connection.execute("ROLLBACK")
+    except psycopg.Error:
+        connection.close()
