@@ -38,7 +38,7 @@ def location(request: pytest.FixtureRequest, tmp_path: Path, postgres: Callable[
     if request.param == "sqlite":
         return Location(f"sqlite:///{tmp_path}/runs.db")
     server = postgres()
-    return Location(server.url, {"schema": f"test_{uuid4().hex}"}, server)
+    return Location(server.url, {"schema": f"test_{uuid4().hex[:12]}"}, server)
 
 
 @pytest.fixture

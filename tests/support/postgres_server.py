@@ -24,23 +24,23 @@ _OPTIONS: Final = ("fsync=off", "max_connections=200", "listen_addresses=")
 
 
 class PostgresServer:
-    """A server that runs. Attributes: url: its URL, without a password."""
+    """A server that runs. Attributes: url: its URL, without a password; folder: where its socket is."""
 
     def __init__(self, folder: Path, account: dict[str, Any]) -> None:
         self.url = f"postgresql://pellucid@/postgres?host={folder}"
-        self._folder = folder
+        self.folder = folder
         self._account = account
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start, and wait until it accepts connections."""
         options = [word for option in _OPTIONS for word in ("-c", option)]
-        with (self._folder / "log").open("ab") as log:
+        with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [program("postgres"), "-D", str(self._folder / "data"), "-k", str(self._folder), *options],
+                [program("postgres"), "-D", str(self.folder / "data"), "-k", str(self.folder), *options],
                 stdout=log,
                 stderr=log,
-                cwd=self._folder,
+                cwd=self.folder,
                 **self._account,
             )
         deadline = time.monotonic() + 60
@@ -49,7 +49,7 @@ class PostgresServer:
                 psycopg.connect(self.url).close()
             except psycopg.OperationalError as error:
                 if self._process.poll() is not None or time.monotonic() > deadline:
-                    pytest.fail(f"PostgreSQL did not start: {error}\n{(self._folder / 'log').read_text()}")
+                    pytest.fail(f"PostgreSQL did not start: {error}\n{(self.folder / 'log').read_text()}")
                 time.sleep(0.02)
             else:
                 return

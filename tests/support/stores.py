@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pellucid.durable import Claim, NewCall, RunStore, open_store
@@ -23,6 +23,12 @@ class Location:
     def open(self, **options: Any) -> RunStore:
         """Return another store of the same database."""
         return open_store(self.url, **{**self.options, **options})
+
+    def at(self, name: str) -> Location:
+        """Return another, empty store beside this one."""
+        if self.server is None:
+            return replace(self, url=f"{self.url}-{name}")
+        return replace(self, options={**self.options, "schema": f"{self.options['schema']}_{name}"})
 
     @property
     def arguments(self) -> tuple[str, str]:

@@ -49,12 +49,17 @@ class PostgresDatabase:
         schema: Schema of the store's tables; it is created if it is missing.
         connections: Transactions at the same time that write; half as many may read besides.
         statement_timeout: Seconds after which the server ends a statement, such as one that waits for a lock.
+        poll: Seconds after which a waiter looks for itself.
     """
 
-    poll = 1.0
-
     def __init__(
-        self, conninfo: str, *, schema: str = "pellucid", connections: int = 8, statement_timeout: float = 10.0
+        self,
+        conninfo: str,
+        *,
+        schema: str = "pellucid",
+        connections: int = 8,
+        statement_timeout: float = 10.0,
+        poll: float = 1.0,
     ) -> None:
         if not _IDENTIFIER.fullmatch(schema):
             raise ConfigError(f"PostgresStore: schema={schema!r} must be lower-case letters, digits and underscores")
@@ -63,6 +68,7 @@ class PostgresDatabase:
         except psycopg.ProgrammingError:
             raise ConfigError("PostgresStore: the connection string is invalid") from None  # it may have a password
         self.name = f"{parts.get('host', 'localhost')}/{parts.get('dbname', '')}"
+        self.poll = poll
         self.writers = connections
         self.readers = max(connections // 2, 1)
         self._conninfo = psycopg.conninfo.make_conninfo(conninfo, **{**_DEFAULTS, **parts})

@@ -34,11 +34,11 @@ class SQLiteDatabase:
             when only the process dies.
         busy_timeout: Seconds to wait for another process that writes.
         watch_interval: Seconds between two looks for commits of other processes, while a task waits.
+        poll: Seconds after which a waiter looks for itself.
     """
 
     writers = 1
     readers = 4
-    poll = 1.0
 
     def __init__(
         self,
@@ -47,6 +47,7 @@ class SQLiteDatabase:
         synchronous: Literal["full", "normal"] = "full",
         busy_timeout: float = 5.0,
         watch_interval: float = 0.01,
+        poll: float = 1.0,
     ) -> None:
         if sqlite3.sqlite_version_info < _OLDEST:
             raise ConfigError(f"SQLite {sqlite3.sqlite_version} is too old for a store; it needs 3.35")
@@ -55,6 +56,7 @@ class SQLiteDatabase:
         if synchronous not in {"full", "normal"}:
             raise ConfigError(f"SQLiteStore: synchronous={synchronous!r} is not 'full' or 'normal'")
         self.name = str(path)
+        self.poll = poll
         self._path = Path(path)
         self._synchronous = synchronous
         self._busy_timeout = busy_timeout

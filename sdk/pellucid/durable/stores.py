@@ -22,6 +22,7 @@ class SQLiteStore(RunStore):
             when only the process ends, and is several times as fast.
         busy_timeout: Seconds to wait for another process that writes.
         watch_interval: Seconds between two checks for commits of other processes, while a task waits for one.
+        poll: Seconds between two looks of a waiting task for itself: a lease that expires notifies nobody.
         patience: Seconds for which a transaction is repeated while the file is locked.
 
     Raises:
@@ -35,12 +36,13 @@ class SQLiteStore(RunStore):
         synchronous: Literal["full", "normal"] = "full",
         busy_timeout: float = 5.0,
         watch_interval: float = 0.01,
+        poll: float = 1.0,
         patience: float = 10.0,
     ) -> None:
         from pellucid.durable.sqlite import SQLiteDatabase
 
         database = SQLiteDatabase(
-            path, synchronous=synchronous, busy_timeout=busy_timeout, watch_interval=watch_interval
+            path, synchronous=synchronous, busy_timeout=busy_timeout, watch_interval=watch_interval, poll=poll
         )
         super().__init__(database, patience=patience)
 
@@ -58,6 +60,8 @@ class PostgresStore(RunStore):
         schema: Schema of the tables; it is created if it is missing.
         connections: Maximum number of connections that write; half as many read, and one listens.
         statement_timeout: Seconds after which the server ends a statement, such as one that waits for a lock.
+        poll: Seconds between two looks of a waiting task for itself: a lease that expires notifies nobody, and the
+            listening connection may be lost.
         patience: Seconds for which a transaction is repeated while the server is not available.
 
     Raises:
@@ -71,6 +75,7 @@ class PostgresStore(RunStore):
         schema: str = "pellucid",
         connections: int = 8,
         statement_timeout: float = 10.0,
+        poll: float = 1.0,
         patience: float = 10.0,
     ) -> None:
         try:
@@ -79,7 +84,7 @@ class PostgresStore(RunStore):
             raise ConfigError("PostgresStore needs psycopg: pip install 'pellucid[postgres]'") from error
 
         database = PostgresDatabase(
-            conninfo, schema=schema, connections=connections, statement_timeout=statement_timeout
+            conninfo, schema=schema, connections=connections, statement_timeout=statement_timeout, poll=poll
         )
         super().__init__(database, patience=patience)
 
