@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from pellucid.durable import NewCall, RunStore, Settlement
+from pellucid.durable import Claim, NewCall, RunStore, Settlement
 from pellucid.errors import StoreUnavailable
 from support.lossy_proxy import lossy_proxy
 from support.processes import PATIENCE, command
@@ -232,8 +232,7 @@ async def test_database_restarted(location: Location, how: str) -> None:
     with anyio.fail_after(120):
         async with location.open(patience=60.0) as store:
 
-            async def write(number: int) -> None:
-                claim = await claimed(store, f"run-{number}")
+            async def write(claim: Claim) -> None:
                 for step in range(10_000):
                     await store.append(claim, str(step), step, [step])
                     if step == 5:
@@ -242,11 +241,10 @@ async def test_database_restarted(location: Location, how: str) -> None:
                         break
                 await store.append(claim, "last", None)
 
-            for number in range(4):
-                await store.submit(f"run-{number}", "agent", {"question": "?"})
+            claims = [await claimed(store, f"run-{number}") for number in range(4)]
             async with anyio.create_task_group() as group:
-                for number in range(4):
-                    group.start_soon(write, number)
+                for claim in claims:
+                    group.start_soon(write, claim)
                 await progress.wait()
                 await anyio.to_thread.run_sync(end)
                 await anyio.to_thread.run_sync(location.server.start)
@@ -271,7 +269,7 @@ async def test_database_that_stays_away(location: Location) -> None:
         async with location.open(patience=0.05) as store:
             await anyio.to_thread.run_sync(location.server.stop)
             try:
-                with pytest.raises(StoreUnavailable, match="postgres.* is not available; nothing was written"):
+                with pytest.raises(StoreUnavailable, match=r"postgres.* is not available; nothing was written"):
                     await store.submit("run", "agent", None)
                 with pytest.raises(StoreUnavailable):
                     async with location.open(patience=0.05):

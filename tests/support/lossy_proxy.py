@@ -24,6 +24,7 @@ class LossyProxy:
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(folder / _SOCKET))
         self._listener.listen()
+        self._ends: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
 
     def lose_next_commit(self) -> None:
@@ -37,6 +38,7 @@ class LossyProxy:
                 client, _ = self._listener.accept()
                 server = socket.socket(socket.AF_UNIX)
                 server.connect(str(self._server))
+                self._ends += [client, server]
                 is_lost = threading.Event()
                 for start in ((client, server, is_lost), (server, client, is_lost)):
                     thread = threading.Thread(target=self._pass_on, args=start, daemon=True)
@@ -58,9 +60,12 @@ class LossyProxy:
                 end.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Accept no more clients."""
+        """Accept no more clients, and wait for the end of those that there are."""
         self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        for thread in self._threads:
+            thread.join()
+        for end in (*self._ends, self._listener):
+            end.close()
 
 
 @contextmanager

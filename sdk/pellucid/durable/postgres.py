@@ -78,7 +78,7 @@ class PostgresDatabase:
             name: _PARAMETER.sub(r"%(\1)s", text.replace("%", "%%")) for name, text in statements("postgres").items()
         }
         self._idle: list[_Connection] = []
-        self._stop, self._stopped = socket.socketpair()
+        self._stop: socket.socket | None = None
         self._watcher: threading.Thread | None = None
 
     def open(self) -> None:
@@ -116,39 +116,39 @@ class PostgresDatabase:
 
     def watch(self, wakeups: Wakeups) -> None:
         """Start to listen on a connection of its own."""
-        self._watcher = threading.Thread(target=self._watch, args=(wakeups,), name="pellucid-postgres", daemon=True)
+        self._stop, stopped = socket.socketpair()
+        self._watcher = threading.Thread(target=self._watch, args=(wakeups, stopped), name="pellucid", daemon=True)
         self._watcher.start()
 
-    def _watch(self, wakeups: Wakeups) -> None:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._stopped, selectors.EVENT_READ)
+    def _watch(self, wakeups: Wakeups, stopped: socket.socket) -> None:
+        with stopped, selectors.DefaultSelector() as selector:
+            selector.register(stopped, selectors.EVENT_READ)
             while True:
                 with suppress(psycopg.Error):
-                    if self._listen(wakeups, selector):
-                        return
+                    self._listen(wakeups, selector)
+                    return
                 if selector.select(_RECONNECT):
                     return
 
-    def _listen(self, wakeups: Wakeups, selector: selectors.BaseSelector) -> bool:
-        """Pass notifications on until the store is closed; return False if the connection was lost."""
+    def _listen(self, wakeups: Wakeups, selector: selectors.BaseSelector) -> None:
+        """Pass notifications on until the store is closed; raise if the connection is lost."""
         with self._connect() as connection:
             connection.execute(f"LISTEN {self._schema}")
             wakeups.notify_all()  # of what was committed while nobody listened
-            key = selector.register(connection.fileno(), selectors.EVENT_READ)
+            number = connection.fileno()
+            selector.register(number, selectors.EVENT_READ)
             try:
-                while self._stopped not in {ready.fileobj for ready, _ in selector.select()}:
+                while {key.fileobj for key, _ in selector.select()} == {number}:
                     for notification in connection.notifies(timeout=0):
                         _pass_on(wakeups, notification.payload)
             finally:
-                selector.unregister(key.fileobj)
-        return True
+                selector.unregister(number)
 
     def close(self) -> None:
         """End the listening thread and close all connections."""
-        self._stop.close()
-        if self._watcher is not None:
+        if self._stop is not None and self._watcher is not None:
+            self._stop.close()
             self._watcher.join()
-        self._stopped.close()
         while self._idle:
             self._idle.pop().close()
 

@@ -67,7 +67,11 @@ class RunStore:
         Raises:
             ConfigError: the schema is of another version, or the database is not a store.
         """
-        await self._repeat(partial(self._in_thread, self._database.open, self._write_limiter))
+        try:
+            await self._repeat(partial(self._in_thread, self._database.open, self._write_limiter))
+        except BaseException:
+            await self._close()
+            raise
         self._database.watch(self._wakeups)
         return self
 
@@ -75,6 +79,9 @@ class RunStore:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Close all connections, after the transactions that are running."""
+        await self._close()
+
+    async def _close(self) -> None:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(self._database.close)
 
