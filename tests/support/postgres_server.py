@@ -19,22 +19,23 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_OPTIONS: Final = ("fsync=off", "max_connections=200", "listen_addresses=")
-"""Nothing here survives a loss of power, and nothing listens on the network."""
+_OPTIONS: Final = ("max_connections=200", "listen_addresses=")
+"""Nothing listens on the network."""
 
 
 class PostgresServer:
     """A server that runs. Attributes: url: its URL, without a password; folder: where its socket is."""
 
-    def __init__(self, folder: Path, account: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, account: dict[str, Any], *options: str) -> None:
         self.url = f"postgresql://pellucid@/postgres?host={folder}"
         self.folder = folder
         self._account = account
+        self._options = options
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start, and wait until it accepts connections."""
-        options = [word for option in _OPTIONS for word in ("-c", option)]
+        options = [word for option in (*_OPTIONS, *self._options) for word in ("-c", option)]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [program("postgres"), "-D", str(self.folder / "data"), "-k", str(self.folder), *options],
@@ -78,8 +79,12 @@ def program(name: str) -> str:
 
 
 @contextmanager
-def postgres_server() -> Iterator[PostgresServer]:
-    """Run PostgreSQL until the end of the block; as another user if this one is root, which it refuses."""
+def postgres_server(*, fsync: bool = False) -> Iterator[PostgresServer]:
+    """Run PostgreSQL until the end of the block; as another user if this one is root, which it refuses.
+
+    Args:
+        fsync: Whether commits survive a loss of power.
+    """
     initdb = program("initdb")
     folder = Path(tempfile.mkdtemp(prefix="postgres-"))
     account: dict[str, Any] = {}
@@ -95,7 +100,7 @@ def postgres_server() -> Iterator[PostgresServer]:
             cwd=folder,
             **account,
         )
-        server = PostgresServer(folder, account)
+        server = PostgresServer(folder, account, f"fsync={'on' if fsync else 'off'}")
         server.start()
         try:
             yield server

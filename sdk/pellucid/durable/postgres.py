@@ -63,6 +63,8 @@ class PostgresDatabase:
     ) -> None:
         if not _IDENTIFIER.fullmatch(schema):
             raise ConfigError(f"PostgresStore: schema={schema!r} must be lower-case letters, digits and underscores")
+        if connections < 1:
+            raise ConfigError(f"PostgresStore: connections={connections} must be at least 1")
         try:
             parts = psycopg.conninfo.conninfo_to_dict(conninfo)
         except psycopg.ProgrammingError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any, Literal
 
 from pellucid.durable.store import RunStore
@@ -100,10 +101,17 @@ def open_store(url: str, **options: Any) -> RunStore:
         ConfigError: the URL or an option is invalid.
     """
     scheme, _, rest = url.partition("://")
-    if scheme == "sqlite":
-        if not rest.startswith("/"):
-            raise ConfigError(f"{url!r} has a host; a SQLite file is sqlite:///path, or sqlite:////path if absolute")
-        return SQLiteStore(rest[1:], **options)
-    if scheme in {"postgresql", "postgres"}:
-        return PostgresStore(url, **options)
-    raise ConfigError(f"open_store: the URL starts with {scheme!r}; it must start with sqlite:/// or postgresql://")
+    stores: dict[str, Callable[..., RunStore]] = {
+        "sqlite": SQLiteStore,
+        "postgresql": PostgresStore,
+        "postgres": PostgresStore,
+    }
+    if scheme not in stores:
+        start = url.partition(":")[0]
+        raise ConfigError(f"open_store: the URL starts with {start!r}; it must start with sqlite:/// or postgresql://")
+    if scheme == "sqlite" and not rest.startswith("/"):
+        raise ConfigError(f"{url!r} has a host; a SQLite file is sqlite:///path, or sqlite:////path if absolute")
+    try:
+        return stores[scheme](rest[1:] if scheme == "sqlite" else url, **options)
+    except TypeError as error:
+        raise ConfigError(f"open_store: {error}") from error
