@@ -59,17 +59,19 @@ def settle(
         payload=dump_optional(payload),
         digest=digest,
         is_overdue=int(is_overdue),
+        entries=len(events),
     )
     if row is None:
         row = tx.one("find_call", id=call_id)
         return Settlement("unknown") if row is None else _repeated(tx, row, status, digest)
-    run = tx.one("count_down", id=row["run_id"], entries=len(events))
-    assert run is not None  # no run is ever deleted before its calls
-    write_events(tx, row["run_id"], run["last_seq"], events)
-    is_run_due = run["status"] == "due" and run["pending"] == 0
+    # PostgreSQL settles and counts down in one statement.
+    run = tx.one("count_down", id=row["run_id"], entries=len(events)) if tx.has("count_down") else row
+    assert run is not None  # no run is deleted before its calls
+    write_events(tx, row["run_id"], run["run_last_seq"], events)
+    is_run_due = run["run_status"] == "due" and run["run_pending"] == 0
     if is_run_due:
-        tx.notify("work", run["agent"])
-    return Settlement("settled", call_record(row), run["pending"], is_run_due)
+        tx.notify("work", run["run_agent"])
+    return Settlement("settled", call_record(row), run["run_pending"], is_run_due)
 
 
 def _repeated(tx: Transaction, row: Row, status: str, digest: str) -> Settlement:

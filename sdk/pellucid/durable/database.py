@@ -30,6 +30,10 @@ class Transaction:
         self.is_repeat = is_repeat
         self.notifications: dict[tuple[Channel, str], None] = {}
 
+    def has(self, statement: str, /) -> bool:
+        """Return whether the dialect has a statement of that name."""
+        return statement in self._statements
+
     def all(self, statement: str, /, **parameters: Any) -> Sequence[Row]:
         """Run a named statement and return its rows."""
         return self._execute(self._statements[statement], parameters)

@@ -8,19 +8,20 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import psycopg
 from psycopg.rows import DictRow, dict_row
 
-from pellucid.durable.database import Transaction, TransactionLost
+from pellucid.durable.database import Channel, Transaction, TransactionLost
 from pellucid.durable.statements import check_version, schema, statements
 from pellucid.durable.values import Row
 from pellucid.durable.wakeups import Wakeups
 from pellucid.errors import ConfigError
 
 T = TypeVar("T")
-_Connection = psycopg.Connection[DictRow]
+_Connection: TypeAlias = psycopg.Connection[DictRow]
+_Cursor: TypeAlias = psycopg.Cursor[DictRow]
 
 _PARAMETER: Final = re.compile(r"(?<!:):(\w+)")
 _IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
@@ -79,24 +80,24 @@ class PostgresDatabase:
         self._statements = {
             name: _PARAMETER.sub(r"%(\1)s", text.replace("%", "%%")) for name, text in statements("postgres").items()
         }
-        self._idle: list[_Connection] = []
+        self._idle: list[_Cursor] = []
         self._stop: socket.socket | None = None
         self._watcher: threading.Thread | None = None
 
     def open(self) -> None:
         """Create the schema, or check its version."""
-        with self._transaction() as connection:
+        with self._transaction() as (cursor, _):
             # Two processes that create the same schema at once would fail, also with IF NOT EXISTS.
-            connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"pellucid {self._schema}"])
-            exists = connection.execute("SELECT to_regclass('schema_version') AS name").fetchone()
-            if exists and exists["name"] is not None:
-                row = connection.execute("SELECT version FROM schema_version").fetchone()
+            cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"pellucid {self._schema}"])
+            table = cursor.execute("SELECT to_regclass('schema_version') AS name").fetchone()
+            if table and table["name"] is not None:
+                row = cursor.execute("SELECT version FROM schema_version").fetchone()
                 check_version(self.name, row["version"] if row else "unknown")
                 return
-            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
+            cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
             try:
                 for statement in (*schema(), self._statements["tune_schema"]):
-                    connection.execute(statement)
+                    cursor.execute(statement)
             except psycopg.errors.DuplicateTable as error:
                 raise ConfigError(
                     f"schema {self._schema!r} of {self.name!r} has tables of something else; choose another schema="
@@ -104,17 +105,16 @@ class PostgresDatabase:
 
     def write(self, work: Callable[[Transaction], T], *, is_repeat: bool = False) -> T:
         """Run a function in a transaction, and commit with its notifications."""
-        with self._transaction() as connection:
-            transaction = Transaction(_execute(connection), self._statements, is_repeat=is_repeat)
+        with self._transaction() as (cursor, notifications):
+            transaction = Transaction(_execute(cursor), self._statements, is_repeat=is_repeat)
             result = work(transaction)
-            for channel, key in transaction.notifications:
-                connection.execute("SELECT pg_notify(%s, %s)", [self._schema, _payload(channel, key)])
+            notifications.extend(transaction.notifications)
         return result
 
     def read(self, work: Callable[[Transaction], T]) -> T:
         """Run a function that only reads, on one snapshot."""
-        with self._transaction("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY") as connection:
-            return work(Transaction(_execute(connection), self._statements))
+        with self._transaction("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY") as (cursor, _):
+            return work(Transaction(_execute(cursor), self._statements))
 
     def watch(self, wakeups: Wakeups) -> None:
         """Start to listen on a connection of its own."""
@@ -151,8 +151,7 @@ class PostgresDatabase:
         if self._stop is not None and self._watcher is not None:
             self._stop.close()
             self._watcher.join()
-        while self._idle:
-            self._idle.pop().close()
+        self._close_idle()
 
     def _connect(self) -> _Connection:
         connection = psycopg.connect(self._conninfo, autocommit=True, row_factory=dict_row)
@@ -164,40 +163,48 @@ class PostgresDatabase:
         return connection
 
     @contextmanager
-    def _transaction(self, begin: str = "BEGIN") -> Iterator[_Connection]:
-        """Begin a transaction; commit at the end of the block, or roll back if it raises."""
-        connection: _Connection | None = None
+    def _transaction(self, begin: str = "BEGIN") -> Iterator[tuple[_Cursor, list[tuple[Channel, str]]]]:
+        """Begin a transaction; commit at the end of the block with the notifications in the list, or roll back."""
+        cursor: _Cursor | None = None
+        notifications: list[tuple[Channel, str]] = []
         is_committing = False
         try:
-            connection = self._idle.pop() if self._idle else self._connect()
-            connection.execute(begin)
-            yield connection
+            cursor = self._idle.pop() if self._idle else self._connect().cursor()
+            cursor.execute(begin)
+            yield cursor, notifications
             is_committing = True
-            connection.execute("COMMIT")
+            # Together they are one round trip.
+            cursor.execute("; ".join([*(self._notify(*notification) for notification in notifications), "COMMIT"]))
         except psycopg.OperationalError as error:
-            self._discard(connection)
+            if cursor is not None:
+                cursor.connection.close()
+            self._close_idle()
             raise TransactionLost(is_outcome_unknown=is_committing) from error
         except BaseException:
-            if connection is not None:
-                _roll_back(connection)
-                if not connection.closed:
-                    self._idle.append(connection)
+            if cursor is not None:
+                self._roll_back(cursor)
             raise
         else:
-            self._idle.append(connection)
+            self._idle.append(cursor)
 
-    def _discard(self, connection: _Connection | None) -> None:
-        """Close a connection that failed, and the idle ones, which probably would."""
-        if connection is not None:
-            connection.close()
+    def _notify(self, channel: Channel, key: str) -> str:
+        payload = f"{channel} {key}"
+        if len(payload.encode()) > _MAX_PAYLOAD:
+            payload = ""  # anybody may be meant
+        literal = payload.replace("'", "''")
+        return f"NOTIFY {self._schema}, '{literal}'"
+
+    def _roll_back(self, cursor: _Cursor) -> None:
+        try:
+            cursor.execute("ROLLBACK")
+        except psycopg.Error:
+            cursor.connection.close()
+        else:
+            self._idle.append(cursor)
+
+    def _close_idle(self) -> None:
         while self._idle:
-            self._idle.pop().close()
-
-
-def _payload(channel: str, key: str) -> str:
-    """Return the payload of a notification; empty if the key is too long for one."""
-    payload = f"{channel} {key}"
-    return payload if len(payload.encode()) <= _MAX_PAYLOAD else ""
+            self._idle.pop().connection.close()
 
 
 def _pass_on(wakeups: Wakeups, payload: str) -> None:
@@ -208,19 +215,12 @@ def _pass_on(wakeups: Wakeups, payload: str) -> None:
         wakeups.notify_all()
 
 
-def _execute(connection: _Connection) -> Callable[[str, Mapping[str, Any]], Sequence[Row]]:
+def _execute(cursor: _Cursor) -> Callable[[str, Mapping[str, Any]], Sequence[Row]]:
     def execute(statement: str, parameters: Mapping[str, Any]) -> Sequence[Row]:
         try:
-            cursor = connection.execute(statement, parameters)
+            cursor.execute(statement, parameters)
         except psycopg.DataError as error:
             raise ValueError("PostgreSQL cannot store this text or number") from error
         return cursor.fetchall() if cursor.description else []
 
     return execute
-
-
-def _roll_back(connection: _Connection) -> None:
-    try:
-        connection.execute("ROLLBACK")
-    except psycopg.Error:
-        connection.close()

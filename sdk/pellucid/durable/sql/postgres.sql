@@ -25,15 +25,25 @@ OR EXISTS (
     SELECT 1 FROM runs WHERE status = 'running' AND lease_until <= @now
     AND agent IN (SELECT json_array_elements_text(CAST(:agents AS json))))
 
--- settle
+-- settle: one statement, as each is a round trip. The row of the run is locked first; a call that somebody else settled
+-- meanwhile is no longer processing when it is looked at again
 WITH locked AS (
     SELECT runs.id FROM runs JOIN calls ON calls.run_id = runs.id WHERE calls.id = :id FOR UPDATE OF runs
+), settled AS (
+    UPDATE calls SET status = :status, payload = :payload, digest = :digest, settled_at = @now
+    FROM locked
+    WHERE calls.id = :id AND calls.run_id = locked.id AND calls.status = 'processing'
+        AND (CAST(:is_overdue AS integer) = 0 OR calls.deadline <= @now)
+    RETURNING calls.*
 )
-UPDATE calls SET status = :status, payload = :payload, digest = :digest, settled_at = @now
-FROM locked
-WHERE calls.id = :id AND calls.run_id = locked.id AND calls.status = 'processing'
-    AND (CAST(:is_overdue AS integer) = 0 OR calls.deadline <= @now)
-RETURNING calls.*
+UPDATE runs
+SET pending = runs.pending - 1, last_seq = runs.last_seq + :entries, updated_at = @now,
+    due_at = CASE WHEN runs.status = 'waiting' AND runs.pending = 1 THEN @now ELSE runs.due_at END,
+    status = CASE WHEN runs.status = 'waiting' AND runs.pending = 1 THEN 'due' ELSE runs.status END
+FROM settled
+WHERE runs.id = settled.run_id
+RETURNING settled.*, runs.pending AS run_pending, runs.status AS run_status, runs.agent AS run_agent,
+    runs.last_seq AS run_last_seq
 
 -- overdue: of runs that nobody else is settling calls of; locking them in any order cannot deadlock, as nothing waits
 SELECT calls.id FROM calls JOIN runs ON runs.id = calls.run_id

@@ -15,7 +15,7 @@ CREATE TABLE runs (
     lease_until DOUBLE PRECISION,                            -- while it is running
     due_at DOUBLE PRECISION,                                 -- while it is due
     is_recovered INTEGER NOT NULL DEFAULT 0,         -- the last claim followed an expired lease
-    idempotency_key TEXT UNIQUE,
+    idempotency_key TEXT,
     request TEXT NOT NULL,
     request_digest TEXT NOT NULL,
     checkpoint TEXT,
@@ -66,18 +66,15 @@ CREATE TABLE events (
     PRIMARY KEY (run_id, seq)
 );
 
--- Claims. Leases have no index of their own: each journal entry renews one, and few runs are running at a time.
+-- Each change of a status is an entry in each index of it, so there are few. Leases have none: each journal entry renews
+-- one, and the runs that are running are found by their status.
 CREATE INDEX runs_due ON runs (due_at) WHERE status = 'due';
-CREATE INDEX runs_running ON runs (id) WHERE status = 'running';
-
--- Lists and statistics.
 CREATE INDEX runs_by_status ON runs (status, created_at, id);
+CREATE UNIQUE INDEX runs_by_idempotency_key ON runs (idempotency_key) WHERE idempotency_key IS NOT NULL;
 
--- Calls of a run; calls past their deadline; dispatches to repeat; statistics.
 CREATE INDEX calls_of_run ON calls (run_id, seq);
-CREATE INDEX calls_by_deadline ON calls (deadline) WHERE status = 'processing';
+CREATE INDEX calls_processing ON calls (deadline) WHERE status = 'processing';
 CREATE INDEX calls_undispatched ON calls (created_at) WHERE status = 'processing' AND dispatched_at IS NULL;
-CREATE INDEX calls_pending ON calls (tool, kind, created_at) WHERE status = 'processing';
 
 CREATE TABLE schema_version (version INTEGER NOT NULL);
 INSERT INTO schema_version (version) VALUES (1);

@@ -26,6 +26,14 @@ UPDATE calls SET status = :status, payload = :payload, digest = :digest, settled
 WHERE id = :id AND status = 'processing' AND (:is_overdue = 0 OR deadline <= @now)
 RETURNING *
 
+-- count_down: after a call was settled
+UPDATE runs
+SET pending = pending - 1, last_seq = last_seq + :entries, updated_at = @now,
+    due_at = CASE WHEN status = 'waiting' AND pending = 1 THEN @now ELSE due_at END,
+    status = CASE WHEN status = 'waiting' AND pending = 1 THEN 'due' ELSE status END
+WHERE id = :id
+RETURNING pending AS run_pending, status AS run_status, agent AS run_agent, last_seq AS run_last_seq
+
 -- overdue
 SELECT id FROM calls WHERE status = 'processing' AND deadline <= @now ORDER BY deadline LIMIT :limit
 

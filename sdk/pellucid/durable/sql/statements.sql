@@ -115,14 +115,6 @@ SELECT * FROM calls
 WHERE status = 'processing' AND dispatched_at IS NULL AND created_at <= @now - :older_than AND kind = 'external'
 ORDER BY created_at LIMIT :limit
 
--- count_down: after a call was settled, under the lock of the run's row
-UPDATE runs
-SET pending = pending - 1, last_seq = last_seq + :entries, updated_at = @now,
-    due_at = CASE WHEN status = 'waiting' AND pending = 1 THEN @now ELSE due_at END,
-    status = CASE WHEN status = 'waiting' AND pending = 1 THEN 'due' ELSE status END
-WHERE id = :id
-RETURNING pending, status, agent, last_seq
-
 -- find_pending
 SELECT pending FROM runs WHERE id = :id
 
