@@ -84,11 +84,12 @@ async def test_last_settlement_makes_the_run_due(store: RunStore) -> None:
     first = await store.settle("a", "completed", {"answer": 1}, events=["a settled"])
     assert (first.outcome, first.pending, first.is_run_due) == ("settled", 1, False)
     assert await store.claim("worker", ["agent"], 60) is None
-    second = await store.settle("b", "failed", None)
+    second = await store.settle("b", "failed", None, trace={"traceparent": "00-b"})
     assert (second.outcome, second.pending, second.is_run_due) == ("settled", 0, True)
     again = await store.claim("worker", ["agent"], 60)
     assert again is not None
     assert [(call.status, call.payload) for call in again.calls] == [("completed", {"answer": 1}), ("failed", None)]
+    assert [call.settlement_trace for call in again.calls] == [None, {"traceparent": "00-b"}]
     assert [event.value for event in (await store.events("run")).events] == ["a settled"]
 
 

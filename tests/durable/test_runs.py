@@ -309,6 +309,16 @@ async def test_cancelled_while_running(store: RunStore) -> None:
     assert (await store.events("run")).events == ()
 
 
+async def test_cancellation_outlives_its_worker(store: RunStore) -> None:
+    """A worker that takes over a run sees that cancellation was requested of the worker before."""
+    claim = await claimed(store)
+    await store.cancel("run", "not needed")
+    await store.release(claim)
+    again = await store.claim("other", ["agent"], 60)
+    assert again is not None
+    assert again.run.cancel_reason == "not needed"
+
+
 async def test_pass_of_a_cancelled_run_ends_it(store: RunStore) -> None:
     """A pass that ends without having seen the cancellation ends the run, with its calls."""
     claim = await claimed(store)

@@ -48,6 +48,7 @@ def settle(
     *,
     digest: str | None = None,
     events: Sequence[JSONValue] = (),
+    trace: JSONValue = None,
     is_overdue: bool = False,
 ) -> Settlement:
     """Settle a call once, and count down the pending calls of its run; `is_overdue` only if its deadline has passed."""
@@ -58,6 +59,7 @@ def settle(
         status=status,
         payload=dump_optional(payload),
         digest=digest,
+        trace=dump_optional(trace),
         is_overdue=int(is_overdue),
         entries=len(events),
     )

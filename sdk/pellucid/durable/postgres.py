@@ -94,10 +94,14 @@ class PostgresDatabase:
                 row = cursor.execute("SELECT version FROM schema_version").fetchone()
                 check_version(self.name, row["version"] if row else "unknown")
                 return
-            cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
             try:
+                cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
                 for statement in (*schema(), self._statements["tune_schema"]):
                     cursor.execute(statement)
+            except psycopg.errors.InsufficientPrivilege as error:
+                raise ConfigError(
+                    f"the user of {self.name!r} may not create schema {self._schema!r}; let another one open the store"
+                ) from error
             except psycopg.errors.DuplicateTable as error:
                 raise ConfigError(
                     f"schema {self._schema!r} of {self.name!r} has tables of something else; choose another schema="

@@ -124,6 +124,7 @@ class CallRecord:
         dispatched_at: Time at which it was marked as dispatched.
         settled_at: Time of its settlement, expiry or cancellation.
         trace: Trace context of the dispatch.
+        settlement_trace: Trace context of the settlement.
     """
 
     id: str
@@ -144,6 +145,7 @@ class CallRecord:
     dispatched_at: float | None
     settled_at: float | None
     trace: JSONValue
+    settlement_trace: JSONValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +198,8 @@ class Claim:
     """The right to continue a run, until its lease expires or another worker claims the run.
 
     Attributes:
-        run: The run, as claimed.
+        run: The run, as claimed. If it has a `cancel_reason`, the worker before was asked to cancel it: finish it as
+            cancelled.
         worker: Name of the worker.
         lease: Seconds for which each write of this claim renews the lease.
         is_recovered: Whether the worker before let its lease expire.

@@ -78,7 +78,7 @@ class RunStore:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close all connections, after the transactions that are running."""
+        """Close all connections; no method may be running any longer."""
         await self._close()
 
     async def _close(self) -> None:
@@ -268,6 +268,7 @@ class RunStore:
         *,
         digest: str | None = None,
         events: Sequence[JSONValue] = (),
+        trace: JSONValue = None,
     ) -> Settlement:
         """Settle a call; if the run waited for it as its last one, make the run due and wake a worker.
 
@@ -280,9 +281,18 @@ class RunStore:
             payload: What it ended with.
             digest: What a second settlement is compared by, with the status; defaults to one of canonical JSON.
             events: Events of the run, written only if the outcome is `settled`.
+            trace: Trace context of the settlement, for the pass that continues.
         """
         return await self._write(
-            partial(calls.settle, call_id=call_id, status=status, payload=payload, digest=digest, events=events)
+            partial(
+                calls.settle,
+                call_id=call_id,
+                status=status,
+                payload=payload,
+                digest=digest,
+                events=events,
+                trace=trace,
+            )
         )
 
     async def heartbeat(self, call_id: str, *, extend: float | None = None) -> CallRecord | None:

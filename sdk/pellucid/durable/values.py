@@ -92,6 +92,7 @@ def call_record(row: Row) -> CallRecord:
         dispatched_at=row["dispatched_at"],
         settled_at=row["settled_at"],
         trace=load(row["trace"]),
+        settlement_trace=load(row["settlement_trace"]),
     )
 
 

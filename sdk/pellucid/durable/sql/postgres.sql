@@ -30,7 +30,8 @@ OR EXISTS (
 WITH locked AS (
     SELECT runs.id FROM runs JOIN calls ON calls.run_id = runs.id WHERE calls.id = :id FOR UPDATE OF runs
 ), settled AS (
-    UPDATE calls SET status = :status, payload = :payload, digest = :digest, settled_at = @now
+    UPDATE calls SET status = :status, payload = :payload, digest = :digest, settled_at = @now,
+        settlement_trace = :trace
     FROM locked
     WHERE calls.id = :id AND calls.run_id = locked.id AND calls.status = 'processing'
         AND (CAST(:is_overdue AS integer) = 0 OR calls.deadline <= @now)

@@ -44,7 +44,8 @@ CREATE TABLE calls (
     created_at DOUBLE PRECISION NOT NULL,
     dispatched_at DOUBLE PRECISION,
     settled_at DOUBLE PRECISION,
-    trace TEXT
+    trace TEXT,            -- of the dispatch
+    settlement_trace TEXT
 );
 
 CREATE TABLE journal (

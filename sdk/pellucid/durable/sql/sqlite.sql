@@ -22,7 +22,7 @@ OR EXISTS (
     AND agent IN (SELECT value FROM json_each(:agents)))
 
 -- settle
-UPDATE calls SET status = :status, payload = :payload, digest = :digest, settled_at = @now
+UPDATE calls SET status = :status, payload = :payload, digest = :digest, settled_at = @now, settlement_trace = :trace
 WHERE id = :id AND status = 'processing' AND (:is_overdue = 0 OR deadline <= @now)
 RETURNING *
 
