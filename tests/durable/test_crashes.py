@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
 import subprocess
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -277,6 +279,22 @@ async def test_database_that_stays_away(location: Location) -> None:
             finally:
                 await anyio.to_thread.run_sync(location.server.start)
             await store.submit("run", "agent", None)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("location", ["sqlite"], indirect=True)
+async def test_file_that_another_process_writes(location: Location) -> None:
+    """A file that stays locked is an error that names it, after the store's patience; readers are not affected."""
+    with anyio.fail_after(120):
+        async with location.open(busy_timeout=0.01, patience=0.05) as store:
+            await store.submit("run", "agent", None)
+            with closing(sqlite3.connect(location.url.removeprefix("sqlite:///"), isolation_level=None)) as other:
+                other.execute("BEGIN IMMEDIATE")
+                with pytest.raises(StoreUnavailable, match=r"runs\.db' is not available; nothing was written"):
+                    await store.claim("worker", ["agent"], 60)
+                assert (await store.events("run")).run_status == "due"
+                other.execute("ROLLBACK")
+            assert await store.claim("worker", ["agent"], 60) is not None
 
 
 @pytest.mark.anyio
