@@ -4,7 +4,8 @@
 -- now: of the statement, which an index can be searched for
 extract(epoch FROM statement_timestamp())::double precision
 
--- claim: due, oldest first; otherwise an expired lease
+-- claim: due, oldest first; otherwise an expired lease, in the order of an index: that of a sort would read all entries
+-- of runs that were running once, until a vacuum
 UPDATE runs
 SET status = 'running', fence = fence + 1, is_recovered = CASE WHEN lease_owner IS NULL THEN 0 ELSE 1 END,
     lease_owner = :worker, lease_until = @now + :lease, due_at = NULL, updated_at = @now
@@ -14,7 +15,7 @@ WHERE id = COALESCE(
      ORDER BY due_at LIMIT 1 FOR UPDATE SKIP LOCKED),
     (SELECT id FROM runs WHERE status = 'running' AND lease_until <= @now
      AND agent IN (SELECT json_array_elements_text(CAST(:agents AS json)))
-     ORDER BY lease_until LIMIT 1 FOR UPDATE SKIP LOCKED))
+     ORDER BY created_at, id LIMIT 1 FOR UPDATE SKIP LOCKED))
 RETURNING *
 
 -- has_work
@@ -33,7 +34,7 @@ WITH locked AS (
     UPDATE calls SET status = :status, payload = :payload, digest = :digest, settled_at = @now,
         settlement_trace = :trace
     FROM locked
-    WHERE calls.id = :id AND calls.run_id = locked.id AND calls.status = 'processing'
+    WHERE calls.id = :id AND calls.run_id = locked.id AND calls.settled_at IS NULL
         AND (CAST(:is_overdue AS integer) = 0 OR calls.deadline <= @now)
     RETURNING calls.*
 )

@@ -11,7 +11,7 @@ WHERE id = COALESCE(
     (SELECT id FROM runs WHERE status = 'due' AND due_at <= @now AND agent IN (SELECT value FROM json_each(:agents))
      ORDER BY due_at LIMIT 1),
     (SELECT id FROM runs WHERE status = 'running' AND lease_until <= @now
-     AND agent IN (SELECT value FROM json_each(:agents)) ORDER BY lease_until LIMIT 1))
+     AND agent IN (SELECT value FROM json_each(:agents)) ORDER BY created_at, id LIMIT 1))
 RETURNING *
 
 -- has_work
@@ -23,7 +23,7 @@ OR EXISTS (
 
 -- settle
 UPDATE calls SET status = :status, payload = :payload, digest = :digest, settled_at = @now, settlement_trace = :trace
-WHERE id = :id AND status = 'processing' AND (:is_overdue = 0 OR deadline <= @now)
+WHERE id = :id AND settled_at IS NULL AND (:is_overdue = 0 OR deadline <= @now)
 RETURNING *
 
 -- count_down: after a call was settled

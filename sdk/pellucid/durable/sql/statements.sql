@@ -1,4 +1,8 @@
 -- Statements of both dialects. `-- name` starts a statement, `:name` is a parameter, `@now` the database's clock.
+--
+-- A statement about one row does not compare its status: PostgreSQL, which plans while the tables are still small, might
+-- look for the status in its index and then for the row. `lease_until IS NOT NULL` is a run that is running, and
+-- `settled_at IS NULL` a call that is processing.
 
 -- insert_run
 INSERT INTO runs (id, agent, status, request, request_digest, idempotency_key, trace, due_at, created_at, updated_at)
@@ -28,7 +32,7 @@ ORDER BY created_at, id LIMIT :limit
 -- advance_claimed: every write of a claim to a run that goes on; renews the lease
 UPDATE runs
 SET last_seq = last_seq + :entries, pending = pending + :calls, lease_until = @now + :lease, updated_at = @now
-WHERE id = :id AND fence = :fence AND status = 'running'
+WHERE id = :id AND fence = :fence AND lease_until IS NOT NULL
 RETURNING last_seq, lease_until, cancel_reason, pass_no
 
 -- advance
@@ -63,20 +67,20 @@ SET status = CASE WHEN cancel_reason IS NOT NULL THEN 'cancelled' WHEN pending >
     last_seq = last_seq + :entries,
     checkpoint = COALESCE(CAST(:checkpoint AS TEXT), checkpoint),
     checkpoint_seq = CASE WHEN CAST(:checkpoint AS TEXT) IS NULL THEN checkpoint_seq ELSE last_seq + :entries END
-WHERE id = :id AND fence = :fence AND status = 'running'
+WHERE id = :id AND fence = :fence AND lease_until IS NOT NULL
 RETURNING last_seq, status, agent
 
 -- finish
 UPDATE runs
 SET status = :status, result = :result, pending = 0, lease_owner = NULL, lease_until = NULL, updated_at = @now,
     last_seq = last_seq + :entries
-WHERE id = :id AND fence = :fence AND status = 'running'
+WHERE id = :id AND fence = :fence AND lease_until IS NOT NULL
 RETURNING last_seq, status, agent
 
 -- release
 UPDATE runs
 SET status = 'due', due_at = @now + :delay, lease_owner = NULL, lease_until = NULL, updated_at = @now
-WHERE id = :id AND fence = :fence AND status = 'running'
+WHERE id = :id AND fence = :fence AND lease_until IS NOT NULL
 RETURNING last_seq, status, agent
 
 -- cancel_run: at once, unless a worker holds a lease of it
@@ -88,11 +92,11 @@ SET cancel_reason = COALESCE(cancel_reason, :reason), updated_at = @now,
     lease_until = CASE WHEN status = 'running' AND lease_until > @now THEN lease_until END,
     last_seq = CASE WHEN status = 'running' AND lease_until > @now THEN last_seq ELSE last_seq + :entries END,
     due_at = NULL
-WHERE id = :id AND status IN ('due', 'running', 'waiting')
+WHERE id = :id AND status NOT IN ('completed', 'failed', 'cancelled')
 RETURNING *
 
 -- cancel_calls
-UPDATE calls SET status = 'cancelled', settled_at = @now WHERE run_id = :run_id AND status = 'processing' RETURNING *
+UPDATE calls SET status = 'cancelled', settled_at = @now WHERE run_id = :run_id AND settled_at IS NULL RETURNING *
 
 -- insert_call
 INSERT INTO calls (id, run_id, seq, pass_no, kind, tool, tool_call_id, status, request, deadline, created_at, trace)
@@ -123,7 +127,7 @@ UPDATE calls
 SET heartbeat_at = @now, progress = COALESCE(CAST(:progress AS TEXT), progress),
     deadline = CASE WHEN deadline < @now + CAST(:extend AS DOUBLE PRECISION)
         THEN @now + CAST(:extend AS DOUBLE PRECISION) ELSE deadline END
-WHERE id = :id AND status = 'processing'
+WHERE id = :id AND settled_at IS NULL
 RETURNING *
 
 -- count_runs
