@@ -21,7 +21,7 @@ class Transaction:
 
     Attributes:
         is_repeat: Whether the transaction may have been committed before, by a connection that was lost.
-        notifications: Channels and keys to notify with the commit.
+        notifications: Channels and keys to notify of the commit.
     """
 
     def __init__(self, execute: Execute, statements: Mapping[str, str], *, is_repeat: bool = False) -> None:

@@ -108,7 +108,7 @@ class PostgresDatabase:
                 ) from error
 
     def write(self, work: Callable[[Transaction], T], *, is_repeat: bool = False) -> T:
-        """Run a function in a transaction, and commit with its notifications."""
+        """Run a function in a transaction, commit, and send its notifications."""
         with self._transaction() as (cursor, notifications):
             transaction = Transaction(_execute(cursor), self._statements, is_repeat=is_repeat)
             result = work(transaction)
@@ -168,7 +168,7 @@ class PostgresDatabase:
 
     @contextmanager
     def _transaction(self, begin: str = "BEGIN") -> Iterator[tuple[_Cursor, list[tuple[Channel, str]]]]:
-        """Begin a transaction; commit at the end of the block with the notifications in the list, or roll back."""
+        """Begin a transaction; commit at the end of the block and send the notifications in the list, or roll back."""
         cursor: _Cursor | None = None
         notifications: list[tuple[Channel, str]] = []
         is_committing = False
@@ -177,8 +177,9 @@ class PostgresDatabase:
             cursor.execute(begin)
             yield cursor, notifications
             is_committing = True
-            # Together they are one round trip.
-            cursor.execute("; ".join([*(self._notify(*notification) for notification in notifications), "COMMIT"]))
+            # One message, which the server works off also if this process has died meanwhile. Within the transaction,
+            # NOTIFY would let only one commit of the whole database be written to disk at a time.
+            cursor.execute("; ".join(["COMMIT", *(self._notify(*notification) for notification in notifications)]))
         except psycopg.OperationalError as error:
             if cursor is not None:
                 cursor.connection.close()

@@ -60,6 +60,7 @@ class RunStore:
         self._write_limiter = anyio.CapacityLimiter(database.writers)
         self._read_limiter = anyio.CapacityLimiter(database.readers)
         self._wakeups = Wakeups()
+        self._is_watching = False
 
     async def __aenter__(self) -> Self:
         """Open the store: create its schema, or check it.
@@ -72,7 +73,6 @@ class RunStore:
         except BaseException:
             await self._close()
             raise
-        self._database.watch(self._wakeups)
         return self
 
     async def __aexit__(
@@ -367,6 +367,9 @@ class RunStore:
 
     async def _wait(self, keys: Sequence[Key], check: Callable[[], Awaitable[bool]], timeout: float) -> bool:  # noqa: ASYNC109
         with self._wakeups.subscribe(keys) as waiter, anyio.move_on_after(timeout):
+            if not self._is_watching:  # a store in which nobody waits needs no notifications
+                self._is_watching = True
+                self._database.watch(self._wakeups)
             while True:
                 waiter.clear()
                 if await check():
