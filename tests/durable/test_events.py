@@ -50,7 +50,7 @@ async def test_readers_that_reconnect(location: Location, store: RunStore) -> No
 
     async def write(own: RunStore, *, has_claim: bool) -> None:
         while len(written) < EVENTS:
-            numbers = range(len(written), min(len(written) + chance.randrange(40, 200), EVENTS))
+            numbers = range(len(written), min(len(written) + chance.randrange(100, 400), EVENTS))
             written.extend(numbers)
             if has_claim:
                 await own.append(claim, f"key-{numbers.start}", None, list(numbers))
