@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.trace import format_span_id, format_trace_id
 
 from pellucid import semconv
-from pellucid.telemetry.phases import COMPOSE, DISCOVERY, DISPATCH, INFERENCE, RUN
+from pellucid.telemetry.phases import PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from opentelemetry.sdk.trace import ReadableSpan
-
-_PHASES: Final = {phase.name: phase for phase in (RUN, DISCOVERY, COMPOSE, INFERENCE, DISPATCH)}
 
 _FACTS: Final[Mapping[str, str]] = {
     "run_id": semconv.RUN_ID,
@@ -45,12 +43,12 @@ def boundary_of(span: ReadableSpan) -> dict[str, Any] | None:
     """Return the record of one phase, or None if the span is not one of Pellucid's.
 
     The record has `trace_id`, `span_id` and `parent_span_id` (hexadecimal), `name` of the span, `start` (nanoseconds
-    since the epoch), `duration_ms`, `error` (text), `input` and `output` (as recorded, parsed), and what there is of
+    since the epoch), `duration_ms`, `error` (text), `input` and `output` (as recorded, parsed), and, if known,
     `run_id`, `iteration`, `phase`, `agent`, `provider_id`, `model`, `tool_name`, `tool_call_id`, `outcome`,
-    `error_type`, digests and sizes. What is not known is left out.
+    `error_type`, digests and sizes. Unknown values are omitted.
     """
     attributes = span.attributes or {}
-    phase = _PHASES.get(str(attributes.get(semconv.PHASE)))
+    phase = PHASES.get(str(attributes.get(semconv.PHASE)))
     scope, context = span.instrumentation_scope, span.context
     if phase is None or context is None or scope is None or scope.name != semconv.SCOPE:
         return None

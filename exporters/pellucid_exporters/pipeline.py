@@ -48,7 +48,7 @@ from pellucid_exporters.otlp.exporters import OtlpLogSink, log_exporter, metric_
 from pellucid_exporters.prometheus.endpoint import MetricsEndpoint
 from pellucid_exporters.prometheus.reader import PrometheusReader
 from pellucid_exporters.resource import make_resource
-from pellucid_exporters.sampling.exemplars import Fates
+from pellucid_exporters.sampling.exemplars import SamplingDecisions
 from pellucid_exporters.sampling.tail_sampler import TailSampler
 from pellucid_exporters.telemetry import Parts, Telemetry
 from pellucid_exporters.variables import wrong_values
@@ -158,9 +158,9 @@ def build(settings: Settings) -> Telemetry:
 
 def _connect(settings: Settings, parts: Parts) -> Telemetry:
     faults = Faults()
-    fates = Fates()
+    decisions = SamplingDecisions()
     resource = make_resource(settings.service_name, settings.resource)
-    meter_provider = _meter_provider(settings, resource, parts, faults, fates)
+    meter_provider = _meter_provider(settings, resource, parts, faults, decisions)
     faults.bind(meter_provider)
     if settings.file is not None:
         from pellucid_exporters.file.processor import FileProcessor
@@ -173,7 +173,7 @@ def _connect(settings: Settings, parts: Parts) -> Telemetry:
         )
         parts.renewable.append(parts.file)
     tracer_provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    for processor in _span_processors(settings, parts, faults, fates, meter_provider):
+    for processor in _span_processors(settings, parts, faults, decisions, meter_provider):
         tracer_provider.add_span_processor(processor)
     logger_provider = _logger_provider(settings, resource, parts, faults)
     log_sinks: tuple[LogSink, ...] = ()
@@ -192,7 +192,7 @@ def _connect(settings: Settings, parts: Parts) -> Telemetry:
 
 
 def _meter_provider(
-    settings: Settings, resource: Resource, parts: Parts, faults: Faults, fates: Fates
+    settings: Settings, resource: Resource, parts: Parts, faults: Faults, decisions: SamplingDecisions
 ) -> MeterProvider:
     readers: list[MetricReader] = []
     if settings.prometheus is not None:  # first: fail on a port in use before anything has started
@@ -201,15 +201,15 @@ def _meter_provider(
             native_histograms=settings.prometheus.native_histograms,
             exemplar_ttl=settings.prometheus.exemplar_ttl,
             on_failure=faults.count_failure,
-            is_dropped=fates.is_dropped,
-            is_undecided=fates.is_undecided,
+            is_dropped=decisions.is_dropped,
+            is_undecided=decisions.is_undecided,
         )
         parts.endpoint = MetricsEndpoint(settings.prometheus, reader)
         parts.renewable.append(reader)
         readers += reader.all
     if settings.otlp is not None and settings.otlp.metrics:
         outlet = MetricOutlet(
-            partial(metric_exporter, settings.otlp), faults.count_failure, fates.is_dropped, fates.is_undecided
+            partial(metric_exporter, settings.otlp), faults.count_failure, decisions.is_dropped, decisions.is_undecided
         )
         parts.outlets.append(outlet)
         interval = settings.otlp.metric_interval and settings.otlp.metric_interval * 1000
@@ -218,7 +218,7 @@ def _meter_provider(
 
 
 def _span_processors(
-    settings: Settings, parts: Parts, faults: Faults, fates: Fates, meter_provider: MeterProvider
+    settings: Settings, parts: Parts, faults: Faults, decisions: SamplingDecisions, meter_provider: MeterProvider
 ) -> Iterator[SpanProcessor]:
     if settings.console is not None:
         from pellucid_exporters.console import ConsoleProcessor
@@ -233,7 +233,7 @@ def _span_processors(
         sampler = TailSampler(
             settings.tail_sampling,
             queues,
-            fates=fates,
+            decisions=decisions,
             meter_provider=meter_provider,
             on_fault=faults.count_sampler_fault,
         )
@@ -251,7 +251,7 @@ def _span_queues(settings: Settings, parts: Parts, faults: Faults) -> Iterator[S
         outlet = SpanOutlet(partial(span_exporter, settings.otlp), faults.count_failure, on_drop)
         parts.outlets.append(outlet)
         queue = SpanQueue(outlet, on_drop)
-        parts.renewable.append(queue.door)
+        parts.renewable.append(queue.admission)
         yield queue
 
 
@@ -263,7 +263,7 @@ def _logger_provider(settings: Settings, resource: Resource, parts: Parts, fault
     outlet = LogOutlet(partial(log_exporter, settings.otlp), faults.count_failure, on_drop)
     parts.outlets.append(outlet)
     queue = LogQueue(outlet, on_drop)
-    parts.renewable.append(queue.door)
+    parts.renewable.append(queue.admission)
     provider.add_log_record_processor(queue)
     return provider
 
@@ -286,8 +286,8 @@ def _set_globals(telemetry: Telemetry) -> None:
             taken.append("logger")
     if taken:
         _log.warning(
-            "OpenTelemetry's global %s provider was set before configure() and cannot be replaced: agents, and whoever "
-            "is given the returned Telemetry, use this configuration; other instrumentation does not. "
+            "OpenTelemetry's global %s provider was set before configure() and cannot be replaced: agents, and code "
+            "that is given the returned Telemetry, use this configuration; other instrumentation does not. "
             "Call configure() once, and before anything else sets the global providers",
             " and ".join(taken),
         )

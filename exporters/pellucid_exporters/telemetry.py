@@ -8,7 +8,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from pellucid_exporters.worker import Call, Errands
+from pellucid_exporters.worker import Call, WorkerThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -79,11 +79,11 @@ class Telemetry:
     listeners: Sequence[tuple[str, Listener]] = ()
     parts: Parts = field(default_factory=Parts, repr=False)
     on_shutdown: Callable[[Telemetry], None] = field(default=lambda _: None, repr=False)
-    _errands: list[Errands] = field(init=False, repr=False)
+    _workers: list[WorkerThread] = field(init=False, repr=False)
     _is_shut: bool = field(init=False, default=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._errands = [Errands(f"pellucid-{type(provider).__name__}") for provider in self._providers()]
+        self._workers = [WorkerThread(f"pellucid-{type(provider).__name__}") for provider in self._providers()]
 
     @property
     def prometheus_url(self) -> str | None:
@@ -120,10 +120,10 @@ class Telemetry:
             self.parts.endpoint.close()
         calls = [provider.shutdown for provider in self._providers()]
         if not self._await(calls, timeout):
-            _log.warning("telemetry was not delivered within %g s of its shutdown; what was left is lost", timeout)
+            _log.warning("telemetry was not delivered within %g s of shutdown; undelivered items are lost", timeout)
         self.parts.close()
-        for errands in self._errands:
-            errands.stop()
+        for workers in self._workers:
+            workers.stop()
 
     def renew(self) -> None:
         """Reset for use in a forked child; see the module `pipeline`."""
@@ -131,7 +131,7 @@ class Telemetry:
             return
         if self.parts.endpoint is not None:
             self.parts.endpoint.renew()
-        for part in [*self.parts.outlets, *self.parts.renewable, *self._errands]:
+        for part in [*self.parts.outlets, *self.parts.renewable, *self._workers]:
             part.renew()
 
     def _providers(self) -> list[Any]:
@@ -144,7 +144,7 @@ class Telemetry:
 
     def _await(self, calls: Sequence[Call], timeout: float) -> bool:
         """Call all providers concurrently; return whether all calls succeeded before the deadline."""
-        futures = [errands.run(call) for errands, call in zip(self._errands, calls, strict=True)]
+        futures = [workers.run(call) for workers, call in zip(self._workers, calls, strict=True)]
         done, late = wait(futures, timeout=timeout)
         for future in late:
             future.cancel()

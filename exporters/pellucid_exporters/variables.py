@@ -15,7 +15,7 @@ from opentelemetry.sdk import environment_variables as sdk_variables
 from pellucid_exporters.urls import is_url
 
 Rule: TypeAlias = Callable[[str], str | None]
-"""Validator that returns what is wrong with a value; it never repeats a value that may be a secret."""
+"""Validator that returns the problem with a value; it never repeats a value that may be a secret."""
 
 OWN: Final = frozenset({"PELLUCID_CAPTURE"})
 _CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"

@@ -11,7 +11,7 @@ from typing import TypeAlias
 Call: TypeAlias = Callable[[], object]
 
 
-class Errands:
+class WorkerThread:
     """Worker that runs calls one after another in its own daemon thread.
 
     The OpenTelemetry SDK flushes and shuts down without a deadline; callers wait for the future with a timeout of their
@@ -39,11 +39,11 @@ class Errands:
 
 
 def _work(queue: SimpleQueue[tuple[Future[object], Call] | None]) -> None:
-    while (errand := queue.get()) is not None:
-        future, call = errand
+    while (item := queue.get()) is not None:
+        future, call = item
         if not future.set_running_or_notify_cancel():
             continue
         try:
             future.set_result(call())
-        except Exception as error:  # noqa: BLE001  (belongs to whoever reads the future)
+        except Exception as error:  # noqa: BLE001  (raised where the future is read)
             future.set_exception(error)

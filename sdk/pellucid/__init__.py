@@ -3,8 +3,7 @@
 from typing import TYPE_CHECKING, TypeAlias
 
 from pellucid.agent import Agent
-from pellucid.approvals.claims import Claims, FileClaims, MemoryClaims
-from pellucid.approvals.decisions import ApprovalRequest, Decision
+from pellucid.approvals import ApprovalRequest, Claims, Decision, FileClaims, MemoryClaims
 from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits, ToolContext, propagate
 from pellucid.errors import (
     AlreadyResumed,
@@ -32,6 +31,7 @@ from pellucid.messages import (
     BlobPart,
     FilePart,
     Message,
+    ProviderToolDefinition,
     ReasoningPart,
     ServerToolCall,
     ServerToolResult,
@@ -86,7 +86,7 @@ from pellucid.reliability import (
 from pellucid.run.outcomes import RunResult
 from pellucid.run.stream import RunStream
 from pellucid.telemetry import DEFAULT_REDACTORS, CapturePolicy, Redactor, TelemetryOptions
-from pellucid.tools import Builtin, Hub, Mcp, Tool, ToolSource, tool
+from pellucid.tools import Builtin, Hub, Mcp, ProviderTool, Tool, ToolSource, tool
 from pellucid.version import __version__
 
 __all__ = [
@@ -138,6 +138,8 @@ __all__ = [
     "PolicyHalt",
     "Price",
     "PriceTable",
+    "ProviderTool",
+    "ProviderToolDefinition",
     "ReasoningPart",
     "Redactor",
     "Reliability",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Generic, Unpack, overload
 
 from typing_extensions import TypeForm
 
+from pellucid.approvals.checkpoint import Checkpoint
 from pellucid.concurrency.sync import run_in_portal
-from pellucid.context import DiscoveryContext, Identity, Limits, ToolContext
+from pellucid.context import DiscoveryContext, Identity, Limits
 from pellucid.errors import ConfigError
 from pellucid.messages import Message
 from pellucid.models import Model, Prices, PublishedPrices, Settings
@@ -26,13 +26,13 @@ from pellucid.providers.skills import SkillProvider
 from pellucid.run.compose import digest_of_parameters
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
-from pellucid.run.start import CallerContext, Input, ResumeRequest, conversation, create_run, resume_request
-from pellucid.run.state import Run, Setup
+from pellucid.run.start import Input, ResumeRequest, conversation, create_run
+from pellucid.run.state import CallerContext, Run, Setup
 from pellucid.run.stream import RunStream
 from pellucid.run.structured_output import Output, OutputT
 from pellucid.run.subagent import agent_tool
 from pellucid.run.warm_up import warm_up
-from pellucid.telemetry import Listener, Listeners, Pipeline
+from pellucid.telemetry import Listener, Listeners
 from pellucid.tools import Tool, tool
 from pellucid.tools.catalog import Catalogs, check_mode
 from pellucid.tools.collisions import check_policy
@@ -101,7 +101,7 @@ class Agent(Generic[OutputT]):
             OutputError: the model's answer is not of the type `output`, at the second attempt either.
         """
         check_options("Agent.run()", options, RunOptions)
-        return await execute(self._create_run(conversation(options.get("history", ()), input), _context(options)))
+        return await execute(self._create_run(conversation(options.get("history", ()), input), options))
 
     def run_sync(
         self,
@@ -130,9 +130,8 @@ class Agent(Generic[OutputT]):
         Leaving the block cancels the run if it has not ended.
         """
         check_options("Agent.stream()", options, RunOptions)
-        readers = Listeners()
         messages = conversation(options.get("history", ()), input)
-        return RunStream[OutputT](readers, self._create_run(messages, _context(options, readers)))
+        return RunStream[OutputT](self._create_run(messages, options, Listeners()))
 
     async def resume(self, checkpoint: JSONObject, **options: Unpack[ResumeOptions]) -> RunResult[OutputT]:
         """Resume a run that is waiting for approval, in this process or in another.
@@ -153,7 +152,7 @@ class Agent(Generic[OutputT]):
             PellucidError: any other error that `run` raises.
         """
         check_options("Agent.resume()", options, ResumeOptions)
-        return await execute(self._create_run(_resume_request(checkpoint, options), _context(options)))
+        return await execute(self._create_run(_resume_request(checkpoint, options), options))
 
     def resume_sync(self, checkpoint: JSONObject, **options: Unpack[ResumeOptions]) -> RunResult[OutputT]:
         """Call `resume` from sync code."""
@@ -167,10 +166,7 @@ class Agent(Generic[OutputT]):
             CheckpointError: the checkpoint or a decision is not valid.
         """
         check_options("Agent.resume_stream()", options, ResumeOptions)
-        readers = Listeners()
-        return RunStream[OutputT](
-            readers, self._create_run(_resume_request(checkpoint, options), _context(options, readers))
-        )
+        return RunStream[OutputT](self._create_run(_resume_request(checkpoint, options), options, Listeners()))
 
     def on(self, pattern: str, listener: Listener, *, once: bool = False) -> Callable[[], None]:
         """Subscribe `listener` to the events that match `pattern`: `"run.completed"`, `"tools.*"` or `"*"`.
@@ -202,12 +198,7 @@ class Agent(Generic[OutputT]):
         Raises:
             ConfigError: neither `description` nor the agent's description is set.
         """
-
-        def create_run(source: str | ResumeRequest, ctx: ToolContext, pipeline: Pipeline | None) -> Run:
-            context = CallerContext(identity=ctx.identity, signal=ctx.signal, deps=ctx.deps, pipeline=pipeline)
-            return self._create_run(conversation((), source) if isinstance(source, str) else source, context)
-
-        return agent_tool(self.name, name, description or self._setup.description, timeout, create_run)
+        return agent_tool(self._setup, self._telemetry, name, description, timeout)
 
     async def warm_up(self, *, identity: Identity | None = None) -> None:
         """Connect to servers, fetch catalogues and create the model's client now, so that the first run need not.
@@ -246,19 +237,22 @@ class Agent(Generic[OutputT]):
         ctx = ctx or DiscoveryContext()
         return await explain(self.name, setup.listers, setup.catalogs, setup.permissions, within, tool_name, ctx)
 
-    def _create_run(self, source: Sequence[Message] | ResumeRequest, context: CallerContext) -> Run:
-        pipeline = self._telemetry
-        return create_run(self._setup, source, replace(context, pipeline=pipeline) if pipeline is not None else context)
-
-
-def _context(options: CallerOptions, stream: Listeners | None = None) -> CallerContext:
-    return CallerContext(
-        identity=options.get("identity"), signal=options.get("signal"), deps=options.get("deps"), stream=stream
-    )
+    def _create_run(
+        self, source: Sequence[Message] | ResumeRequest, options: CallerOptions, stream: Listeners | None = None
+    ) -> Run:
+        caller = CallerContext(
+            identity=options.get("identity"),
+            signal=options.get("signal"),
+            deps=options.get("deps"),
+            stream=stream,
+            pipeline=self._telemetry,
+        )
+        return create_run(self._setup, source, caller)
 
 
 def _resume_request(checkpoint: JSONObject, options: ResumeOptions) -> ResumeRequest:
-    return resume_request(checkpoint, options.get("decisions", ()), options.get("claims"))
+    decisions = tuple(options.get("decisions", ()))
+    return ResumeRequest(Checkpoint.from_dict(checkpoint), decisions, options.get("claims"))
 
 
 def _setup(name: str, output: Any, options: AgentOptions) -> Setup:

@@ -13,17 +13,14 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Final
+from importlib.metadata import EntryPoint, entry_points
+from typing import Final
 
 import pellucid
 from pellucid.errors import ConfigError, PellucidError
 from pellucid.text import clean
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from importlib.metadata import EntryPoint
 
 __all__ = ["GROUP", "Command", "main"]
 
@@ -83,15 +80,12 @@ def _installed_commands() -> list[Command]:
             _print_error(f"subcommand {point.name!r}: {point.value} is not a pellucid.cli.Command")
     for name, declared in commands.items():
         if len(declared) > 1:
-            _report_duplicates(name, [point for point, _ in declared])
+            points = [point for point, _ in declared]
+            packages = sorted((point.dist.name if point.dist else "unknown", point.value) for point in points)
+            sources = " and ".join(f"{package} ({value})" for package, value in packages)
+            remedy = "uninstall the package that you do not need: pip uninstall NAME"
+            _print_error(f"subcommand {name!r} is declared more than once, by {sources}; {remedy}")
     return [declared[0][1] for declared in commands.values() if len(declared) == 1]
-
-
-def _report_duplicates(name: str, points: Sequence[EntryPoint]) -> None:
-    packages = sorted((point.dist.name if point.dist else "unknown", point.value) for point in points)
-    sources = " and ".join(f"{package} ({value})" for package, value in packages)
-    remedy = "uninstall the package that you do not need: pip uninstall NAME"
-    _print_error(f"subcommand {name!r} is declared more than once, by {sources}; {remedy}")
 
 
 def _parser(commands: Sequence[Command]) -> ArgumentParser:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import wraps
@@ -78,32 +79,21 @@ class CancelToken:
         with self.calling(event.set):
             await event.wait()
 
-    def calling(self, callback: Callable[[], None]) -> _Registration:
-        """Return a context manager during which a cancellation calls `callback` in the current event loop."""
-        return _Registration(self, callback)
-
-
-class _Registration:
-    """Registration of one callback; calls it immediately if the token is cancelled already."""
-
-    __slots__ = ("_callback", "_token")
-
-    def __init__(self, token: CancelToken, callback: Callable[[], None]) -> None:
-        self._token = token
-        self._callback = callback
-
-    def __enter__(self) -> None:
-        token, callback, loop = self._token, self._callback, current_token()
-        with token._lock:  # noqa: SLF001  (one class in two halves)
-            token._callbacks[self] = lambda: call_soon(loop, callback)  # noqa: SLF001
+    @contextmanager
+    def calling(self, callback: Callable[[], None]) -> Iterator[None]:
+        """Call `callback` in the current event loop when the token is cancelled, immediately if it is already."""
+        key, loop = object(), current_token()
+        with self._lock:
+            self._callbacks[key] = lambda: call_soon(loop, callback)
             # Checked after registration, or a cancellation by a signal handler in between would be lost.
-            is_cancelled = token.cancelled and token._callbacks.pop(self, None) is not None  # noqa: SLF001
+            is_cancelled = self._cancelled and self._callbacks.pop(key, None) is not None
         if is_cancelled:
             callback()
-
-    def __exit__(self, *_: object) -> None:
-        with self._token._lock:  # noqa: SLF001
-            self._token._callbacks.pop(self, None)  # noqa: SLF001
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._callbacks.pop(key, None)
 
 
 class DiscoveryReport(Protocol):
@@ -113,12 +103,8 @@ class DiscoveryReport(Protocol):
         """Report the cache outcome: `hit`, `stale`, `miss` (own round trip) or `joined` (round trip of another run)."""
 
 
-def _ignore_report(*, cache: str | None = None, link: SpanContext | None = None) -> None:
-    """Ignore a cache outcome, outside of a run."""
-
-
-def _ignore_attributes(attributes: Mapping[str, AttributeValue]) -> None:
-    """Ignore the attributes of a round trip, outside of a run."""
+def _ignore(*_: object, **__: object) -> None:
+    """Ignore a report, outside of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,16 +130,11 @@ class DiscoveryContext:
     signal: CancelToken | None = None
     deadline: float | None = None
     timeout: float | None = None
-    report: DiscoveryReport = field(default=_ignore_report, repr=False, compare=False)
-    describe: Callable[[Mapping[str, AttributeValue]], None] = field(
-        default=_ignore_attributes, repr=False, compare=False
-    )
+    report: DiscoveryReport = field(default=_ignore, repr=False, compare=False)
+    describe: Callable[[Mapping[str, AttributeValue]], None] = field(default=_ignore, repr=False, compare=False)
 
     def reporting(
-        self,
-        report: DiscoveryReport,
-        describe: Callable[[Mapping[str, AttributeValue]], None],
-        timeout: float | None,
+        self, report: DiscoveryReport, describe: Callable[[Mapping[str, AttributeValue]], None], timeout: float | None
     ) -> DiscoveryContext:
         """Return a copy with these callbacks and timeout; `dataclasses.replace` takes three times as long."""
         return DiscoveryContext(
@@ -169,8 +150,25 @@ class DiscoveryContext:
         )
 
 
-def _ignore_progress(value: JSONValue) -> None:
-    """Ignore progress, outside of a run."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalCall:
+    """What another process needs to return the result of a call that is handed to it.
+
+    Attributes:
+        result_id: Id of the result, `async_tool_` and a UUID; also the idempotency key of the work.
+        complete_path: Path of the completion endpoint, `/async-tools/<result id>/complete`.
+        complete_url: Address of that endpoint; None without a server.
+        token: Secret that allows to complete this call and no other; None without a server.
+        deadline: Time at which the call expires, in seconds since the epoch; None if it never does.
+        headers: W3C Trace Context of the dispatching span, for the spans of the other process.
+    """
+
+    result_id: str
+    complete_path: str
+    complete_url: str | None = None
+    token: str | None = field(default=None, repr=False)
+    deadline: float | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +179,8 @@ class ToolContext:
         deps: Value that the caller of the run passed as `deps`, unchanged.
         progress: Function that emits its argument, any JSON-able value, as a `tool.progress` event.
         deadline: Time at which the run must end, on the event loop's clock (`anyio.current_time()`).
+        heartbeat: Function that shows that a call in the background is alive; see `Tool.heartbeat`.
+        external: What another process needs to return the result, if the tool has `execution="external-dispatch"`.
     """
 
     run_id: str = ""
@@ -190,7 +190,9 @@ class ToolContext:
     signal: CancelToken | None = None
     deadline: float | None = None
     deps: Any = None
-    progress: Callable[[JSONValue], None] = field(default=_ignore_progress, repr=False, compare=False)
+    progress: Callable[[JSONValue], None] = field(default=_ignore, repr=False, compare=False)
+    heartbeat: Callable[[], None] = field(default=_ignore, repr=False, compare=False)
+    external: ExternalCall | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,10 +203,10 @@ class Limits:
         max_iterations: Passes of the loop. If the last one requests tools, they are run and the model is called once
             more, without tools, for a closing answer.
         max_discoveries: Iterations that only discover lazy tools; they do not count as iterations. After the last one
-            the model is told to call a tool or to answer.
+            the model is asked to call a tool or to answer.
         max_tool_tokens: Estimated tokens for the definitions of the offered tools, at four bytes of JSON a token. Above
             it, the least recently used lazy tools are deactivated; other tools never are.
-        max_tool_calls: Tool calls of the whole run. Further calls are refused, and the model is called for a closing
+        max_tool_calls: Tool calls of the whole run. Further calls are not run, and the model is called for a closing
             answer.
         parallel_tools: Tool calls of one message that run concurrently.
         deadline: Wall-clock time of the whole run.

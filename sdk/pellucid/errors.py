@@ -36,36 +36,7 @@ The exception of the hub, model or tool itself is always the `__cause__`.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
-
-__all__ = [
-    "AlreadyResumed",
-    "CheckpointError",
-    "CircuitOpen",
-    "ConfigError",
-    "DiscoveryBackoff",
-    "DiscoveryError",
-    "DiscoveryTimeout",
-    "DuplicateKey",
-    "ErrorKind",
-    "Fenced",
-    "IdempotencyConflict",
-    "InvalidCatalog",
-    "ModelError",
-    "ModelTimeout",
-    "OutputError",
-    "PellucidError",
-    "PermissionDenied",
-    "PolicyHalt",
-    "ReliabilityFailFast",
-    "RunCancelled",
-    "RunTimeout",
-    "StoreError",
-    "StoreUnavailable",
-    "ToolError",
-    "ToolNameCollision",
-    "UnknownRun",
-]
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
 ErrorKind: TypeAlias = Literal[
     "cancelled",
@@ -90,6 +61,40 @@ class PellucidError(Exception):
     """
 
     error_type: str = ""
+
+
+class FailureDetails(TypedDict, total=False):
+    """Details of the failure of a provider, model or tool."""
+
+    error_kind: ErrorKind
+    """Kind of the failure; if `unknown`, that of the cause applies."""
+
+    status: int | None
+    """HTTP status, if the server responded with an error."""
+
+    retry_after: float | None
+    """Seconds after which to try again, if the server sent them."""
+
+
+class _Failure(PellucidError):
+    """A failure with the attributes of `FailureDetails`."""
+
+    error_kind: ErrorKind = "unknown"
+    status: int | None = None
+    retry_after: float | None = None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        error_kind: ErrorKind = "unknown",
+        status: int | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.error_kind = error_kind
+        self.status = status
+        self.retry_after = retry_after
 
 
 class ConfigError(PellucidError, ValueError):
@@ -119,7 +124,7 @@ class RunTimeout(PellucidError, TimeoutError):
     error_type = "timeout"
 
 
-class DiscoveryError(PellucidError):
+class DiscoveryError(_Failure):
     """A tool provider could not list its tools.
 
     Attributes:
@@ -131,26 +136,12 @@ class DiscoveryError(PellucidError):
         joined: Whether another run made the round trip that failed and reports it too; this run only waited for it.
     """
 
-    error_kind: ErrorKind = "unknown"
-    status: int | None = None
-    retry_after: float | None = None
     joined: bool = False
 
-    def __init__(
-        self,
-        provider_id: str,
-        problem: str,
-        *,
-        error_kind: ErrorKind = "unknown",
-        status: int | None = None,
-        retry_after: float | None = None,
-    ) -> None:
-        super().__init__(f"discovery of tools from provider {provider_id!r} failed: {problem}")
+    def __init__(self, provider_id: str, problem: str, **details: Unpack[FailureDetails]) -> None:
+        super().__init__(f"discovery of tools from provider {provider_id!r} failed: {problem}", **details)
         self.provider_id = provider_id
         self.problem = problem
-        self.error_kind = error_kind
-        self.status = status
-        self.retry_after = retry_after
 
 
 class DiscoveryTimeout(DiscoveryError, TimeoutError):
@@ -173,8 +164,8 @@ class DiscoveryBackoff(DiscoveryError):
         super().__init__(
             provider_id,
             f"it failed recently ({type(last).__name__}: {last}); it will be called again in {retry_after:.1f} s",
+            retry_after=retry_after,
         )
-        self.retry_after = retry_after
 
 
 class InvalidCatalog(DiscoveryError):
@@ -203,7 +194,7 @@ class ToolNameCollision(PellucidError):
         self.second = second
 
 
-class ModelError(PellucidError):
+class ModelError(_Failure):
     """A model call failed.
 
     Attributes:
@@ -214,47 +205,31 @@ class ModelError(PellucidError):
         retry_after: Seconds after which to try again, if the vendor sent them.
     """
 
+    request_id: str | None = None
+
     def __init__(
         self,
         model: str,
         message: str,
         *,
         error_type: str = "",
-        error_kind: ErrorKind = "unknown",
-        status: int | None = None,
         request_id: str | None = None,
-        retry_after: float | None = None,
+        **details: Unpack[FailureDetails],
     ) -> None:
-        super().__init__(f"call of model {model!r} failed: {message}")
+        super().__init__(f"call of model {model!r} failed: {message}", **details)
         self.model = model
         self.error_type = error_type
-        self.error_kind = error_kind
-        self.status = status
         self.request_id = request_id
-        self.retry_after = retry_after
 
 
 class ModelTimeout(ModelError, TimeoutError):
     """A model did not respond within `Limits.model_timeout`, or within the timeout of its adapter."""
 
     def __init__(
-        self,
-        model: str,
-        message: str,
-        *,
-        status: int | None = None,
-        request_id: str | None = None,
-        retry_after: float | None = None,
+        self, model: str, message: str, *, request_id: str | None = None, **details: Unpack[FailureDetails]
     ) -> None:
-        super().__init__(
-            model,
-            message,
-            error_type="timeout",
-            error_kind="timeout",
-            status=status,
-            request_id=request_id,
-            retry_after=retry_after,
-        )
+        super().__init__(model, message, error_type="timeout", request_id=request_id, **details)
+        self.error_kind = "timeout"
 
 
 class OutputError(ModelError):
@@ -317,12 +292,11 @@ class DiscoveryCircuitOpen(CircuitOpen, DiscoveryError):
 class ModelCircuitOpen(CircuitOpen, ModelError):
     """The circuit of a model is open."""
 
+    error_kind = "circuit_open"
+
     def __init__(self, model: str, retry_after: float) -> None:
         CircuitOpen.__init__(self, model, retry_after)
         self.model = model
-        self.error_type = "circuit_open"
-        self.error_kind = "circuit_open"
-        self.status = self.request_id = None
 
 
 class CheckpointError(PellucidError, ValueError):
@@ -437,7 +411,7 @@ class UnknownRun(StoreError):
         self.run_id = run_id
 
 
-class ToolError(PellucidError):
+class ToolError(_Failure):
     """A tool failed. Raise it in a tool to choose the text that the model reads; the text is passed on unchanged.
 
     Attributes:
@@ -447,20 +421,9 @@ class ToolError(PellucidError):
         retry_after: Seconds after which the tool may be called again, if its server sent them.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        error_type: str = "tool_error",
-        error_kind: ErrorKind = "unknown",
-        status: int | None = None,
-        retry_after: float | None = None,
-    ) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, error_type: str = "tool_error", **details: Unpack[FailureDetails]) -> None:
+        super().__init__(message, **details)
         self.error_type = error_type
-        self.error_kind = error_kind
-        self.status = status
-        self.retry_after = retry_after
 
 
 class UnexpectedExit(PellucidError):

@@ -37,52 +37,94 @@ class Event:
     span_id: str
     time: float
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunStarted(Event):
-    """A run started."""
-
-    name: ClassVar[str] = "run.started"
+    def __init_subclass__(cls, name: str = "") -> None:
+        """Set the name of the event."""
+        if name:  # a dataclass with slots is created twice, the second time with the attribute
+            cls.name = name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunCompleted(Event):
-    """A run ended with a result."""
+@dataclass(frozen=True, kw_only=True)
+class _Failure:
+    """Fields of the events of failures, cancellations and timeouts; `outcome` says which."""
 
-    name: ClassVar[str] = "run.completed"
-    duration_ms: float
-    stop_reason: str
-    iterations: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFailed(Event):
-    """A run failed, was cancelled or passed its deadline; `outcome` says which."""
-
-    name: ClassVar[str] = "run.failed"
+    __slots__ = ()
     duration_ms: float
     outcome: str
     error: str | None
     error_type: str | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Subject:
+    """Fields of the events about a provider, tool or model; the others are None."""
+
+    __slots__ = ()
+    provider_id: str | None
+    tool_name: str | None
+    model: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ToolCall:
+    """Fields of the events about a tool call."""
+
+    __slots__ = ()
+    tool_name: str
+    tool_call_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RuleDecision(_Subject):
+    """Fields of the events about a decision of a reliability rule.
+
+    Attributes:
+        operation: `discovery`, `inference` or `tool`.
+        attempt: 1-based; 0 before the first.
+        kind: `kind` of the rule.
+    """
+
+    __slots__ = ()
+    operation: str
+    attempt: int
+    kind: str
+    error: str | None
+    error_type: str | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolsDiscoveryStarted(Event):
+class RunStarted(Event, name="run.started"):
+    """A run started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCompleted(Event, name="run.completed"):
+    """A run ended with a result."""
+
+    duration_ms: float
+    stop_reason: str
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFailed(_Failure, Event, name="run.failed"):
+    """A run failed, was cancelled or passed its deadline; `outcome` says which."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsDiscoveryStarted(Event, name="tools.discovery_started"):
     """A discovery from a tool provider started."""
 
-    name: ClassVar[str] = "tools.discovery_started"
     provider_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolsDiscoveryCompleted(Event):
+class ToolsDiscoveryCompleted(Event, name="tools.discovery_completed"):
     """A tool provider listed its tools.
 
     Attributes:
         cache: `none`, `hit`, `miss`, `joined` or `stale`.
     """
 
-    name: ClassVar[str] = "tools.discovery_completed"
     provider_id: str
     duration_ms: float
     tool_count: int
@@ -90,23 +132,17 @@ class ToolsDiscoveryCompleted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolsDiscoveryFailed(Event):
+class ToolsDiscoveryFailed(_Failure, Event, name="tools.discovery_failed"):
     """A tool provider failed, was cancelled or timed out; `outcome` says which."""
 
-    name: ClassVar[str] = "tools.discovery_failed"
     provider_id: str
-    duration_ms: float
     cache: str
-    outcome: str
-    error: str | None
-    error_type: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolsCatalogChanged(Event):
+class ToolsCatalogChanged(Event, name="tools.catalog_changed"):
     """A provider's catalogue has changed since the last discovery."""
 
-    name: ClassVar[str] = "tools.catalog_changed"
     provider_id: str
     tool_count: int
     digest: str
@@ -114,10 +150,9 @@ class ToolsCatalogChanged(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolsCatalogStale(Event):
+class ToolsCatalogStale(Event, name="tools.catalog_stale"):
     """A stale catalogue was served: during a refresh, or because the refresh failed, in which case `error` is set."""
 
-    name: ClassVar[str] = "tools.catalog_stale"
     provider_id: str
     seconds_over: float
     error: str | None
@@ -125,17 +160,16 @@ class ToolsCatalogStale(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolsQuarantined(Event):
+class ToolsQuarantined(Event, name="tools.quarantined"):
     """A provider with `on_invalid="quarantine"` listed an invalid tool, which was left out."""
 
-    name: ClassVar[str] = "tools.quarantined"
     provider_id: str
     tool_name: str
     problem: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolsShadowed(Event):
+class ToolsShadowed(Event, name="tools.shadowed"):
     """Two tools have the same name, and one of them shadows the other.
 
     Attributes:
@@ -147,7 +181,6 @@ class ToolsShadowed(Event):
         offered_as: Name under which the shadowed tool is offered; None if it is not offered.
     """
 
-    name: ClassVar[str] = "tools.shadowed"
     tool_name: str
     provider_id: str
     source: str
@@ -157,7 +190,7 @@ class ToolsShadowed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolsSearched(Event):
+class ToolsSearched(Event, name="tools.searched"):
     """A model searched for tools.
 
     Attributes:
@@ -165,14 +198,13 @@ class ToolsSearched(Event):
         names: Names of the best matches, best first.
     """
 
-    name: ClassVar[str] = "tools.searched"
     query: str | None
     hits: int
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolsActivated(Event):
+class ToolsActivated(Event, name="tools.activated"):
     """A lazy tool was activated.
 
     Attributes:
@@ -180,14 +212,13 @@ class ToolsActivated(Event):
             `checkpoint` (active when the run paused).
     """
 
-    name: ClassVar[str] = "tools.activated"
     tool_name: str
     provider_id: str
     via: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolsDeactivated(Event):
+class ToolsDeactivated(Event, name="tools.deactivated"):
     """A lazy tool is no longer active.
 
     Attributes:
@@ -195,14 +226,13 @@ class ToolsDeactivated(Event):
             tools exceeded `Limits.max_tool_tokens`).
     """
 
-    name: ClassVar[str] = "tools.deactivated"
     tool_name: str
     provider_id: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolsBudgetExceeded(Event):
+class ToolsBudgetExceeded(Event, name="tools.budget_exceeded"):
     """The offered tools exceed the token budget: tools that are not lazy, or that the model has just requested.
 
     Attributes:
@@ -211,14 +241,13 @@ class ToolsBudgetExceeded(Event):
         eager_tokens: Estimated tokens of the tools that are not lazy and therefore always offered.
     """
 
-    name: ClassVar[str] = "tools.budget_exceeded"
     tokens: int
     max_tokens: int
     eager_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolsRedefined(Event):
+class ToolsRedefined(Event, name="tools.redefined"):
     """A tool's definition, provider or source has changed under the same name.
 
     Attributes:
@@ -229,7 +258,6 @@ class ToolsRedefined(Event):
         refused: Whether the tool is withheld from the model; False if the change was reverted.
     """
 
-    name: ClassVar[str] = "tools.redefined"
     tool_name: str
     provider_id: str
     digest: str
@@ -239,14 +267,13 @@ class ToolsRedefined(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestComposed(Event):
+class RequestComposed(Event, name="request.composed"):
     """A model request is ready.
 
     Attributes:
         digest: Hash of the request; None if nothing is recorded.
     """
 
-    name: ClassVar[str] = "request.composed"
     duration_ms: float
     tool_count: int
     message_count: int
@@ -254,15 +281,14 @@ class RequestComposed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InferenceStarted(Event):
+class InferenceStarted(Event, name="inference.started"):
     """A model was called."""
 
-    name: ClassVar[str] = "inference.started"
     model: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InferenceDelta(Event):
+class InferenceDelta(Event, name="inference.delta"):
     """A piece of a streamed answer arrived.
 
     Attributes:
@@ -271,16 +297,14 @@ class InferenceDelta(Event):
             content is recorded; a secret that is split over several pieces cannot be recognised.
     """
 
-    name: ClassVar[str] = "inference.delta"
     type: str
     content: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InferenceCompleted(Event):
+class InferenceCompleted(Event, name="inference.completed"):
     """A model answered."""
 
-    name: ClassVar[str] = "inference.completed"
     model: str
     duration_ms: float
     finish_reason: str
@@ -288,77 +312,55 @@ class InferenceCompleted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InferenceFailed(Event):
+class InferenceFailed(_Failure, Event, name="inference.failed"):
     """A model call failed, was cancelled or timed out; `outcome` says which."""
 
-    name: ClassVar[str] = "inference.failed"
     model: str
-    duration_ms: float
-    outcome: str
-    error: str | None
-    error_type: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutputRejected(Event):
+class OutputRejected(Event, name="output.rejected"):
     """A model's answer is not of the agent's output type.
 
     Attributes:
         is_final: Whether the run fails; otherwise the problem is sent to the model, which answers once more.
     """
 
-    name: ClassVar[str] = "output.rejected"
     problem: str
     is_final: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolStarted(Event):
+class ToolStarted(_ToolCall, Event, name="tool.started"):
     """A tool call started."""
 
-    name: ClassVar[str] = "tool.started"
-    tool_name: str
-    tool_call_id: str
     provider_id: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolProgress(Event):
+class ToolProgress(_ToolCall, Event, name="tool.progress"):
     """A tool reported progress."""
 
-    name: ClassVar[str] = "tool.progress"
-    tool_name: str
-    tool_call_id: str
     value: JSONValue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCompleted(Event):
+class ToolCompleted(_ToolCall, Event, name="tool.completed"):
     """A tool call returned."""
 
-    name: ClassVar[str] = "tool.completed"
-    tool_name: str
-    tool_call_id: str
     provider_id: str | None
     duration_ms: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolFailed(Event):
+class ToolFailed(_Failure, _ToolCall, Event, name="tool.failed"):
     """A tool call failed, was cancelled or timed out; `outcome` says which."""
 
-    name: ClassVar[str] = "tool.failed"
-    tool_name: str
-    tool_call_id: str
     provider_id: str | None
-    duration_ms: float
-    outcome: str
-    error: str | None
-    error_type: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolDenied(Event):
+class ToolDenied(Event, name="tool.denied"):
     """The permission policy did not let a tool be offered, activated or called.
 
     Attributes:
@@ -369,7 +371,6 @@ class ToolDenied(Event):
         error_type: Type of the policy's exception, if it failed, which denies.
     """
 
-    name: ClassVar[str] = "tool.denied"
     tool_name: str
     provider_id: str
     tool_call_id: str | None
@@ -380,7 +381,7 @@ class ToolDenied(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalRequested(Event):
+class ApprovalRequested(_ToolCall, Event, name="approval.requested"):
     """A run waits for a person to approve a tool call.
 
     Attributes:
@@ -390,10 +391,7 @@ class ApprovalRequested(Event):
         error_type: Type of the exception of the tool's `needs_approval`, if it failed; then approval is required.
     """
 
-    name: ClassVar[str] = "approval.requested"
     approval_id: str
-    tool_name: str
-    tool_call_id: str
     provider_id: str
     arguments: JSONValue
     expires_at: float | None
@@ -402,7 +400,7 @@ class ApprovalRequested(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalDecided(Event):
+class ApprovalDecided(_ToolCall, Event, name="approval.decided"):
     """An approval request was decided, expired, or was withdrawn.
 
     Attributes:
@@ -411,10 +409,7 @@ class ApprovalDecided(Event):
         waited_ms: Milliseconds from the request to the decision.
     """
 
-    name: ClassVar[str] = "approval.decided"
     approval_id: str
-    tool_name: str
-    tool_call_id: str
     outcome: str
     edited: bool
     reason: str | None
@@ -422,115 +417,118 @@ class ApprovalDecided(Event):
     waited_ms: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReliabilityRetried(Event):
-    """A reliability rule retries an operation, or tries another model.
+@dataclass(frozen=True, kw_only=True)
+class _AsyncCall:
+    """Fields of the events about an asynchronous tool call.
 
     Attributes:
-        kind: `kind` of the rule.
+        result_id: Id of the result: `async_tool_` and a UUID.
+        execution: `same-invocation` or `external-dispatch`.
     """
 
-    name: ClassVar[str] = "reliability.retried"
-    operation: str
-    provider_id: str | None
-    tool_name: str | None
-    model: str | None
-    attempt: int
-    kind: str
+    __slots__ = ()
+    result_id: str
+    tool_name: str
+    tool_call_id: str
+    execution: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncToolDispatched(_AsyncCall, Event, name="async_tool.dispatched"):
+    """An asynchronous tool call was dispatched, and the model goes on without its result.
+
+    Attributes:
+        deadline: Time at which it expires, in seconds since the epoch; None if it never does.
+    """
+
+    deadline: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncToolSettled(_AsyncCall, Event, name="async_tool.settled"):
+    """An asynchronous tool call has its result.
+
+    Attributes:
+        status: `completed`, `failed`, `expired` or `cancelled`.
+        duration_ms: Milliseconds since the dispatch.
+    """
+
+    status: str
+    duration_ms: float
+    outcome: str
     error: str | None
     error_type: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReliabilityRecovered(Event):
+class AsyncToolExpired(_AsyncCall, Event, name="async_tool.expired"):
+    """An asynchronous tool call passed its deadline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncToolLate(_AsyncCall, Event, name="async_tool.late"):
+    """A result came for an asynchronous tool call that had already expired or been stopped; it is ignored.
+
+    Attributes:
+        status: Status of the late result.
+    """
+
+    status: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncToolContinued(Event, name="async_tool.continued"):
+    """The model gets results of asynchronous tool calls."""
+
+    result_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReliabilityRetried(_RuleDecision, Event, name="reliability.retried"):
+    """A reliability rule retries an operation, or tries another model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReliabilityRecovered(_Subject, Event, name="reliability.recovered"):
     """An operation succeeded after earlier attempts had failed or were rejected."""
 
-    name: ClassVar[str] = "reliability.recovered"
     operation: str
-    provider_id: str | None
-    tool_name: str | None
-    model: str | None
     attempt: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReliabilityFellBack(Event):
-    """A reliability rule continues with a fallback result.
-
-    Attributes:
-        kind: `kind` of the rule.
-    """
-
-    name: ClassVar[str] = "reliability.fell_back"
-    operation: str
-    provider_id: str | None
-    tool_name: str | None
-    model: str | None
-    attempt: int
-    kind: str
-    error: str | None
-    error_type: str | None
+class ReliabilityFellBack(_RuleDecision, Event, name="reliability.fell_back"):
+    """A reliability rule continues with a fallback result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReliabilityFailedFast(Event):
-    """A reliability rule ends the run.
-
-    Attributes:
-        kind: `kind` of the rule.
-        attempt: 1-based; 0 before the first.
-    """
-
-    name: ClassVar[str] = "reliability.failed_fast"
-    operation: str
-    provider_id: str | None
-    tool_name: str | None
-    model: str | None
-    attempt: int
-    kind: str
-    error: str | None
-    error_type: str | None
+class ReliabilityFailedFast(_RuleDecision, Event, name="reliability.failed_fast"):
+    """A reliability rule ends the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CircuitOpened(Event):
+class CircuitOpened(_Subject, Event, name="circuit.opened"):
     """A circuit breaker opened after repeated failures of a provider, model or tool."""
 
-    name: ClassVar[str] = "circuit.opened"
-    provider_id: str | None
-    tool_name: str | None
-    model: str | None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CircuitHalfOpened(Event):
+class CircuitHalfOpened(_Subject, Event, name="circuit.half_opened"):
     """A circuit breaker admits one call as a probe."""
 
-    name: ClassVar[str] = "circuit.half_opened"
-    provider_id: str | None
-    tool_name: str | None
-    model: str | None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CircuitClosed(Event):
+class CircuitClosed(_Subject, Event, name="circuit.closed"):
     """A circuit breaker closed: the provider, model or tool works again."""
 
-    name: ClassVar[str] = "circuit.closed"
-    provider_id: str | None
-    tool_name: str | None
-    model: str | None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TelemetryError(Event):
+class TelemetryError(Event, name="telemetry.error"):
     """A part of the telemetry failed; the run is not affected.
 
     Attributes:
         part: `listener`, `span`, `metric`, `log`, `recording` or `event`.
     """
 
-    name: ClassVar[str] = "telemetry.error"
     part: str
     error: str | None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import anyio
@@ -84,13 +84,22 @@ def retry_after_of(error: BaseException) -> float | None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and, as long as these are Pellucid's, its causes; these may form a cycle."""
+    """Yield an error and, as long as these are Pellucid's, its causes."""
+    return _walk(error, lambda current: [current.__cause__] if isinstance(current, PellucidError) else [])
+
+
+def _walk(
+    error: BaseException, related: Callable[[BaseException], Iterable[BaseException | None]]
+) -> Iterator[BaseException]:
+    """Yield an error and the `related` ones of each, depth first and once each; they may form a cycle."""
     seen: set[int] = set()
-    cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
-        yield cause
-        cause = cause.__cause__ if isinstance(cause, PellucidError) else None
+    pending: list[BaseException | None] = [error]
+    while pending:
+        current = pending.pop()
+        if current is not None and id(current) not in seen:
+            seen.add(id(current))
+            yield current
+            pending.extend(reversed([*related(current)]))
 
 
 def _failures(error: BaseException) -> Iterator[BaseException]:
@@ -120,16 +129,15 @@ def kind_of_status(status: int) -> ErrorKind:
 
 def describe(error: BaseException) -> str:
     """Return a one-line description of `error`; if it has no text, that of the first group member or cause with one."""
-    seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
+
+    def related(current: BaseException) -> list[BaseException | None]:
         if isinstance(current, BaseExceptionGroup):
-            current = current.exceptions[0]
-            continue
-        if text := _text(current):
+            return [current.exceptions[0]]
+        return [current.__cause__ or current.__context__]
+
+    for current in _walk(error, related):
+        if not isinstance(current, BaseExceptionGroup) and (text := _text(current)):
             return f"{type(current).__name__}: {text}"
-        current = current.__cause__ or current.__context__
     return type(error).__name__
 
 
@@ -142,23 +150,14 @@ def stack_of(error: BaseException) -> str:
 
 def _contains_itself(error: BaseException) -> bool:
     """Return whether a group occurs twice among the members and causes of an error."""
-    seen: set[int] = set()
-    pending: list[BaseException | None] = [error]
-    while pending:
-        current = pending.pop()
-        if current is None or (id(current) in seen and not isinstance(current, BaseExceptionGroup)):
-            continue
-        if id(current) in seen:
-            return True
-        seen.add(id(current))
-        pending += (
-            [current.__cause__, current.__context__]
-            if current.__cause__ is not current.__context__
-            else [current.__cause__]
-        )
-        if isinstance(current, BaseExceptionGroup):
-            pending += current.exceptions
-    return False
+
+    def related(current: BaseException) -> list[BaseException | None]:
+        causes = {id(cause): cause for cause in (current.__cause__, current.__context__)}
+        return [*causes.values(), *(current.exceptions if isinstance(current, BaseExceptionGroup) else ())]
+
+    occurrences = [error, *(item for current in _walk(error, related) for item in related(current))]
+    groups = [id(item) for item in occurrences if isinstance(item, BaseExceptionGroup)]
+    return len(set(groups)) < len(groups)
 
 
 def _text(error: BaseException) -> str:
@@ -213,16 +212,5 @@ def first_of(group: BaseException) -> BaseException:
 
 def _failures_in(error: BaseException) -> list[BaseException]:
     """Return an exception, or the exceptions inside a group in order; the group may contain itself."""
-    failures: list[BaseException] = []
-    seen: set[int] = set()
-    pending = [error]
-    while pending:
-        current = pending.pop()
-        if id(current) in seen:
-            continue
-        seen.add(id(current))
-        if isinstance(current, BaseExceptionGroup):
-            pending.extend(reversed(current.exceptions))
-        else:
-            failures.append(current)
-    return failures
+    members = _walk(error, lambda current: current.exceptions if isinstance(current, BaseExceptionGroup) else ())
+    return [member for member in members if not isinstance(member, BaseExceptionGroup)]

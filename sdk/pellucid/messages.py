@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar, get_args
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, Literal, Self, TypeAlias, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -25,30 +26,33 @@ Vendor: TypeAlias = Mapping[str, Mapping[str, Any]]
 never get it, and it is not recorded."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RecordPart:
+    """A part whose fields are its JSON shape."""
+
+    type: ClassVar[str]
+    vendor: Vendor | None = field(default=None, repr=False)
+
+    def to_dict(self) -> JSONObject:
+        """Return the conventions' JSON shape."""
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "vendor"}
+        return {"type": self.type, **{key: value for key, value in values.items() if value is not None}}
+
+
 @dataclass(frozen=True, slots=True)
-class TextPart:
+class TextPart(_RecordPart):
     """Text sent to or received from a model."""
 
     type: ClassVar[str] = "text"
     content: str
-    vendor: Vendor | None = field(default=None, repr=False, kw_only=True)
-
-    def to_dict(self) -> JSONObject:
-        """Return the conventions' JSON shape."""
-        return {"type": self.type, "content": self.content}
 
 
 @dataclass(frozen=True, slots=True)
-class ReasoningPart:
+class ReasoningPart(_RecordPart):
     """Reasoning of a model before its answer."""
 
     type: ClassVar[str] = "reasoning"
     content: str
-    vendor: Vendor | None = field(default=None, repr=False, kw_only=True)
-
-    def to_dict(self) -> JSONObject:
-        """Return the conventions' JSON shape."""
-        return {"type": self.type, "content": self.content}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,19 +102,6 @@ class ToolResult:
         if isinstance(response, tuple):
             response = [part.to_dict() for part in response]
         return {"type": self.type, "id": self.id, "response": response}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RecordPart:
-    """A part whose fields are its JSON shape."""
-
-    type: ClassVar[str]
-    vendor: Vendor | None = field(default=None, repr=False)
-
-    def to_dict(self) -> JSONObject:
-        """Return the conventions' JSON shape."""
-        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "vendor"}
-        return {"type": self.type, **{key: value for key, value in values.items() if value is not None}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,22 +229,14 @@ class Usage:
     by_modality: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            input_tokens=_add(self.input_tokens, other.input_tokens),
-            output_tokens=_add(self.output_tokens, other.output_tokens),
-            cache_read_input_tokens=_add(self.cache_read_input_tokens, other.cache_read_input_tokens),
-            cache_write_input_tokens=_add(self.cache_write_input_tokens, other.cache_write_input_tokens),
-            reasoning_output_tokens=_add(self.reasoning_output_tokens, other.reasoning_output_tokens),
-            cost=_add(self.cost, other.cost),
-            by_modality=dict(Counter(self.by_modality) + Counter(other.by_modality)),
-        )
+        sums: dict[str, Any] = {}
+        for name in _COUNTS:
+            a, b = getattr(self, name), getattr(other, name)
+            sums[name] = b if a is None else a if b is None else a + b
+        return Usage(**sums, by_modality=dict(Counter(self.by_modality) + Counter(other.by_modality)))
 
 
-_Number = TypeVar("_Number", int, float)
-
-
-def _add(a: _Number | None, b: _Number | None) -> _Number | None:
-    return b if a is None else a if b is None else a + b
+_COUNTS: Final = tuple(field.name for field in fields(Usage) if field.name != "by_modality")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,12 +253,37 @@ class ToolDefinition:
 
     def to_dict(self) -> JSONObject:
         """Return the conventions' JSON shape."""
-        return {
-            "type": "function",
-            "name": self.name,
-            "description": self.description,
-            "parameters": self.parameters,
-        }
+        return {"type": "function", "name": self.name, "description": self.description, "parameters": self.parameters}
+
+
+PROVIDER_TOOLS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
+    {
+        "openai": frozenset({"web_search", "file_search", "code_interpreter"}),
+        "anthropic": frozenset({"web_search", "web_fetch", "code_execution"}),
+        "gemini": frozenset({"google_search", "url_context", "code_execution"}),
+    }
+)
+"""Types of tools that each vendor runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderToolDefinition(ToolDefinition):
+    """Definition of a tool that the model's vendor runs.
+
+    Attributes:
+        vendor: Vendor whose models run it: `openai`, `anthropic` or `gemini`.
+        type: Name of the tool in the vendor's API.
+        options: Further members of the vendor's tool definition.
+    """
+
+    vendor: str
+    type: str
+    options: Mapping[str, Any]
+
+    def to_dict(self) -> JSONObject:
+        """Return the vendor, name and options, with the type in place of `function`."""
+        described = {"description": self.description} if self.description else {}
+        return {"type": self.type, "name": self.name, **described, "vendor": self.vendor, "options": {**self.options}}
 
 
 _KINDS: Final[Mapping[str, type[Any]]] = {kind.type: kind for kind in get_args(Part)}

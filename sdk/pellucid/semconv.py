@@ -9,6 +9,7 @@ No published schema has all of these names, so there is no schema URL.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 SCOPE: Final = "pellucid"
@@ -20,6 +21,7 @@ DISCOVERY: Final = "discovery"
 COMPOSE: Final = "compose"
 INFERENCE: Final = "inference"
 DISPATCH: Final = "dispatch"
+AWAIT: Final = "await"
 
 EXCEPTION_EVENT: Final = "gen_ai.client.operation.exception"
 """Name of the log record of an exception that ended a model call."""
@@ -29,6 +31,7 @@ DISCOVER_TOOLS: Final = "discover_tools"
 COMPOSE_REQUEST: Final = "compose_request"
 CHAT: Final = "chat"
 EXECUTE_TOOL: Final = "execute_tool"
+AWAIT_TOOL: Final = "await_tool"
 
 COMPLETED: Final = "completed"
 FAILED: Final = "failed"
@@ -141,6 +144,9 @@ RESUMED_FROM: Final = "pellucid.run.resumed_from"
 TOOL_SOURCE: Final = "pellucid.tool.source"
 TOOL_SOURCE_PLACE: Final = "pellucid.tool.source_place"
 TOOL_QUEUED: Final = "pellucid.tool.queued_ms"
+TOOL_EXECUTION: Final = "pellucid.tool.execution"
+ASYNC_RESULT_ID: Final = "pellucid.async_tool.result_id"
+ASYNC_STATUS: Final = "pellucid.async_tool.status"
 SEARCH_QUERY: Final = "pellucid.search.query"
 SEARCH_HITS: Final = "pellucid.search.hits"
 SEARCH_RANKED: Final = "pellucid.search.ranked"
@@ -168,257 +174,212 @@ CLIENT_BUCKETS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5
 MCP_BUCKETS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Metric:
     """One instrument.
 
     Attributes:
         kind: `histogram`, `counter`, `updown` or `gauge`.
+        unit: Unit, in UCUM.
+        name: Name of the instrument.
+        description: Description of the instrument.
+        attributes: Names of its labels.
         buckets: Upper bounds, inclusive.
     """
 
-    name: str
     kind: str
     unit: str
+    name: str
     description: str
     attributes: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
 
 
-DISCOVERY_DURATION: Final = Metric(
-    name="pellucid.tool.discovery.duration",
-    kind="histogram",
-    unit="s",
-    description="Time a tool provider took to list its tools.",
-    attributes=(PROVIDER_ID, PROVIDER_KIND, DISCOVERY_CACHE, ERROR_TYPE),
-    buckets=(0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0),
+_duration: Final = partial(Metric, "histogram", "s")
+_histogram: Final = partial(Metric, "histogram")
+_counter: Final = partial(Metric, "counter")
+_updown: Final = partial(Metric, "updown")
+_gauge: Final = partial(Metric, "gauge")
+
+DISCOVERY_DURATION: Final = _duration(
+    "pellucid.tool.discovery.duration",
+    "Time a tool provider took to list its tools.",
+    (PROVIDER_ID, PROVIDER_KIND, DISCOVERY_CACHE, ERROR_TYPE),
+    (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0),
 )
-DISCOVERY_OBJECTIVE: Final = Metric(
-    name="pellucid.tool.discovery.objective",
-    kind="gauge",
-    unit="s",
-    description="Latency objective that a tool provider declared.",
-    attributes=(PROVIDER_ID,),
+DISCOVERY_OBJECTIVE: Final = _gauge(
+    "s", "pellucid.tool.discovery.objective", "Latency objective that a tool provider declared.", (PROVIDER_ID,)
 )
-DISCOVERY_OVER_OBJECTIVE: Final = Metric(
-    name="pellucid.tool.discovery.over_objective",
-    kind="counter",
-    unit="{discovery}",
-    description="Discoveries that took longer than the objective which their tool provider declared.",
-    attributes=DISCOVERY_DURATION.attributes,
+DISCOVERY_OVER_OBJECTIVE: Final = _counter(
+    "{discovery}",
+    "pellucid.tool.discovery.over_objective",
+    "Discoveries that took longer than the objective which their tool provider declared.",
+    DISCOVERY_DURATION.attributes,
 )
-DISCOVERY_INFLIGHT: Final = Metric(
-    name="pellucid.tool.discovery.inflight",
-    kind="updown",
-    unit="{fetch}",
-    description="Discovery fetches under way.",
-    attributes=(PROVIDER_ID,),
+DISCOVERY_INFLIGHT: Final = _updown(
+    "{fetch}", "pellucid.tool.discovery.inflight", "Discovery fetches under way.", (PROVIDER_ID,)
 )
-DISCOVERY_INFLIGHT_AGE: Final = Metric(
-    name="pellucid.tool.discovery.inflight.age",
-    kind="gauge",
-    unit="s",
-    description="Age of the oldest discovery fetch under way; 0 when there is none.",
-    attributes=(PROVIDER_ID,),
+DISCOVERY_INFLIGHT_AGE: Final = _gauge(
+    "s",
+    "pellucid.tool.discovery.inflight.age",
+    "Age of the oldest discovery fetch under way; 0 when there is none.",
+    (PROVIDER_ID,),
 )
-DISCOVERY_LAST_SUCCESS: Final = Metric(
-    name="pellucid.tool.discovery.last_success",
-    kind="gauge",
-    unit="s",
-    description="Unix time of the last successful round trip to a tool provider.",
-    attributes=(PROVIDER_ID,),
+DISCOVERY_LAST_SUCCESS: Final = _gauge(
+    "s",
+    "pellucid.tool.discovery.last_success",
+    "Unix time of the last successful round trip to a tool provider.",
+    (PROVIDER_ID,),
 )
-CATALOG_SIZE: Final = Metric(
-    name="pellucid.tool.catalog.size",
-    kind="gauge",
-    unit="{tool}",
-    description="Tools in a provider's latest catalogue.",
-    attributes=(PROVIDER_ID,),
+CATALOG_SIZE: Final = _gauge(
+    "{tool}", "pellucid.tool.catalog.size", "Tools in a provider's latest catalogue.", (PROVIDER_ID,)
 )
-CATALOG_CHANGES: Final = Metric(
-    name="pellucid.tool.catalog.changes",
-    kind="counter",
-    unit="{change}",
-    description="Times a provider's catalogue changed its content.",
-    attributes=(PROVIDER_ID,),
+CATALOG_CHANGES: Final = _counter(
+    "{change}", "pellucid.tool.catalog.changes", "Times a provider's catalogue changed its content.", (PROVIDER_ID,)
 )
-COMPOSE_DURATION: Final = Metric(
-    name="pellucid.compose.duration",
-    kind="histogram",
-    unit="s",
-    description="Time to compose a model request.",
-    attributes=(AGENT_NAME,),
-    buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0),
+COMPOSE_DURATION: Final = _duration(
+    "pellucid.compose.duration",
+    "Time to compose a model request.",
+    (AGENT_NAME,),
+    (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0),
 )
 _CLIENT = (OPERATION_NAME, PROVIDER_NAME, REQUEST_MODEL, RESPONSE_MODEL, SERVER_ADDRESS, SERVER_PORT)
-OPERATION_DURATION: Final = Metric(
-    name="gen_ai.client.operation.duration",
-    kind="histogram",
-    unit="s",
-    description="Duration of a model call.",
-    attributes=(*_CLIENT, ERROR_TYPE),
-    buckets=CLIENT_BUCKETS,
+OPERATION_DURATION: Final = _duration(
+    "gen_ai.client.operation.duration", "Duration of a model call.", (*_CLIENT, ERROR_TYPE), CLIENT_BUCKETS
 )
-TIME_TO_FIRST_CHUNK: Final = Metric(
-    name="gen_ai.client.operation.time_to_first_chunk",
-    kind="histogram",
-    unit="s",
-    description="Time until a streamed model call delivered its first chunk.",
-    attributes=_CLIENT,
-    buckets=CLIENT_BUCKETS,
+TIME_TO_FIRST_CHUNK: Final = _duration(
+    "gen_ai.client.operation.time_to_first_chunk",
+    "Time until a streamed model call delivered its first chunk.",
+    _CLIENT,
+    CLIENT_BUCKETS,
 )
-TIME_PER_OUTPUT_CHUNK: Final = Metric(
-    name="gen_ai.client.operation.time_per_output_chunk",
-    kind="histogram",
-    unit="s",
-    description="Time between two chunks of a streamed model call.",
-    attributes=_CLIENT,
-    buckets=CLIENT_BUCKETS,
+TIME_PER_OUTPUT_CHUNK: Final = _duration(
+    "gen_ai.client.operation.time_per_output_chunk",
+    "Time between two chunks of a streamed model call.",
+    _CLIENT,
+    CLIENT_BUCKETS,
 )
-TOKEN_USAGE: Final = Metric(
-    name="gen_ai.client.token.usage",
-    kind="histogram",
-    unit="{token}",
-    description="Tokens of a model call; unknown usage is not recorded.",
-    attributes=(*_CLIENT, TOKEN_TYPE),
-    buckets=tuple(float(4**n) for n in range(14)),
+TOKEN_USAGE: Final = _histogram(
+    "{token}",
+    "gen_ai.client.token.usage",
+    "Tokens of a model call; unknown usage is not recorded.",
+    (*_CLIENT, TOKEN_TYPE),
+    tuple(float(4**n) for n in range(14)),
 )
-PROMPT_CACHE_SHARE: Final = Metric(
-    name="pellucid.prompt_cache.share",
-    kind="histogram",
-    unit="1",
-    description="Share of a model call's input tokens that came from the vendor's prompt cache.",
-    attributes=(PROVIDER_NAME, REQUEST_MODEL),
-    buckets=(0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
+PROMPT_CACHE_SHARE: Final = _histogram(
+    "1",
+    "pellucid.prompt_cache.share",
+    "Share of a model call's input tokens that came from the vendor's prompt cache.",
+    (PROVIDER_NAME, REQUEST_MODEL),
+    (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
 )
-COST: Final = Metric(
-    name="pellucid.cost",
-    kind="counter",
-    unit="{USD}",
-    description="What model calls cost, in US dollars; calls of unknown price add nothing.",
-    attributes=(PROVIDER_NAME, REQUEST_MODEL),
+COST: Final = _counter(
+    "{USD}",
+    "pellucid.cost",
+    "What model calls cost, in US dollars; calls of unknown price add nothing.",
+    (PROVIDER_NAME, REQUEST_MODEL),
 )
-TOOL_DURATION: Final = Metric(
-    name="gen_ai.execute_tool.duration",
-    kind="histogram",
-    unit="s",
-    description="Duration of a tool call.",
-    attributes=(TOOL_NAME, TOOL_TYPE, AGENT_NAME, PROVIDER_ID, TOOL_SOURCE, ERROR_TYPE),
-    buckets=CLIENT_BUCKETS,
+TOOL_DURATION: Final = _duration(
+    "gen_ai.execute_tool.duration",
+    "Duration of a tool call.",
+    (TOOL_NAME, TOOL_TYPE, AGENT_NAME, PROVIDER_ID, TOOL_SOURCE, ERROR_TYPE),
+    CLIENT_BUCKETS,
 )
-_MCP = (
-    MCP_PROTOCOL_VERSION,
-    NETWORK_TRANSPORT,
-    NETWORK_PROTOCOL_NAME,
-    NETWORK_PROTOCOL_VERSION,
-    SERVER_ADDRESS,
-    SERVER_PORT,
-    ERROR_TYPE,
+_NETWORK = (NETWORK_TRANSPORT, NETWORK_PROTOCOL_NAME, NETWORK_PROTOCOL_VERSION)
+_MCP = (MCP_PROTOCOL_VERSION, *_NETWORK, SERVER_ADDRESS, SERVER_PORT, ERROR_TYPE)
+MCP_OPERATION_DURATION: Final = _duration(
+    "mcp.client.operation.duration",
+    "Time from an MCP request to its answer.",
+    (MCP_METHOD_NAME, OPERATION_NAME, TOOL_NAME, *_MCP, RPC_RESPONSE_STATUS_CODE),
+    MCP_BUCKETS,
 )
-MCP_OPERATION_DURATION: Final = Metric(
-    name="mcp.client.operation.duration",
-    kind="histogram",
-    unit="s",
-    description="Time from an MCP request to its answer.",
-    attributes=(MCP_METHOD_NAME, OPERATION_NAME, TOOL_NAME, *_MCP, RPC_RESPONSE_STATUS_CODE),
-    buckets=MCP_BUCKETS,
+MCP_SESSION_DURATION: Final = _duration(
+    "mcp.client.session.duration", "Time that a connection to an MCP server was open.", _MCP, MCP_BUCKETS
 )
-MCP_SESSION_DURATION: Final = Metric(
-    name="mcp.client.session.duration",
-    kind="histogram",
-    unit="s",
-    description="Time that a connection to an MCP server was open.",
-    attributes=_MCP,
-    buckets=MCP_BUCKETS,
-)
-AGENT_DURATION: Final = Metric(
-    name="gen_ai.invoke_agent.duration",
-    kind="histogram",
-    unit="s",
-    description="Duration of a run.",
-    attributes=(AGENT_NAME, REQUEST_MODEL, ERROR_TYPE),
-    buckets=(0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8, 409.6),
+AGENT_DURATION: Final = _duration(
+    "gen_ai.invoke_agent.duration",
+    "Duration of a run.",
+    (AGENT_NAME, REQUEST_MODEL, ERROR_TYPE),
+    (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8, 409.6),
 )
 _CALLS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
-INFERENCE_CALLS: Final = Metric(
-    name="gen_ai.invoke_agent.inference_calls",
-    kind="histogram",
-    unit="{inference_call}",
-    description="Model calls of a run, without those of agents that are its tools.",
-    attributes=(AGENT_NAME, REQUEST_MODEL),
-    buckets=_CALLS,
+INFERENCE_CALLS: Final = _histogram(
+    "{inference_call}",
+    "gen_ai.invoke_agent.inference_calls",
+    "Model calls of a run, without those of agents that are its tools.",
+    (AGENT_NAME, REQUEST_MODEL),
+    _CALLS,
 )
-TOOL_CALLS: Final = Metric(
-    name="gen_ai.invoke_agent.tool_calls",
-    kind="histogram",
-    unit="{tool_call}",
-    description="Tool calls of a run, without those of agents that are its tools and those that a vendor makes.",
-    attributes=(AGENT_NAME, REQUEST_MODEL),
-    buckets=_CALLS,
+TOOL_CALLS: Final = _histogram(
+    "{tool_call}",
+    "gen_ai.invoke_agent.tool_calls",
+    "Tool calls of a run, without those of agents that are its tools and those that a vendor makes.",
+    (AGENT_NAME, REQUEST_MODEL),
+    _CALLS,
 )
-RUN_ITERATIONS: Final = Metric(
-    name="pellucid.run.iterations",
-    kind="histogram",
-    unit="{iteration}",
-    description="Iterations of a run.",
-    attributes=(AGENT_NAME, STOP_REASON),
-    buckets=(1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0),
+RUN_ITERATIONS: Final = _histogram(
+    "{iteration}",
+    "pellucid.run.iterations",
+    "Iterations of a run.",
+    (AGENT_NAME, STOP_REASON),
+    (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0),
 )
-APPROVAL_PENDING: Final = Metric(
-    name="pellucid.approval.pending",
-    kind="updown",
-    unit="{approval}",
-    description="Tool calls that wait for a person to approve of them.",
-    attributes=(TOOL_NAME,),
+APPROVAL_PENDING: Final = _updown(
+    "{approval}", "pellucid.approval.pending", "Tool calls that wait for a person to approve of them.", (TOOL_NAME,)
 )
-APPROVAL_WAIT: Final = Metric(
-    name="pellucid.approval.wait",
-    kind="histogram",
-    unit="s",
-    description="Time from the request for an approval to the decision.",
-    attributes=(TOOL_NAME,),
-    buckets=(1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0, 14400.0, 86400.0),
+APPROVAL_WAIT: Final = _duration(
+    "pellucid.approval.wait",
+    "Time from the request for an approval to the decision.",
+    (TOOL_NAME,),
+    (1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0, 14400.0, 86400.0),
 )
-RELIABILITY_DECISIONS: Final = Metric(
-    name="pellucid.reliability.decisions",
-    kind="counter",
-    unit="{decision}",
-    description="What reliability rules had done: tried again, recovered, fell back, failed fast.",
-    attributes=(OPERATION, RELIABILITY_THEN, RELIABILITY_KIND),
+EXTERNAL_PENDING: Final = _updown(
+    "{call}", "pellucid.external.pending", "Asynchronous tool calls without a result.", (TOOL_NAME,)
 )
-CIRCUIT_STATE: Final = Metric(
-    name="pellucid.circuit.state",
-    kind="gauge",
-    unit="1",
-    description="State of a circuit breaker: 0 closed, 1 half-open, 2 open.",
-    attributes=(PROVIDER_ID, TOOL_NAME, REQUEST_MODEL),
+EXTERNAL_WAIT: Final = _duration(
+    "pellucid.external.wait",
+    "Time from the dispatch of an asynchronous tool call to its result.",
+    (TOOL_NAME, ASYNC_STATUS),
+    (0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0, 14400.0, 86400.0),
 )
-TELEMETRY_ERRORS: Final = Metric(
-    name="pellucid.telemetry.errors",
-    kind="counter",
-    unit="{error}",
-    description="Faults inside listeners, processors, serialisers and exporters; none of them reached a run.",
-    attributes=(TELEMETRY_PART,),
+EXTERNAL_LATE: Final = _counter(
+    "{result}",
+    "pellucid.external.late",
+    "Results of asynchronous tool calls that had already expired or been stopped.",
+    (TOOL_NAME,),
 )
-TELEMETRY_DROPPED: Final = Metric(
-    name="pellucid.telemetry.dropped",
-    kind="counter",
-    unit="{item}",
-    description="Telemetry items dropped because a queue was full, or because their export failed.",
-    attributes=(TELEMETRY_PART,),
+RELIABILITY_DECISIONS: Final = _counter(
+    "{decision}",
+    "pellucid.reliability.decisions",
+    "What reliability rules had done: tried again, recovered, fell back, failed fast.",
+    (OPERATION, RELIABILITY_THEN, RELIABILITY_KIND),
 )
-SAMPLED_OUT: Final = Metric(
-    name="pellucid.telemetry.sampled_out",
-    kind="counter",
-    unit="{span}",
-    description="Spans of runs that the tail sampler did not keep.",
+CIRCUIT_STATE: Final = _gauge(
+    "1",
+    "pellucid.circuit.state",
+    "State of a circuit breaker: 0 closed, 1 half-open, 2 open.",
+    (PROVIDER_ID, TOOL_NAME, REQUEST_MODEL),
 )
-SAMPLING_DECISIONS: Final = Metric(
-    name="pellucid.telemetry.sampling.decisions",
-    kind="counter",
-    unit="{run}",
-    description="Runs that the tail sampler has decided.",
-    attributes=(SAMPLING_REASON, SAMPLING_EARLY),
+TELEMETRY_ERRORS: Final = _counter(
+    "{error}",
+    "pellucid.telemetry.errors",
+    "Faults inside listeners, processors, serialisers and exporters; none of them reached a run.",
+    (TELEMETRY_PART,),
+)
+TELEMETRY_DROPPED: Final = _counter(
+    "{item}",
+    "pellucid.telemetry.dropped",
+    "Telemetry items dropped because a queue was full, or because their export failed.",
+    (TELEMETRY_PART,),
+)
+SAMPLED_OUT: Final = _counter(
+    "{span}", "pellucid.telemetry.sampled_out", "Spans of runs that the tail sampler did not keep."
+)
+SAMPLING_DECISIONS: Final = _counter(
+    "{run}",
+    "pellucid.telemetry.sampling.decisions",
+    "Runs that the tail sampler has decided.",
+    (SAMPLING_REASON, SAMPLING_EARLY),
 )
 
 # --- metrics of the newest conventions --------------------------------------------------------------------------------
@@ -429,12 +390,11 @@ OPT_IN: Final = "gen_ai_latest_experimental"
 TOKEN_MODALITY: Final = "gen_ai.token.modality"  # noqa: S105  (an attribute name)
 
 USAGE_COUNTERS: Final = {
-    name: Metric(
-        name=f"gen_ai.client.inference.usage.{name}",
-        kind="counter",
-        unit="{token}",
-        description=f"Tokens of model calls: {name}.",
-        attributes=(*_CLIENT, ERROR_TYPE, TOKEN_MODALITY),
+    name: _counter(
+        "{token}",
+        f"gen_ai.client.inference.usage.{name}",
+        f"Tokens of model calls: {name}.",
+        (*_CLIENT, ERROR_TYPE, TOKEN_MODALITY),
     )
     for name in (
         "input_tokens",
@@ -447,13 +407,12 @@ USAGE_COUNTERS: Final = {
 """Counters by the name of what they count; a call whose usage is unknown adds 0."""
 
 CALL_TOKENS: Final = {
-    name: Metric(
-        name=f"gen_ai.client.inference.operation.{name}",
-        kind="histogram",
-        unit="{token}",
-        description=f"Tokens of one model call: {name}.",
-        attributes=(*_CLIENT, ERROR_TYPE),
-        buckets=TOKEN_USAGE.buckets,
+    name: _histogram(
+        "{token}",
+        f"gen_ai.client.inference.operation.{name}",
+        f"Tokens of one model call: {name}.",
+        (*_CLIENT, ERROR_TYPE),
+        TOKEN_USAGE.buckets,
     )
     for name in ("input_tokens", "output_tokens")
 }

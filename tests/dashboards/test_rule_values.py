@@ -188,7 +188,7 @@ SAID = [
      "Model gpt (shop) cost 60.00 US dollars in 1h; the limit is 50.00."),
     ("ApprovalsWaiting", "ticket", gauge("approval_pending", 2, f'{HERE},gen_ai_tool_name="pay"'),
      {"job": "shop", "gen_ai_tool_name": "pay"},
-     ("Tool pay (shop): 2 calls wait for somebody to approve of them, and nobody has decided for 15 min, or they are "
+     ("Tool pay (shop): 2 calls wait for approval, without a decision for 15 min, or they are "
       "20 and more.")),
     ("TelemetryDropping", "ticket",
      {f'pellucid_telemetry_dropped_total{{{HERE},pellucid_telemetry_part="span"}}': grow((2, 90))},

@@ -124,7 +124,7 @@ def test_https_is_asked_with_its_authority(doctor: Doctor, tmp_path: Path) -> No
     [
         (Answer(status=404), "answered 404"),
         (Answer(status=302, headers={"Location": "http://elsewhere.example/"}), "answered 302"),
-        (Answer(headers={"content-type": "text/plain"}, body=[EXPOSED.encode()]), "when asked for OpenMetrics"),
+        (Answer(headers={"content-type": "text/plain"}, body=[EXPOSED.encode()]), "to a request for OpenMetrics"),
         (Answer(headers={"content-type": "application/openmetrics-text"}, body=[b"{"]), "not valid OpenMetrics"),
         (
             Answer(headers={"content-type": "application/openmetrics-text"}, body=[EXPOSED.encode()]),

@@ -24,7 +24,7 @@ from pellucid.testing import FunctionModel
 from pellucid_exporters import TailSampling
 from pellucid_exporters.options import Otlp, Prometheus, Settings
 from pellucid_exporters.pipeline import build
-from pellucid_exporters.sampling.exemplars import MOST_DECISIONS, Fates, Withheld
+from pellucid_exporters.sampling.exemplars import MOST_DECISIONS, ExemplarBuffer, SamplingDecisions
 from support.openmetrics import scrape
 from support.otlp_receiver import otlp_receiver
 from support.processes import PATIENCE
@@ -188,7 +188,7 @@ def test_memory_stays_bounded_over_thousands_of_runs() -> None:
 
 def test_the_memory_of_decisions_is_bounded() -> None:
     """The oldest decisions are forgotten; a forgotten trace is taken for one that was never sampled."""
-    fates = Fates()
+    fates = SamplingDecisions()
     for trace_id in range(1, MOST_DECISIONS + 11):
         fates.begin(trace_id)
         assert fates.is_undecided(trace_id)
@@ -199,7 +199,7 @@ def test_the_memory_of_decisions_is_bounded() -> None:
 
 def test_a_trace_of_several_runs_is_dropped_only_if_all_are() -> None:
     """One kept run makes the trace worth a link, whatever became of those before and after it."""
-    fates = Fates()
+    fates = SamplingDecisions()
     for kept in (False, True, False):
         fates.begin(7)
         fates.decide(7, kept=kept)
@@ -215,8 +215,8 @@ class _Exemplar:
 @settings(max_examples=200, deadline=None)
 def test_exemplars_wait_for_the_decision_on_their_runs(steps: list[tuple[int, str]]) -> None:
     """Whatever the order, those of kept runs get out, once, and never any of an undecided or dropped one."""
-    fates = Fates()
-    withheld = Withheld(fates.is_dropped, fates.is_undecided)
+    fates = SamplingDecisions()
+    withheld = ExemplarBuffer(fates.is_dropped, fates.is_undecided)
     fate: dict[int, str] = {}
     released: list[int] = []
     for trace_id, step in steps:

@@ -25,6 +25,7 @@ from pellucid import (
     Verdict,
     combined,
     gated_tools,
+    semconv,
     static_tools,
 )
 from pellucid.telemetry.metrics import MAX_PROVIDERS, Hubs
@@ -253,15 +254,15 @@ async def test_a_gate_that_breaks_in_the_middle_of_a_run_stays_shut(telemetry: C
 def test_gauges_of_more_providers_than_are_kept_are_written_by_many_threads() -> None:
     """The oldest provider is evicted once, whichever thread gets there first."""
     hubs = Hubs()
+    gauges = semconv.DISCOVERY_OBJECTIVE, semconv.DISCOVERY_LAST_SUCCESS, semconv.CATALOG_SIZE
 
     def note(thread: int) -> None:
         for number in range(MAX_PROVIDERS):
             name = f"{thread}-{number}"
-            hubs.declare(name, 1.0)
-            hubs.succeeded(name)
-            hubs.sized(name, 1)
+            for gauge in gauges:
+                hubs.set(gauge, name, 1.0)
             if number % 512 == 0:
-                assert len(hubs.sizes()) <= MAX_PROVIDERS
+                assert len(hubs.latest(gauges[-1])) <= MAX_PROVIDERS
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -270,4 +271,4 @@ def test_gauges_of_more_providers_than_are_kept_are_written_by_many_threads() ->
             list(threads.map(note, range(4)))
     finally:
         sys.setswitchinterval(interval)
-    assert {len(hubs.objectives()), len(hubs.last_success()), len(hubs.sizes())} == {MAX_PROVIDERS}
+    assert {len(hubs.latest(gauge)) for gauge in gauges} == {MAX_PROVIDERS}

@@ -126,7 +126,7 @@ def test_an_event_that_its_span_does_not_note_is_found(told: Captured) -> None:
         ([*events, late], r"has an event reliability\.fell_back of attempt 1 that it does not note"),
         (
             [*events[:index], *events[index + 1 :]],
-            r"notes reliability\.fell_back at attempt 1, but no event tells of it",
+            r"notes reliability\.fell_back at attempt 1, but no event was emitted",
         ),
         ([*events[:index], replace(late, attempt=7), *events[index + 1 :]], r"of attempt 7 that it does not note"),
     ):

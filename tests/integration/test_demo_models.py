@@ -104,7 +104,7 @@ def test_a_key_alone_is_not_spent() -> None:
     ran = run_demo(OPENAI_API_KEY="key-1")
     assert ran.returncode == 0, ran.stderr
     shown = " ".join(ran.stdout.split())
-    assert "a script that says only what the tools returned" in shown
+    assert "a script that repeats the results of the tools" in shown
     assert "OPENAI_API_KEY is set: pellucid demo --model openai:gpt-6-luna" in shown
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,13 @@ from pellucid import (
     CancelToken,
     ConfigError,
     Message,
+    ProviderTool,
     ReasoningPart,
     RunCancelled,
     ServerToolCall,
     ServerToolResult,
     TextPart,
+    Tool,
     ToolCall,
     Usage,
     semconv,
@@ -180,6 +183,28 @@ async def test_tools_that_the_vendor_runs(server: VendorServer, telemetry: Captu
     body = server.requests[-1].json
     assert body["tools"] == [search]
     assert body["messages"][1]["content"] == [call, result, cited]
+    await model.aclose()
+
+
+async def test_provider_tools_are_sent_in_the_vendor_s_form(server: VendorServer, telemetry: Captured) -> None:
+    """With the newest version of their type, unless the options name one; they are offered, never dispatched."""
+    answering(server, message(text("Rain.")))
+    tools = [
+        ProviderTool(vendor="anthropic", type="web_search", options={"max_uses": 2}),
+        ProviderTool(vendor="anthropic", type="web_fetch", options={"type": "web_fetch_20250910"}),
+    ]
+    model = AnthropicModel("claude", api_key=KEY, base_url=server.url)
+    agent = Agent("a", model=model, tools=[*tools, Tool(name="now", run=lambda arguments, ctx: "12:00")])
+    await within(agent.run("Weather?"))
+    assert server.requests[-1].json["tools"][:2] == [
+        {"type": "web_search_20260318", "name": "web_search", "max_uses": 2},
+        {"type": "web_fetch_20250910", "name": "web_fetch"},
+    ]
+    assert attributes(telemetry.span("compose_request"))["pellucid.compose.tools"] == 3
+    definitions = json.loads(attributes(telemetry.span("chat claude"))["gen_ai.tool.definitions"])
+    assert definitions[0] == {
+        "type": "web_search", "name": "web_search", "vendor": "anthropic", "options": {"max_uses": 2}
+    }  # fmt: skip
     await model.aclose()
 
 

@@ -12,6 +12,7 @@ from pellucid import (
     FilePart,
     Message,
     ModelError,
+    ProviderTool,
     ReasoningPart,
     ServerToolCall,
     ServerToolResult,
@@ -300,6 +301,18 @@ async def test_server_tools_are_sent_as_they_are() -> None:
     assert body["toolConfig"] == {"includeServerSideToolInvocations": True}
     assert "toolConfig" not in await sent(request, "gemini-2.5-flash", server_tools=tools)
     assert "toolConfig" not in await sent(ASKED, server_tools=tools)
+
+
+async def test_provider_tools_are_sent_in_the_vendor_s_form() -> None:
+    """Each is a tool of its own, named by its type; an option that the API lacks is refused."""
+    search = ProviderTool(vendor="gemini", type="google_search", options={"search_types": {"web_search": {}}})
+    body = await sent(ModelRequest(messages=ASKED.messages, tools=[NOW, search.definition]))
+    assert body["tools"][0] == {"googleSearch": {"searchTypes": {"web_search": {}}}}
+    assert [each["name"] for each in body["tools"][1]["functionDeclarations"]] == ["now"]
+    assert body["toolConfig"] == {"includeServerSideToolInvocations": True}
+    wrong = ProviderTool(vendor="gemini", type="google_search", options={"domains": 1})
+    with pytest.raises(ModelError, match="not a tool of the API"):
+        await sent(ModelRequest(messages=ASKED.messages, tools=[wrong.definition]))
 
 
 # --- an answer goes back ----------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from pellucid import (
     ModelError,
     ModelRequest,
     OutputSchema,
+    ProviderTool,
     ReasoningPart,
     ServerToolCall,
     ServerToolResult,
@@ -509,6 +510,21 @@ async def test_server_tools_are_sent_as_they_are(server: VendorServer) -> None:
     body = await sent(server, model, *ASKED.messages, tools=[ADD])
     assert [tool["type"] for tool in body["tools"]] == ["function", "web_search"]
     assert body["tools"][1] == search
+    await model.aclose()
+
+
+async def test_provider_tools_are_sent_in_the_vendor_s_form(server: VendorServer) -> None:
+    """A type and its options, with the members that the API requires."""
+    search = ProviderTool(vendor="openai", type="web_search", options={"search_context_size": "low"})
+    code = ProviderTool(vendor="openai", type="code_interpreter", name="python")
+    model = OpenAIModel("m", api="responses", base_url=server.url, api_key="sk-test-key")
+    body = await sent(server, model, *ASKED.messages, tools=[ADD, search.definition, code.definition])
+    assert body["tools"][1:] == [
+        {"type": "web_search", "search_context_size": "low"},
+        {"type": "code_interpreter", "container": {"type": "auto"}},
+    ]
+    assert ("openai", "web_search") in model.provider_tools
+    assert not OpenAIModel("m", api="chat", base_url=server.url, api_key="sk-test-key").provider_tools
     await model.aclose()
 
 

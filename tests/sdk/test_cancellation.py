@@ -363,7 +363,7 @@ async def test_a_deadline_that_passes_while_a_tool_cleans_up_is_a_timeout(teleme
         return "never"
 
     agent = Agent(
-        "a", model=ScriptedModel(ToolCall("t")), tools=[Tool(name="t", run=careful)], limits=Limits(deadline=0.05)
+        "a", model=ScriptedModel(ToolCall("t")), tools=[Tool(name="t", run=careful)], limits=Limits(deadline=0.5)
     )
     with pytest.raises(RunTimeout):
         await within(agent.run("x"))

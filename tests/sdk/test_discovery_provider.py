@@ -61,12 +61,12 @@ async def until(condition: Any) -> None:
 # --- hubs that hang ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("within", [None, 0.05, 30.0])
+@pytest.mark.parametrize("within", [None, 0.3, 30.0])
 async def test_the_old_list_is_served_when_the_hub_hangs(telemetry: Captured, within: float | None) -> None:
     """`stale_if_error` holds for timeouts too, whatever the limit of the run, and so does the back-off."""
     clock = Clock()
     hub = FakeHub(named("a"))
-    provider = DiscoveryProvider(hub, id="hub", ttl=10, timeout=0.05, stale_if_error=100, clock=clock)
+    provider = DiscoveryProvider(hub, id="hub", ttl=10, timeout=0.3, stale_if_error=100, clock=clock)
     await ask(telemetry, provider, within)
     clock.now += 11
     hub.latency = math.inf

@@ -164,7 +164,7 @@ DEPRECATED = [
     ("pellucid.models", "load_prices", "from pellucid.models.prices import load_prices"),
     ("pellucid.models", "require_model", "from pellucid.models.base import require_model"),
     ("pellucid.models", "resolve", "from pellucid.models.names import resolve"),
-    ("pellucid.models", "told", "from pellucid.models.fallback import told"),
+    ("pellucid.models", "told", "from pellucid.models.fallback import last_of"),
 ]
 
 

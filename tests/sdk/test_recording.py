@@ -122,6 +122,7 @@ def test_sizes_are_bytes() -> None:
         (float("nan"), "NaN"),
         (["\ud800", float("-inf")], ["\ud800", "-Infinity"]),
         pytest.param(10**5000, "[a number of 16610 bits]", id="integer"),
+        pytest.param(set(range(MAX_ITEMS + 1)), "[a set of 1025 items]", id="set"),
         (test_sizes_are_bytes, "[builtins.function]"),
     ],
 )
@@ -206,10 +207,19 @@ def test_honest_texts_are_examined_to_their_end(line: str) -> None:
 
 def test_a_long_list_says_how_much_of_it_is_left_out() -> None:
     """Whole items are kept from the front; the others are counted."""
-    recorded = Recorder(SMALL).value(["x" * 50] * 10)
+    recorded = Recorder(SMALL).value(["x" * 50] * 1000)
     kept = parsed(recorded.json)
     assert kept == ["x" * 50] * len(kept)
-    assert len(kept) + recorded.omitted == 10
+    assert len(kept) + recorded.omitted == 1000
+
+
+@pytest.mark.parametrize("item", [["x" * 100] * 8, {"text": "x" * 500, "others": ["x" * 100] * 4}])
+def test_the_first_item_of_a_list_is_shortened_if_none_fits(item: Any) -> None:
+    """A list of large items has its first one, shortened, and the number of the others."""
+    recorded = Recorder(CapturePolicy(max_bytes=640)).value([item] * 3)
+    (kept,) = parsed(recorded.json)
+    assert "x" * 16 in str(kept)
+    assert recorded.omitted == 2
 
 
 def test_a_long_text_is_cut_and_says_so() -> None:

@@ -275,7 +275,7 @@ async def test_one_that_does_not_let_itself_be_stopped_is_left_behind_first(tele
             await release.wait()
         return response("late", tokens=4)
 
-    inner = Agent("helper", model=FunctionModel(stubborn), description="d").as_tool(timeout=0.01)
+    inner = Agent("helper", model=FunctionModel(stubborn), description="d").as_tool(timeout=0.3)
     result = await within(outer(ASK, "done", tools=[inner]).run("x"))
     release.set()
     assert result.usage.input_tokens == 3

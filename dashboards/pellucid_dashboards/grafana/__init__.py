@@ -1,7 +1,7 @@
 """Grafana dashboards as code: one module per dashboard, composed of small builders.
 
 `promql` writes queries, `panels` draws them, `assembly` puts them on a dashboard. It needs `grafana-foundation-sdk`,
-which is for development only: what it makes is shipped as JSON.
+which is for development only: its output is shipped as JSON.
 """
 
 from pellucid_dashboards.grafana.build import dashboards, write_dashboards

@@ -186,8 +186,8 @@ def states(title: str, question: str, texts: Mapping[int, tuple[str, str]], *que
 def _asked(panel: AnyPanel, title: str, question: str, unit: str, queries: Sequence[Query]) -> AnyPanel:
     has_rates = any(WINDOW in query.expr for query in queries)
     for number, query in enumerate(queries):
-        asked = _query(query, number).range()
-        panel.with_target(asked.interval(STEP) if has_rates else asked)
+        target = _query(query, number).range()
+        panel.with_target(target.interval(STEP) if has_rates else target)
     return panel.title(title).description(question).unit(unit).datasource(PROMETHEUS)
 
 

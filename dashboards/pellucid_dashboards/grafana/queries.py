@@ -55,8 +55,8 @@ def grouped(function: str, expression: str, by: tuple[str, ...]) -> str:
 def rate(metric: Metric, *where: str, by: tuple[str, ...] = (), window: str = WINDOW) -> str:
     """Return the rate of a counter per second."""
     counter = select(series(metric), *where)
-    begun = f"({_new(counter, window, counter)}) / {_SECONDS[window]}"
-    return grouped("sum", f"{begun} or rate({counter}[{window}])", by)
+    first_values = f"({_new(counter, window, counter)}) / {_SECONDS[window]}"
+    return grouped("sum", f"{first_values} or rate({counter}[{window}])", by)
 
 
 def calls(metric: Metric, *where: str, by: tuple[str, ...] = (), window: str = WINDOW) -> str:

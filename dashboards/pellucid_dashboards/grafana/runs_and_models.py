@@ -85,13 +85,13 @@ def _stops() -> Panel:
 
 
 def _models() -> Panel:
-    asked = calls(semconv.OPERATION_DURATION, *_HERE, by=_BY, window=SHOWN)
+    requests = calls(semconv.OPERATION_DURATION, *_HERE, by=_BY, window=SHOWN)
     failed = calls(semconv.OPERATION_DURATION, *_HERE, FAILED, by=_BY, window=SHOWN)
     p50, p95 = (quantile(share, semconv.OPERATION_DURATION, *_HERE, by=_BY, window=SHOWN) for share in (0.5, 0.95))
     spent = f"3600 * {rate(semconv.COST, *_HERE, by=_BY, window=SHOWN)}"
     columns = [
-        Column(name="Calls per minute", expr=f"60 * {asked}", unit="cpm", decimals=1),
-        Column(name="Failed", expr=share(failed, asked), unit="percentunit", red=0.05),
+        Column(name="Calls per minute", expr=f"60 * {requests}", unit="cpm", decimals=1),
+        Column(name="Failed", expr=share(failed, requests), unit="percentunit", red=0.05),
         Column(name="p50", expr=p50, unit="s"),
         Column(name="p95", expr=p95, unit="s"),
         Column(name="Tokens per second", expr=total(semconv.TOKEN_USAGE, *_HERE, by=_BY, window=SHOWN), unit="short"),

@@ -76,7 +76,7 @@ def _gauge(metric: semconv.Metric) -> str:
 def _hubs() -> Panel:
     p95 = quantile(0.95, semconv.DISCOVERY_DURATION, *_HERE, *ROUND_TRIP, by=_BY, window=SHOWN)
     objective = _gauge(semconv.DISCOVERY_OBJECTIVE)
-    asked = calls(semconv.DISCOVERY_DURATION, *_HERE, *ROUND_TRIP, by=_BY, window=SHOWN)
+    fetches = calls(semconv.DISCOVERY_DURATION, *_HERE, *ROUND_TRIP, by=_BY, window=SHOWN)
     late = rate(semconv.DISCOVERY_OVER_OBJECTIVE, *_HERE, *ROUND_TRIP, by=_BY, window=SHOWN)
     failed = calls(semconv.DISCOVERY_DURATION, *_HERE, *ROUND_TRIP, FAILED, by=_BY, window=SHOWN)
     cached = f'{label(semconv.DISCOVERY_CACHE)}=~"hit|joined|stale"'
@@ -86,8 +86,8 @@ def _hubs() -> Panel:
         Column(name="p95", expr=p95, unit="s"),
         Column(name="Objective", expr=objective, unit="s"),
         Column(name="p95 of objective", expr=f"{p95} / {objective}", unit="percentunit", red=1),
-        Column(name="Over objective", expr=f"{late} / ({asked} > 0)", unit="percentunit", red=0.01),
-        Column(name="Failed", expr=share(failed, asked), unit="percentunit", red=0.05),
+        Column(name="Over objective", expr=f"{late} / ({fetches} > 0)", unit="percentunit", red=0.01),
+        Column(name="Failed", expr=share(failed, fetches), unit="percentunit", red=0.05),
         Column(name="Waiting now", expr=_gauge(semconv.DISCOVERY_INFLIGHT_AGE), unit="s", red=30),
         Column(name="Since last success", expr=f"time() - {_gauge(semconv.DISCOVERY_LAST_SUCCESS)}", unit="s"),
         Column(name="From cache", expr=share(spared, every), unit="percentunit"),

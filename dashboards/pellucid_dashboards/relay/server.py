@@ -61,7 +61,7 @@ class _Exchange(BaseHTTPRequestHandler):
         if self.path == "/api/v2/alerts":
             self.server.relay.pass_on(body)
         elif self.path == "/webhook":
-            print(describe(body), flush=True)  # noqa: T201  (what it is for)
+            print(describe(body), flush=True)  # noqa: T201  (the output of the command)
         else:
             return self._answer(404, "there are /api/v2/alerts and /webhook")
         return self._answer(200, "ok")

@@ -84,10 +84,10 @@ def read_exemplars(prometheus: str, query: str, timeout: float) -> list[Exemplar
         TraceLookupError: no valid response within `timeout` seconds.
     """
     now = time.time()
-    asked = urlencode({"query": query, "start": f"{now - LOOKBACK:.3f}", "end": f"{now:.3f}"})
+    parameters = urlencode({"query": query, "start": f"{now - LOOKBACK:.3f}", "end": f"{now:.3f}"})
     url = f"{prometheus.rstrip('/')}/api/v1/query_exemplars"
     try:
-        with urlopen(f"{url}?{asked}", timeout=timeout) as answer:  # noqa: S310  (checked to be HTTP by the command)
+        with urlopen(f"{url}?{parameters}", timeout=timeout) as answer:  # noqa: S310  (checked to be HTTP by the command)
             found = json.load(answer)["data"]
         return [
             Exemplar(

@@ -57,7 +57,7 @@ def run(options: Namespace) -> int:
     if options.action == "check":
         return _check(options.file)
     if options.action == "thresholds":
-        print("\n".join(Thresholds().lines()))  # noqa: T201  (what was asked for)
+        print("\n".join(Thresholds().lines()))  # noqa: T201  (the output of the command)
         return 0
     return _export(options)
 
@@ -68,7 +68,7 @@ def _export(options: Namespace) -> int:
     how += f" --for-scale {options.for_scale:g}" if options.for_scale != 1 else ""
     rules = render(thresholds, scale=options.for_scale, how=how)
     if options.out is None:
-        print(rules, end="")  # noqa: T201  (what was asked for)
+        print(rules, end="")  # noqa: T201  (the output of the command)
         return 0
     try:
         options.out.write_text(rules, encoding="utf-8")

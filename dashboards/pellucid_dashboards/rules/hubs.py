@@ -19,7 +19,7 @@ from pellucid_dashboards.rules.discovery import (
 )
 from pellucid_dashboards.rules.model import Alert, Context, Severity
 from pellucid_dashboards.rules.queries import increase, mostly, select, summed
-from pellucid_dashboards.rules.words import asked, seconds, share
+from pellucid_dashboards.rules.words import queried, seconds, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 _PROVIDER: Final = label(semconv.PROVIDER_ID)
 _OWN: Final = (JOB, _PROVIDER)
 _DASHBOARD: Final = words.dashboard("pellucid-tool-hubs", provider=_PROVIDER)
-_OBJECTIVE: Final = asked(
+_OBJECTIVE: Final = queried(
     f"max({select(semconv.DISCOVERY_OBJECTIVE)}{{%s}})", _OWN, "humanizeDuration", "none declared"
 )
 _AFTERMATH: Final = 360.0
 """Seconds for which inhibition of other pages continues, since windows of 5 min still include the past problem."""
-_P95: Final = asked(f"{duration_of(95)}{{%s}}", _OWN, "humanizeDuration", "unknown")
+_P95: Final = queried(f"{duration_of(95)}{{%s}}", _OWN, "humanizeDuration", "unknown")
 
 
 def hub_alerts(context: Context) -> Iterator[Alert]:
@@ -125,7 +125,7 @@ def _down(context: Context) -> Alert:
     stale = summed(discoveries("10m"), HUB, where(semconv.DISCOVERY_CACHE, "=", "stale"), SUCCEEDED)
     succeeded = summed(discoveries("10m"), HUB, *ROUND_TRIPS, SUCCEEDED)
     last = f"max by ({HUB}) ({select(semconv.DISCOVERY_LAST_SUCCESS)})"
-    since = asked(
+    since = queried(
         f"time() - max({select(semconv.DISCOVERY_LAST_SUCCESS)}{{%s}})",
         _OWN,
         "humanizeDuration",
@@ -148,7 +148,7 @@ unless on ({HUB}) time() - {last} < {number(thresholds.hub_down_after * context.
         summary=f"{words.HUB} is down: {words.NUMBER} attempts in {ten} got nothing new from it; its last success is "
         f"{since} ago, the limit {seconds(thresholds.hub_down_after * context.scale)}, its latency objective "
         f"{_OBJECTIVE}.",
-        description="No round trip succeeded, although runs asked. What they have is an old catalogue, or they fail.",
+        description="No round trip succeeded, although runs requested one. They use an old catalogue, or fail.",
         dashboard=_DASHBOARD,
     )
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """When an alert fires.
+    """Limits that alerts compare with.
 
-    A number of failures or calls that an alert needs keeps one unlucky call of a quiet night from paging anybody.
+    A number of failures or calls that an alert needs keeps a single failed call in a quiet night from paging.
     An objective is not here: each tool provider declares its own (`objective=`), which the rules read as a gauge.
 
     Attributes:
@@ -29,12 +29,12 @@ class Thresholds:
         slow_slow_burn: Multiple that opens a ticket if the last 30 min and the last 6 h spend it; at 6 it lasts 5 days.
         slow_min_round_trips: Minimum round trips in the longer window for a notification.
         hanging_after: Age in seconds of a fetch under way from which on it hangs. Less than the timeout of the
-            fetches (30 s by default), or it is over before anybody is told.
+            fetches (30 s by default), or the fetch ends before the alert fires.
         hanging_objectives: The same in multiples of the hub's own objective, if that is longer.
         hub_failing: Share of round trips that fail.
         hub_failing_min: Failed round trips in 5 min.
-        hub_down_after: Seconds without a successful round trip, of which somebody asked in vain.
-        hub_down_min: Failed attempts in 10 min, whatever `hub_down_after` is.
+        hub_down_after: Seconds without a successful round trip although runs requested one.
+        hub_down_min: Failed attempts in 10 min, in addition to `hub_down_after`.
         catalog_changes: Changes of one hub's catalogue in an hour, as one process sees it.
         cache_misses: Share of the lookups in a provider's cache that miss.
         cache_misses_min: Misses in 10 min.
@@ -49,14 +49,14 @@ class Thresholds:
         run_failing: Share of an agent's runs that fail.
         run_failing_min: Failed runs in 10 min.
         tokens_per_hour: Tokens of one model and service in an hour, input and output.
-        cost_per_hour: What they cost, in US dollars.
-        approvals_wait: Seconds for which calls wait and nobody decides.
-        approvals_many: Waiting calls of one tool that are too many, however many are decided.
+        cost_per_hour: Cost of one model and service in an hour, in US dollars.
+        approvals_wait: Seconds without a decision while calls wait.
+        approvals_many: Waiting calls of one tool, regardless of decisions.
         telemetry_lost: Items of telemetry, dropped or failed, in 10 min.
         target_missing_after: Seconds for which a target of Prometheus or all of a service is gone.
         target_seen_within: Seconds for which a service that has measured something is expected to be there.
-        jobs: Regular expression of the jobs whose targets must be up, beside those that were seen to be Pellucid's.
-        runbook_base: Address of `docs/runbooks.md`, as your people reach it.
+        jobs: Regular expression of the jobs whose targets must be up, in addition to those seen to run Pellucid.
+        runbook_base: Address of `docs/runbooks.md` for those on call.
         dashboard_base: Address of Grafana.
     """
 

@@ -17,7 +17,7 @@ def value_of(label_name: str) -> str:
     return f"{{{{ $labels.{label_name} }}}}"
 
 
-def asked(expression: str, labels: Sequence[str], shown: str, otherwise: str) -> str:
+def queried(expression: str, labels: Sequence[str], shown: str, otherwise: str) -> str:
     """Return a template of a number that is queried when the alert fires.
 
     Args:

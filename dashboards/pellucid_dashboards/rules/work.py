@@ -71,7 +71,7 @@ def _tool_failing(context: Context) -> Alert:
         severity="ticket",
         after=120.0,
         summary=f"{words.TOOL} fails: {words.SHARE} of its calls in {ten}; the limit is {share(limit)}.",
-        description="The model is told of each failure and may try something else. Calls that were denied, refused by "
+        description="The model reads each failure and may try something else. Calls that were denied, refused by "
         "a person or cancelled are not failures.",
         dashboard=_TOOLS_BOARD,
     )
@@ -100,7 +100,7 @@ def _run_failing(context: Context) -> Alert:
         severity="page",
         after=120.0,
         summary=f"{words.AGENT} fails: {words.SHARE} of its runs in {ten}; the limit is {share(limit)}.",
-        description="Whoever asked got no answer. Runs that were cancelled, that wait for a person, or that the "
+        description="Callers got no answer. Runs that were cancelled, that wait for a person, or that the "
         "permission policy halted are not failures.",
         dashboard=_RUNS_BOARD,
     )
@@ -167,7 +167,7 @@ or {pending} >= {many} {before} >= {many}
 """,
         severity="ticket",
         after=0.0,
-        summary=f"{words.TOOL}: {words.NUMBER} calls wait for somebody to approve of them, and nobody has decided for "
+        summary=f"{words.TOOL}: {words.NUMBER} calls wait for approval, without a decision for "
         f"{seconds(thresholds.approvals_wait * context.scale)}, or they are {thresholds.approvals_many:g} and more.",
         description="Their runs have stopped and go on when somebody decides.",
         dashboard=_TOOLS_BOARD,

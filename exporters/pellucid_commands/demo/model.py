@@ -25,7 +25,7 @@ def choose(name: str | None, repository: Path) -> tuple[Model, list[str]]:
     An API key in the environment alone is not consent to spend money on a demo: it is mentioned, not used.
 
     Raises:
-        ConfigError: the named model cannot be created; the message says what is missing.
+        ConfigError: the named model cannot be created; the message names the missing part.
     """
     server = next((variable for variable in SERVERS if os.environ.get(variable)), None)
     if name is None and server is not None:
@@ -34,7 +34,7 @@ def choose(name: str | None, repository: Path) -> tuple[Model, list[str]]:
         model = resolve(name)
         address = getattr(model, "server_address", None)
         return model, [f"{name}{f' at {address}' if address else ''}{f', because {server} is set' if server else ''}"]
-    description = ["a script that says only what the tools returned: no key, no tokens, no cost"]
+    description = ["a script that repeats the results of the tools: no key, no tokens, no cost"]
     description += [
         f"({variable} is set: pellucid demo --model {real} asks a real one, which costs)"
         for variable, real in KEYS.items()

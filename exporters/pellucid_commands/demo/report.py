@@ -59,15 +59,15 @@ class Report:
         """Print a failed discovery."""
         _paragraph(f"FAILED: {type(failure).__name__}: {failure}")
         _paragraph(
-            "The run failed loudly, and names the hub: an agent never goes on as if a hub that is down had no tools. "
-            "Asking again at once:"
+            "The run failed with an error that names the hub: an agent never continues as if a hub that is down "
+            "had no tools. Calling it again at once:"
         )
 
     def refused(self, refusal: DiscoveryBackoff) -> None:
         """Print that a hub received no request."""
         _paragraph(f"REFUSED: {type(refusal).__name__}: {refusal}")
         _paragraph(
-            f"This time the hub was not asked at all, so that one in trouble is not stampeded; what was under way was "
+            f"This time the hub was not called at all, so that a failing hub is not overloaded; other running work was "
             f"cancelled. The error says how long to wait (retry_after): {refusal.retry_after:.2f} s."
         )
 
@@ -111,7 +111,7 @@ class Report:
         else:
             _row("", f"not all could be sent to {otlp}")
             _row("", f"pellucid doctor --otlp {otlp} says why")
-        _row("content", "pellucid demo --content shows what each span was given and what it gave")
+        _row("content", "pellucid demo --content shows the input and output of each span")
         _row("metrics", "pellucid demo --serve keeps /metrics up for your Prometheus")
         _row("your agent", "README.md shows how to get the same from an agent of your own")
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pellucid import ModelRequest
 
-QUESTION: Final = "What was done last in this repository, how long ago, and what are its latest commits about?"
+QUESTION: Final = "What is the latest change in this repository, how old is it, and what are its recent commits about?"
 
 MOST_COMMITS: Final = 20
 

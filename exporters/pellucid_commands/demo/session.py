@@ -83,9 +83,7 @@ async def _converse(repository: Path, model: Model, report: Report) -> tuple[Run
             agent = Agent(
                 "demo",
                 model=model,
-                instructions=(
-                    f"Answer from what the tools return, and from nothing else. The git repository is at {repository}."
-                ),
+                instructions=(f"Answer only from the results of the tools. The git repository is at {repository}."),
                 providers=[git, time, catalogue],
             )
             result = await _ask(agent, report)

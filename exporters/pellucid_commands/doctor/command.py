@@ -17,7 +17,7 @@ from pellucid_commands.doctor.metrics import check_metrics
 from pellucid_commands.doctor.otlp import check_otlp
 from pellucid_commands.doctor.prometheus import check_prometheus
 from pellucid_exporters.options import SIGNALS
-from pellucid_exporters.worker import Errands
+from pellucid_exporters.worker import WorkerThread
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -44,14 +44,14 @@ LONGEST: Final = 3600
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `pellucid doctor`."""
-    parser.add_argument("--otlp", metavar="URL", help="collector to ask (default: what the environment says)")
+    parser.add_argument("--otlp", metavar="URL", help="collector to check (default: the one in the environment)")
     parser.add_argument("--protocol", choices=("http/protobuf", "grpc"), help="how to speak to the collector of --otlp")
     parser.add_argument(
         "--signal",
         action="append",
         choices=SIGNALS,
         dest="signals",
-        help="what the collector of --otlp is sent; may be given several times (default: all three)",
+        help="signal to send to the collector of --otlp; repeatable (default: all three)",
     )
     parser.add_argument("--metrics", metavar="URL", help="/metrics of the application, http://127.0.0.1:9464/metrics")
     parser.add_argument("--token-file", type=Path, metavar="FILE", help="file with the bearer token of /metrics")
@@ -103,10 +103,10 @@ class _Started:
 
 
 def _start(check: Check, setup: Setup) -> _Started:
-    errands = Errands(f"pellucid-{check.__name__}")
+    workers = WorkerThread(f"pellucid-{check.__name__}")
     kept: list[Finding] = []
-    future = errands.run(lambda: kept.extend(check(setup)))
-    errands.stop()
+    future = workers.run(lambda: kept.extend(check(setup)))
+    workers.stop()
     return _Started(check.__name__.removeprefix("check_"), future, kept)
 
 

@@ -34,7 +34,7 @@ def check_metrics(setup: Setup) -> Iterator[Finding]:
     """Scrape the application once in each format."""
     url = _url(setup)
     if url is None:
-        yield Finding("note", About, "not asked", "--metrics http://127.0.0.1:9464/metrics asks an application")
+        yield Finding("note", About, "not checked", "--metrics http://127.0.0.1:9464/metrics checks an application")
         return
     if not is_url(url):
         yield Finding("wrong", About, f"{shown(url)} is not a URL", "write it as http://host:port/metrics")
@@ -68,7 +68,7 @@ def _url(setup: Setup) -> str | None:
 def _read(url: str, page: Page) -> Iterator[Finding]:
     if not page.content_type.startswith(OPENMETRICS):
         kind = page.content_type.partition(";")[0] or "no content type"
-        text = f"{shown(url)} answered {kind} when asked for OpenMetrics, so there are no exemplars"
+        text = f"{shown(url)} answered {kind} to a request for OpenMetrics, so there are no exemplars"
         yield Finding("wrong", About, text, "give the URL that Pellucid serves; a proxy must keep the Accept header")
         return
     try:
@@ -90,7 +90,7 @@ def _families(families: Mapping[str, Family]) -> Iterator[Finding]:
     yield Finding("ok", About, f"{len(present)} of Pellucid's {len(expected)} families have samples")
     hubs = present.get(_name(semconv.DISCOVERY_DURATION))
     if hubs is None:
-        yield Finding("note", About, "no tool provider was asked yet: alerts on hubs have nothing to look at")
+        yield Finding("note", About, "no tool provider was called yet: alerts on hubs have no data")
     yield _exemplars([family for name, family in present.items() if expected[name].kind == "histogram"], families)
 
 

@@ -30,7 +30,7 @@ _REMEDIES: Final[Mapping[Kind, str]] = {
     "no_tls": "write http:// instead of https://",
     "not_http": "",  # see _protocol_remedy
     "closed": "if it speaks TLS, write https://",
-    "timeout": "see whether the collector hangs or a firewall swallows packets; --timeout waits for longer",
+    "timeout": "check whether the collector hangs or a firewall drops packets; --timeout sets a longer wait",
     "credentials": "set OTEL_EXPORTER_OTLP_HEADERS to the credentials: name=value, with %20 for a blank after Bearer",
     "not_allowed": "the credentials in OTEL_EXPORTER_OTLP_HEADERS are not allowed to send this",
     "path": (
@@ -52,7 +52,9 @@ def check_otlp(setup: Setup) -> Iterator[Finding]:
         yield Finding("wrong", "OTLP", str(error))
         return
     if options is None:
-        yield Finding("note", "OTLP", "not asked: the environment sends nothing", "--otlp URL asks a collector")
+        yield Finding(
+            "note", "OTLP", "not checked: the environment configures no collector", "--otlp URL checks a collector"
+        )
         return
     signals: dict[Signal, bool] = {"traces": options.traces, "metrics": options.metrics, "logs": options.logs}
     for signal, is_on in signals.items():
@@ -78,7 +80,7 @@ def _check(options: Otlp, signal: Signal) -> Finding:
         return Finding("wrong", about, f"{where} {sent.got.text}".lstrip(), _remedy(sent, sent.got.kind))
     partial = sent.got.partial_success
     if any(value for field, value in partial.ListFields() if field.name.startswith("rejected")):
-        text = f"{where} took the request and rejected what is in it: {excerpt(partial.error_message)}"
+        text = f"{where} accepted the request and rejected its content: {excerpt(partial.error_message)}"
         return Finding("wrong", about, text, "see the collector's log")
     return Finding("ok", about, f"{where} took the {WORDS[signal]} {NAME!r} by {sent.protocol}")
 

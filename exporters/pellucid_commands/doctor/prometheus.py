@@ -31,7 +31,7 @@ def check_prometheus(setup: Setup) -> Iterator[Finding]:
     """Query a Prometheus about the application."""
     url = setup.prometheus
     if url is None:
-        yield Finding("note", About, "not asked", "--prometheus http://localhost:9090 asks a server")
+        yield Finding("note", About, "not checked", "--prometheus http://localhost:9090 checks a server")
         return
     if not is_url(url):
         yield Finding("wrong", About, f"{shown(url)} is not a URL", "write it as http://host:port")
@@ -81,7 +81,7 @@ def _targets(ask: Ask, setup: Setup) -> Iterator[Finding]:
             yield Finding("note", About, f"target {where} was not scraped yet", "ask again in a moment")
         else:
             yield Finding(
-                "wrong", About, f"target {where} is down: {excerpt(target['lastError'])}", "mend what it says"
+                "wrong", About, f"target {where} is down: {excerpt(target['lastError'])}", "fix the reported error"
             )
 
 
@@ -160,4 +160,4 @@ def _alertmanagers(ask: Ask, setup: Setup) -> Iterator[Finding]:
     if ask("alertmanagers")["activeAlertmanagers"]:
         yield Finding("ok", About, "it knows an Alertmanager")
     else:
-        yield Finding("note", About, "it knows no Alertmanager: alerts fire, and nobody hears of them", "see alerting:")
+        yield Finding("note", About, "it has no Alertmanager: alerts fire, but nobody is notified", "see alerting:")

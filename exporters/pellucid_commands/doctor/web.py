@@ -35,7 +35,7 @@ REMEDIES: Final[Mapping[Kind, str]] = {
     "no_tls": "write http:// instead of https://",
     "not_http": "give the port that speaks HTTP",
     "closed": "if it speaks TLS, write https://",
-    "timeout": "see whether it hangs or a firewall swallows packets; --timeout waits for longer",
+    "timeout": "check whether it hangs or a firewall drops packets; --timeout sets a longer wait",
     "other": "see that server's log",
 }
 
@@ -111,7 +111,7 @@ def why(error: BaseException, timeout: float) -> Trouble:
         trouble = _known(cause, timeout)
         if trouble is not None:
             return trouble
-    return Trouble("other", f"could not be asked ({type(error).__name__})")
+    return Trouble("other", f"the request failed ({type(error).__name__})")
 
 
 _CLOSED: Final = Trouble("closed", "closed the connection without an answer")

@@ -171,7 +171,7 @@ class ConsoleProcessor(SpanProcessor):
             runs = [replace(run, spans=dict(run.spans)) for run in list(self._runs.values())[-MOST_LIVE:]]
         try:
             return [line for run in runs for line in lines(run.tree())]
-        except Exception as error:  # noqa: BLE001  (whatever it is, the run goes on)
+        except Exception as error:  # noqa: BLE001  (never fails the run)
             self._complain(error)
             return []
 
@@ -180,7 +180,7 @@ class ConsoleProcessor(SpanProcessor):
             finished = [*lines(run.tree(), content=self._content), *self._omissions(run)] if run is not None else []
             with self._writing:
                 self._writer.show(finished, busy=bool(self._runs))
-        except Exception as error:  # noqa: BLE001  (whatever it is, the run goes on)
+        except Exception as error:  # noqa: BLE001  (never fails the run)
             self._complain(error)
 
     def _complain(self, error: Exception) -> None:

@@ -159,7 +159,7 @@ class Spool(Generic[T]):
         item, size = entry
         try:
             chunk = self._encode(item)
-        except Exception as error:  # noqa: BLE001  (attributes are anybody's; the thread goes on)
+        except Exception as error:  # noqa: BLE001  (attributes may be of any type; the thread continues)
             chunk = b""
             self._on_failure()
             if not self._refusal_logged:
@@ -181,7 +181,7 @@ class Spool(Generic[T]):
         """Write the chunks. Count every failure and log the first of a series."""
         try:
             write()
-        except Exception as error:  # noqa: BLE001  (counted; the thread goes on)
+        except Exception as error:  # noqa: BLE001  (counted; the thread continues)
             self._on_failure()
             if not self._pause:
                 _log.warning("telemetry cannot be written to its file (%s); trying again, runs are not affected", error)

@@ -13,7 +13,7 @@ from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult,
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
 from pellucid_exporters.otlp.batches import split, weigh_record, weigh_span
-from pellucid_exporters.sampling.exemplars import Withheld
+from pellucid_exporters.sampling.exemplars import ExemplarBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -135,7 +135,7 @@ class MetricOutlet(Outlet[MetricExporter], MetricExporter):
         is_undecided: Callable[[int], bool] = lambda _: False,
     ) -> None:
         Outlet.__init__(self, make, on_failure)
-        self._withheld = Withheld(is_dropped, is_undecided)
+        self._exemplars = ExemplarBuffer(is_dropped, is_undecided)
         assert self._exporter is not None
         MetricExporter.__init__(
             self,
@@ -145,7 +145,7 @@ class MetricOutlet(Outlet[MetricExporter], MetricExporter):
 
     def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **_: Any) -> MetricExportResult:
         """Export one collection."""
-        self._withheld.release_into(metrics_data)
+        self._exemplars.release_into(metrics_data)
         sent = self._attempt(lambda exporter: exporter.export(metrics_data, timeout_millis))
         return MetricExportResult.SUCCESS if sent else MetricExportResult.FAILURE
 
@@ -158,7 +158,7 @@ class LogOutlet(ItemOutlet[LogRecordExporter], LogRecordExporter):
         return LogRecordExportResult.SUCCESS if self._send(batch, weigh_record) else LogRecordExportResult.FAILURE
 
 
-class Door:
+class Admission:
     """Admission to a queue: counts items, and drops those for which there is no room.
 
     The SDK drops the oldest item of a full queue and only logs it. Items are admitted here only while there is room,
@@ -193,11 +193,11 @@ class SpanQueue(BatchSpanProcessor):
     def __init__(self, outlet: SpanOutlet, on_drop: Callable[[int], None]) -> None:
         size, batch = _bounds("OTEL_BSP")
         super().__init__(outlet, max_queue_size=size, max_export_batch_size=batch)
-        self.door = Door(size, outlet, on_drop)
+        self.admission = Admission(size, outlet, on_drop)
 
     def on_end(self, span: ReadableSpan) -> None:
         """Queue a sampled span, or drop and count it."""
-        if span.context and span.context.trace_flags.sampled and self.door.admits():
+        if span.context and span.context.trace_flags.sampled and self.admission.admits():
             super().on_end(span)
 
 
@@ -207,11 +207,11 @@ class LogQueue(BatchLogRecordProcessor):
     def __init__(self, outlet: LogOutlet, on_drop: Callable[[int], None]) -> None:
         size, batch = _bounds("OTEL_BLRP")
         super().__init__(outlet, max_queue_size=size, max_export_batch_size=batch)
-        self.door = Door(size, outlet, on_drop)
+        self.admission = Admission(size, outlet, on_drop)
 
     def on_emit(self, log_record: ReadWriteLogRecord) -> None:
         """Queue a record, or drop and count it."""
-        if self.door.admits():
+        if self.admission.admits():
             super().on_emit(log_record)
 
 

@@ -25,7 +25,7 @@ from prometheus_client.utils import floatToGoString
 from pellucid import semconv
 from pellucid_exporters.prometheus.naming import Labels, encodable, to_labels, to_name
 from pellucid_exporters.prometheus.native_histograms import Native
-from pellucid_exporters.sampling.exemplars import Withheld
+from pellucid_exporters.sampling.exemplars import ExemplarBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -142,7 +142,7 @@ class ExemplarMemory:
         self._ttl = ttl
         self._clock = clock
         self._is_dropped = is_dropped
-        self._withheld = Withheld(is_dropped, is_undecided)
+        self._exemplars = ExemplarBuffer(is_dropped, is_undecided)
         self._kept: dict[tuple[str, Labels], dict[float, Exemplar]] = {}
 
     def recall(
@@ -150,7 +150,7 @@ class ExemplarMemory:
     ) -> Mapping[float, Exemplar]:
         """Add the exemplars of one collection and return all unexpired ones, by the upper bound of their bucket."""
         kept = self._kept.setdefault((family, labels), {})
-        for exemplar in self._withheld.release((family, labels), fresh):
+        for exemplar in self._exemplars.release((family, labels), fresh):
             if exemplar.trace_id:
                 ids = {"trace_id": f"{exemplar.trace_id:032x}", "span_id": f"{exemplar.span_id:016x}"}
                 bound = bounds[bisect_left(bounds, exemplar.value)]

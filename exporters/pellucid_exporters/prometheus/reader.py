@@ -139,7 +139,7 @@ class PrometheusReader(_PullReader):
         self._here.is_left_out = True
         try:
             yield from registry.collect()
-        except Exception as error:  # noqa: BLE001  (what the reader itself has is served all the same)
+        except Exception as error:  # noqa: BLE001  (the reader's own metrics are served anyway)
             self.complain("a collector of the application", error)
         finally:
             self._here.is_left_out = False

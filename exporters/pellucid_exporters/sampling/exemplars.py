@@ -18,7 +18,7 @@ MOST_WAITING: Final = 32
 """Maximum number of exemplars of one series that wait for the decisions on their runs; the oldest are evicted."""
 
 
-class Fates:
+class SamplingDecisions:
     """Sampling decisions by trace. A trace is dropped if all its ended runs in this process were dropped."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Fates:
         self._kept: dict[int, bool] = {}
 
 
-class Withheld:
+class ExemplarBuffer:
     """Buffer that withholds exemplars until their traces are decided."""
 
     def __init__(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan, Span
     from opentelemetry.trace import SpanContext
 
-    from pellucid_exporters.sampling.exemplars import Fates
+    from pellucid_exporters.sampling.exemplars import SamplingDecisions
 
 _log: Final = logging.getLogger("pellucid_exporters.tail_sampler")
 
@@ -69,7 +70,7 @@ class TailSampler(SpanProcessor):
         options: TailSampling,
         queues: Sequence[SpanProcessor],
         *,
-        fates: Fates,
+        decisions: SamplingDecisions,
         meter_provider: MeterProvider,
         on_fault: Callable[[], None],
     ) -> None:
@@ -78,15 +79,15 @@ class TailSampler(SpanProcessor):
         Args:
             options: The rules and limits.
             queues: Receive spans that are kept, and spans that belong to no run.
-            fates: Receives the decisions.
+            decisions: Receives the decisions.
             meter_provider: Provides the counters; also has the objectives of hubs.
             on_fault: Called for each rule that raises.
         """
         instruments = instruments_of(meter_provider)
         self._options = options
         self._queues = queues
-        self._fates = fates
-        self._objectives = instruments.hubs.objectives
+        self._trace_decisions = decisions
+        self._objectives = partial(instruments.hubs.latest, semconv.DISCOVERY_OBJECTIVE)
         self._sampled_out = instruments.by_name[semconv.SAMPLED_OUT.name]
         self._decisions = instruments.by_name[semconv.SAMPLING_DECISIONS.name]
         self._on_fault = on_fault
@@ -115,7 +116,7 @@ class TailSampler(SpanProcessor):
                     return
                 run = _Run(_key(context), Findings(self._options, span.start_time or 0))
                 self._undecided[run.root] = run
-                self._fates.begin(run.trace_id)
+                self._trace_decisions.begin(run.trace_id)
             self._members[span] = run
             self._open[_key(context)] = run
             decided = self._make_room()
@@ -160,7 +161,7 @@ class TailSampler(SpanProcessor):
     def renew(self) -> None:
         """Reset in a forked child: buffered spans belong to the parent."""
         self._clear()
-        self._fates.renew()
+        self._trace_decisions.renew()
 
     def _run_of_parent(self, span: Span, parent_context: Context | None) -> _Run | None:
         if span.parent is None:
@@ -190,7 +191,7 @@ class TailSampler(SpanProcessor):
             return ()
         run.reason = reason or ("share" if self._options.shares(run.trace_id) else "dropped")
         self._waiting -= len(run.spans)
-        self._fates.decide(run.trace_id, kept=run.reason != "dropped")
+        self._trace_decisions.decide(run.trace_id, kept=run.reason != "dropped")
         return (run,)
 
     def _carry_out(self, decided: Sequence[_Run]) -> None:

@@ -94,7 +94,7 @@ class Captured:
         spans: Ended spans, in end order.
         logs: Log lines, as log sinks receive them.
         events: Events of all runs.
-        is_checked: Whether the fixture `telemetry` calls `check_telemetry` when its test is over; set it to False in a
+        is_checked: Whether the fixture `telemetry` calls `check_telemetry` after its test; set it to False in a
             test that breaks telemetry on purpose, or leaves a run open.
     """
 

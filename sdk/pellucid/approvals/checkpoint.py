@@ -174,11 +174,6 @@ class Checkpoint:
         """
         return {call_id: Checkpoint.from_dict(data) for call_id, data in self.nested.items()}
 
-    @property
-    def context(self) -> Context:
-        """OpenTelemetry context of the paused run, which may have been in another process."""
-        return _PROPAGATOR.extract(self.trace, context=Context())
-
 
 @dataclass(slots=True, kw_only=True)
 class Resumption:
@@ -209,7 +204,8 @@ def in_trace(checkpoint: Checkpoint, *, is_nested: bool) -> Iterator[Sequence[Sp
 
     A nested run stays in the trace of its outer run, and links to the paused run only.
     """
-    paused, current = get_current_span(checkpoint.context), INVALID_SPAN if is_nested else get_current_span()
+    paused = get_current_span(_PROPAGATOR.extract(checkpoint.trace, context=Context()))
+    current = INVALID_SPAN if is_nested else get_current_span()
     token = attach(set_span_in_context(paused)) if paused.get_span_context().is_valid and not is_nested else None
     try:
         yield [context for span in (paused, current) if (context := span.get_span_context()).is_valid]

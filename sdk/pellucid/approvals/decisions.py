@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 from pellucid.errors import CheckpointError, ConfigError
 from pellucid.types import JSONObject
 
-Outcome: TypeAlias = Literal["approved", "denied", "expired"]
+Outcome: TypeAlias = Literal["approved", "denied", "expired", "withdrawn"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class Settled:
 
     Attributes:
         at: Time of the outcome, in seconds since the epoch.
-        decision: The decision; None if the request expired.
+        decision: The decision; None if the request expired or was withdrawn.
     """
 
     request: ApprovalRequest
@@ -104,14 +104,13 @@ class Settled:
         return f"Note: a person changed the arguments before they approved, to {json.dumps(self.edited)}."
 
     @property
-    def refusal(self) -> str | None:
-        """Result text for a call that must not run; None if it was approved."""
-        if self.outcome == "expired":
+    def error(self) -> str | None:
+        """Error text for the result of a call that must not run; None if it was approved."""
+        if self.decision is None:
             return "Not run: approval expired. Do not retry unless asked to."
-        if self.outcome == "approved":
+        if self.decision.approved:
             return None
-        reason = self.decision.reason if self.decision is not None else None
-        suffix = f": {reason}" if reason else ""
+        suffix = f": {self.decision.reason}" if self.decision.reason else ""
         return f"Not run: a person denied this call{suffix}. Do not retry unless asked to."
 
 

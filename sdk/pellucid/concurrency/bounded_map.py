@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Generic, TypeVar
 
 from pellucid.concurrency.forks import reset_in_child
@@ -13,6 +14,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
+@dataclass(eq=False, repr=False)
 class BoundedMap(Generic[K, V]):
     """Map with a maximum number of entries. Safe to use from any thread, and in a forked child.
 
@@ -23,20 +25,13 @@ class BoundedMap(Generic[K, V]):
         is_spare: Whether a value is evicted before all others.
     """
 
-    __slots__ = ("__weakref__", "_by_use", "_entries", "_is_spare", "_lock", "_most", "_most_weight", "_weight")
+    most: int
+    _: KW_ONLY
+    most_weight: int | None = None
+    by_use: bool = True
+    is_spare: Callable[[V], bool] | None = None
 
-    def __init__(
-        self,
-        most: int,
-        *,
-        most_weight: int | None = None,
-        by_use: bool = True,
-        is_spare: Callable[[V], bool] | None = None,
-    ) -> None:
-        self._most = most
-        self._most_weight = most_weight
-        self._by_use = by_use
-        self._is_spare = is_spare
+    def __post_init__(self) -> None:
         self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._weight = 0
         self._lock = threading.RLock()  # a destructor that garbage collection runs here may re-enter
@@ -50,7 +45,7 @@ class BoundedMap(Generic[K, V]):
         with self._lock:
             if (entry := self._entries.get(key)) is None:
                 return None
-            if self._by_use:
+            if self.by_use:
                 self._entries.move_to_end(key)
             return entry[0]
 
@@ -60,7 +55,7 @@ class BoundedMap(Generic[K, V]):
         with self._lock:
             previous = self._entries.get(key)
             self._entries[key] = value, weight
-            if self._by_use:
+            if self.by_use:
                 self._entries.move_to_end(key)
             self._weight += weight - (previous[1] if previous is not None else 0)
             while len(self._entries) > 1 and self._is_over():
@@ -95,10 +90,10 @@ class BoundedMap(Generic[K, V]):
             return [(key, value) for key, (value, _) in self._entries.items()]
 
     def _is_over(self) -> bool:
-        return len(self._entries) > self._most or (self._most_weight is not None and self._weight > self._most_weight)
+        return len(self._entries) > self.most or (self.most_weight is not None and self._weight > self.most_weight)
 
     def _evict(self) -> tuple[V, int]:
-        is_spare = self._is_spare
+        is_spare = self.is_spare
         spare = next((key for key, (value, _) in self._entries.items() if is_spare(value)), None) if is_spare else None
         entry = self._entries.pop(spare) if spare is not None else self._entries.popitem(last=False)[1]
         self._weight -= entry[1]

@@ -24,8 +24,6 @@ class PerLoop(Generic[V]):
         factory: Returns a value for the current event loop.
     """
 
-    __slots__ = ("__weakref__", "_factory", "_lock", "_values")
-
     def __init__(self, factory: Callable[[], V]) -> None:
         self._factory = factory
         self._values: dict[Any, V] = {}

@@ -16,10 +16,7 @@ _Args = TypeVarTuple("_Args")
 
 
 async def race(
-    function: Callable[[*_Args], Awaitable[_T]],
-    *args: *_Args,
-    within: float | None = None,
-    patience: float = 0.5,
+    function: Callable[[*_Args], Awaitable[_T]], *args: *_Args, within: float | None = None, patience: float = 0.5
 ) -> _T:
     """Await `function(*args)` in a task of its own, so that it cannot block its caller.
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar, TypeVarTuple
 
 import anyio
 from anyio.lowlevel import EventLoopToken, current_token
@@ -18,6 +18,7 @@ from pellucid.concurrency.tasks import call_soon, is_running, spawn
 from pellucid.failures import contained, interrupt_in
 
 T = TypeVar("T")
+_Args = TypeVarTuple("_Args")
 
 LIVENESS_INTERVAL: Final = 0.25
 """Seconds between two checks, by waiters in another event loop, that the event loop of the fetch still runs."""
@@ -37,23 +38,11 @@ class Flight(Generic[T]):
     Attributes:
         span: Span of the fetch; callers that join link to it.
         is_outdated: Whether the remote data changed during the fetch; set by the owner.
+        result: Result of the fetch, once it is settled without an error.
         error: Exception of the fetch, once it is settled; `OutOfTime` and `Abandoned` do not come from the hub.
     """
 
-    __slots__ = (
-        "_deadline",
-        "_done",
-        "_held",
-        "_lock",
-        "_loop",
-        "_result",
-        "_scope",
-        "_settled",
-        "_waiters",
-        "error",
-        "is_outdated",
-        "span",
-    )
+    result: T
 
     def __init__(
         self, *, span: SpanContext, timeout: float | None, held: bool, settled: Callable[[Flight[T]], None]
@@ -61,7 +50,6 @@ class Flight(Generic[T]):
         self.span = span
         self.error: BaseException | None = None
         self.is_outdated = False
-        self._result: list[T] = []
         self._deadline = math.inf if timeout is None else time.monotonic() + timeout
         self._held = held
         self._settled = settled
@@ -70,11 +58,6 @@ class Flight(Generic[T]):
         self._waiters: dict[object, Callable[[], None]] = {}
         self._scope = anyio.CancelScope()
         self._loop: EventLoopToken = current_token()
-
-    @property
-    def result(self) -> T:
-        """Result of the fetch. Available once it is settled without an error."""
-        return self._result[0]
 
     @property
     def abandoned(self) -> bool:
@@ -86,9 +69,9 @@ class Flight(Generic[T]):
         """Whether the fetch can never end, because its event loop was stopped without ending its tasks."""
         return not is_running(self._loop)
 
-    def start(self, fetch: Callable[[], Awaitable[T]]) -> None:
-        """Start the fetch."""
-        spawn(self._run, fetch)
+    def start(self, fetch: Callable[[*_Args], Awaitable[T]], *args: *_Args) -> None:
+        """Start the fetch, in a copy of the caller's context."""
+        spawn(self._run, fetch, *args)
 
     async def wait(self) -> None:
         """Wait until the fetch is settled.
@@ -96,29 +79,24 @@ class Flight(Generic[T]):
         Raises:
             KeyboardInterrupt: the fetch raised it.
         """
-        await self._wait()
-        if isinstance(self.error, KeyboardInterrupt):
-            raise KeyboardInterrupt from self.error
-
-    async def _wait(self) -> None:
         event, key, loop = anyio.Event(), object(), current_token()
-        with self._lock:
-            if self._done:
-                return
-            self._waiters[key] = partial(call_soon, loop, event.set)
         is_elsewhere = loop.native_token is not self._loop.native_token
+        with self._lock:
+            if not self._done:
+                self._waiters[key] = partial(call_soon, loop, event.set)
         try:
-            while (remaining := self._remaining()) > 0:
-                if is_elsewhere and self.is_orphaned:
-                    self.cancel(Abandoned())
-                    return
+            while not self._done:
+                remaining = self._remaining()
+                if remaining <= 0 or (is_elsewhere and self.is_orphaned):
+                    self.cancel(Abandoned() if remaining > 0 else OutOfTime())
+                    break
                 with anyio.move_on_after(min(remaining, LIVENESS_INTERVAL) if is_elsewhere else remaining):
                     await event.wait()
-                    return
         except BaseException:
             self._remove_waiter(key)
             raise
-        self.cancel(OutOfTime())
+        if isinstance(self.error, KeyboardInterrupt):
+            raise KeyboardInterrupt from self.error
 
     def cancel(self, error: Exception) -> None:
         """Cancel the fetch; all waiters get `error`."""
@@ -135,10 +113,10 @@ class Flight(Generic[T]):
         if is_unused:
             self.cancel(Abandoned())
 
-    async def _run(self, fetch: Callable[[], Awaitable[T]]) -> None:
+    async def _run(self, fetch: Callable[[*_Args], Awaitable[T]], *args: *_Args) -> None:
         try:
             with self._scope, anyio.move_on_after(self._remaining()):
-                self._settle(result=await fetch())
+                self._settle(result=await fetch(*args))
             self._settle(error=OutOfTime())
         except BaseException as error:  # noqa: BLE001  (passed on to the waiters)
             interrupt = interrupt_in(error)
@@ -155,7 +133,7 @@ class Flight(Generic[T]):
             self._done = True
             self.error = error
             if error is None:
-                self._result.append(result)  # type: ignore[arg-type]  # None only with an error
+                self.result = result  # type: ignore[assignment]  # None only with an error
             waiters = list(self._waiters.values())
         try:
             self._settled(self)

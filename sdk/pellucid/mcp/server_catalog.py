@@ -49,7 +49,7 @@ class ServerCatalog(DiscoveryProvider):
         Raises:
             DiscoveryError: the server cannot be reached, or its back-off after a failure has not ended.
         """
-        if self._usable is None and self._connecting is None and (refusal := self._refusal(_KEY)) is not None:
+        if self._usable is None and self._connecting is None and (refusal := self._back_off(_KEY)) is not None:
             raise refusal
         return await self._connect()
 

@@ -41,19 +41,19 @@ __all__ = [
 ]
 
 _MOVED = {
-    "candidates": "fallback",
-    "closable": "base",
-    "falls_back": "fallback",
-    "load_prices": "prices",
-    "require_model": "base",
-    "resolve": "names",
-    "told": "fallback",
+    "candidates": ("fallback", "candidates"),
+    "closable": ("base", "closable"),
+    "falls_back": ("fallback", "falls_back"),
+    "load_prices": ("prices", "load_prices"),
+    "require_model": ("base", "require_model"),
+    "resolve": ("names", "resolve"),
+    "told": ("fallback", "last_of"),
 }
-"""Helpers that this module used to export, and the modules that define them."""
+"""Helpers that this module used to export, and their modules and names."""
 
 if not TYPE_CHECKING:
     __getattr__ = module_getattr(
         __name__,
         lazy={name: partial(adapter, name) for name in ADAPTERS},
-        deprecated={name: (f"{__name__}.{home}", name) for name, home in _MOVED.items()},
+        deprecated={name: (f"{__name__}.{home}", new) for name, (home, new) in _MOVED.items()},
     )

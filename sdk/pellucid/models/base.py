@@ -121,7 +121,8 @@ class Model(Protocol):
 
     Optional: `server_address` and `server_port`, for telemetry; `native_output = True` if the model sends
     `ModelRequest.output` to the vendor (otherwise the schema is put into the instructions); `async warm_up()`, which
-    prepares the first request; `aclose()`.
+    prepares the first request; `provider_tools`, a set of `(vendor, type)` of the provider tools that its vendor runs;
+    `aclose()`.
     """
 
     @property

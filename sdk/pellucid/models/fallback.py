@@ -92,7 +92,7 @@ class FallbackModel:
                 failures.append(as_model_error(model, error))
                 if not self.falls_back(failures[-1]):
                     break
-        raise told(failures)
+        raise last_of(failures)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
         """Yield the pieces of the first response that starts to arrive.
@@ -116,7 +116,7 @@ class FallbackModel:
                     break
             else:
                 return
-        raise told(failures)
+        raise last_of(failures)
 
     async def aclose(self) -> None:
         """Close all models that can be closed."""
@@ -135,7 +135,7 @@ def falls_back(model: Model, error: ModelError) -> bool:
     return isinstance(model, FallbackModel) and model.falls_back(error)
 
 
-def told(failures: Sequence[ModelError]) -> ModelError:
+def last_of(failures: Sequence[ModelError]) -> ModelError:
     """Return the last of several failures, with notes about the earlier ones."""
     last = failures[-1]
     for earlier in failures[:-1]:

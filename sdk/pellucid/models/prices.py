@@ -37,14 +37,14 @@ _PUBLISHERS: Final[Mapping[str, str]] = {
 class Prices(Protocol):
     """A source of prices for model calls; any function with this signature."""
 
-    def __call__(self, provider_name: str, model: str, usage: Usage, asked: str, /) -> float | None:
+    def __call__(self, provider_name: str, model: str, usage: Usage, requested: str, /) -> float | None:
         """Return the cost in US dollars, or `None` if it is not known.
 
         Args:
             provider_name: Value of `gen_ai.provider.name`.
             model: The name in the response, often that of a version.
             usage: The tokens that the call used.
-            asked: The name in the request: that of `model=`, such as an alias or a deployment.
+            requested: Name in the request: that of `model=`, such as an alias or a deployment.
         """
         ...
 
@@ -64,7 +64,7 @@ class PublishedPrices:
     pellucid[prices]`; the extra of each vendor includes it).
     """
 
-    def __call__(self, provider_name: str, model: str, usage: Usage, asked: str | None = None, /) -> float | None:
+    def __call__(self, provider_name: str, model: str, usage: Usage, requested: str | None = None, /) -> float | None:
         """Return the cost in US dollars, or `None` if it is not known."""
         publisher = _PUBLISHERS.get(provider_name)
         if publisher is None or usage.input_tokens is None or usage.output_tokens is None:
@@ -73,8 +73,8 @@ class PublishedPrices:
         if calculate is None:
             return None
         dollars = calculate(publisher, model, usage)
-        if dollars is None and asked is not None and asked != model:
-            dollars = calculate(publisher, asked, usage)
+        if dollars is None and requested is not None and requested != model:
+            dollars = calculate(publisher, requested, usage)
         return dollars
 
     def load(self, provider_name: str, model: str) -> None:
@@ -180,10 +180,10 @@ class PriceTable:
         if f"{provider_name}:{model}" not in self._table and model not in self._table:
             load_prices(self._otherwise, [(provider_name, model)])
 
-    def __call__(self, provider_name: str, model: str, usage: Usage, asked: str | None = None, /) -> float | None:
+    def __call__(self, provider_name: str, model: str, usage: Usage, requested: str | None = None, /) -> float | None:
         """Return the cost in US dollars, or `None` if it is not known."""
-        asked = asked if asked is not None else model
-        for name in (f"{provider_name}:{model}", model, f"{provider_name}:{asked}", asked):
+        requested = requested if requested is not None else model
+        for name in (f"{provider_name}:{model}", model, f"{provider_name}:{requested}", requested):
             if (price := self._table.get(name)) is not None:
                 return price.of(usage)
-        return self._otherwise(provider_name, model, usage, asked)
+        return self._otherwise(provider_name, model, usage, requested)

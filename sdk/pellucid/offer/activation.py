@@ -26,36 +26,26 @@ class Activation:
     """The lazy tools that a run has activated.
 
     Attributes:
+        scope: Telemetry of the run.
         active: Active tools by name, in order of activation.
         iterations: Iterations that only discovered tools; they do not count against `Limits.max_iterations`.
         max_discoveries: Maximum number of iterations that only discover tools.
         permissions: Policy that must allow an activation, if there is one.
+        preset: Tools that were active when the run paused, to start with instead of those in its history.
     """
 
-    __slots__ = ("_preset", "_read", "_used", "active", "iterations", "max_discoveries", "permissions")
-
-    def __init__(self, max_discoveries: int, permissions: Permissions | None) -> None:
+    def __init__(self, scope: Scope, permissions: Permissions | None, max_discoveries: int) -> None:
+        self.scope = scope
         self.permissions = permissions
         self.active: dict[str, Binding] = {}
         self.iterations = 0
         self.max_discoveries = max_discoveries
         self._read = 0
         self._used: dict[str, int] = {}
-        self._preset: Sequence[str] | None = None
-
-    def preset(self, names: Sequence[str]) -> None:
-        """Start with the tools that were active when the run paused, instead of those in its history."""
-        self._preset = names
+        self.preset: Sequence[str] | None = None
 
     async def activate(
-        self,
-        scope: Scope,
-        span: SpanContext,
-        catalog: Catalog,
-        names: Iterable[str],
-        *,
-        via: str,
-        tool_call_id: str | None = None,
+        self, span: SpanContext, catalog: Catalog, names: Sequence[str], *, via: str, tool_call_id: str | None = None
     ) -> Mapping[str, Denied]:
         """Activate the lazy tools among `names` that are in the catalogue, not yet active and not denied by the policy.
 
@@ -65,18 +55,17 @@ class Activation:
         Raises:
             PolicyHalt: the policy ends the run; nothing was activated.
         """
-        names = list(names)
         inactive = {name: catalog.lazy[name] for name in names if name in catalog.lazy and name not in self.active}
         denied: Mapping[str, Denied] = {}
         if inactive and self.permissions is not None:
-            denied = await self.permissions.activation(scope, span, inactive.values(), tool_call_id)
+            denied = await self.permissions.denied(self.scope, span, "activation", inactive.values(), tool_call_id)
         for name, binding in inactive.items():
             if name not in denied:
                 self.active[name] = binding
                 payload = {"tool_name": name, "provider_id": binding.provider_id, "via": via}
-                scope.emit(ToolsActivated, span, payload)
+                self.scope.emit(ToolsActivated, span, payload)
         for name in names:
-            self._use(name, scope.iteration)
+            self._use(name, self.scope.iteration)
         return denied
 
     def count(self, *, only_discovered: bool) -> None:
@@ -97,32 +86,32 @@ class Activation:
                 error_type="max_discoveries",
             )
 
-    async def restore(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> None:
+    async def restore(self, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> None:
         """Activate the preset tools or those active in the history; in later iterations, record which tools were used.
 
         Raises:
             PolicyHalt: the policy ends the run.
         """
         if self._read == 0:
-            await self._restore(scope, span, catalog, history)
+            await self._restore(span, catalog, history)
         else:
             for name, _ in _answered(history[self._read :]):
-                self._use(name, scope.iteration - 1)
+                self._use(name, self.scope.iteration - 1)
         self._read = len(history)
 
-    async def _restore(self, scope: Scope, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> None:
+    async def _restore(self, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> None:
         called = list(_answered(history))
-        names, via = self._preset, "checkpoint"
+        names, via = self.preset, "checkpoint"
         if names is None:
             # A tool that ran was active, even if its discovery is no longer in the history.
             succeeded = [name for name, result in called if not result.is_error]
             names, via = [*(name for name, _ in discovered(history)), *succeeded], "history"
-        await self.activate(scope, span, catalog, names, via=via)
+        await self.activate(span, catalog, names, via=via)
         for name in [*self.active, *(name for name, _ in called)]:
             self._use(name, _EARLIER)
         last = history[_last_request(history) :]
         if last:  # calls without results belong to this iteration, those with results to the one before
-            iteration = scope.iteration - 1 if len(last) > 1 else scope.iteration
+            iteration = self.scope.iteration - 1 if len(last) > 1 else self.scope.iteration
             for name in [*(call.name for call in last[0].tool_calls), *(name for name, _ in discovered(last))]:
                 self._use(name, iteration)
 
@@ -132,18 +121,18 @@ class Activation:
             self._used.pop(name, None)
             self._used[name] = iteration
 
-    def revoke(self, scope: Scope, span: SpanContext, catalog: Catalog) -> None:
+    def revoke(self, span: SpanContext, catalog: Catalog) -> None:
         """Deactivate tools that are no longer listed; if listed again later, they must be discovered again."""
         for name, binding in list(self.active.items()):
             if (now := catalog.lazy.get(name)) is not None:
                 self.active[name] = now
                 continue
             if catalog.refuse(name) is not None:
-                continue  # it was redefined and is refused; it stays active in case the redefinition is reverted
+                continue  # it was redefined and is withheld; it stays active in case the redefinition is reverted
             reason = "denied" if name in catalog.denied else "not_lazy" if name in catalog.bindings else "removed"
-            self._deactivate(scope, span, binding, name, reason)
+            self._deactivate(span, binding, name, reason)
 
-    def fit(self, scope: Scope, span: SpanContext, catalog: Catalog, max_tokens: int) -> None:
+    def fit(self, span: SpanContext, catalog: Catalog, max_tokens: int) -> None:
         """Deactivate the least recently used tools until the active ones take at most `max_tokens` tokens.
 
         Tools that were activated or called in the last iteration stay active.
@@ -151,17 +140,17 @@ class Activation:
         offered = {name: binding for name, binding in self.active.items() if name in catalog.lazy}
         excess = sum(binding.tool.tokens for binding in offered.values()) - max_tokens
         for name, last_use in list(self._used.items()):
-            if excess <= 0 or last_use >= scope.iteration - 1:
+            if excess <= 0 or last_use >= self.scope.iteration - 1:
                 break
             if (binding := offered.get(name)) is not None:
                 excess -= binding.tool.tokens
-                self._deactivate(scope, span, binding, name, "budget")
+                self._deactivate(span, binding, name, "budget")
 
-    def _deactivate(self, scope: Scope, span: SpanContext, binding: Binding, name: str, reason: str) -> None:
+    def _deactivate(self, span: SpanContext, binding: Binding, name: str, reason: str) -> None:
         del self.active[name]
         self._used.pop(name, None)
         payload = {"tool_name": name, "provider_id": binding.provider_id, "reason": reason}
-        scope.emit(ToolsDeactivated, span, payload)
+        self.scope.emit(ToolsDeactivated, span, payload)
 
 
 def discovered(history: Iterable[Message]) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Final
 
@@ -14,9 +14,10 @@ from opentelemetry.trace import NoOpTracerProvider
 from pellucid.context import DiscoveryContext
 from pellucid.errors import DiscoveryError, ToolNameCollision
 from pellucid.failures import describe
-from pellucid.offer.lazy import Offers
-from pellucid.offer.permission import Permissions
-from pellucid.offer.policy import PERMITTED, PermissionRequest, Ruling, Stage, ask
+from pellucid.offer.activation import Activation
+from pellucid.offer.meta import meta_tools
+from pellucid.offer.permission import Permissions, request_for
+from pellucid.offer.policy import PERMITTED, Ruling, Stage, ask
 from pellucid.providers.listing import Lister
 from pellucid.providers.provider import ToolProvider
 from pellucid.telemetry import Scope, TelemetryOptions, enter_scope, leave_scope
@@ -69,13 +70,15 @@ async def explain(
     ctx: DiscoveryContext,
 ) -> Explanation:
     """Explain a tool from the providers' lists, each obtained within `within` seconds, and the policy's rulings."""
-    search = _Search(name, ctx, within)
-    scope_token = enter_scope(Scope(agent=agent, pipeline=_NOWHERE))  # no telemetry: this is not a run
+    scope = Scope(agent=agent, identity=ctx.identity, pipeline=_NOWHERE)  # no telemetry: this is not a run
+    scope.iteration = ctx.iteration
+    search = _Search(scope, name, ctx, permissions, within)
+    scope_token = enter_scope(scope)
     try:
         parts = [part for lister in listers if (part := await search.ask(lister)) is not None]
     finally:
         leave_scope(scope_token)
-    catalog, reasons, policy = catalogs.of(parts), search.reasons, _Policy(agent, permissions, ctx, search.reasons)
+    catalog, reasons = catalogs.of(parts), search.reasons
     try:
         catalog.check()
         binding = catalog.bindings.get(name)
@@ -87,19 +90,18 @@ async def explain(
         )
     else:
         if binding is None and name in _OFFERED_WITH:
-            binding = await _meta(agent, name, catalog, policy)
+            binding = await search.meta(catalog)
         elif binding is None and not search.is_known:
-            names = [*search.names, *catalog.bindings]
-            reasons.append(_unknown(agent, name, names, is_certain=not search.has_failed))
+            reasons.append(search.unknown([*search.names, *catalog.bindings]))
     visible, via = False, None
     if binding is not None:
-        visible = await policy.allows("offer", binding, "it")
+        visible = await search.allows("offer", binding, "it")
         via = None if name not in catalog.lazy else LAZY_DISCOVERY if name in catalog.named else TOOL_SEARCH
     if binding is not None and via is not None:
         reasons.append(f"it is lazy: the model activates it with {via!r} before it can call it")
         if visible:
-            await policy.allows("offer", Offers(0, None).metas(catalog)[via], repr(via))
-            await policy.allows("activation", binding, "its activation")
+            await search.allows("offer", search.metas(catalog)[via], repr(via))
+            await search.allows("activation", binding, "its activation")
     return Explanation(
         tool_name=name,
         visible=visible and via is None and not search.has_failed,
@@ -109,92 +111,29 @@ async def explain(
     )
 
 
-def _unknown(agent: str, name: str, names: Sequence[str], *, is_certain: bool) -> str:
-    variants = dict.fromkeys((name, name.rsplit("__", maxsplit=1)[-1]))  # with and without the prefix of a collision
-    close = dict.fromkeys(match for item in variants for match in get_close_matches(item, sorted(set(names)), n=3))
-    hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
-    return f"no provider of agent {agent!r}{'' if is_certain else ' that responded'} lists a tool of this name{hint}"
-
-
-async def _meta(agent: str, name: str, catalog: Catalog, policy: _Policy) -> Binding | None:
-    """Return the binding of one of Pellucid's own tools, if the agent offers it."""
-    lazy = {TOOL_SEARCH: catalog.searched, LAZY_DISCOVERY: catalog.named}.get(name, {})
-    if not lazy:
-        policy.reasons.append(f"it is offered to agents with {_OFFERED_WITH[name]}; agent {agent!r} has none")
-        return None
-    rulings = await policy.rulings("offer", list(lazy.values()))
-    permitted = sum(ruling.permission in PERMITTED for ruling in rulings)
-    if permitted == 0:
-        policy.reasons.append(f"it is for {len(lazy)} lazy tools, none of which the policy allows")
-        return None
-    policy.reasons.append(f"it is for {permitted} lazy tool{'s' if permitted > 1 else ''}")
-    return Offers(0, None).metas(catalog)[name]
-
-
-class _Policy:
-    """The policy, if there is one.
-
-    Attributes:
-        reasons: Reasons so far, to which its rulings are added.
-    """
-
-    def __init__(self, agent: str, permissions: Permissions | None, ctx: DiscoveryContext, reasons: list[str]) -> None:
-        self.reasons = reasons
-        self._agent = agent
-        self._permissions = permissions
-        self._ctx = ctx
-
-    async def rulings(self, stage: Stage, bindings: Sequence[Binding]) -> Sequence[Ruling]:
-        """Return the rulings on these tools, up to the first halt."""
-        if self._permissions is None:
-            return [Ruling("allow", "")] * len(bindings)
-        requests = [
-            PermissionRequest(
-                stage=stage,
-                tool=binding.tool,
-                provider_id=binding.provider_id,
-                agent=self._agent,
-                iteration=self._ctx.iteration,
-                identity=self._ctx.identity,
-            )
-            for binding in bindings
-        ]
-        return await ask(self._permissions.policy, requests, self._permissions.within)
-
-    async def allows(self, stage: Stage, binding: Binding, subject: str) -> bool:
-        """Return whether the policy allows a tool, and add the reason."""
-        if self._permissions is None:
-            return True
-        [ruling] = await self.rulings(stage, [binding])
-        if ruling.permission in PERMITTED:
-            suffix = " and leaves each call to a person" if ruling.permission == "ask" and stage == "offer" else ""
-            self.reasons.append(f"the policy allows {subject}{suffix}")
-            return True
-        about = "" if subject == "it" else f" of {subject}"
-        reason = ruling.reason if ruling.fault is None else f"{ruling.reason}: {describe(ruling.fault)}"
-        self.reasons.append(f"the policy says {ruling.permission}{about}: {reason}")
-        return False
-
-
+@dataclass(slots=True)
 class _Search:
-    """Search for one tool.
+    """Search for one tool among an agent's providers.
 
     Attributes:
         name: Name of the tool.
-        discovery: Context for the providers.
+        ctx: Context for the providers.
+        within: Seconds that a provider may take.
         reasons: Reasons so far.
         names: Names of the tools seen so far.
         is_known: Whether any provider knows the tool.
         has_failed: Whether a provider failed whose failure would also fail a run.
     """
 
-    def __init__(self, name: str, discovery: DiscoveryContext, within: float | None) -> None:
-        self.name = name
-        self.discovery = discovery
-        self.reasons: list[str] = []
-        self.names: list[str] = []
-        self.is_known = self.has_failed = False
-        self._within = within
+    scope: Scope
+    name: str
+    ctx: DiscoveryContext
+    permissions: Permissions | None
+    within: float | None
+    reasons: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    is_known: bool = False
+    has_failed: bool = False
 
     async def ask(self, lister: Lister) -> ProviderCatalog | None:
         """Return a provider's catalogue, and add why it does or does not have the tool."""
@@ -209,11 +148,59 @@ class _Search:
     async def list(self, lister: Lister) -> _Answer:
         """Return a provider's catalogue, or its failure."""
         try:
-            catalog = await lister.peek(self.discovery, self._within)
+            catalog = await lister.peek(self.ctx, self.within)
         except DiscoveryError as error:
             return _Answer(self, lister.provider, error.problem, None)
         self.names += [tool.name for tool in catalog.tools]
         return _Answer(self, lister.provider, None, catalog)
+
+    def unknown(self, names: Sequence[str]) -> str:
+        """Return the reason for a tool that no provider lists, with similar names."""
+        variants = dict.fromkeys((self.name, self.name.rsplit("__", maxsplit=1)[-1]))  # a collision may add a prefix
+        close = dict.fromkeys(match for item in variants for match in get_close_matches(item, sorted(set(names)), n=3))
+        hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+        which = " that responded" if self.has_failed else ""
+        return f"no provider of agent {self.scope.agent!r}{which} lists a tool of this name{hint}"
+
+    async def meta(self, catalog: Catalog) -> Binding | None:
+        """Return the binding of the tool, one of Pellucid's own, if the agent offers it."""
+        lazy = {TOOL_SEARCH: catalog.searched, LAZY_DISCOVERY: catalog.named}.get(self.name, {})
+        if not lazy:
+            condition = _OFFERED_WITH[self.name]
+            self.reasons.append(f"it is offered to agents with {condition}; agent {self.scope.agent!r} has none")
+            return None
+        rulings = await self.rulings("offer", list(lazy.values()))
+        permitted = sum(ruling.permission in PERMITTED for ruling in rulings)
+        if permitted == 0:
+            self.reasons.append(f"it is for {len(lazy)} lazy tools, none of which the policy allows")
+            return None
+        self.reasons.append(f"it is for {permitted} lazy tool{'s' if permitted > 1 else ''}")
+        return self.metas(catalog)[self.name]
+
+    def metas(self, catalog: Catalog) -> Mapping[str, Binding]:
+        """Return the tools that discover the lazy ones of a catalogue."""
+        return meta_tools(Activation(self.scope, None, 0), catalog)
+
+    async def rulings(self, stage: Stage, bindings: Sequence[Binding]) -> Sequence[Ruling]:
+        """Return the policy's rulings on tools, up to the first halt."""
+        if self.permissions is None:
+            return [Ruling("allow", "")] * len(bindings)
+        requests = [request_for(self.scope, stage, binding) for binding in bindings]
+        return await ask(self.permissions.policy, requests, self.permissions.within)
+
+    async def allows(self, stage: Stage, binding: Binding, subject: str) -> bool:
+        """Return whether the policy allows a tool, and add the reason."""
+        if self.permissions is None:
+            return True
+        [ruling] = await self.rulings(stage, [binding])
+        if ruling.permission in PERMITTED:
+            suffix = " and leaves each call to a person" if ruling.permission == "ask" and stage == "offer" else ""
+            self.reasons.append(f"the policy allows {subject}{suffix}")
+            return True
+        about = "" if subject == "it" else f" of {subject}"
+        reason = ruling.reason if ruling.fault is None else f"{ruling.reason}: {describe(ruling.fault)}"
+        self.reasons.append(f"the policy says {ruling.permission}{about}: {reason}")
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +218,7 @@ class _Answer:
 
     @property
     def discovery(self) -> DiscoveryContext:
-        return self.search.discovery
+        return self.search.ctx
 
     @property
     def is_listed(self) -> bool:
@@ -251,20 +238,15 @@ class _Answer:
         return await self.search.list(Lister(provider))
 
     async def explain(self) -> None:
+        """Add the provider's reasons, from its `explain` if it has one."""
         if self.is_listed:
             self.add(f"provider {self.provider.id!r} lists it")
-        await self._explain_provider()
+        if (explain := getattr(self.provider, "explain", None)) is not None:
+            try:
+                pending = explain(self)
+                if inspect.isawaitable(pending):
+                    await pending
+            except Exception as error:  # noqa: BLE001  (providers are the application's)
+                self.add(f"provider {self.provider.id!r} cannot explain itself: {describe(error)}", is_known=False)
         if self.catalog is not None and (problem := dict(self.catalog.quarantined).get(self.tool_name)) is not None:
             self.add(f"provider {self.provider.id!r} lists it, but it is invalid and left out: {problem}")
-
-    async def _explain_provider(self) -> None:
-        """Call the provider's `explain`, if it has one."""
-        explain = getattr(self.provider, "explain", None)
-        if explain is None:
-            return
-        try:
-            pending = explain(self)
-            if inspect.isawaitable(pending):
-                await pending
-        except Exception as error:  # noqa: BLE001  (providers are the application's)
-            self.add(f"provider {self.provider.id!r} cannot explain itself: {describe(error)}", is_known=False)

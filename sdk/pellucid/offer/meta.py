@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
@@ -15,13 +15,13 @@ from pellucid.context import ToolContext
 from pellucid.errors import ToolError
 from pellucid.events import ToolsSearched
 from pellucid.offer.activation import Activation
-from pellucid.telemetry import current_scope
 from pellucid.text import close_to
 from pellucid.tools.catalog import Catalog, Denied
+from pellucid.tools.collisions import Binding
 from pellucid.tools.names import LAZY_DISCOVERY, TOOL_SEARCH
 from pellucid.tools.schema import Validator
 from pellucid.tools.search import Hit
-from pellucid.tools.tool import Mcp, MetaTool, Tool
+from pellucid.tools.tool import Builtin, Mcp, MetaTool, Tool
 from pellucid.types import JSONObject
 
 MAX_HITS: Final = 15
@@ -38,6 +38,19 @@ MAX_QUERY: Final = 1000
 LARGE_CATALOG: Final = 500
 """Tools from which a search runs in a worker thread, because it would noticeably block the event loop."""
 
+PROVIDER: Final = "lazy"
+"""Value of `pellucid.provider.id` for the tools that discover others."""
+
+_SEARCH_DESCRIPTION: Final = (
+    "Find and activate tools that are not listed here. Give `query` to search for tools by what they do: "
+    f"the result is at most {MAX_HITS} names with descriptions, best first. Give `name`, or several `names`, "
+    "to activate tools: the result has their parameters, and you can call them from then on."
+)
+_DISCOVERY_DESCRIPTION: Final = (
+    "You have access to additional tools that can be discovered. Available tools: [{}]. "
+    "Call this tool with a list of tool names to discover their full descriptions and argument schemas "
+    "before using them."
+)
 _DENIED: Final = "Do not request it again; continue without it."
 _NAMES: Final[JSONObject] = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 64}
 _SEARCH_SCHEMA: Final[JSONObject] = {
@@ -93,59 +106,92 @@ class _Discoverer(MetaTool):
         return Validator(self.accepts)
 
 
-def meta_tools(activation: Activation, catalog: Catalog) -> dict[str, Tool]:
-    """Return the tools that discover the lazy ones of a catalogue, by name."""
+def meta_tools(activation: Activation, catalog: Catalog) -> Mapping[str, Binding]:
+    """Return the tools that discover the lazy ones of a catalogue, by name, except those that the policy denies."""
+    discovery = _Discovery(activation, catalog)
     tools: list[Tool] = []
     if catalog.searched:
-        tools.append(search_tool(activation, catalog))
+        tools.append(
+            _Discoverer(
+                name=TOOL_SEARCH,
+                description=_SEARCH_DESCRIPTION,
+                input_schema=_SEARCH_SCHEMA,
+                accepts=_SEARCH_ACCEPTS,
+                run=discovery.search,
+                mode="inline",
+            )
+        )
     if catalog.named:
-        tools.append(discovery_tool(activation, catalog))
-    return {tool.name: tool for tool in tools}
+        tools.append(
+            _Discoverer(
+                name=LAZY_DISCOVERY,
+                description=_DISCOVERY_DESCRIPTION.format(", ".join(catalog.named)),
+                input_schema=_DISCOVERY_SCHEMA,
+                accepts=_DISCOVERY_ACCEPTS,
+                run=discovery.discover,
+                mode="inline",
+            )
+        )
+    return {tool.name: Binding(tool, PROVIDER, Builtin()) for tool in tools if tool.name not in catalog.denied}
 
 
-def search_tool(activation: Activation, catalog: Catalog) -> Tool:
-    """Return `tool_search` for the tools of a catalogue that are found by searching."""
-    search = _Search(activation, catalog)
-    return _Discoverer(
-        name=TOOL_SEARCH,
-        description=(
-            "Find and activate tools that are not listed here. Give `query` to search for tools by what they do: "
-            f"the result is at most {MAX_HITS} names with descriptions, best first. Give `name`, or several `names`, "
-            "to activate tools: the result has their parameters, and you can call them from then on."
-        ),
-        input_schema=_SEARCH_SCHEMA,
-        accepts=_SEARCH_ACCEPTS,
-        run=search.run,
-        mode="inline",
-    )
+@dataclass(frozen=True, slots=True)
+class _Discovery:
+    """Search and activation of the lazy tools of one catalogue."""
 
+    activation: Activation
+    catalog: Catalog
 
-class _Search:
-    """Search and activation of the tools of one catalogue."""
-
-    __slots__ = ("_activation", "_catalog")
-
-    def __init__(self, activation: Activation, catalog: Catalog) -> None:
-        self._activation = activation
-        self._catalog = catalog
-
-    async def run(self, arguments: JSONObject, ctx: ToolContext) -> JSONObject:
+    async def search(self, arguments: JSONObject, ctx: ToolContext) -> JSONObject:
         """Activate by `name` or `names`, or else search by `query`."""
-        values: Mapping[str, Any] = arguments
-        self._activation.check()
-        if names := _several(values.get("names")):
-            requested = [values["name"], *names] if values.get("name") else names
-            return {"tools": await self._activate(list(dict.fromkeys(requested)), ctx, MAX_SUGGESTIONS)}
-        if values.get("name"):
-            return (await self._activate([values["name"]], ctx))[0]
-        if str(values.get("query") or "").strip():
-            return await self._search(values["query"])
+        self.activation.check()
+        name, query = arguments.get("name"), arguments.get("query")
+        if names := _several(arguments.get("names")):
+            requested = dict.fromkeys([name, *names] if name else names)
+            return {"tools": await self._activate_searched(list(requested), ctx, MAX_SUGGESTIONS)}
+        if name:
+            return (await self._activate_searched([name], ctx, MAX_HITS))[0]
+        if str(query or "").strip():
+            return await self._search(str(query))
         raise ToolError(
             "Provide either `name` (to activate a tool) or `query` (to search).", error_type="invalid_arguments"
         )
 
+    async def discover(self, arguments: JSONObject, ctx: ToolContext) -> JSONObject:
+        """Activate tools by name."""
+        self.activation.check()
+        named = self.catalog.named
+        names = list(dict.fromkeys(_several(arguments["toolNames"])))
+        denied = await self._activate(names, named, LAZY_DISCOVERY, ctx)
+        tools: list[JSONObject] = []
+        errors: list[str] = []
+        for name in names:
+            if name not in named:
+                errors.append(self._unknown_name(name, is_brief=len(errors) >= MAX_EXPLAINED))
+            elif name in denied:
+                errors.append(f"Permission denied: tool '{name}' was not activated: {denied[name].reason}. {_DENIED}")
+            else:
+                tool = named[name].tool
+                tools.append({"name": name, "description": tool.description, "inputSchema": tool.input_schema})
+        return {"tools": tools, "errors": errors} if errors else {"tools": tools}
+
+    def _unknown_name(self, name: str, *, is_brief: bool) -> str:
+        if is_brief:
+            return f"Unknown tool: '{name}'. The available tools are listed above."
+        named = self.catalog.named
+        available = ", ".join(item for item in named if item not in self.activation.active)
+        return f"Unknown tool: '{name}'. Available tools: [{available}]. {close_to(name, named)}".rstrip()
+
+    async def _activate(
+        self, names: Sequence[str], known: Container[str], via: str, ctx: ToolContext
+    ) -> Mapping[str, Denied]:
+        """Activate the known tools among `names`, and return the denied ones."""
+        span = trace.get_current_span().get_span_context()
+        known_names = [name for name in names if name in known]
+        return await self.activation.activate(span, self.catalog, known_names, via=via, tool_call_id=ctx.tool_call_id)
+
     async def _find(self, query: str, limit: int) -> tuple[list[Hit], int]:
-        catalog = self._catalog
+        catalog = self.catalog
         if len(catalog.searched) < LARGE_CATALOG:
             return catalog.index.search(query, limit)
         return await anyio.to_thread.run_sync(lambda: catalog.index.search(query, limit))
@@ -153,53 +199,39 @@ class _Search:
     async def _search(self, query: str) -> JSONObject:
         hits, total = await self._find(query, MAX_HITS)
         names = [hit.tool.name for hit in hits]
-        scope, span = current_scope(), trace.get_current_span()
+        scope, span = self.activation.scope, trace.get_current_span()
         recorded_query = scope.text(query, MAX_QUERY)
         attributes = {semconv.SEARCH_QUERY: recorded_query, semconv.SEARCH_HITS: total, semconv.SEARCH_RANKED: names}
-        try:
-            span.set_attributes({name: value for name, value in attributes.items() if value is not None})
-        except Exception as error:  # noqa: BLE001  (spans are the application's)
-            scope.fault("span", error)
+        scope.guarded(
+            "span", span.set_attributes, {name: value for name, value in attributes.items() if value is not None}
+        )
         payload = {"query": recorded_query, "hits": total, "names": tuple(names)}
         scope.emit(ToolsSearched, span.get_span_context(), payload)
-        hint = (
-            f"Call {TOOL_SEARCH} with `name` to activate a tool; then you can call it."
-            if hits
-            else "No tool matches. Try other words for what the tool should do."
-        )
+        hint = f"Call {TOOL_SEARCH} with `name` to activate a tool; then you can call it."
+        if not hits:
+            hint = "No tool matches. Try other words for what the tool should do."
         return {"results": _listed(hits), "total": total, "hint": hint}
 
-    async def _activate(self, names: Sequence[str], ctx: ToolContext, limit: int = MAX_HITS) -> list[JSONObject]:
-        searched = self._catalog.searched
-        searchable = [name for name in names if name in searched]
-        scope, span = current_scope(), trace.get_current_span().get_span_context()
-        denied = await self._activation.activate(
-            scope, span, self._catalog, searchable, via=TOOL_SEARCH, tool_call_id=ctx.tool_call_id
-        )
-        return [
-            self._activated(binding.tool, denied.get(name))
-            if (binding := searched.get(name)) is not None
-            else await self._unknown(name, limit)
-            for name in names
-        ]
-
-    def _activated(self, tool: Tool, denied: Denied | None) -> JSONObject:
-        name = tool.name
-        if denied is not None:
-            return {"activated": False, "name": name, "error": f"permission denied: {denied.reason}", "hint": _DENIED}
-        return {
-            "activated": True,
-            "name": name,
-            "description": tool.description,
-            "parameters": tool.input_schema,
-            "hint": f"Tool `{name}` is now available. Call it directly on your next turn.",
-        }
+    async def _activate_searched(self, names: Sequence[str], ctx: ToolContext, limit: int) -> list[JSONObject]:
+        """Activate tools, and return a result for each; of an unknown one with up to `limit` suggestions."""
+        searched = self.catalog.searched
+        denied = await self._activate(names, searched, TOOL_SEARCH, ctx)
+        results: list[JSONObject] = []
+        for name in names:
+            if name in denied:
+                error = f"permission denied: {denied[name].reason}"
+                results.append({"activated": False, "name": name, "error": error, "hint": _DENIED})
+            elif name in searched:
+                results.append(_activated(searched[name].tool))
+            else:
+                results.append(await self._unknown(name, limit))
+        return results
 
     async def _unknown(self, name: str, limit: int) -> JSONObject:
-        if name in self._catalog.eager:
+        if name in self.catalog.eager:
             return {"activated": False, "name": name, "hint": f"Tool `{name}` needs no activation. Call it directly."}
         suggestions, _ = await self._find(name, limit)
-        sources = (binding.source for binding in self._catalog.searched.values())
+        sources = (binding.source for binding in self.catalog.searched.values())
         return {
             "activated": False,
             "name": name,
@@ -210,63 +242,19 @@ class _Search:
         }
 
 
+def _activated(tool: Tool) -> JSONObject:
+    return {
+        "activated": True,
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.input_schema,
+        "hint": f"Tool `{tool.name}` is now available. Call it directly on your next turn.",
+    }
+
+
 def _several(names: Any) -> list[str]:
     return [names] if isinstance(names, str) and names else list(names or ())
 
 
 def _listed(hits: list[Hit]) -> list[JSONObject]:
     return [{"name": hit.tool.name, "description": hit.tool.description[:MAX_DESCRIPTION]} for hit in hits]
-
-
-def discovery_tool(activation: Activation, catalog: Catalog) -> Tool:
-    """Return `__lazy__tool__discovery__` for the tools of a catalogue with `lazy=True`."""
-    named = catalog.named
-
-    async def run(arguments: JSONObject, ctx: ToolContext) -> JSONObject:
-        activation.check()
-        scope, span = current_scope(), trace.get_current_span().get_span_context()
-        tools: list[JSONObject] = []
-        errors: list[str] = []
-        names = list(dict.fromkeys(_several(arguments["toolNames"])))
-        denied = await activation.activate(
-            scope,
-            span,
-            catalog,
-            [name for name in names if name in named],
-            via=LAZY_DISCOVERY,
-            tool_call_id=ctx.tool_call_id,
-        )
-        for name in names:
-            if name not in named:
-                remaining = [item for item in named if item not in activation.active]
-                errors.append(
-                    _unknown(name, remaining, list(named)) if len(errors) < MAX_EXPLAINED else _unknown_brief(name)
-                )
-                continue
-            if name in denied:
-                errors.append(f"Permission denied: tool '{name}' was not activated: {denied[name].reason}. {_DENIED}")
-                continue
-            tool = named[name].tool
-            tools.append({"name": name, "description": tool.description, "inputSchema": tool.input_schema})
-        return {"tools": tools, "errors": errors} if errors else {"tools": tools}
-
-    return _Discoverer(
-        name=LAZY_DISCOVERY,
-        description=(
-            f"You have access to additional tools that can be discovered. Available tools: [{', '.join(named)}]. "
-            f"Call this tool with a list of tool names to discover their full descriptions and argument schemas "
-            f"before using them."
-        ),
-        input_schema=_DISCOVERY_SCHEMA,
-        accepts=_DISCOVERY_ACCEPTS,
-        run=run,
-        mode="inline",
-    )
-
-
-def _unknown(name: str, available: list[str], names: list[str]) -> str:
-    return f"Unknown tool: '{name}'. Available tools: [{', '.join(available)}]. {close_to(name, names)}".rstrip()
-
-
-def _unknown_brief(name: str) -> str:
-    return f"Unknown tool: '{name}'. The available tools are listed above."

@@ -2,42 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
+from opentelemetry.trace import SpanContext
+
+from pellucid.context import Limits
+from pellucid.errors import ToolError
+from pellucid.events import ToolsBudgetExceeded
 from pellucid.messages import Message
-from pellucid.offer.lazy import Offers
+from pellucid.offer.activation import Activation
+from pellucid.offer.meta import meta_tools
 from pellucid.offer.permission import Permissions
 from pellucid.offer.pins import Pins
 from pellucid.telemetry import Boundary, Scope
 from pellucid.tools.catalog import Catalog
-from pellucid.tools.collisions import Emitted, emit_shadowed
+from pellucid.tools.collisions import Binding, Emitted, emit_shadowed
+from pellucid.tools.names import LAZY_DISCOVERY, TOOL_SEARCH
+
+
+class _LazyOffer(NamedTuple):
+    """The latest offer from a catalogue with lazy tools.
+
+    Attributes:
+        whole: Catalogue from which it was taken.
+        metas: Its tools that discover others.
+        active: Names of its active lazy tools.
+        catalog: The offered tools.
+    """
+
+    whole: Catalog
+    metas: Mapping[str, Binding]
+    active: tuple[str, ...]
+    catalog: Catalog
 
 
 class Offering:
     """The offer of a run: narrows each catalogue to the tools that the model gets.
 
     Attributes:
-        lazy: Offers of lazy tools, with their activation.
+        activation: The active lazy tools.
         pins: Definitions of the tools as the model was given them.
         names: Names of all tools offered so far, to distinguish removed tools from invented ones.
         digest: Digest of the catalogue that was offered last.
     """
 
-    __slots__ = ("_denied", "_permissions", "_permitted", "_shadowed", "digest", "lazy", "names", "pins")
-
-    def __init__(
-        self, permissions: Permissions | None, *, max_discoveries: int, max_tokens: int | None, pin: bool
-    ) -> None:
-        self.lazy = Offers(max_discoveries, permissions, max_tokens)
-        self.pins = Pins(self.lazy.activation, refuses=pin)
+    def __init__(self, scope: Scope, permissions: Permissions | None, limits: Limits, *, pin: bool) -> None:
+        self.activation = Activation(scope, permissions, limits.max_discoveries)
+        self.pins = Pins(scope, self.activation, withholds=pin)
         self.names: set[str] = set()
         self.digest: str | None = None
+        self._scope = scope
         self._permissions = permissions
+        self._max_tokens = limits.max_tool_tokens
         self._permitted: tuple[Catalog, Catalog] | None = None
         self._denied: set[str] = set()
+        self._lazy: _LazyOffer | None = None
+        self._excess_reported = 0
         self._shadowed: Emitted = frozenset()
 
-    async def narrow(self, scope: Scope, b: Boundary, catalog: Catalog, history: Sequence[Message]) -> Catalog:
+    async def narrow(self, b: Boundary, catalog: Catalog, history: Sequence[Message]) -> Catalog:
         """Return the tools of a catalogue to offer now: those that are permitted, not redefined, and active.
 
         Raises:
@@ -45,36 +69,104 @@ class Offering:
             PolicyHalt: the permission policy ended the run.
         """
         catalog.check()
-        for narrow in (self._permit, self._pin, self._activate):
-            catalog = await narrow(scope, b, catalog, history)
-        return catalog
+        permitted = await self._permit(b, catalog)
+        pinned = self.pins.check(b, permitted, history)
+        span = b.span.get_span_context()
+        offered = await self._activate(span, pinned, history)
+        if self._max_tokens is not None:
+            self._report_excess(span, self._max_tokens, offered, pinned)
+        return offered
 
-    async def _permit(self, scope: Scope, b: Boundary, catalog: Catalog, _: Sequence[Message]) -> Catalog:
-        """Remove the tools that the policy denies; each catalogue is checked once."""
+    async def _permit(self, b: Boundary, catalog: Catalog) -> Catalog:
+        """Remove the tools that the policy denies; each catalogue is checked once.
+
+        If lazy tools remain, the policy also rules on the tools that discover them.
+        """
         if self._permissions is None:
             return catalog
         if self._permitted is None or self._permitted[0] is not catalog:
             span = b.span.get_span_context()
-            permitted = await self._permissions.offer(scope, span, catalog, self._denied, self.lazy.metas)
+            permitted = await self._permissions.offer(self._scope, span, catalog, catalog.bindings, self._denied)
+            if permitted.lazy:
+                metas = meta_tools(self.activation, permitted)
+                permitted = await self._permissions.offer(self._scope, span, permitted, metas, self._denied)
             self._permitted = (catalog, permitted)
         b.note(denied=len(self._permitted[1].denied))
         return self._permitted[1]
 
-    async def _pin(self, scope: Scope, b: Boundary, catalog: Catalog, history: Sequence[Message]) -> Catalog:
-        """Remove the tools that were redefined since the model was given them, if the agent pins tools."""
-        return self.pins.check(scope, b, catalog, history)
-
-    async def _activate(self, scope: Scope, b: Boundary, catalog: Catalog, history: Sequence[Message]) -> Catalog:
+    async def _activate(self, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> Catalog:
         """Remove the lazy tools that are not active."""
-        return await self.lazy.offer(scope, b.span.get_span_context(), catalog, history)
+        activation = self.activation
+        if not catalog.lazy and not activation.active:
+            return catalog
+        await activation.restore(span, catalog, history)
+        activation.revoke(span, catalog)
+        if not catalog.lazy:
+            return catalog
+        latest = self._lazy if self._lazy is not None and self._lazy.whole is catalog else None
+        metas = latest.metas if latest is not None else meta_tools(activation, catalog)
+        if self._max_tokens is not None:
+            # Including all tools that discover others: they are offered again once a tool is deactivated.
+            fixed = catalog.eager_tokens + sum(meta.tool.tokens for meta in metas.values())
+            activation.fit(span, catalog, self._max_tokens - fixed)
+        active = tuple(name for name in activation.active if name in catalog.lazy)
+        if latest is None or latest.active != active:
+            latest = _LazyOffer(catalog, metas, active, _without_inactive(catalog, metas, active, activation))
+        self._lazy = latest
+        return latest.catalog
+
+    def _report_excess(self, span: SpanContext, max_tokens: int, offered: Catalog, catalog: Catalog) -> None:
+        """Emit an event for an offer above the token budget, once while its size stays the same."""
+        tokens = offered.tokens
+        if tokens > max_tokens and tokens != self._excess_reported:
+            payload = {"tokens": tokens, "max_tokens": max_tokens, "eager_tokens": catalog.eager_tokens}
+            self._scope.emit(ToolsBudgetExceeded, span, payload)
+        self._excess_reported = tokens
 
     def add(self, catalog: Catalog) -> None:
         """Record that a catalogue was offered."""
         self.digest = catalog.digest
         self.names.update(catalog.bindings)
 
-    def report_shadowed(self, scope: Scope, b: Boundary, catalog: Catalog) -> None:
+    def report_shadowed(self, b: Boundary, catalog: Catalog) -> None:
         """Emit an event for each tool that shares a name with another one, once while that lasts."""
         if catalog.shadowed:
             b.note(shadowed=len(catalog.shadowed))
-            self._shadowed = emit_shadowed(scope, b.span.get_span_context(), catalog.shadowed, self._shadowed)
+            self._shadowed = emit_shadowed(self._scope, b.span.get_span_context(), catalog.shadowed, self._shadowed)
+
+
+def _without_inactive(
+    catalog: Catalog, metas: Mapping[str, Binding], active: tuple[str, ...], activation: Activation
+) -> Catalog:
+    """Return the tools that are not lazy, those that discover the lazy ones, and the active ones.
+
+    The active tools are in order of activation, so that new ones are added at the end.
+
+    Args:
+        catalog: Catalogue with all tools.
+        metas: Tools that discover others; all of them can be called.
+        active: Names of the active tools.
+        activation: Activation of the run, which may change before a call is resolved.
+    """
+
+    def refuse(name: str) -> ToolError | None:
+        if name in activation.active or name not in catalog.lazy:
+            return catalog.refuse(name)
+        is_named = name in catalog.named
+        if (LAZY_DISCOVERY if is_named else TOOL_SEARCH) not in metas:
+            remedy = "is not active, and you may not activate it. Continue without it."
+        elif is_named:
+            remedy = f"must be discovered first. Call {LAZY_DISCOVERY} with toolNames: ['{name}'] to discover it."
+        else:
+            remedy = f"must be activated first. Call {TOOL_SEARCH} with name: '{name}' to activate it."
+        return ToolError(f"Error: Tool '{name}' {remedy}", error_type="tool_not_active")
+
+    has_more = bool(catalog.named.keys() - set(active))
+    discovering = {name: meta for name, meta in metas.items() if name == TOOL_SEARCH or has_more}
+    return catalog.narrowed(
+        {**catalog.eager, **discovering, **{name: catalog.lazy[name] for name in active}},
+        callable={**catalog.callable, **catalog.lazy, **metas},
+        refuse=refuse,
+        discovering=frozenset(metas),
+        recorded=catalog.recorded_of(active),
+    )

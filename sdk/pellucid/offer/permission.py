@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from opentelemetry.trace import SpanContext
 
@@ -25,51 +25,44 @@ class Permissions:
         within: Seconds that the policy may take to decide; None for no bound.
     """
 
-    __slots__ = ("_narrowed", "policy", "within")
-
     def __init__(self, policy: Policy, within: float | None) -> None:
         self.policy = policy
         self.within = within
         self._narrowed: Remembered[tuple[Catalog, Catalog]] = Remembered()
 
     async def offer(
+        self, scope: Scope, span: SpanContext, catalog: Catalog, bindings: Mapping[str, Binding], reported: set[str]
+    ) -> Catalog:
+        """Return the catalogue without the denied tools among `bindings`.
+
+        Args:
+            scope: Telemetry of the run.
+            span: Span for the events.
+            catalog: The catalogue.
+            bindings: Tools to rule on.
+            reported: Names of tools whose denial was emitted in this run.
+
+        Raises:
+            PolicyHalt: the policy ends the run.
+        """
+        denied = await self.denied(scope, span, "offer", bindings.values(), reported=reported)
+        return self._without(catalog, {**catalog.denied, **denied}) if denied else catalog
+
+    async def denied(
         self,
         scope: Scope,
         span: SpanContext,
-        catalog: Catalog,
-        reported: set[str],
-        metas: Callable[[Catalog], Mapping[str, Binding]],
-    ) -> Catalog:
-        """Return the catalogue without the denied tools; `reported` has the names that already had an event.
-
-        If lazy tools remain, the policy also rules on `metas`, the tools that discover them.
-
-        Raises:
-            PolicyHalt: the policy ends the run.
-        """
-        requests = [_request(scope, "offer", binding) for binding in catalog.bindings.values()]
-        denied = await self._denied(scope, span, requests, reported)
-        offered = self._without(catalog, denied)
-        if not offered.lazy:
-            return offered
-        requests = [_request(scope, "offer", binding) for binding in metas(offered).values()]
-        return self._without(catalog, denied | await self._denied(scope, span, requests, reported))
-
-    async def activation(
-        self, scope: Scope, span: SpanContext, bindings: Iterable[Binding], tool_call_id: str | None
-    ) -> Mapping[str, Denied]:
-        """Return the lazy tools among `bindings` that may not be activated.
-
-        Raises:
-            PolicyHalt: the policy ends the run.
-        """
-        requests = [_request(scope, "activation", binding, tool_call_id) for binding in bindings]
-        return await self._denied(scope, span, requests)
-
-    async def _denied(
-        self, scope: Scope, span: SpanContext, requests: Sequence[PermissionRequest], reported: set[str] | None = None
+        stage: Stage,
+        bindings: Iterable[Binding],
+        tool_call_id: str | None = None,
+        reported: set[str] | None = None,
     ) -> dict[str, Denied]:
-        """Ask the policy, emit an event for each denial that is not `reported`, and return the denials."""
+        """Return the denied tools among `bindings`, and emit an event for each that is not `reported`.
+
+        Raises:
+            PolicyHalt: the policy ends the run.
+        """
+        requests = [request_for(scope, stage, binding, tool_call_id) for binding in bindings]
         denied: dict[str, Denied] = {}
         # There are no rulings after the first halt.
         for request, ruling in zip(requests, await ask(self.policy, requests, self.within), strict=False):
@@ -79,7 +72,7 @@ class Permissions:
             if ruling.permission == "halt" or reported is None or name not in reported:
                 _emit(scope, span, request, ruling)
             if ruling.permission == "halt":
-                raise PolicyHalt(name, request.stage, ruling.reason)
+                raise PolicyHalt(name, stage, ruling.reason)
             if reported is not None:
                 reported.add(name)
             denied[name] = Denied(Binding(request.tool, request.provider_id, request.tool.source), ruling.reason)
@@ -87,7 +80,7 @@ class Permissions:
 
     async def rule(self, scope: Scope, binding: Binding, arguments: JSONObject, tool_call_id: str) -> Ruling:
         """Return the policy's ruling on a call, without emitting an event."""
-        request = _request(scope, "dispatch", binding, tool_call_id, arguments)
+        request = request_for(scope, "dispatch", binding, tool_call_id, arguments)
         [ruling] = await ask(self.policy, [request], self.within)
         return ruling
 
@@ -100,22 +93,13 @@ class Permissions:
         """
         if ruling.permission == "allow":
             return
-        request = _request(scope, "dispatch", binding, tool_call_id)
-        _emit(scope, span, request, ruling)
+        _emit(scope, span, request_for(scope, "dispatch", binding, tool_call_id), ruling)
         if ruling.permission == "halt":
             raise PolicyHalt(binding.tool.name, "dispatch", ruling.reason)
         raise PermissionDenied(binding.tool.name, ruling.reason) from ruling.fault
 
-    def refuse(self, scope: Scope, span: SpanContext, denied: Denied, tool_call_id: str) -> PermissionDenied:
-        """Emit the denial of a call to a denied tool, and return its error."""
-        request = _request(scope, "dispatch", denied.binding, tool_call_id)
-        _emit(scope, span, request, Ruling("deny", denied.reason))
-        return PermissionDenied(denied.binding.tool.name, denied.reason)
-
     def _without(self, catalog: Catalog, denied: Mapping[str, Denied]) -> Catalog:
         """Return a catalogue without the denied tools: the same object for the same denials, shared by all runs."""
-        if not denied:
-            return catalog
         key = (id(catalog), frozenset((name, denial.reason) for name, denial in denied.items()))
         entry = self._narrowed.get(key)
         if entry is None:
@@ -126,13 +110,10 @@ class Permissions:
         return entry[1]
 
 
-def _request(
-    scope: Scope,
-    stage: Stage,
-    binding: Binding,
-    tool_call_id: str | None = None,
-    arguments: JSONObject | None = None,
+def request_for(
+    scope: Scope, stage: Stage, binding: Binding, tool_call_id: str | None = None, arguments: JSONObject | None = None
 ) -> PermissionRequest:
+    """Return the request to the policy about a tool or a call."""
     return PermissionRequest(
         stage=stage,
         tool=binding.tool,

@@ -31,26 +31,24 @@ _DIGITS: Final = 32
 class Pins:
     """Pinned definitions of the tools of one run.
 
-    A tool is pinned when it is offered, activated, or approved in a paused run (`restore()`). With `refuses`,
+    A tool is pinned when it is offered, activated, or approved in a paused run (`restore()`). With `withholds`,
     redefined tools are withheld from the model until the redefinition is reverted.
     """
 
-    __slots__ = ("_activation", "_after", "_checked", "_is_read", "_latest", "_narrowed", "_pinned", "_refuses")
-
-    def __init__(self, activation: Activation, *, refuses: bool) -> None:
+    def __init__(self, scope: Scope, activation: Activation, *, withholds: bool) -> None:
+        self._scope = scope
         self._activation = activation
-        self._refuses = refuses
+        self._withholds = withholds
         self._pinned: dict[str, Pin] = {}
         self._after: dict[str, After] = {}
         self._latest: dict[str, Binding] = {}
         self._is_read = False
-        self._checked: Catalog | None = None
-        self._narrowed: tuple[Catalog, int] | None = None
+        self._checked: tuple[Catalog, Catalog, int] | None = None
 
     def to_dict(self) -> dict[str, str]:
         """Return the latest pins by name, as hexadecimal digits of the definition and the origin."""
         self._pin(self._activation.active, "activation")
-        pins = self._pinned if self._refuses else {**self._pinned, **self._latest}
+        pins = self._pinned if self._withholds else {**self._pinned, **self._latest}
         return {name: _mark(pin) if isinstance(pin, Binding) else pin for name, pin in pins.items()}
 
     def restore(self, state: Mapping[str, str], after: After = "approval") -> None:
@@ -59,16 +57,16 @@ class Pins:
         self._after.update(dict.fromkeys(state, after))
         self._checked = None
 
-    def check(self, scope: Scope, b: Boundary, catalog: Catalog, history: Sequence[Message]) -> Catalog:
-        """Return the catalogue without refused tools, and emit redefinitions. Check each catalogue once."""
-        if self._narrowed is None or catalog is not self._checked:
+    def check(self, b: Boundary, catalog: Catalog, history: Sequence[Message]) -> Catalog:
+        """Return the catalogue without withheld tools, and emit redefinitions. Check each catalogue once."""
+        if self._checked is None or self._checked[0] is not catalog:
             self._pin(self._activation.active, "activation")
             self._read(catalog, history)
-            changed = self._compare(scope, b, catalog)
+            changed = self._compare(b, catalog)
             self._pin(catalog.eager, "offer")
-            narrowed = _without(catalog, changed) if changed and self._refuses else catalog
-            self._checked, self._narrowed = catalog, (narrowed, len(changed))
-        narrowed, count = self._narrowed
+            narrowed = _without(catalog, changed) if changed and self._withholds else catalog
+            self._checked = (catalog, narrowed, len(changed))
+        _, narrowed, count = self._checked
         if count:
             b.note(redefined=count)
         return narrowed
@@ -95,7 +93,7 @@ class Pins:
                 pins[name] = _pin_from_history(binding, definition)
         self._pin(pins, "activation")
 
-    def _compare(self, scope: Scope, b: Boundary, catalog: Catalog) -> dict[str, Binding]:
+    def _compare(self, b: Boundary, catalog: Catalog) -> dict[str, Binding]:
         """Return the tools that differ from their pins, and emit an event for each change since the last check."""
         changed: dict[str, Binding] = {}
         for name, pin in self._pinned.items():
@@ -114,14 +112,14 @@ class Pins:
                     "digest": current.tool.digest.hex(),
                     "previous_digest": _mark(previous)[:_DIGITS],
                     "after": self._after.get(name, "offer"),
-                    "refused": is_changed and self._refuses,
+                    "refused": is_changed and self._withholds,
                 }
-                scope.emit(ToolsRedefined, b.span.get_span_context(), payload)
+                self._scope.emit(ToolsRedefined, b.span.get_span_context(), payload)
         return changed
 
 
 def _without(catalog: Catalog, redefined: Mapping[str, Binding]) -> Catalog:
-    """Return a catalogue without redefined tools; calls to them are refused."""
+    """Return a catalogue without redefined tools; calls to them fail."""
 
     def refuse(name: str) -> ToolError | None:
         if name not in redefined:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, Literal, TypeAlias, get_args
 
 import anyio
@@ -120,35 +121,25 @@ async def _ask_together(
 ) -> list[Ruling]:
     """Await the first answer, and concurrently call the policy for the other requests."""
     rulings: dict[int, Ruling] = {}
-    remaining = enumerate(others, 1)
     is_ended = False
-
-    async def settle(number: int, answer: Ruling | Awaitable[object]) -> None:
-        nonlocal is_ended
-        rulings[number] = answer if isinstance(answer, Ruling) else await _awaited(answer)
-        is_ended = is_ended or rulings[number].permission == "halt"
+    later = (_answer(policy, request) for request in others if not is_ended)
+    answers = enumerate(chain([first], later))
 
     async def work() -> None:
-        while not is_ended and (item := next(remaining, None)) is not None:
-            await settle(item[0], _answer(policy, item[1]))
+        nonlocal is_ended
+        for number, answer in answers:
+            rulings[number] = ruling = answer if isinstance(answer, Ruling) else await _awaited(answer)
+            is_ended = is_ended or ruling.permission == "halt"
 
-    async def start() -> None:
-        await settle(0, first)
-        await work()
-
-    async def settle_all() -> None:
-        if not others:
-            await settle(0, first)
-            return
+    async def work_concurrently() -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(start)
-            for _ in range(min(MAX_CONCURRENT, 1 + len(others)) - 1):
+            for _ in range(min(MAX_CONCURRENT, 1 + len(others))):
                 tasks.start_soon(work)
 
     missing = Ruling("deny", "the policy failed", ForeignCancellation("it was cancelled, but not by the run"))
     try:
         # In a task of its own, which is abandoned if it ignores cancellation.
-        await race(settle_all, within=within)
+        await race(work_concurrently if others else work, within=within)
     except OutOfTime:
         late = TimeoutError(f"no answer within {within:g} s; raise Limits.policy_timeout if that is normal")
         missing = Ruling("deny", "the policy did not answer in time", late)
@@ -156,18 +147,11 @@ async def _ask_together(
         pass  # requests without an answer get the ruling `missing`
     finally:
         is_ended = True
-        _close_unstarted(first)
-    return _to_the_first_halt([rulings.get(number, missing) for number in range(1 + len(others))])
-
-
-def _close_unstarted(answer: Awaitable[object]) -> None:
-    if inspect.iscoroutine(answer) and inspect.getcoroutinestate(answer) == inspect.CORO_CREATED:
-        answer.close()  # cancelled before its first step
-
-
-def _to_the_first_halt(rulings: list[Ruling]) -> list[Ruling]:
-    halt = next((number for number, ruling in enumerate(rulings) if ruling.permission == "halt"), len(rulings))
-    return rulings[: halt + 1]
+        if inspect.iscoroutine(first) and inspect.getcoroutinestate(first) == inspect.CORO_CREATED:
+            first.close()  # cancelled before its first step
+    in_order = [rulings.get(number, missing) for number in range(1 + len(others))]
+    halt = next((number for number, ruling in enumerate(in_order) if ruling.permission == "halt"), len(in_order))
+    return in_order[: halt + 1]
 
 
 def _answer(policy: Policy, request: PermissionRequest) -> Ruling | Awaitable[object]:

@@ -10,7 +10,7 @@ from typing import Literal
 from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError
 from pellucid.providers.listing import Lister, list_all
-from pellucid.providers.provider import ExplainContext, ToolProvider
+from pellucid.providers.provider import ExplainContext, ToolProvider, close
 from pellucid.telemetry import current_scope
 from pellucid.tools.tool import Tool
 
@@ -54,9 +54,7 @@ class Combined:
     async def aclose(self) -> None:
         """Close all providers."""
         for provider in self.providers:
-            close = getattr(provider, "aclose", None)
-            if close is not None:
-                await close()
+            await close(provider)
 
 
 def combined(*providers: ToolProvider, on_error: Literal["fail", "skip"] = "fail") -> ToolProvider:

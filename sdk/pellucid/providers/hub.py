@@ -6,14 +6,13 @@ import inspect
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable, Hashable, Mapping
-from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Final, NamedTuple, TypeAlias
 
 import anyio
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.trace import SpanContext
 
 from pellucid.concurrency.bounded_map import BoundedMap
 from pellucid.concurrency.forks import reset_in_child
@@ -22,8 +21,8 @@ from pellucid.concurrency.single_flight import Abandoned, Flight
 from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError, DiscoveryBackoff, DiscoveryError, DiscoveryTimeout, InvalidCatalog
 from pellucid.events import ToolsCatalogStale
-from pellucid.failures import describe, error_type_of, retry_after_of
-from pellucid.providers.provider import HubCatalog, OnInvalid, ToolHub, Tools
+from pellucid.failures import describe, retry_after_of
+from pellucid.providers.provider import HubCatalog, OnInvalid, ToolHub, Tools, close
 from pellucid.telemetry import DISCOVERY, boundary, current_scope
 from pellucid.tools.catalog import as_sequence, check_catalog
 from pellucid.tools.tool import Hub
@@ -40,8 +39,7 @@ JITTER: Final = 0.1
 Fetch: TypeAlias = Flight[HubCatalog]
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(NamedTuple):
     """Cached catalogue.
 
     Attributes:
@@ -55,13 +53,13 @@ class _Entry:
     is_outdated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
+class _Failure(NamedTuple):
     error: BaseException
-    count: int
+    number: int
     until: float
 
 
+@dataclass(eq=False, repr=False)
 class DiscoveryProvider:
     """Tools of a hub, listed with a cache.
 
@@ -89,43 +87,32 @@ class DiscoveryProvider:
     kind = "hub"
     detached = True
 
-    def __init__(
-        self,
-        hub: ToolHub,
-        *,
-        id: str,  # noqa: A002  (named in the public contract)
-        ttl: float = 60.0,
-        key: Callable[[DiscoveryContext], Hashable] | None = None,
-        objective: float | None = None,
-        timeout: float | None = 30.0,
-        stale_if_error: float = 0.0,
-        stale_while_revalidate: float = 0.0,
-        max_entries: int = 1024,
-        on_invalid: OnInvalid = "fail",
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        if not id:
+    hub: ToolHub
+    _: KW_ONLY
+    id: str
+    ttl: float = 60.0
+    key: Callable[[DiscoveryContext], Hashable] | None = None
+    objective: float | None = None
+    timeout: float | None = 30.0
+    stale_if_error: float = 0.0
+    stale_while_revalidate: float = 0.0
+    max_entries: int = 1024
+    on_invalid: OnInvalid = "fail"
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        if not self.id:
             raise ConfigError.empty("DiscoveryProvider", "id", "it names the hub in traces, metrics and alerts")
-        seconds = {"ttl": ttl, "stale_if_error": stale_if_error, "stale_while_revalidate": stale_while_revalidate}
-        check_not_negative(f"DiscoveryProvider {id!r}", {**seconds, "timeout": timeout})
-        if max_entries < 1:
-            raise ConfigError(f"DiscoveryProvider {id!r}: max_entries={max_entries!r} must be at least 1")
-        self.id = id
-        self.source = Hub(id)
-        self.objective = objective
-        self.on_invalid = on_invalid
-        self.server_address: str | None = getattr(hub, "server_address", None)
-        self.server_port: int | None = getattr(hub, "server_port", None)
-        self._hub = hub
-        self._ttl = ttl
-        self._key = key or _tenant
-        self.timeout = timeout
-        self._stale_if_error = stale_if_error
-        self._stale_while_revalidate = stale_while_revalidate
-        self._clock = clock
+        names = ("ttl", "stale_if_error", "stale_while_revalidate", "timeout")
+        check_not_negative(f"DiscoveryProvider {self.id!r}", {name: getattr(self, name) for name in names})
+        if self.max_entries < 1:
+            raise ConfigError(f"DiscoveryProvider {self.id!r}: max_entries={self.max_entries!r} must be at least 1")
+        self.source = Hub(self.id)
+        self.server_address: str | None = getattr(self.hub, "server_address", None)
+        self.server_port: int | None = getattr(self.hub, "server_port", None)
         self._lock = threading.RLock()  # a destructor that garbage collection runs here may re-enter
-        self._entries: BoundedMap[Hashable, _Entry] = BoundedMap(max_entries)
-        self._failures: BoundedMap[Hashable, _Failure] = BoundedMap(max_entries)
+        self._entries: BoundedMap[Hashable, _Entry] = BoundedMap(self.max_entries)
+        self._failures: BoundedMap[Hashable, _Failure] = BoundedMap(self.max_entries)
         self._flights: dict[Hashable, Fetch] = {}
         reset_in_child(self, _lock=threading.RLock, _flights=dict)
 
@@ -135,31 +122,31 @@ class DiscoveryProvider:
         Raises:
             DiscoveryError: the hub failed; its own exception is the cause.
         """
-        key = self._key(ctx)
+        key = (self.key or _tenant)(ctx)
         while True:
             with self._lock:
                 entry = self._entries.get(key)
-                over = float("inf") if entry is None else self._clock() - entry.expires
+                over = float("inf") if entry is None else self.clock() - entry.expires
                 if entry is not None and over < 0:
                     ctx.report(cache="hit")
                     return entry.tools
                 failure = self._failures.get(key)
-                refusal = self._refusal(key)
+                back_off = self._back_off(key)
                 flight = self._flights.get(key)
                 if flight is not None and flight.is_orphaned:
                     flight.cancel(Abandoned())
                     flight = None
                 joined = flight is not None
-                revalidating = entry is not None and not entry.is_outdated and over < self._stale_while_revalidate
-                if flight is None and refusal is None:
+                revalidating = entry is not None and not entry.is_outdated and over < self.stale_while_revalidate
+                if flight is None and back_off is None:
                     flight = self._flight(key, held=revalidating)
             if flight is not None and not joined:
-                flight.start(self._refresh(ctx, flight.span) if revalidating else self._fetch(ctx))
+                flight.start(self._refresh if revalidating else self._fetch, ctx)
             if entry is not None and revalidating:
                 return self._stale(entry, over, ctx, failure.error if failure is not None else None)
             if flight is None:
-                assert failure is not None and refusal is not None  # noqa: PT018  (both or neither)
-                return self._rescue(entry, over, ctx, failure.error, refusal)
+                assert failure is not None and back_off is not None  # noqa: PT018  (both or neither)
+                return self._rescue(entry, over, ctx, failure.error, back_off)
             ctx.report(cache="joined" if joined else "miss", link=flight.span if joined else None)
             await flight.wait()
             if flight.error is None:
@@ -189,9 +176,9 @@ class DiscoveryProvider:
         with self._lock:
             entry = self._entries.get(key)
             if entry is not None:
-                expires = min(entry.expires, self._clock())
+                expires = min(entry.expires, self.clock())
                 is_outdated = entry.is_outdated or changed
-                self._entries.put(key, replace(entry, expires=expires, is_outdated=is_outdated))
+                self._entries.put(key, entry._replace(expires=expires, is_outdated=is_outdated))
             flight = self._flights.pop(key, None)
             if flight is not None:
                 flight.is_outdated = True
@@ -203,9 +190,7 @@ class DiscoveryProvider:
         for flight in flights:
             flight.cancel(anyio.ClosedResourceError("the provider was closed during the fetch"))
         self.invalidate()
-        close = getattr(self._hub, "aclose", None)
-        if close is not None:
-            await close()
+        await close(self.hub)
 
     def _flight(self, key: Hashable, *, held: bool) -> Fetch:
         """Register a fetch as in flight. Call with the lock held, and start the fetch without it."""
@@ -215,51 +200,42 @@ class DiscoveryProvider:
         self._flights[key] = flight
         return flight
 
-    def _fetch(self, ctx: DiscoveryContext) -> Callable[[], Awaitable[HubCatalog]]:
-        """Return a fetch for callers that wait for it; it belongs to the run of the first caller."""
+    async def _fetch(self, ctx: DiscoveryContext) -> HubCatalog:
+        """Make a round trip for callers that wait for it; it belongs to the run of the first caller."""
         hubs = current_scope().instruments.hubs
+        with hubs.fetching(self.id):
+            catalog = await race(self._fetch_catalog, ctx)
+        hubs.succeeded(self.id)
+        return catalog
 
-        async def fetch() -> HubCatalog:
-            with hubs.fetching(self.id):
-                catalog = await race(self._fetch_catalog, ctx)
-            hubs.succeeded(self.id)
-            return catalog
-
-        return fetch
-
-    def _refresh(self, ctx: DiscoveryContext, span: SpanContext) -> Callable[[], Awaitable[HubCatalog]]:
-        """Return a background fetch: it belongs to no run, and its trace is linked to the span that triggered it."""
-        scope = current_scope()
-
-        async def refresh() -> HubCatalog:
-            token = otel_context.attach(otel_context.Context())
-            try:
-                with boundary(
-                    scope.detached(),
-                    DISCOVERY,
-                    self.id,
-                    provider_id=self.id,
-                    provider_kind=self.kind,
-                    cache="miss",
-                    objective=self.objective,
-                ) as b:
-                    b.link(span)
-                    fetch = self._fetch(ctx.reporting(ctx.report, b.attributes, ctx.timeout))
-                    with anyio.move_on_after(self.timeout):
-                        catalog = await fetch()
-                        b.note(tool_count=len(catalog.tools))
-                        return catalog
-                    raise self._failed(OutOfTime())
-            finally:
-                otel_context.detach(token)
-
-        return refresh
+    async def _refresh(self, ctx: DiscoveryContext) -> HubCatalog:
+        """Make a round trip in the background: in no run, and in a trace linked to the span that triggered it."""
+        trigger = trace.get_current_span().get_span_context()
+        token = otel_context.attach(otel_context.Context())
+        try:
+            with boundary(
+                current_scope().detached(),
+                DISCOVERY,
+                self.id,
+                provider_id=self.id,
+                provider_kind=self.kind,
+                cache="miss",
+                objective=self.objective,
+            ) as b:
+                b.link(trigger)
+                with anyio.move_on_after(self.timeout):
+                    catalog = await self._fetch(ctx.reporting(ctx.report, b.attributes, ctx.timeout))
+                    b.note(tool_count=len(catalog.tools))
+                    return catalog
+                raise self._failed(OutOfTime())
+        finally:
+            otel_context.detach(token)
 
     async def _fetch_catalog(self, ctx: DiscoveryContext) -> HubCatalog:
-        answer: object = self._hub.fetch_catalog(ctx)
+        answer: object = self.hub.fetch_catalog(ctx)
         if inspect.isawaitable(answer):
             answer = await answer
-        lifetime = self._ttl * (1 - JITTER * random.random())  # noqa: S311  (not for secrets)
+        lifetime = self.ttl * (1 - JITTER * random.random())  # noqa: S311  (not for secrets)
         if isinstance(answer, HubCatalog):
             lifetime, answer = answer.lifetime, answer.tools
         catalog = HubCatalog(tuple(as_sequence(self.id, answer)), lifetime)
@@ -277,7 +253,7 @@ class DiscoveryProvider:
             if flight.error is None:
                 self._failures.pop(key)
                 if is_current:
-                    entry = _Entry(flight.result.tools, expires=self._clock() + flight.result.lifetime)
+                    entry = _Entry(flight.result.tools, expires=self.clock() + flight.result.lifetime)
                     self._entries.put(key, entry)
             elif not flight.abandoned:
                 self._note_failure(key, flight.error)
@@ -286,24 +262,23 @@ class DiscoveryProvider:
         """Start or extend the back-off."""
         with self._lock:
             previous = self._failures.get(key)
-            count = previous.count + 1 if previous else 1
-            until = self._clock() + backoff(count, error)
-            self._failures.put(key, _Failure(error, count, until))
+            number = previous.number + 1 if previous else 1
+            self._failures.put(key, _Failure(error, number, self.clock() + backoff(number, error)))
 
-    def _refusal(self, key: Hashable) -> DiscoveryBackoff | None:
+    def _back_off(self, key: Hashable) -> DiscoveryBackoff | None:
         """Return the error to raise during the back-off, or None."""
         failure = self._failures.get(key)
-        if failure is None or (wait := failure.until - self._clock()) <= 0:
+        if failure is None or (wait := failure.until - self.clock()) <= 0:
             return None
-        refusal = DiscoveryBackoff(self.id, wait, failure.error)
-        refusal.__cause__ = failure.error
-        return refusal
+        error = DiscoveryBackoff(self.id, wait, failure.error)
+        error.__cause__ = failure.error
+        return error
 
     def _rescue(
         self, entry: _Entry | None, over: float, ctx: DiscoveryContext, error: BaseException, failure: DiscoveryError
     ) -> Tools:
         """Serve the old catalogue if `stale_if_error` allows it, or raise `failure`."""
-        if entry is not None and over < self._stale_if_error:
+        if entry is not None and over < self.stale_if_error:
             return self._stale(entry, over, ctx, error)
         raise failure from failure.__cause__ or error
 
@@ -311,16 +286,8 @@ class DiscoveryProvider:
         """Serve an old catalogue, and emit the event of it."""
         ctx.report(cache="stale")
         scope = current_scope()
-        scope.emit(
-            ToolsCatalogStale,
-            trace.get_current_span().get_span_context(),
-            {
-                "provider_id": self.id,
-                "seconds_over": over,
-                "error": scope.text_of(error) if error is not None else None,
-                "error_type": error_type_of(error) if error is not None else None,
-            },
-        )
+        payload = {"provider_id": self.id, "seconds_over": over, **scope.error_facts(error)}
+        scope.emit(ToolsCatalogStale, trace.get_current_span().get_span_context(), payload)
         return entry.tools
 
     def _failed(self, error: BaseException) -> DiscoveryError:

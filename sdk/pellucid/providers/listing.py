@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import anyio
 from opentelemetry.trace import SpanContext
@@ -26,8 +26,6 @@ from pellucid.telemetry.recording import Recorder
 from pellucid.tools.catalog import ProviderCatalog, as_sequence, check_catalog
 from pellucid.tools.catalog_cache import Remembered
 
-_ROUND_TRIPS: Final = ("none", "miss")
-
 
 class Lister:
     """Listings of one provider, with a cache of the catalogues that were checked.
@@ -36,8 +34,6 @@ class Lister:
         provider: The provider.
         facts: Optional attributes of the provider.
     """
-
-    __slots__ = ("__weakref__", "_checked", "_digests", "_last_known", "_latest", "_lock", "facts", "provider")
 
     def __init__(self, provider: ToolProvider) -> None:
         self.provider = provider
@@ -70,35 +66,36 @@ class Lister:
             objective=facts.objective,
         ) as b:
             b.record_input(lambda recorder: _record_request(recorder, ctx))
-            ctx = ctx.reporting(_Report(b), b.attributes, within)
-            scope.instruments.hubs.declare(provider_id, facts.objective)
-            if guard is None:
-                catalog = await self._checked_catalog(scope, b, ctx, within)
-            else:
-                reporting = ctx
-                catalog = await guard(self, b, ctx, lambda: self._kept_catalog(scope, b, reporting, within))
-            self._note(scope, b, ctx, catalog)
+
+            def report(*, cache: str | None = None, link: SpanContext | None = None) -> None:
+                if cache is not None:
+                    b.note(cache=cache)
+                if link is not None:
+                    b.link(link)
+
+            reporting = ctx.reporting(report, b.attributes, within)
+            if facts.objective is not None:
+                scope.instruments.hubs.set(semconv.DISCOVERY_OBJECTIVE, provider_id, facts.objective)
+            attempt = partial(self._attempt, scope, b, reporting, within)
+            catalog = await (attempt() if guard is None else guard(self, b, reporting, partial(attempt, is_kept=True)))
+            self._note(scope, b, reporting, catalog)
             return catalog
 
-    async def _checked_catalog(
-        self, scope: Scope, b: Boundary, ctx: DiscoveryContext, within: float | None
+    async def _attempt(
+        self, scope: Scope, b: Boundary, ctx: DiscoveryContext, within: float | None, *, is_kept: bool = False
     ) -> ProviderCatalog:
+        """Return the checked catalogue, and keep it for `last_known` on request."""
+        b.note(cache="none")  # reset the note of an earlier attempt
         try:
-            return self.check(await self._call(scope, b, ctx, within))
+            catalog = self.check(await self._call(scope, b, ctx, within))
         except DiscoveryError as error:
             error.joined = error.joined or b.noted("cache") == "joined"
             raise
-
-    async def _kept_catalog(
-        self, scope: Scope, b: Boundary, ctx: DiscoveryContext, within: float | None
-    ) -> ProviderCatalog:
-        """Return the checked catalogue, and keep it for `last_known`."""
-        b.note(cache="none")  # reset the note of an earlier attempt
-        catalog = await self._checked_catalog(scope, b, ctx, within)
-        with self._lock:  # only the provider's own catalogue is kept, not the fallback of a rule
-            last = self._last_known.get(_audience(ctx))
-            if last is None or last[0] is not catalog or b.noted("cache") != "stale":
-                self._last_known.put(_audience(ctx), (catalog, time.monotonic()), len(catalog.tools))
+        if is_kept:
+            with self._lock:  # only the provider's own catalogue is kept, not the fallback of a rule
+                last = self._last_known.get(_audience(ctx))
+                if last is None or last[0] is not catalog or b.noted("cache") != "stale":
+                    self._last_known.put(_audience(ctx), (catalog, time.monotonic()), len(catalog.tools))
         return catalog
 
     async def peek(self, ctx: DiscoveryContext, within: float | None) -> ProviderCatalog:
@@ -138,11 +135,11 @@ class Lister:
         hubs = scope.instruments.hubs
         try:
             with hubs.fetching(self.provider.id):
-                listed = await race(_await, answer, within=within)
+                listed = await race(lambda: answer, within=within)
         finally:
             if inspect.iscoroutine(answer) and inspect.getcoroutinestate(answer) == inspect.CORO_CREATED:
                 answer.close()  # cancelled before its first step
-        if b is None or b.noted("cache") in _ROUND_TRIPS:  # a cached list does not show that the hub works
+        if b is None or b.noted("cache") in ("none", "miss"):  # a cached list does not show that the hub works
             hubs.succeeded(self.provider.id)
         return listed
 
@@ -174,15 +171,12 @@ class Lister:
         changed = previous is not None and previous != digest
         b.note(tool_count=count, digest=digest, changed=changed)
         b.record_output(once(catalog.recorded, lambda recorder: recorder.value(catalog.summary)))
-        scope.instruments.hubs.sized(provider_id, count)
+        scope.instruments.hubs.set(semconv.CATALOG_SIZE, provider_id, count)
         span = b.span.get_span_context()
         if changed:
             scope.count(semconv.CATALOG_CHANGES, 1, {semconv.PROVIDER_ID: provider_id})
-            scope.emit(
-                ToolsCatalogChanged,
-                span,
-                {"provider_id": provider_id, "tool_count": count, "digest": digest, "previous_digest": previous},
-            )
+            payload = {"provider_id": provider_id, "tool_count": count, "digest": digest, "previous_digest": previous}
+            scope.emit(ToolsCatalogChanged, span, payload)
         for name, problem in catalog.quarantined:
             scope.emit(ToolsQuarantined, span, {"provider_id": provider_id, "tool_name": name, "problem": problem})
 
@@ -197,25 +191,6 @@ def _audience(ctx: DiscoveryContext) -> Hashable:
     """Return the identity and skills that a provider lists tools for."""
     identity = ctx.identity
     return identity and (identity.tenant, identity.principal), ctx.active_skill_ids
-
-
-class _Report:
-    """Notes a provider's report of the origin of its list on the boundary."""
-
-    __slots__ = ("_boundary",)
-
-    def __init__(self, boundary: Boundary) -> None:
-        self._boundary = boundary
-
-    def __call__(self, *, cache: str | None = None, link: SpanContext | None = None) -> None:
-        if cache is not None:
-            self._boundary.note(cache=cache)
-        if link is not None:
-            self._boundary.link(link)
-
-
-async def _await(answer: Awaitable[Any]) -> Any:
-    return await answer
 
 
 async def list_all(

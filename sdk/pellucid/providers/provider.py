@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError
@@ -37,11 +37,9 @@ class ToolProvider(Protocol):
     @property
     def id(self) -> str:
         """Value of `pellucid.provider.id`."""
-        ...
 
     def list_tools(self, ctx: DiscoveryContext) -> Listing:
         """Return the current tools, or an awaitable of them."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +74,18 @@ class ExplainContext(Protocol):
     @property
     def tool_name(self) -> str:
         """Name of the tool."""
-        ...
 
     @property
     def discovery(self) -> DiscoveryContext:
         """Context of the listing."""
-        ...
 
     @property
     def is_listed(self) -> bool:
         """Whether the provider lists the tool."""
-        ...
 
     @property
     def problem(self) -> str | None:
         """Error of the provider, if it failed."""
-        ...
 
     def add(self, reason: str, *, is_known: bool = True) -> None:
         """Add a reason, once.
@@ -100,19 +94,15 @@ class ExplainContext(Protocol):
             reason: A sentence without a capital letter and a full stop.
             is_known: Whether the provider knows the tool, so that its name is not misspelled.
         """
-        ...
 
     def is_among(self, tools: Sequence[Tool]) -> bool:
         """Return whether the tool is among `tools`; their names are suggested for a misspelled one."""
-        ...
 
     async def ask(self, provider: ToolProvider) -> ExplainContext:
         """List the tools of another provider, and return the context for its explanation."""
-        ...
 
     async def explain(self) -> None:
         """Add the reasons of the provider of this context."""
-        ...
 
 
 class ToolHub(Protocol):
@@ -120,21 +110,19 @@ class ToolHub(Protocol):
 
     async def fetch_catalog(self, ctx: DiscoveryContext) -> Sequence[Tool] | HubCatalog:
         """Make a round trip and return the tools."""
-        ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProviderFacts:
+class ProviderFacts(NamedTuple):
     """Optional attributes of a provider, read once."""
 
-    kind: str
-    objective: float | None
-    server_address: str | None
-    server_port: int | None
-    source: ToolSource | None
-    on_invalid: OnInvalid
-    detached: bool
-    timeout: float | None
+    kind: str = "custom"
+    objective: float | None = None
+    server_address: str | None = None
+    server_port: int | None = None
+    source: ToolSource | None = None
+    on_invalid: OnInvalid = "fail"
+    detached: bool = False
+    timeout: float | None = None
 
     @classmethod
     def of(cls, provider: ToolProvider) -> ProviderFacts:
@@ -150,16 +138,15 @@ class ProviderFacts:
                 f"{untyped!r} is not a tool provider: it needs a non-empty `id` and `list_tools(ctx)`; "
                 f"plain tools go to Agent(tools=...) or static_tools()"
             )
-        objective = getattr(untyped, "objective", None)
-        if objective is not None and not objective > 0:
-            raise ConfigError(f"provider {untyped.id!r}: objective={objective!r} must be a positive number of seconds")
-        return cls(
-            kind=getattr(untyped, "kind", "custom"),
-            objective=objective,
-            server_address=getattr(untyped, "server_address", None),
-            server_port=getattr(untyped, "server_port", None),
-            source=getattr(untyped, "source", None),
-            on_invalid=getattr(untyped, "on_invalid", "fail"),
-            detached=getattr(untyped, "detached", False),
-            timeout=getattr(untyped, "timeout", None),
-        )
+        facts = cls(**{name: getattr(untyped, name) for name in cls._fields if hasattr(untyped, name)})
+        if facts.objective is not None and not facts.objective > 0:
+            raise ConfigError(
+                f"provider {untyped.id!r}: objective={facts.objective!r} must be a positive number of seconds"
+            )
+        return facts
+
+
+async def close(resource: object) -> None:
+    """Close a provider or hub, if it has `aclose`."""
+    if (aclose := getattr(resource, "aclose", None)) is not None:
+        await aclose()

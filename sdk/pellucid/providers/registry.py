@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from opentelemetry import trace
 
@@ -15,7 +14,7 @@ from pellucid.concurrency.forks import reset_in_child
 from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError, ToolNameCollision
 from pellucid.providers.provider import ExplainContext
-from pellucid.telemetry import Scope, current_scope
+from pellucid.telemetry import current_scope
 from pellucid.tools.catalog import RegistryMode, check_mode
 from pellucid.tools.collisions import Binding, Collisions, Shadowed, check_policy, emit_shadowed, reasons_of, resolve
 from pellucid.tools.names import RESERVED, fit, problem_of
@@ -26,8 +25,7 @@ MAX_RUNS: Final = 256
 """Maximum number of runs whose emitted collisions are kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
+class _Snapshot(NamedTuple):
     """Listed tools and collisions of a registry at one moment."""
 
     listed: tuple[Tool, ...]
@@ -171,18 +169,16 @@ class ToolRegistry:
         """Return the current tools, sorted by name; the same sequence as long as nothing changes."""
         now = self._now()
         if now.shadowed:
-            self._emit_shadowed(current_scope(), now.shadowed)
+            scope = current_scope()
+            # Once per run and change.
+            if self._emitted.put(scope.run_id, now.shadowed) is not now.shadowed or not scope.run_id:
+                emit_shadowed(scope, trace.get_current_span().get_span_context(), now.shadowed)
         return now.listed
 
     def explain(self, ctx: ExplainContext) -> None:
         """Add which source's tool has the name, if several sources have one."""
         for reason in reasons_of(ctx.tool_name, self.shadowed, f"the policy of {self.id!r}"):
             ctx.add(reason, is_known=False)
-
-    def _emit_shadowed(self, scope: Scope, shadowed: tuple[Shadowed, ...]) -> None:
-        """Emit the events of collisions, once per run and change."""
-        if self._emitted.put(scope.run_id, shadowed) is not shadowed or not scope.run_id:
-            emit_shadowed(scope, trace.get_current_span().get_span_context(), shadowed)
 
     def _binding(self, item: Tool | Callable[..., Any], source: ToolSource | None = None) -> Binding:
         added = item if isinstance(item, Tool) else tool(item)
@@ -225,12 +221,7 @@ class ToolRegistry:
         """Return the current snapshot, computed once after each change."""
         with self._lock:
             if self._snapshot is None:
-                bindings, shadowed = resolve(
-                    self._bindings,
-                    self._collisions,
-                    place=lambda binding: _place(binding.source),
-                    refuse=self._collision,
-                )
+                bindings, shadowed = resolve(self._bindings, self._collisions, place=_place, error=self._collision)
                 listed = tuple(bindings[name].tool for name in sorted(bindings))
                 self._snapshot = _Snapshot(listed, shadowed)
             return self._snapshot
@@ -240,8 +231,8 @@ class ToolRegistry:
         return ToolNameCollision(first.tool.name, str(first.source), str(second.source), during=during)
 
 
-def _place(source: ToolSource) -> str:
-    return source.place or source.kind
+def _place(binding: Binding) -> str:
+    return binding.source.place or binding.source.kind
 
 
 def _schema(listed: Tool) -> JSONObject:

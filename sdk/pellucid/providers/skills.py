@@ -140,8 +140,6 @@ class ActiveSkills:
         ids: Ids of the active skills, in the order of their activation.
     """
 
-    __slots__ = ("_position", "_requests", "_skills", "ids")
-
     def __init__(self, skills: Mapping[str, Skill]) -> None:
         self._skills = skills
         self._position = 0
@@ -155,8 +153,11 @@ class ActiveSkills:
                 # Ids of calls are unique only within a message, so a result belongs to a call of the previous message.
                 # Of two calls with the same id, the first one was run.
                 self._requests = {call.id: self._skill(call) for call in reversed(message.tool_calls)}
-            else:
-                self._activate(part for part in message.parts if isinstance(part, ToolResult))
+                continue
+            for part in message.parts:
+                skill_id = self._requests.get(part.id) if isinstance(part, ToolResult) and not part.is_error else None
+                if skill_id is not None and skill_id not in self.ids:
+                    self.ids = (*self.ids, skill_id)
         self._position = len(messages)
         return self.ids
 
@@ -170,9 +171,3 @@ class ActiveSkills:
                 arguments = json.loads(arguments)
         skill_id = arguments.get(_ARGUMENT) if isinstance(arguments, dict) else None
         return skill_id if isinstance(skill_id, str) and skill_id in self._skills else None
-
-    def _activate(self, results: Iterable[ToolResult]) -> None:
-        for result in results:
-            skill_id = self._requests.get(result.id)
-            if skill_id is not None and not result.is_error and skill_id not in self.ids:
-                self.ids = (*self.ids, skill_id)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError
-from pellucid.providers.provider import ExplainContext, Listing, OnInvalid, ProviderFacts, ToolProvider
+from pellucid.providers.provider import ExplainContext, Listing, ProviderFacts, ToolProvider, close
 from pellucid.tools.catalog import as_sequence
-from pellucid.tools.tool import Tool, ToolSource
+from pellucid.tools.tool import Tool
 
 PATIENCE: Final = 1.0
 """Seconds that are added to the timeout of the wrapped provider."""
@@ -75,26 +75,18 @@ def skill_scoped_tools(skill_id: str, tools: Iterable[Tool]) -> ToolProvider:
     return SkillScopedTools(skill_id, tuple(tools))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GatedTools:
-    """Result of `gated_tools`."""
+    """Result of `gated_tools`, with the optional attributes of the wrapped provider."""
 
     inner: ToolProvider
     predicate: Predicate
-    kind: str = "gated"
-    objective: float | None = field(init=False)
-    timeout: float | None = field(init=False)
-    source: ToolSource | None = field(init=False)
-    on_invalid: OnInvalid = field(init=False)
-    server_address: str | None = field(init=False)
-    server_port: int | None = field(init=False)
 
     def __post_init__(self) -> None:
         facts = ProviderFacts.of(self.inner)
-        for name in ("objective", "source", "on_invalid", "server_address", "server_port"):
-            object.__setattr__(self, name, getattr(facts, name))
         # Longer than the timeout of the wrapped provider, so that a stale list of that provider still arrives.
-        object.__setattr__(self, "timeout", None if facts.timeout is None else facts.timeout + PATIENCE)
+        timeout = None if facts.timeout is None else facts.timeout + PATIENCE
+        vars(self).update(facts._replace(kind="gated", detached=False, timeout=timeout)._asdict())
 
     @property
     def id(self) -> str:
@@ -106,39 +98,30 @@ class GatedTools:
         # If anything is async, call nothing yet: a discovery that is cancelled at once would leave coroutines that are
         # never awaited.
         if inspect.iscoroutinefunction(self.predicate) or inspect.iscoroutinefunction(self.inner.list_tools):
-            return self._list_later(ctx)
+            return self._filter(ctx)
         answer = self.inner.list_tools(ctx)
         if inspect.isawaitable(answer):
-            return self._filter_later(answer, ctx)
+            return self._filter(ctx, answer)
         listed = as_sequence(self.inner.id, answer)
+        verdicts: list[bool | Awaitable[bool]] = []
+        for tool in listed:
+            verdicts.append(self._evaluate(tool, ctx))
+            if inspect.isawaitable(verdicts[-1]):
+                return self._filter(ctx, listed, verdicts)
+        return tuple(tool for tool, verdict in zip(listed, verdicts, strict=True) if verdict)
+
+    async def _filter(
+        self, ctx: DiscoveryContext, answer: Listing | None = None, verdicts: Sequence[bool | Awaitable[bool]] = ()
+    ) -> Sequence[Tool]:
+        """Return the tools that the predicate allows, given its verdicts on the first ones."""
+        answer = self.inner.list_tools(ctx) if answer is None else answer
         allowed: list[Tool] = []
+        listed = as_sequence(self.inner.id, await answer if inspect.isawaitable(answer) else answer)
         for index, tool in enumerate(listed):
-            verdict = self._evaluate(tool, ctx)
-            if inspect.isawaitable(verdict):
-                return self._finish_later(allowed, verdict, listed[index:], ctx)
-            if verdict:
+            verdict = verdicts[index] if index < len(verdicts) else self._evaluate(tool, ctx)
+            if await verdict if inspect.isawaitable(verdict) else verdict:
                 allowed.append(tool)
         return tuple(allowed)
-
-    async def _list_later(self, ctx: DiscoveryContext) -> Sequence[Tool]:
-        listed = self.inner.list_tools(ctx)
-        return await self._filter_later(listed, ctx)
-
-    async def _filter_later(self, listed: Listing, ctx: DiscoveryContext) -> Sequence[Tool]:
-        answer = await listed if inspect.isawaitable(listed) else listed
-        return tuple([tool for tool in as_sequence(self.inner.id, answer) if await self._allows(tool, ctx)])
-
-    async def _finish_later(
-        self, allowed: list[Tool], verdict: Awaitable[bool], rest: Sequence[Tool], ctx: DiscoveryContext
-    ) -> Sequence[Tool]:
-        first, *others = rest
-        if await verdict:
-            allowed.append(first)
-        return (*allowed, *[tool for tool in others if await self._allows(tool, ctx)])
-
-    async def _allows(self, tool: Tool, ctx: DiscoveryContext) -> bool:
-        verdict = self._evaluate(tool, ctx)
-        return await verdict if inspect.isawaitable(verdict) else verdict
 
     def _evaluate(self, tool: Any, ctx: DiscoveryContext) -> bool | Awaitable[bool]:
         # Anything that is not a tool passes, so that the check of the catalogue rejects or quarantines it.
@@ -157,9 +140,7 @@ class GatedTools:
 
     async def aclose(self) -> None:
         """Close the wrapped provider."""
-        close = getattr(self.inner, "aclose", None)
-        if close is not None:
-            await close()
+        await close(self.inner)
 
 
 def gated_tools(inner: ToolProvider, predicate: Predicate) -> ToolProvider:

@@ -1,13 +1,12 @@
-"""Circuit breakers: after repeated failures calls are refused for a while, then one caller tries again."""
+"""Circuit breakers: after repeated failures calls are rejected for a while, then one caller tries again."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
-from pellucid.concurrency.bounded_map import BoundedMap
 from pellucid.concurrency.forks import reset_in_child
 from pellucid.errors import ConfigError, DiscoveryBackoff, DiscoveryError, ErrorKind, PolicyHalt
 from pellucid.failures import error_kind_of
@@ -22,17 +21,14 @@ COUNTED: Final[frozenset[ErrorKind]] = frozenset(
 LEVELS: Final[Mapping[State, int]] = {"closed": 0, "half_open": 1, "open": 2}
 """Values of the gauge."""
 
-MOST: Final = 4096
-"""Maximum number of circuits; closed ones that were used least recently are evicted first."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CircuitBreaker:
-    """Conditions under which calls of a provider, model or tool are refused.
+    """Conditions under which calls of a provider, model or tool are rejected.
 
     Attributes:
         failures: Consecutive failures that open the circuit.
-        cooldown: Seconds after which one caller may try again; the others are refused until its call has ended.
+        cooldown: Seconds after which one caller may try again; the others are rejected until its call has ended.
         on: Kinds of failures that count; others count neither as a failure nor as a success.
     """
 
@@ -48,19 +44,7 @@ class CircuitBreaker:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """Refusal of a call, because the circuit is open.
-
-    Attributes:
-        retry_after: Seconds until a caller may try again.
-    """
-
-    retry_after: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Permit:
+class Permit(NamedTuple):
     """Permission to make a call.
 
     Attributes:
@@ -92,38 +76,38 @@ class Circuit:
         self._probing = False
         reset_in_child(self, _lock=threading.RLock, state=lambda: "closed", _failures=int, _probing=bool)
 
-    def admit(self) -> Permit | Refused:
-        """Return a permit for a call, or a refusal. Pass each permit back to `report`."""
+    def admit(self) -> Permit | float:
+        """Return a permit for a call, or the seconds until a caller may try again. Pass each permit to `report`."""
         with self._lock:
             change: State | None = None
             if self.state == "open":
                 remaining = self._opened + self._options.cooldown - self._clock()
                 if remaining > 0:
-                    return Refused(retry_after=remaining)
+                    return remaining
                 change = self._become("half_open")
             if self.state == "half_open":
                 if self._probing:
-                    return Refused(retry_after=self._options.cooldown)
+                    return self._options.cooldown
                 self._probing = True
-            return Permit(generation=self._generation, is_probe=self._probing, change=change)
+            return Permit(self._generation, self._probing, change)
 
-    def report(self, permit: Permit, *, failed: bool | None) -> State | None:
+    def report(self, permit: Permit, error: BaseException | None = None) -> State | None:
         """Report the outcome of a call, and return the new state of the circuit if it changed.
 
         Of many calls that fail at the same time, one opens the circuit, and only that one gets the new state.
 
         Args:
             permit: The permit of the call.
-            failed: Whether the call failed; None if the outcome does not count.
+            error: Exception of the call, if it failed.
         """
         with self._lock:
             if permit.generation != self._generation:
                 return None  # the call started before the circuit changed, and does not count
             if permit.is_probe:
                 self._probing = False
-            if failed is None:
+            if error is not None and not self._counts(error):
                 return None
-            if not failed:
+            if error is None:
                 self._failures = 0
                 return self._become("closed") if self.state != "closed" else None
             self._failures += 1
@@ -132,13 +116,13 @@ class Circuit:
                 return self._become("open")
             return None
 
-    def counts(self, error: BaseException) -> bool | None:
-        """Return True if an error counts as a failure of the provider, model or tool, or None if it does not count."""
+    def _counts(self, error: BaseException) -> bool:
+        """Return whether an error counts as a failure of the provider, model or tool."""
         if not isinstance(error, Exception) or isinstance(error, DiscoveryBackoff | PolicyHalt):
-            return None  # the call was not made, or did not end
+            return False  # there was no call, or it did not end
         if isinstance(error, DiscoveryError) and error.joined:
-            return None  # the error counts for the run that made the round trip
-        return True if error_kind_of(error) in self._options.on else None
+            return False  # the error counts for the run with the round trip
+        return error_kind_of(error) in self._options.on
 
     @property
     def level(self) -> int:
@@ -151,17 +135,3 @@ class Circuit:
         self._generation += 1
         self._probing = False
         return state
-
-
-class Circuits:
-    """Circuits of one `Reliability`, by provider, model or tool."""
-
-    def __init__(self, options: CircuitBreaker, clock: Callable[[], float]) -> None:
-        self._options = options
-        self._clock = clock
-        self._circuits: BoundedMap[Hashable, Circuit] = BoundedMap(MOST, is_spare=lambda circuit: circuit.level == 0)
-
-    def of(self, subject: Hashable) -> Circuit:
-        """Return the circuit of a provider, model or tool."""
-        circuit = self._circuits.get(subject)
-        return circuit or self._circuits.setdefault(subject, Circuit(self._options, self._clock))

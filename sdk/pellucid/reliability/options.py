@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Final
 
 import anyio
 
+from pellucid.concurrency.bounded_map import BoundedMap
 from pellucid.errors import ConfigError
-from pellucid.reliability.breaker import CircuitBreaker, Circuits
+from pellucid.reliability.breaker import Circuit, CircuitBreaker
 from pellucid.reliability.rules import Rule
 
+MOST: Final = 4096
+"""Maximum number of circuits; closed ones that were used least recently are evicted first."""
 
+
+@dataclass(eq=False, repr=False)
 class Reliability:
     """Rules for failures of discovery, inference and tools. Without it, nothing is retried and failures are raised.
 
@@ -45,30 +52,30 @@ class Reliability:
         ConfigError: an item of `post_decide` or `pre_check` is not a rule, or a rule in `pre_check` has `on`.
     """
 
-    def __init__(
-        self,
-        post_decide: Sequence[Rule] = (),
-        *,
-        pre_check: Sequence[Rule] = (),
-        breaker: CircuitBreaker | None = None,
-        fails_closed: bool = True,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[object]] = anyio.sleep,
-        jitter: Callable[[], float] = random.random,
-    ) -> None:
-        for rule in (*post_decide, *pre_check):
+    post_decide: Sequence[Rule] = ()
+    _: KW_ONLY
+    pre_check: Sequence[Rule] = ()
+    breaker: CircuitBreaker | None = None
+    fails_closed: bool = True
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[object]] = anyio.sleep
+    jitter: Callable[[], float] = random.random
+
+    def __post_init__(self) -> None:
+        self.post_decide, self.pre_check = tuple(self.post_decide), tuple(self.pre_check)
+        for rule in (*self.post_decide, *self.pre_check):
             if not isinstance(rule, Rule):
                 raise ConfigError(f"Reliability: {rule!r} is not a Rule(when=, then=, kind=)")
-        for rule in pre_check:
+        for rule in self.pre_check:
             if rule.on is not None:
                 raise ConfigError(
                     f"Reliability: the rule {rule.kind!r} in pre_check has on={rule.on!r}; remove it, because "
                     "there is no outcome before the first attempt"
                 )
-        self.post_decide = tuple(post_decide)
-        self.pre_check = tuple(pre_check)
-        self.fails_closed = fails_closed
-        self.clock = clock
-        self.sleep = sleep
-        self.jitter = jitter
-        self.circuits = Circuits(breaker, clock) if breaker is not None else None
+        self._circuits: BoundedMap[Hashable, Circuit] = BoundedMap(MOST, is_spare=lambda circuit: circuit.level == 0)
+
+    def circuit_of(self, subject: Hashable) -> Circuit | None:
+        """Return the circuit of a provider, model or tool; None without a breaker."""
+        if self.breaker is None:
+            return None
+        return self._circuits.get(subject) or self._circuits.setdefault(subject, Circuit(self.breaker, self.clock))

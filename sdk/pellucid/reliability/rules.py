@@ -70,33 +70,31 @@ class Situation:
     response: Any = None
 
 
-class _UndeclaredSuccess(Situation):
+class _UndeclaredSuccess:
     """Success for a rule without `on`: reading its response is deprecated, and makes the rule decide about it."""
 
-    __slots__ = ("_success", "is_read")
-
     def __init__(self, success: Situation) -> None:
-        for item in fields(success):
-            if item.name != "response":
-                object.__setattr__(self, item.name, getattr(success, item.name))
-        object.__setattr__(self, "_success", success)
-        object.__setattr__(self, "is_read", False)
+        self._success = success
+        self.is_read = False
 
     def __getattr__(self, name: str) -> Any:
-        """Return the response, the only field that is not set."""
-        if name != "response":
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        message = "a rule that decides about successes needs `on`; write Rule(..., on='success') or on='any'"
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        object.__setattr__(self, "is_read", True)
-        return self._success.response
+        if name == "response":
+            message = "a rule that decides about successes needs `on`; write Rule(..., on='success') or on='any'"
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
+            self.is_read = True
+        return getattr(self._success, name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Action of a rule; created by `retry()`, `fallback()` and the other functions."""
+    """Action of a rule; created by `retry()`, `fallback()` and the other functions.
+
+    Attributes:
+        kind: Kind of the rule that decided; set by the gate.
+    """
 
     then: Then
+    kind: str = ""
     backoff: float = 0.0
     max_backoff: float = 0.0
     honour_retry_after: bool = False
@@ -109,20 +107,14 @@ class Decision:
         return await result if inspect.isawaitable(result) else result
 
 
-_OK: Final = Decision(then="ok")
-_CONTINUE: Final = Decision(then="continue")
-_RETRY_OTHER: Final = Decision(then="retry_other")
-_FAIL_FAST: Final = Decision(then="fail_fast")
-
-
 def ok() -> Decision:
     """Accept the attempt as it is: return its response, or raise its error."""
-    return _OK
+    return Decision(then="ok")
 
 
 def continue_() -> Decision:
     """Continue with the first attempt (in `pre_check`)."""
-    return _CONTINUE
+    return Decision(then="continue")
 
 
 def retry(*, backoff: float = 0.2, max_backoff: float = 30.0, honour_retry_after: bool = True) -> Decision:
@@ -145,7 +137,7 @@ def retry(*, backoff: float = 0.2, max_backoff: float = 30.0, honour_retry_after
 
 def retry_other() -> Decision:
     """Try the next model of a `FallbackModel`, at once."""
-    return _RETRY_OTHER
+    return Decision(then="retry_other")
 
 
 def fallback(value: Callable[[Situation], Any]) -> Decision:
@@ -165,7 +157,7 @@ def fallback(value: Callable[[Situation], Any]) -> Decision:
 
 def fail_fast() -> Decision:
     """End the run with `ReliabilityFailFast`."""
-    return _FAIL_FAST
+    return Decision(then="fail_fast")
 
 
 def last_known_catalog(situation: Situation) -> Any:
@@ -215,5 +207,5 @@ class Rule:
             return bool(self.when(situation))
         if self.on is not None:
             return False
-        success = _UndeclaredSuccess(situation)
+        success: Any = _UndeclaredSuccess(situation)
         return bool(self.when(success)) and success.is_read

@@ -44,25 +44,18 @@ def accept(run: Run, b: Boundary, response: ModelResponse, *, can_repair: bool) 
         return Answer(message.text)
     try:
         return Answer(output.parse(answer_text(message)))
-    except Mismatch as mismatch:
-        problem = str(mismatch)
-        can_repair = can_repair and response.finish_reason not in CUT_SHORT
-        _reject(run, b, problem, is_final=not can_repair)
-        if not can_repair:
-            reason = CUT_SHORT.get(response.finish_reason, problem)
-            raise _error(run, f"its answer is not a valid {output.name}: {reason}", message) from mismatch.__cause__
-        run.conversation.messages.append(Message("user", repair_prompt(problem)))
-        return None
-    except Exception as error:  # a bug in an application's validator, which the model cannot correct
-        problem = describe(error)
-        _reject(run, b, problem, is_final=True)
-        raise _error(run, f"a validator of {output.name} failed on its answer: {problem}", message) from error
-
-
-def _error(run: Run, problem: str, message: Message) -> OutputError:
-    return OutputError(run.conversation.answered_by, problem, text=message.text)
-
-
-def _reject(run: Run, b: Boundary, problem: str, *, is_final: bool) -> None:
-    payload = {"problem": run.scope.text(problem) or "", "is_final": is_final}
-    run.scope.emit(OutputRejected, b.span.get_span_context(), payload)
+    except Exception as error:  # noqa: BLE001  (other than a `Mismatch`: a bug in a validator, which no model can correct)
+        mismatch = error if isinstance(error, Mismatch) else None
+        problem = str(mismatch) if mismatch is not None else describe(error)
+        is_final = mismatch is None or not can_repair or response.finish_reason in CUT_SHORT
+        payload = {"problem": run.scope.text(problem) or "", "is_final": is_final}
+        run.scope.emit(OutputRejected, b.span.get_span_context(), payload)
+        if not is_final:
+            run.conversation.messages.append(Message("user", repair_prompt(problem)))
+            return None
+        if mismatch is not None:
+            reason, cause = CUT_SHORT.get(response.finish_reason, problem), mismatch.__cause__
+            text = f"its answer is not a valid {output.name}: {reason}"
+        else:
+            text, cause = f"a validator of {output.name} failed on its answer: {problem}", error
+        raise OutputError(run.conversation.answered_by, text, text=message.text) from cause

@@ -15,7 +15,6 @@ from pellucid.context import ToolContext
 from pellucid.errors import PolicyHalt, RunCancelled, ToolError
 from pellucid.failures import contained
 from pellucid.messages import ToolCall
-from pellucid.offer.permission import Permissions
 from pellucid.offer.policy import Ruling
 from pellucid.run.outcomes import Waiting
 from pellucid.run.state import Run
@@ -26,93 +25,76 @@ from pellucid.tools.collisions import Binding
 from pellucid.tools.tool import Tool
 from pellucid.types import JSONObject
 
-_HALTED = "Not run: {}. The run has ended."
-
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """A tool call, resolved before its span starts.
 
     Attributes:
-        id: Id of the call; inference assigns one if the model did not.
         request: The call as the model requested it.
         started: Time at which the checks started, by `Scope.now()`; start time of the span.
         binding: The tool that the name resolves to, even if the policy denies it; None if there is none.
         denied: Denial of the tool by the policy; the model reads the text of `PermissionDenied`.
-        refusal: Error if the tool cannot be called now: unknown, removed, changed or not active.
+        error: Error if the tool cannot be called now: unknown, removed, changed or not active.
         arguments: Arguments for the tool, or the error if they are not valid; None if no tool gets them.
-        ruling: The policy's ruling on the call, if it was asked.
         approval: Outcome of the approval request, if there was one.
         is_resumed: Whether the run that this one resumes already asked for permission and approval.
         queued: Milliseconds that the call of a serial tool waited for its turn.
+        ruling: The policy's ruling on the call, if it was asked.
     """
 
-    id: str
     request: ToolCall
     started: int
-    binding: Binding | None = None
-    denied: Denied | None = None
-    refusal: ToolError | None = None
-    arguments: JSONObject | ToolError | None = None
+    binding: Binding | None
+    denied: Denied | None
+    error: ToolError | None
+    arguments: JSONObject | ToolError | None
+    approval: Settled | None
+    is_resumed: bool
+    queued: float | None
     ruling: Ruling | None = None
-    approval: Settled | None = None
-    is_resumed: bool = False
-    queued: float | None = None
+
+    @property
+    def id(self) -> str:
+        """Id of the call; inference assigns one if the model did not."""
+        assert self.request.id is not None
+        return self.request.id
 
 
 def bind(
     run: Run,
     catalog: Catalog,
-    call_id: str,
     request: ToolCall,
     approvals: Mapping[str, Settled] | None = None,
     queued: float | None = None,
 ) -> Call:
     """Resolve the tool of a call and read its arguments; `approvals` is None unless the run was resumed."""
     started, name = run.scope.now(), request.name
-    denied = catalog.denied.get(name)
-    binding = catalog.find_listed(name)
-    refusal: ToolError | None = None
+    binding, denied = catalog.find_listed(name), catalog.denied.get(name)
+    error: ToolError | None = None
     arguments: JSONObject | ToolError | None = None
     if binding is None:
-        refusal = _unknown(run, catalog, name)
-    elif denied is None:
-        refusal = catalog.refuse(name)
-        arguments = _read_arguments(binding.tool, request) if refusal is None else None
-    approval = approvals.get(call_id) if approvals is not None else None
-    return Call(
-        call_id,
-        request,
-        started,
-        binding,
-        denied,
-        refusal,
-        arguments,
-        approval=approval,
-        is_resumed=approvals is not None,
-        queued=queued,
-    )
-
-
-def needs_decision(run: Run, call: Call) -> bool:
-    """Return whether the call needs a ruling of the policy, or possibly an approval, before it may run."""
-    if call.is_resumed or call.binding is None or not isinstance(call.arguments, dict):
-        return False
-    return run.setup.permissions is not None or bool(call.binding.tool.needs_approval)
+        error = _unknown(run, catalog, name)
+    elif denied is None and (error := catalog.refuse(name)) is None:
+        arguments = _read_arguments(binding.tool, request)
+    approval = approvals.get(request.id or "") if approvals is not None else None
+    return Call(request, started, binding, denied, error, arguments, approval, approvals is not None, queued)
 
 
 async def decide(run: Run, call: Call) -> Call | Waiting:
-    """Return a call that `needs_decision` with the policy's ruling, or a `Waiting` if a person must approve it."""
-    binding, arguments = call.binding, call.arguments
-    assert binding is not None
-    assert isinstance(arguments, dict)
-    permissions = run.setup.permissions
-    ruling = await permissions.rule(run.scope, binding, arguments, call.id) if permissions is not None else None
-    call = replace(call, ruling=ruling)
-    if ruling is not None and ruling.permission in ("deny", "halt"):
+    """Return a call with the policy's ruling, or a `Waiting` if a person must approve it."""
+    binding, arguments, permissions = call.binding, call.arguments, run.setup.permissions
+    if call.is_resumed or binding is None or not isinstance(arguments, dict):
         return call
+    ruling: Ruling | None = None
+    if permissions is not None:
+        ruling = await permissions.rule(run.scope, binding, arguments, call.id)
+        call = replace(call, ruling=ruling)
+        if ruling.permission in ("deny", "halt"):
+            return call
     is_needed, fault = await _needs_approval(run, binding.tool, arguments, call)
-    if not is_needed and (ruling is None or ruling.permission == "allow"):
+    reason = ruling.reason if ruling is not None and ruling.permission == "ask" else None
+    if not is_needed and reason is None:
         return call
     now, timeout = run.scope.now() / 1e9, run.limits.approval_timeout
     request = ApprovalRequest(
@@ -122,7 +104,7 @@ async def decide(run: Run, call: Call) -> Call | Waiting:
         arguments=arguments,
         expires_at=now + timeout if timeout is not None else None,
         requested_at=now,
-        reason=ruling.reason if ruling is not None and ruling.permission == "ask" else None,
+        reason=reason,
     )
     return Waiting(request, binding.provider_id, fault)
 
@@ -170,27 +152,24 @@ def resolve(run: Run, b: Boundary, call: Call) -> Binding:
     check_halted(run)
     if call.denied is not None and run.setup.permissions is not None:
         b.note(permission="deny")
-        raise run.setup.permissions.refuse(run.scope, b.span.get_span_context(), call.denied, call.id)
-    if call.refusal is not None:
-        raise call.refusal
-    assert call.binding is not None  # otherwise there is a refusal
+        ruling = Ruling("deny", call.denied.reason)
+        run.setup.permissions.check(run.scope, b.span.get_span_context(), call.denied.binding, call.id, ruling)
+    if call.error is not None:
+        raise call.error
+    assert call.binding is not None  # otherwise there is an error
     return call.binding
 
 
 def _unknown(run: Run, catalog: Catalog, name: str) -> ToolError:
-    alternatives = _alternatives(catalog, name)
+    names = list(catalog.bindings)
+    alternatives = close_to(name, names)
+    if not names:
+        alternatives = "No tools are available; answer without them."
+    elif not alternatives:
+        alternatives = f"Available tools: {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}."  # noqa: PLR2004  (enough to choose from)
     if name in run.offering.names:
         return ToolError(f"Tool {name!r} was removed since it was offered. {alternatives}", error_type="tool_removed")
     return ToolError(f"Unknown tool: {name!r}. {alternatives}", error_type="unknown_tool")
-
-
-def _alternatives(catalog: Catalog, name: str) -> str:
-    names = list(catalog.bindings)
-    if question := close_to(name, names):
-        return question
-    if not names:
-        return "No tools are available; answer without them."
-    return f"Available tools: {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}."  # noqa: PLR2004  (enough to choose from)
 
 
 def _read_arguments(tool: Tool, request: ToolCall) -> JSONObject | ToolError:
@@ -219,10 +198,11 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-async def permit(
-    run: Run, b: Boundary, permissions: Permissions, binding: Binding, call: Call, arguments: JSONObject
-) -> None:
-    """Check a call against the policy; a halt ends the run once every call has its result."""
+async def permit(run: Run, b: Boundary, binding: Binding, call: Call, arguments: JSONObject) -> None:
+    """Check a call against the policy, if there is one; a halt ends the run once every call has its result."""
+    permissions = run.setup.permissions
+    if permissions is None:
+        return
     b.note(permission="deny")  # replaced once the policy has decided
     ruling = call.ruling or await permissions.rule(run.scope, binding, arguments, call.id)
     if ruling.permission == "ask" and call.is_resumed:
@@ -231,10 +211,15 @@ async def permit(
     try:
         permissions.check(run.scope, b.span.get_span_context(), binding, call.id, ruling)
     except PolicyHalt as halt:
-        b.note(permission="halt")
-        run.halted = run.halted or halt
+        halt_run(run, b, halt)
         raise
     b.note(permission="allow")
+
+
+def halt_run(run: Run, b: Boundary, halt: PolicyHalt) -> None:
+    """Record that the policy has ended the run."""
+    b.note(permission="halt")
+    run.halted = run.halted or halt
 
 
 def check_halted(run: Run) -> None:
@@ -261,4 +246,4 @@ def check_running(run: Run) -> None:
 
 def halted(halt: PolicyHalt) -> str:
     """Return the result text for a call that was not run because the policy ended the run."""
-    return _HALTED.format(halt.reason)
+    return f"Not run: {halt.reason}. The run has ended."

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from hashlib import blake2b
 
-from pellucid.models import ModelRequest, OutputSchema, Settings
+from pellucid.errors import ConfigError
+from pellucid.messages import ProviderToolDefinition, ToolDefinition
+from pellucid.models import Model, ModelRequest, OutputSchema, Settings
+from pellucid.models.fallback import candidates
+from pellucid.run.background import with_status
 from pellucid.run.state import Run
 from pellucid.telemetry import COMPOSE, Recorded, boundary
 from pellucid.telemetry.recording import Recorder
@@ -21,6 +26,7 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
 
     Raises:
         ToolNameCollision: two providers offer the same name, and the agent has `collisions="error"`.
+        ConfigError: the model does not run a provider tool that is offered.
         PolicyHalt: the permission policy ended the run.
     """
     with boundary(run.scope, COMPOSE, agent=run.scope.agent) as b:
@@ -28,12 +34,13 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
         facts = {"catalog": catalog.digest, "messages": len(messages), "closing": closing}
         b.record_input(lambda recorder: recorder.facts(facts))
         if not closing:
-            catalog = await offering.narrow(run.scope, b, catalog, messages)
+            catalog = with_status(run, await offering.narrow(b, catalog, messages))
         definitions = () if closing else catalog.definitions
+        _check_provider_tools(run.setup.model, definitions)
         is_new = offering.digest != catalog.digest
         if is_new and not closing:
             offering.add(catalog)
-        offering.report_shadowed(run.scope, b, catalog)
+        offering.report_shadowed(b, catalog)
         request = ModelRequest(
             instructions=run.setup.instructions,
             messages=tuple(messages),
@@ -51,6 +58,22 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
 
         b.record_output(record)
         return request, catalog
+
+
+def _check_provider_tools(model: Model, definitions: Sequence[ToolDefinition]) -> None:
+    """Check that the model, and each model that replaces it, runs the provider tools that are offered.
+
+    Raises:
+        ConfigError: a model does not run one of them.
+    """
+    for tool in definitions:
+        if isinstance(tool, ProviderToolDefinition):
+            for candidate in candidates(model):
+                if (tool.vendor, tool.type) not in getattr(candidate, "provider_tools", ()):
+                    raise ConfigError(
+                        f"model {candidate.name!r} of {candidate.provider_name} cannot run the provider tool "
+                        f"{tool.name!r} ({tool.vendor} {tool.type}); remove the tool, or use a model of {tool.vendor}"
+                    )
 
 
 def digest_of_parameters(settings: Settings, output: OutputSchema | None) -> str:

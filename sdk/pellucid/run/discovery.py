@@ -8,9 +8,8 @@ from functools import partial
 
 from pellucid.context import DiscoveryContext
 from pellucid.events import ToolsCatalogStale, ToolsDiscoveryFailed
-from pellucid.failures import error_type_of
 from pellucid.providers.listing import Lister, list_all
-from pellucid.reliability import Decision, Gate, Reliability, Situation, Subject, last_known_catalog
+from pellucid.reliability import Decision, Reliability, Situation, Subject, last_known_catalog
 from pellucid.run.state import Run
 from pellucid.telemetry import Boundary
 from pellucid.tools.catalog import Catalog, ProviderCatalog
@@ -40,30 +39,29 @@ async def _guarded(
 ) -> ProviderCatalog:
     """List a provider's tools under the reliability rules, with all attempts in one boundary."""
 
-    def bar(decision: Decision, error: BaseException | None) -> str | None:
+    def obstacle(decision: Decision, error: BaseException | None) -> str | None:
         if decision.then == "retry_other":
             return "no_other"
         return "nothing_known" if decision.value is last_known_catalog and lister.last_known(ctx) is None else None
 
-    subject = Subject(operation="discovery", provider_id=lister.provider.id)
-    gate = Gate(reliability, run.scope, subject, usage=lambda: run.spent, over=run.stop_cause, bar=bar)
+    gate = run.gate(reliability, Subject("discovery", lister.provider.id), obstacle)
 
     async def attempt() -> ProviderCatalog:
         started = run.scope.now()
         try:
             return await gate.run_attempt(b.span, ask)
         except Exception as error:
-            if gate.decision is not None and gate.decision[0].then != "fail_fast":
+            if gate.decision is not None and gate.decision.then != "fail_fast":
                 _emit_failed(run, b, started, lister, error)
             raise
 
-    async def instead(decision: Decision, situation: Situation) -> ProviderCatalog:
+    async def fall_back(decision: Decision, situation: Situation) -> ProviderCatalog:
         if decision.value is last_known_catalog:
             return _last_known(run, b, lister, ctx, situation)
         return lister.check(await decision.result(situation))
 
     try:
-        return await gate.run(attempt, instead=instead)
+        return await gate.run(attempt, fall_back=fall_back)
     finally:
         if gate.attempt > 1:
             b.note(attempts=gate.attempt)
@@ -71,14 +69,13 @@ async def _guarded(
 
 def _emit_failed(run: Run, b: Boundary, started: int, lister: Lister, error: Exception) -> None:
     """Emit the failure of an attempt, although the discovery continues."""
-    error_type = error_type_of(error)
+    facts = run.scope.error_facts(error)
     payload = {
         "provider_id": lister.provider.id,
         "duration_ms": (run.scope.now() - started) / 1e6,
         "cache": b.noted("cache"),
-        "outcome": "timeout" if error_type == "timeout" else "failed",
-        "error": run.scope.text_of(error),
-        "error_type": error_type,
+        "outcome": "timeout" if facts["error_type"] == "timeout" else "failed",
+        **facts,
     }
     run.scope.emit(ToolsDiscoveryFailed, b.span.get_span_context(), payload)
 
@@ -92,8 +89,7 @@ def _last_known(run: Run, b: Boundary, lister: Lister, ctx: DiscoveryContext, si
     payload = {
         "provider_id": lister.provider.id,
         "seconds_over": time.monotonic() - listed_at,
-        "error": run.scope.text_of(error) if error is not None else None,
-        "error_type": error_type_of(error) if error is not None else None,
+        **run.scope.error_facts(error),
     }
     run.scope.emit(ToolsCatalogStale, b.span.get_span_context(), payload)
     return catalog

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -23,18 +23,9 @@ from pellucid.errors import PermissionDenied, PolicyHalt, ReliabilityFailFast, T
 from pellucid.events import ToolProgress
 from pellucid.failures import describe
 from pellucid.messages import Parts, ToolCall, ToolResult
-from pellucid.reliability import Decision, Gate, Reliability, Subject
-from pellucid.run.call_checks import (
-    Call,
-    bind,
-    check_running,
-    context_of,
-    decide,
-    halted,
-    needs_decision,
-    permit,
-    resolve,
-)
+from pellucid.reliability import Decision, Reliability, Subject
+from pellucid.run.background import callbacks, new_call, start
+from pellucid.run.call_checks import Call, bind, check_running, context_of, decide, halt_run, halted, permit, resolve
 from pellucid.run.outcomes import Paused, Suspended, Waiting
 from pellucid.run.pause import apply_decision
 from pellucid.run.state import Run
@@ -42,7 +33,7 @@ from pellucid.run.tool_results import respond, to_response, with_note
 from pellucid.telemetry import DISPATCH, Boundary, boundary
 from pellucid.tools.catalog import Catalog
 from pellucid.tools.collisions import Binding
-from pellucid.tools.tool import MetaTool, Tool
+from pellucid.tools.tool import MetaTool
 from pellucid.types import JSONObject, JSONValue
 
 _Outcome: TypeAlias = ToolResult | Waiting | Suspended
@@ -57,57 +48,48 @@ async def dispatch(
     """Run the calls of one message concurrently, up to `Limits.parallel_tools`.
 
     Of several calls with the same id only the first is run; a note in its result reports the others. Calls that
-    discover tools run before all other calls.
+    discover tools run one by one before all other calls, which may call the discovered tools: the order of activation
+    is the order of the offer.
 
     Args:
         run: The run.
         catalog: Catalogue in which tool names are resolved.
-        requests: The calls.
+        requests: The calls; each has an id.
         approvals: Settled approvals, by ids of calls, in a resumed run.
 
     Returns:
         Results and calls that wait for a person, each in call order.
     """
-    first: dict[str, ToolCall] = {}
-    repeated: list[tuple[str, ToolCall]] = []
-    for request in requests:
-        assert request.id is not None  # inference assigns one
-        if first.setdefault(request.id, request) is not request:
-            repeated.append((request.id, request))
-    outcomes: dict[str, _Outcome] = {}
-    if len(first) == 1:
-        [(call_id, request)] = first.items()
-        outcomes[call_id] = await _in_turn(run, catalog, call_id, request, approvals, nullcontext())
-    else:
-        slots = anyio.CapacityLimiter(run.limits.parallel_tools)
+    first: dict[str | None, ToolCall] = {}
+    repeated = [request for request in requests if first.setdefault(request.id, request) is not request]
+    slots = anyio.CapacityLimiter(run.limits.parallel_tools) if len(first) > 1 else nullcontext()
+    outcomes: dict[str | None, _Outcome] = {}
 
-        async def work(call_id: str, request: ToolCall) -> None:
-            outcomes[call_id] = await _in_turn(run, catalog, call_id, request, approvals, slots)
+    async def work(request: ToolCall) -> None:
+        outcomes[request.id] = await _in_turn(run, catalog, request, approvals, slots)
 
-        for group in _groups(catalog, first):
-            await together(partial(work, call_id, first[call_id]) for call_id in group)
-    for call_id, request in repeated:
-        outcomes[call_id] = _refuse_repeated(run, bind(run, catalog, call_id, request), outcomes[call_id])
-    return _gathered(first, outcomes)
-
-
-def _groups(catalog: Catalog, requests: Mapping[str, ToolCall]) -> list[list[str]]:
-    """Return the ids of calls that discover tools, one a group, then all others, which may call the discovered tools.
-
-    The order of activation is the order of the offer, so discovering calls run one by one.
-    """
-    discovering = [[call_id] for call_id, request in requests.items() if request.name in catalog.discovering]
-    others = [call_id for call_id, request in requests.items() if request.name not in catalog.discovering]
-    return [*discovering, others] if others else discovering
+    others: list[ToolCall] = []
+    for request in first.values():
+        if request.name in catalog.discovering:
+            await work(request)
+        else:
+            others.append(request)
+    if len(others) == 1:
+        await work(others[0])
+    elif others:
+        await together(partial(work, request) for request in others)
+    for request in repeated:
+        outcomes[request.id] = _reject_repeated(run, bind(run, catalog, request), outcomes[request.id])
+    return _gathered({call_id: outcomes[call_id] for call_id in first})
 
 
-def _gathered(call_ids: Iterable[str], outcomes: Mapping[str, _Outcome]) -> Paused:
+def _gathered(outcomes: Mapping[str | None, _Outcome]) -> Paused:
     results: list[ToolResult] = []
     waiting: list[Waiting] = []
     nested: dict[str, JSONObject] = {}
     notes: dict[str, str] = {}
-    for call_id in call_ids:
-        outcome = outcomes[call_id]
+    for call_id, outcome in outcomes.items():
+        assert call_id is not None
         if isinstance(outcome, ToolResult):
             results.append(outcome)
             continue
@@ -124,7 +106,6 @@ def _gathered(call_ids: Iterable[str], outcomes: Mapping[str, _Outcome]) -> Paus
 async def _in_turn(
     run: Run,
     catalog: Catalog,
-    call_id: str,
     request: ToolCall,
     approvals: Mapping[str, Settled] | None,
     slot: AbstractAsyncContextManager[object],
@@ -133,20 +114,19 @@ async def _in_turn(
     binding = catalog.find_listed(request.name)
     if binding is None or not binding.tool.serial:
         async with slot:
-            return await _execute(run, bind(run, catalog, call_id, request, approvals))
+            return await _execute(run, bind(run, catalog, request, approvals))
     queued_at = run.scope.now()
     async with run.serial, slot:
         queued = (run.scope.now() - queued_at) / 1e6
-        return await _execute(run, bind(run, catalog, call_id, request, approvals, queued))
+        return await _execute(run, bind(run, catalog, request, approvals, queued))
 
 
 async def _execute(run: Run, call: Call) -> _Outcome:
     """Run one call within its boundary, unless it must wait for a person first."""
-    if needs_decision(run, call):
-        decided = await _decided(run, call)
-        if isinstance(decided, Waiting):
-            return decided
-        call = decided
+    decided = await _decided(run, call)
+    if isinstance(decided, Waiting):
+        return decided
+    call = decided
     note = call.approval.note if call.approval is not None else None
     with _observed(run, call) as b:
         b.input(call.request.arguments)
@@ -158,8 +138,12 @@ async def _execute(run: Run, call: Call) -> _Outcome:
                 value = await _perform(run, b, binding, call)
             else:
                 value = await _guarded(run, b, run.setup.reliability, binding, call)
-            if isinstance(value, Suspended):
-                return replace(_suspended(b, value), note=note)
+            if isinstance(value, Suspended):  # its sub-agent waits for approval
+                b.note(approval="awaiting")
+                if value.fault is not None:
+                    b.fail(value.fault)
+                b.output({"approvals": [request.approval_id for request in value.approvals]})
+                return replace(value, note=note)
             response = await respond(value, run.limits.max_result_bytes)
         except ReliabilityFailFast:
             raise
@@ -190,84 +174,85 @@ async def _decided(run: Run, call: Call) -> Call | Waiting:
     return decided
 
 
-def _suspended(b: Boundary, value: Suspended) -> Suspended:
-    """Record in the boundary of a call that its sub-agent waits for approval."""
-    b.note(approval="awaiting")
-    if value.fault is not None:
-        b.fail(value.fault)
-    b.output({"approvals": [request.approval_id for request in value.approvals]})
-    return value
-
-
 async def _guarded(run: Run, b: Boundary, reliability: Reliability, binding: Binding, call: Call) -> Any:
     """Run the tool under the reliability rules, with all attempts in one boundary."""
     tool = binding.tool
 
-    def bar(decision: Decision, error: BaseException | None) -> str | None:
+    def obstacle(decision: Decision, error: BaseException | None) -> str | None:
         if run.halted is not None or isinstance(error, PermissionDenied):
             return "denied"  # no rule may override or replace a denial
         if decision.then == "retry_other":
             return "no_other"
         return "not_idempotent" if decision.then == "retry" and not tool.idempotent else None
 
-    subject = Subject(operation="tool", tool_name=tool.name, apart=tool.source)
-    gate = Gate(reliability, run.scope, subject, usage=lambda: run.spent, over=run.stop_cause, bar=bar)
+    gate = run.gate(reliability, Subject("tool", tool.name, tool.source), obstacle)
 
     async def attempt() -> Any:
         # The ruling of the policy holds for the first attempt only.
         attempted = call if gate.attempt == 1 else replace(call, ruling=None)
         return await gate.run_attempt(b.span, lambda: _perform(run, b, binding, attempted), pending=Suspended)
 
-    return await gate.run(attempt, instead=Decision.result)
+    return await gate.run(attempt, fall_back=Decision.result)
 
 
 def _observed(run: Run, call: Call) -> Boundary:
     binding, request = call.binding, call.request
-    tool = binding.tool if binding is not None else None
     run.tally.own_tool_calls += 1
     # A name that the model invented is content.
-    name = request.name if tool is not None else run.scope.label(request.name[:_MAX_NAME]) or semconv.OTHER
+    name = request.name if binding is not None else run.scope.label(request.name[:_MAX_NAME]) or semconv.OTHER
+    facts: dict[str, Any] = {}
+    if binding is not None:
+        facts = {"provider_id": binding.provider_id, "dispatch_mode": binding.tool.mode}
+        facts |= {"source": binding.source.kind, "source_place": binding.source.place}
+        if binding.tool.execution is not None:
+            facts["execution"] = binding.tool.execution
     b = boundary(
         run.scope,
         DISPATCH,
         name,
-        began=call.started,
+        start=call.started,
         agent=run.scope.agent,
         tool_name=name,
         tool_type="function",
         tool_call_id=call.id[:_MAX_ID],
-        provider_id=binding.provider_id if binding is not None else None,
-        source=binding.source.kind if binding is not None else None,
-        source_place=binding.source.place if binding is not None else None,
-        dispatch_mode=tool.mode if tool is not None else None,
         queued=call.queued,
         conversation_id=run.conversation_id,
+        **facts,
     )
-    if tool is None:
+    if binding is None:
         b.label(tool_name=semconv.OTHER)
     elif b.records:
-        b.note(tool_description=run.scope.label(tool.description) if tool.description else None)
-        b.attributes(tool.attributes)
+        description = binding.tool.description
+        b.note(tool_description=run.scope.label(description) if description else None)
+        b.attributes(binding.tool.attributes)
     return b
 
 
 async def _perform(run: Run, b: Boundary, binding: Binding, call: Call) -> Any:
-    """Check arguments and permission, and run the tool within its timeout."""
+    """Check arguments and permission, and run the tool within its timeout.
+
+    The tool runs in a task or thread of its own, so that one that ignores cancellation can be abandoned.
+    """
     tool, arguments = binding.tool, call.arguments
     if isinstance(arguments, ToolError):
         raise arguments
     assert arguments is not None  # read for every tool that may be called
-    if run.setup.permissions is not None:
-        await permit(run, b, run.setup.permissions, binding, call, arguments)
+    await permit(run, b, binding, call, arguments)
     timeout = tool.timeout if tool.timeout is not None else run.limits.tool_timeout
-    ctx = context_of(run, call, progress=_progress(run, b.span.get_span_context(), call))
+    progress = _progress(run, b.span.get_span_context(), call)
+    function = tool.run if tool.mode != "thread" else partial(_run_in_thread, tool.run)
+    if tool.execution == "same-invocation":
+        check_running(run)
+        pending = new_call(run, b, call.request, tool.execution)
+        ctx = context_of(run, call, **callbacks(pending, tool, progress))
+        return start(run, b, pending, tool, partial(function, arguments, ctx))
+    ctx = context_of(run, call, progress=progress)
     try:
         check_running(run)
-        return await _call(tool, arguments, ctx, timeout)
+        return await race(function, arguments, ctx, within=timeout)
     except PolicyHalt as halt:
         if isinstance(tool, MetaTool):  # the policy halted an activation
-            b.note(permission="halt")
-            run.halted = run.halted or halt
+            halt_run(run, b, halt)
         raise
     except OutOfTime:
         raise ToolError(
@@ -278,27 +263,17 @@ async def _perform(run: Run, b: Boundary, binding: Binding, call: Call) -> Any:
             run.nesting.release_all(call.id)
 
 
-async def _call(tool: Tool, arguments: JSONObject, ctx: ToolContext, within: float | None) -> Any:
-    """Run the tool in a task or thread of its own, so that one that ignores cancellation can be abandoned."""
-    if tool.mode != "thread":
-        return await race(tool.run, arguments, ctx, within=within)
-    return await race(_call_in_thread, tool, arguments, ctx, within=within)
-
-
-async def _call_in_thread(tool: Tool, arguments: JSONObject, ctx: ToolContext) -> Any:
+async def _run_in_thread(function: Callable[..., Any], arguments: JSONObject, ctx: ToolContext) -> Any:
     # A limiter of its own: an abandoned thread must not block later calls. `dispatch` bounds the number of concurrent
     # calls. The result is boxed because trio rejects functions that return an awaitable.
     limiter = anyio.CapacityLimiter(1)
-    call = partial(_boxed, tool, arguments, ctx)
-    [value] = await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=limiter)
+    [value] = await anyio.to_thread.run_sync(
+        lambda: [function(arguments, ctx)], abandon_on_cancel=True, limiter=limiter
+    )
     return await value if isawaitable(value) else value
 
 
-def _boxed(tool: Tool, arguments: JSONObject, ctx: ToolContext) -> list[Any]:
-    return [tool.run(arguments, ctx)]
-
-
-def _progress(run: Run, span: SpanContext, call: Call) -> Any:
+def _progress(run: Run, span: SpanContext, call: Call) -> Callable[[JSONValue], None]:
     """Return a function that emits progress; it may be called from any thread."""
     loop = current_token()
 
@@ -322,7 +297,7 @@ def _explain(error: Exception) -> str:
     return str(error) if isinstance(error, ToolError) else f"The tool failed. {describe(error)}"
 
 
-def _refuse_repeated(run: Run, call: Call, outcome: _Outcome) -> _Outcome:
+def _reject_repeated(run: Run, call: Call, outcome: _Outcome) -> _Outcome:
     """Record a call that repeats an id, and add a note to the result of that id."""
     text = (
         f"Note: you used the call id {call.id!r} for several calls of one message. Only the first was run; "

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
@@ -15,9 +14,9 @@ from pellucid import semconv
 from pellucid.concurrency.race import OutOfTime, race
 from pellucid.errors import ConfigError, ModelError, ModelTimeout
 from pellucid.failures import contained, error_type_of
-from pellucid.messages import Message, Part, ReasoningPart, TextPart, ToolCall, Usage
+from pellucid.messages import Message, ReasoningPart, TextPart, ToolCall, Usage
 from pellucid.models import Model, ModelDelta, ModelRequest, ModelResponse
-from pellucid.models.fallback import as_model_error, candidates, falls_back, told
+from pellucid.models.fallback import as_model_error, candidates, falls_back, last_of
 from pellucid.reliability import Decision, Gate, Reliability, Situation, Subject
 from pellucid.run.model_stream import Chunks, read_stream
 from pellucid.run.state import Run
@@ -30,166 +29,164 @@ from pellucid.tools.catalog import Catalog
 async def infer(run: Run, request: ModelRequest, catalog: Catalog) -> ModelResponse:
     """Return the model's response, in which every tool call has an id.
 
-    The models of a `FallbackModel` are called in turn; each attempt has a `chat` span.
+    The models of a `FallbackModel` are called in turn; each attempt has a `chat` span. Where no reliability rule
+    matches, a `FallbackModel` falls back as without rules.
 
     Raises:
         ModelError: the model failed; its own exception is the cause. With several models, the error of the last one
             has notes about the others.
     """
-    models = candidates(run.setup.model)
+    inference = _Inference(run, request, catalog, list(candidates(run.setup.model)))
     if run.setup.reliability is not None:
-        return await _guarded(run, run.setup.reliability, models, request, catalog)
-    failures: list[ModelError] = []
-    for attempt, model in enumerate(models, 1):
-        partial: list[ModelDelta] = []
+        return await inference.guarded(run.setup.reliability)
+    while True:
         try:
-            return await _attempt(run, model, request, catalog, attempt, partial)
+            return await inference.attempt()
         except ModelError as error:
-            failures.append(error)
-            # The reader of the stream has received part of an answer; another answer cannot follow it.
-            if partial or run.stop_cause() or not falls_back(run.setup.model, error):
-                break
-    raise told(failures)
+            if not inference.falls_back(error):
+                raise
 
 
-async def _guarded(
-    run: Run, reliability: Reliability, models: Sequence[Model], request: ModelRequest, catalog: Catalog
-) -> ModelResponse:
-    """Call models under the reliability rules; where no rule matches, a `FallbackModel` falls back as without rules."""
-    remaining = list(models)
-    failures: list[ModelError] = []
-    partial: list[ModelDelta] = []
+@dataclass(slots=True)
+class _Inference:
+    """Attempts to get an answer to one request.
 
-    def bar(decision: Decision, error: BaseException | None) -> str | None:
-        # The reader of the stream has received part of an answer; another answer cannot follow it.
-        if partial:
+    Attributes:
+        models: The model to call, and those to fall back to.
+        gate: Gate of the reliability rules, if the agent has any.
+        failures: Failures so far.
+        partial: Pieces of the answer, which the reader of the stream has received: another answer cannot follow them.
+        attempts: Attempts so far.
+    """
+
+    run: Run
+    request: ModelRequest
+    catalog: Catalog
+    models: list[Model]
+    gate: Gate | None = None
+    failures: list[ModelError] = field(default_factory=list)
+    partial: list[ModelDelta] = field(default_factory=list)
+    attempts: int = 0
+
+    async def guarded(self, reliability: Reliability) -> ModelResponse:
+        """Make attempts under the reliability rules."""
+        self.gate = gate = self.run.gate(reliability, _subject(self.models[0]), self._obstacle)
+        return await gate.run(
+            self.attempt, fall_back=self._fall_back, next_model=self._next_model, continues=self.falls_back
+        )
+
+    def _obstacle(self, decision: Decision, error: BaseException | None) -> str | None:
+        if self.partial:
             return "mid_stream"
-        return "no_other" if decision.then == "retry_other" and len(remaining) == 1 else None
+        return "no_other" if decision.then == "retry_other" and len(self.models) == 1 else None
 
-    gate = Gate(reliability, run.scope, _subject(remaining[0]), usage=lambda: run.spent, over=run.stop_cause, bar=bar)
+    async def _fall_back(self, decision: Decision, situation: Situation) -> ModelResponse:
+        """Return the value of a fallback as a response, also if it is a text or a message."""
+        value = await decision.result(situation)
+        if isinstance(value, str):
+            value = Message("assistant", value)
+        if isinstance(value, Message):
+            value = ModelResponse(message=value, finish_reason="tool_call" if value.tool_calls else "stop")
+        return _checked(self.run, self.models[0], value)
 
-    async def attempt() -> ModelResponse:
-        partial.clear()
-        try:
-            return await _attempt(run, remaining[0], request, catalog, gate.attempt, partial, gate)
-        except ModelError as error:
-            failures.append(error)
-            told(failures)
-            raise
-
-    def other() -> bool:
-        if len(remaining) == 1:
+    def _next_model(self) -> bool:
+        if len(self.models) == 1:
             return False
-        remaining.pop(0)
-        gate.subject = _subject(remaining[0])
+        self.models.pop(0)
+        if self.gate is not None:
+            self.gate.subject = _subject(self.models[0])
         return True
 
-    def otherwise(error: Exception) -> bool:
-        if not isinstance(error, ModelError) or partial or run.stop_cause():
+    def falls_back(self, error: Exception) -> bool:
+        """Switch to the next model of a `FallbackModel` after an error; return whether there is one."""
+        if not isinstance(error, ModelError) or self.partial or self.run.stop_cause():
             return False
-        return falls_back(run.setup.model, error) and other()
+        return falls_back(self.run.setup.model, error) and self._next_model()
 
-    async def instead(decision: Decision, situation: Situation) -> ModelResponse:
-        return _checked(run, remaining[0], _as_response(await decision.result(situation)))
+    async def attempt(self) -> ModelResponse:
+        """Call the model once, within a boundary."""
+        self.attempts += 1
+        self.partial.clear()
+        try:
+            return await self._observed(self.models[0])
+        except ModelError as error:
+            self.failures.append(error)
+            last_of(self.failures)
+            raise
 
-    return await gate.run(attempt, instead=instead, other=other, otherwise=otherwise)
+    async def _observed(self, model: Model) -> ModelResponse:
+        run, gate = self.run, self.gate
+        request = self.request if getattr(model, "native_output", False) else prompted(self.request)
+        with boundary(
+            run.scope,
+            INFERENCE,
+            model.name,
+            model=model.name,
+            model_provider=model.provider_name,
+            server_address=getattr(model, "server_address", None),
+            server_port=getattr(model, "server_port", None),
+            conversation_id=run.conversation_id,
+            stream=run.reader is not None or None,
+            output_type="json" if request.output is not None else None,
+            attempt=self.attempts,
+            **request.settings,
+        ) as b:
+            run.tally.model_calls += 1
+            b.note(finish_reasons=("error",))  # replaced by the response's
+            forget = run.scope.recorder.mark()
+            _record_request(run, b, request, self.catalog)
+            try:
+                with gate.admitted() if gate is not None else nullcontext():
+                    response = await self._answer(b, model, request)
+            except BaseException as error:
+                forget()  # so that the next attempt records its whole input
+                if isinstance(error, Exception):
+                    count_failed(run.scope, b, _labels(model), error_type_of(error))
+                if self.partial:
+                    b.record_output(lambda recorder: recorder.answer(_unfinished(self.partial), "error"))
+                if gate is not None and isinstance(error, Exception) and not isinstance(error, ConfigError):
+                    gate.judge(b.span, error=error)
+                raise
+            response = _priced(run, model, response)
+            run.tally.usage += response.usage
+            run.conversation.answered_by = model.name
+            _record_response(run, b, model, response)
+            if gate is not None:
+                gate.judge(b.span, response=response)
+            return response
 
+    async def _answer(self, b: Boundary, model: Model, request: ModelRequest) -> ModelResponse:
+        run, timeout = self.run, self.run.limits.model_timeout
+        try:
+            if run.reader is not None:
+                return await self._streamed(b, model, request)
+            return _checked(run, model, await race(model.generate, request, within=timeout))
+        except (ModelError, ConfigError):  # a configuration error fails every attempt
+            raise
+        except OutOfTime:
+            problem = f"no answer within {timeout:g} s; raise Limits.model_timeout if that is normal"
+            raise ModelTimeout(model.name, problem) from None
+        except Exception as error:
+            raise as_model_error(model, error) from error
 
-def _as_response(value: Any) -> Any:
-    """Return the value of a fallback as a response, if it is a text or a message; otherwise unchanged."""
-    if isinstance(value, str):
-        value = Message("assistant", value)
-    if isinstance(value, Message):
-        value = ModelResponse(message=value, finish_reason="tool_call" if value.tool_calls else "stop")
-    return value
+    async def _streamed(self, b: Boundary, model: Model, request: ModelRequest) -> ModelResponse:
+        run, chunks = self.run, Chunks(self.run, b)
+        response_model: str | None = None
+        run.scope.open[chunks] = lambda: chunks.count(_labels(model))  # if the run is abandoned
+        timeout = run.limits.model_timeout
+        try:
+            item = await race(read_stream, run, b, model, request, self.partial, chunks, within=timeout)
+            response = _checked(run, model, item)
+            response_model = response.model
+            return response
+        finally:
+            run.scope.open.pop(chunks, None)
+            chunks.count(_labels(model, response_model))
 
 
 def _subject(model: Model) -> Subject:
     place = model.provider_name, getattr(model, "server_address", None), getattr(model, "server_port", None)
-    return Subject(operation="inference", model=model.name, apart=place)
-
-
-async def _attempt(
-    run: Run,
-    model: Model,
-    request: ModelRequest,
-    catalog: Catalog,
-    attempt: int,
-    partial: list[ModelDelta],
-    gate: Gate | None = None,
-) -> ModelResponse:
-    request = request if getattr(model, "native_output", False) else prompted(request)
-    with boundary(
-        run.scope,
-        INFERENCE,
-        model.name,
-        model=model.name,
-        model_provider=model.provider_name,
-        server_address=getattr(model, "server_address", None),
-        server_port=getattr(model, "server_port", None),
-        conversation_id=run.conversation_id,
-        stream=run.reader is not None or None,
-        output_type="json" if request.output is not None else None,
-        attempt=attempt,
-        **request.settings,
-    ) as b:
-        run.tally.model_calls += 1
-        b.note(finish_reasons=("error",))  # replaced by the response's
-        forget = run.scope.recorder.mark()
-        _record_request(run, b, request, catalog)
-        try:
-            with gate.admitted() if gate is not None else nullcontext():
-                response = await _answer(run, b, model, request, partial)
-        except BaseException as error:
-            forget()  # so that the next attempt records its whole input
-            if isinstance(error, Exception):
-                count_failed(run.scope, b, _labels(model), error_type_of(error))
-            if partial:
-                b.record_output(lambda recorder: recorder.answer(_unfinished(partial), "error"))
-            if gate is not None and isinstance(error, Exception) and not isinstance(error, ConfigError):
-                gate.judge(b.span, error=error)
-            raise
-        response = _priced(run, model, response)
-        run.tally.usage += response.usage
-        run.conversation.answered_by = model.name
-        _record_response(run, b, model, response)
-        if gate is not None:
-            gate.judge(b.span, response=response)
-        return response
-
-
-async def _answer(
-    run: Run, b: Boundary, model: Model, request: ModelRequest, partial: list[ModelDelta]
-) -> ModelResponse:
-    timeout = run.limits.model_timeout
-    try:
-        if run.reader is not None:
-            return await _streamed(run, b, model, request, partial)
-        return _checked(run, model, await race(model.generate, request, within=timeout))
-    except (ModelError, ConfigError):  # a configuration error fails every attempt
-        raise
-    except OutOfTime:
-        raise ModelTimeout(
-            model.name, f"no answer within {timeout:g} s; raise Limits.model_timeout if that is normal"
-        ) from None
-    except Exception as error:
-        raise as_model_error(model, error) from error
-
-
-async def _streamed(
-    run: Run, b: Boundary, model: Model, request: ModelRequest, partial: list[ModelDelta]
-) -> ModelResponse:
-    chunks = Chunks(run, b)
-    response_model: str | None = None
-    run.scope.open[chunks] = lambda: chunks.count(_labels(model, None))  # if the run is abandoned
-    try:
-        item = await race(read_stream, run, b, model, request, partial, chunks, within=run.limits.model_timeout)
-        response = _checked(run, model, item)
-        response_model = response.model
-        return response
-    finally:
-        run.scope.open.pop(chunks, None)
-        chunks.count(_labels(model, response_model))
+    return Subject("inference", model.name, place)
 
 
 def _priced(run: Run, model: Model, response: ModelResponse) -> ModelResponse:
@@ -254,8 +251,7 @@ def _record_request(run: Run, b: Boundary, request: ModelRequest, catalog: Catal
 
 
 def _record_response(run: Run, b: Boundary, model: Model, response: ModelResponse) -> None:
-    usage = response.usage
-    share = _cached_share(usage)
+    usage, share = response.usage, _cached_share(response.usage)
     b.note(
         response_id=response.id,
         response_model=response.model,
@@ -275,11 +271,6 @@ def _record_response(run: Run, b: Boundary, model: Model, response: ModelRespons
     if usage.by_modality:
         b.attributes({f"gen_ai.usage.{name}": count for name, count in usage.by_modality.items()})
     b.record_output(lambda recorder: recorder.answer(response.message, response.finish_reason))
-    _count(run, b, model, response, share)
-
-
-def _count(run: Run, b: Boundary, model: Model, response: ModelResponse, share: float | None) -> None:
-    usage = response.usage
     count_tokens(run.scope, b, _labels(model, response.model), usage)
     labels = {semconv.PROVIDER_NAME: model.provider_name, semconv.REQUEST_MODEL: model.name}
     if share is not None:
@@ -312,7 +303,4 @@ def _unfinished(partial: list[ModelDelta]) -> Message:
     """Return the received part of an answer that was interrupted."""
     text = "".join(delta.content for delta in partial if delta.type == "text")
     reasoning = "".join(delta.content for delta in partial if delta.type == "reasoning")
-    parts: list[Part] = [ReasoningPart(reasoning)] if reasoning else []
-    if text:
-        parts.append(TextPart(text))
-    return Message("assistant", parts)
+    return Message("assistant", [part for part in (ReasoningPart(reasoning), TextPart(text)) if part.content])

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -20,6 +20,7 @@ from pellucid.messages import Message, ToolCall, ToolResult
 from pellucid.models import ModelResponse
 from pellucid.models.fallback import candidates
 from pellucid.run.answers import accept
+from pellucid.run.background import deliver, next_results, stop_all
 from pellucid.run.call_checks import halted
 from pellucid.run.compose import compose
 from pellucid.run.discovery import discover
@@ -34,19 +35,6 @@ from pellucid.tools.catalog import Catalog
 
 DRAIN_TIMEOUT = 0.25
 """Seconds that a finished run waits for its async listeners to receive the remaining events."""
-
-
-class _Ending(NamedTuple):
-    """Outcome of the loop.
-
-    Attributes:
-        output: Text of the last answer, or its value if the agent has an output type.
-    """
-
-    status: Status
-    stop_reason: str
-    finish_reason: str
-    output: Any = None
 
 
 async def execute(run: Run) -> RunResult[Any]:
@@ -141,7 +129,10 @@ async def _observed(run: Run) -> RunResult[Any]:
         run.scope.open[run] = partial(_conclude, run, b)  # also if it is abandoned
         try:
             b.record_input(lambda recorder: recorder.messages(tuple(run.conversation.messages)))
-            return _finish(run, b, await _loop(run, b))
+            try:
+                return await _loop(run, b)
+            finally:
+                await stop_all(run)
         except PolicyHalt as halt:
             halt.messages = tuple(run.conversation.messages)
             raise
@@ -168,10 +159,10 @@ def _conclude(run: Run, b: Boundary) -> None:
     withdraw(run, b)
 
 
-async def _loop(run: Run, b: Boundary) -> _Ending:
+async def _loop(run: Run, b: Boundary) -> RunResult[Any]:
     stop: str | None = None
     can_repair = True
-    activation = run.offering.lazy.activation
+    activation = run.offering.activation
     # Delivers a cancellation that is already pending; later ones are delivered where the run awaits a model.
     await checkpoint()
     if run.resumption is not None:
@@ -180,6 +171,7 @@ async def _loop(run: Run, b: Boundary) -> _Ending:
         run.scope.iteration += 1
         b.note(iterations=run.scope.iteration)
         _check(run)
+        deliver(run, b)
         discovered = await discover(run)
         _check(run)
         request, catalog = await compose(run, discovered)
@@ -189,19 +181,21 @@ async def _loop(run: Run, b: Boundary) -> _Ending:
         run.conversation.messages.append(_without_repeated_ids(response.message))
         calls = response.message.tool_calls
         if not calls:
+            if await next_results(run, b):
+                continue
             if (answer := accept(run, b, response, can_repair=can_repair)) is not None:
-                return _Ending("completed", response.finish_reason, response.finish_reason, answer.value)
+                return _finish(run, b, "completed", response.finish_reason, response.finish_reason, answer.value)
             can_repair = False
             continue
         _check(run)
         stop = _conclude_calls(run, catalog, calls, await dispatch(run, catalog, calls))
     if stop == AWAITING_APPROVAL:
-        return _Ending("awaiting_approval", stop, "tool_call")
+        return _finish(run, b, "awaiting_approval", stop, "tool_call")
     response = await _closing_answer(run, catalog)
     _note_usage(run, b)
     answer = accept(run, b, response, can_repair=False)
     assert answer is not None  # otherwise it raises
-    return _Ending("limit_reached", stop or "max_iterations", response.finish_reason, answer.value)
+    return _finish(run, b, "limit_reached", stop or "max_iterations", response.finish_reason, answer.value)
 
 
 async def _resume(run: Run, b: Boundary, resumption: Resumption) -> tuple[Catalog, str | None]:
@@ -211,20 +205,18 @@ async def _resume(run: Run, b: Boundary, resumption: Resumption) -> tuple[Catalo
     b.note(iterations=run.scope.iteration)
     waiting = [Waiting(request, is_reported=True) for request in resumption.waiting]
     try:
-        catalog = await run.offering.narrow(run.scope, b, await discover(run), messages)
+        catalog = await run.offering.narrow(b, await discover(run), messages)
     except PolicyHalt as halt:
-        messages.append(Message("tool", in_order(calls, _not_run(halt, calls), resumption.results)))
+        messages.append(Message("tool", in_order(calls, _not_run(halt, calls), resumption.results.values())))
         raise
     _check(run)
     decided = await claim_calls(run, resumption, catalog, calls)
     done = await dispatch(run, catalog, decided, resumption.settled)
     resumption.nested.clear()  # later calls may reuse the ids of calls whose nested runs were not resumed now
     notes = {**resumption.checkpoint.notes, **done.notes}
-    results = {
-        result.id: with_note(result, notes.pop(result.id)) if result.id in notes else result for result in done.results
-    }
+    results = [with_note(result, notes.pop(result.id)) if result.id in notes else result for result in done.results]
     paused = Paused(
-        in_order(calls, resumption.results, results),
+        in_order(calls, resumption.results.values(), results),
         [*done.waiting, *waiting],
         {**done.nested, **resumption.still_paused},
         notes,
@@ -238,7 +230,7 @@ def _conclude_calls(run: Run, catalog: Catalog, calls: Sequence[ToolCall], done:
     messages = run.conversation.messages
     if run.halted is not None:
         calls = run.conversation.calls  # without repeated ids
-        messages.append(Message("tool", in_order(calls, _not_run(run.halted, calls), _by_id(done.results))))
+        messages.append(Message("tool", in_order(calls, _not_run(run.halted, calls), done.results)))
         raise run.halted
     if done.waiting:
         if not run.nesting.may_wait:
@@ -248,20 +240,16 @@ def _conclude_calls(run: Run, catalog: Catalog, calls: Sequence[ToolCall], done:
         run.approvals.paused = done
         return AWAITING_APPROVAL
     messages.append(Message("tool", done.results))
-    run.offering.lazy.activation.count(only_discovered=all(call.name in catalog.discovering for call in calls))
+    run.offering.activation.count(only_discovered=all(call.name in catalog.discovering for call in calls))
     if run.limits.max_tool_calls is not None and run.tally.tool_calls >= run.limits.max_tool_calls:
         return "max_tool_calls"
     return None
 
 
-def _by_id(results: Sequence[ToolResult]) -> dict[str, ToolResult]:
-    return {result.id: result for result in results}
-
-
-def _not_run(halt: PolicyHalt, calls: Sequence[ToolCall]) -> dict[str, ToolResult]:
+def _not_run(halt: PolicyHalt, calls: Sequence[ToolCall]) -> list[ToolResult]:
     """Return the results of calls that are not run because the policy ended the run."""
     text = halted(halt)
-    return {call.id: ToolResult(call.id, text, is_error=True, name=call.name) for call in calls if call.id is not None}
+    return [ToolResult(call.id, text, is_error=True, name=call.name) for call in calls if call.id is not None]
 
 
 def _note_usage(run: Run, b: Boundary) -> None:
@@ -294,19 +282,21 @@ def _without_repeated_ids(message: Message) -> Message:
     return message if len(parts) == len(message.parts) else Message(message.role, parts)
 
 
-def _finish(run: Run, b: Boundary, ending: _Ending) -> RunResult[Any]:
+def _finish(
+    run: Run, b: Boundary, status: Status, stop_reason: str, finish_reason: str, output: Any = None
+) -> RunResult[Any]:
     scope, messages, paused = run.scope, run.conversation.messages, run.approvals.paused
-    b.note(stop_reason=ending.stop_reason, finish_reasons=(ending.finish_reason,))
-    b.record_output(lambda recorder: recorder.answer(messages[-1], ending.finish_reason))
-    labels = {semconv.AGENT_NAME: scope.agent, semconv.STOP_REASON: ending.stop_reason}
+    b.note(stop_reason=stop_reason, finish_reasons=(finish_reason,))
+    b.record_output(lambda recorder: recorder.answer(messages[-1], finish_reason))
+    labels = {semconv.AGENT_NAME: scope.agent, semconv.STOP_REASON: stop_reason}
     scope.count(semconv.RUN_ITERATIONS, scope.iteration, labels, b.context)
     return RunResult(
-        status=ending.status,
-        output=ending.output,
+        status=status,
+        output=output,
         messages=tuple(messages),
         usage=run.spent,
         iterations=scope.iteration,
-        stop_reason=ending.stop_reason,
+        stop_reason=stop_reason,
         trace_id=format_trace_id(b.span.get_span_context().trace_id),
         run_id=scope.run_id,
         degraded=tuple(scope.degraded),

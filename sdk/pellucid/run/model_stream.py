@@ -18,8 +18,6 @@ from pellucid.telemetry import Boundary
 class Chunks:
     """Arrival times of the chunks of one answer. A chunk may have no content, such as the first one of most vendors."""
 
-    __slots__ = ("_boundary", "_durations", "_is_counted", "_previous", "_reported", "_run")
-
     def __init__(self, run: Run, boundary: Boundary) -> None:
         self._run = run
         self._boundary = boundary
@@ -83,6 +81,5 @@ def _emit(run: Run, b: Boundary, delta: ModelDelta) -> None:
         run.scope.emit(InferenceDelta, span, {"type": delta.type, "content": delta.content}, to=[run.reader])
     others = [listeners for listeners in run.scope.listeners if listeners is not run.reader]
     if any(listeners.has_listener(InferenceDelta.name) for listeners in others):
-        run.scope.emit(
-            InferenceDelta, span, {"type": delta.type, "content": run.scope.text(delta.content) or ""}, to=others
-        )
+        redacted = run.scope.text(delta.content) or ""
+        run.scope.emit(InferenceDelta, span, {"type": delta.type, "content": redacted}, to=others)

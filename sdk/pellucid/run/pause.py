@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import chain
 
 from opentelemetry.util.types import AttributeValue
 
@@ -42,9 +42,9 @@ def pause(run: Run, b: Boundary, paused: Paused) -> JSONObject:
         identity=run.scope.identity,
         iteration=run.scope.iteration,
         tool_calls=run.tally.tool_calls,
-        discoveries=run.offering.lazy.activation.iterations,
+        discoveries=run.offering.activation.iterations,
         usage=run.spent,
-        active=list(run.offering.lazy.activation.active),
+        active=list(run.offering.activation.active),
         pins=run.offering.pins.to_dict(),
         messages=dump_messages(run.conversation.messages),
         results=[dump_part(result) for result in paused.results],
@@ -62,11 +62,10 @@ def pause(run: Run, b: Boundary, paused: Paused) -> JSONObject:
 
 def withdraw(run: Run, b: Boundary) -> None:
     """Withdraw the pending approvals of a run that has ended."""
+    now = run.scope.now() / 1e9
     for request in run.approvals.expected.values():
-        waited = max(0.0, run.scope.now() / 1e9 - request.requested_at)
         b.event(ApprovalDecided.name, {**_attributes(request), semconv.APPROVAL_OUTCOME: "withdrawn"})
-        run.scope.count(semconv.APPROVAL_PENDING, -1, {semconv.TOOL_NAME: request.tool_name}, b.context)
-        _emit_decided(run, b, request, outcome="withdrawn", waited_ms=waited * 1e3)
+        _emit_decided(run, b, Settled(request=request, outcome="withdrawn", at=now))
     run.approvals.expected.clear()
 
 
@@ -124,8 +123,8 @@ def prepare(run: Run, state: Checkpoint, decisions: Sequence[Decision], claims: 
     run.tally.tool_calls = state.tool_calls - len(run.resumption.nested)  # these are dispatched again
     run.tally.earlier = state.usage
     run.offering.names.update(call.name for call in run.conversation.calls)
-    run.offering.lazy.activation.iterations = state.discoveries
-    run.offering.lazy.activation.preset(state.active)
+    run.offering.activation.iterations = state.discoveries
+    run.offering.activation.preset = state.active
     run.offering.pins.restore(state.pins)
 
 
@@ -165,46 +164,35 @@ def apply_decision(run: Run, b: Boundary, settled: Settled) -> None:
     Raises:
         ToolError: the call must not run; the text is for the model.
     """
-    request, decision = settled.request, settled.decision
+    request = settled.request
     run.approvals.release([request])
+    b.note(approval_id=request.approval_id, approval=settled.outcome, approval_waited=settled.waited)
+    run.scope.count(semconv.APPROVAL_WAIT, settled.waited, {semconv.TOOL_NAME: request.tool_name}, b.context)
+    b.note(approval_decided_by=_emit_decided(run, b, settled))
+    if settled.error is not None:
+        raise ToolError(settled.error, error_type=f"approval_{settled.outcome}")
+
+
+def _emit_decided(run: Run, b: Boundary, settled: Settled) -> str | None:
+    """Count and emit the outcome of an approval request; return who decided, redacted."""
+    request, decision = settled.request, settled.decision
     decided_by = run.scope.text(decision.decided_by) if decision is not None and decision.decided_by else None
-    b.note(
-        approval_id=request.approval_id,
-        approval=settled.outcome,
-        approval_waited=settled.waited,
-        approval_decided_by=decided_by,
-    )
-    labels = {semconv.TOOL_NAME: request.tool_name}
-    run.scope.count(semconv.APPROVAL_PENDING, -1, labels, b.context)
-    run.scope.count(semconv.APPROVAL_WAIT, settled.waited, labels, b.context)
-    _emit_decided(
-        run,
-        b,
-        request,
-        outcome=settled.outcome,
-        edited=settled.edited is not None,
-        reason=run.scope.text(decision.reason) if decision is not None and decision.reason else None,
-        decided_by=decided_by,
-        waited_ms=settled.waited * 1e3,
-    )
-    if settled.refusal is not None:
-        raise ToolError(settled.refusal, error_type=f"approval_{settled.outcome}")
-
-
-def _emit_decided(run: Run, b: Boundary, request: ApprovalRequest, **more: Any) -> None:
+    run.scope.count(semconv.APPROVAL_PENDING, -1, {semconv.TOOL_NAME: request.tool_name}, b.context)
     payload = {
         "approval_id": request.approval_id,
         "tool_name": request.tool_name,
         "tool_call_id": request.tool_call_id,
-        "edited": False,
-        "reason": None,
-        "decided_by": None,
-        **more,
+        "outcome": settled.outcome,
+        "edited": settled.edited is not None,
+        "reason": run.scope.text(decision.reason) if decision is not None and decision.reason else None,
+        "decided_by": decided_by,
+        "waited_ms": settled.waited * 1e3,
     }
     run.scope.emit(ApprovalDecided, b.span.get_span_context(), payload)
+    return decided_by
 
 
-def in_order(calls: Sequence[ToolCall], *results: Mapping[str, ToolResult]) -> list[ToolResult]:
+def in_order(calls: Sequence[ToolCall], *results: Iterable[ToolResult]) -> list[ToolResult]:
     """Return the results of calls in the order of the calls."""
-    by_id = {call_id: result for mapping in results for call_id, result in mapping.items()}
+    by_id = {result.id: result for result in chain(*results)}
     return [by_id[call.id] for call in calls if call.id in by_id]

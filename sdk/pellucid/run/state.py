@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Mapping, Sequence
-from contextvars import ContextVar, Token
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import anyio
 
 from pellucid.approvals.checkpoint import Resumption
+from pellucid.approvals.decisions import ApprovalRequest
 from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits
 from pellucid.errors import PolicyHalt, RunCancelled
-from pellucid.messages import Message, Usage
+from pellucid.messages import Message, ToolCall, Usage
 from pellucid.models import Model, Prices, Settings
 from pellucid.offer.offering import Offering
 from pellucid.offer.permission import Permissions
 from pellucid.providers.listing import Lister
 from pellucid.providers.skills import ActiveSkills, Skill
-from pellucid.reliability import Reliability
-from pellucid.run.conversation import Conversation
-from pellucid.run.pending_approvals import PendingApprovals
+from pellucid.reliability import Decision, Gate, Reliability, Subject
+from pellucid.run.async_state import AsyncCalls
+from pellucid.run.outcomes import Paused
 from pellucid.run.structured_output import Output
-from pellucid.run.tally import Tally
 from pellucid.telemetry import Listeners, Pipeline, Scope, current_scope
 from pellucid.tools.catalog import Catalogs
 
@@ -55,6 +55,90 @@ class Setup:
     pin: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallerContext:
+    """Options of a run besides its input.
+
+    Attributes:
+        stream: Listeners of the stream's reader, if the run is streamed.
+    """
+
+    identity: Identity | None
+    signal: CancelToken | None
+    deps: Any
+    stream: Listeners | None = None
+    pipeline: Pipeline | None = None
+
+
+@dataclass(slots=True)
+class Conversation:
+    """Conversation of a run so far.
+
+    Attributes:
+        messages: The messages, oldest first.
+        answered_by: Name of the model that answered last.
+        skills: Reader of the active skills, if the agent has skills.
+    """
+
+    messages: list[Message]
+    answered_by: str
+    skills: ActiveSkills | None
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """Tool calls of the last message."""
+        return self.messages[-1].tool_calls
+
+    def active_skills(self) -> tuple[str, ...]:
+        """Return the ids of the active skills, in order of activation."""
+        return tuple(self.skills.read(self.messages)) if self.skills is not None else ()
+
+
+@dataclass(slots=True)
+class Tally:
+    """Usage and call counts of a run.
+
+    Attributes:
+        usage: Usage of the run's own model calls.
+        delegated: Usage of nested runs that have ended.
+        earlier: Usage before the run was resumed.
+        model_calls: Attempts to call a model.
+        tool_calls: Calls dispatched, including nested runs and the time before the run was resumed.
+        own_tool_calls: Calls dispatched by this run.
+    """
+
+    usage: Usage = field(default_factory=Usage)
+    delegated: Usage = field(default_factory=Usage)
+    earlier: Usage = field(default_factory=Usage)
+    model_calls: int = 0
+    tool_calls: int = 0
+    own_tool_calls: int = 0
+
+
+@dataclass(slots=True)
+class PendingApprovals:
+    """Approvals that a run is waiting for.
+
+    Attributes:
+        expected: Requests whose decisions only this run can apply, by id; withdrawn if the run ends first.
+        paused: Results and waiting calls of the message at which the run paused, if it did.
+        requested: Requests that the run is waiting for, once their events were emitted.
+    """
+
+    expected: dict[str, ApprovalRequest] = field(default_factory=dict)
+    paused: Paused | None = None
+    requested: Sequence[ApprovalRequest] = ()
+
+    def expect(self, requests: Iterable[ApprovalRequest]) -> None:
+        """Register requests whose decisions this run must apply."""
+        self.expected.update({request.approval_id: request for request in requests})
+
+    def release(self, requests: Iterable[ApprovalRequest]) -> None:
+        """Remove requests that were decided, or that another run waits for."""
+        for request in requests:
+            self.expected.pop(request.approval_id, None)
+
+
 class Run:
     """State of one active run.
 
@@ -73,67 +157,34 @@ class Run:
         deps: Value that the caller passed for tools.
         reader: Listeners of the stream's reader, if the run is streamed; then the model's answer is streamed too.
         serial: Lock held by the call of a serial tool.
+        async_calls: Its asynchronous tool calls.
         halted: Error with which the policy ended the run, if it did.
         closed: Whether its spans have ended; an abandoned run must not do anything more.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "approvals",
-        "closed",
-        "conversation",
-        "conversation_id",
-        "deps",
-        "halted",
-        "limits",
-        "nesting",
-        "offering",
-        "reader",
-        "resumption",
-        "scope",
-        "serial",
-        "setup",
-        "signal",
-        "tally",
-    )
-
-    def __init__(
-        self,
-        setup: Setup,
-        messages: Sequence[Message],
-        *,
-        identity: Identity | None,
-        signal: CancelToken | None,
-        deps: Any,
-        pipeline: Pipeline | None,
-        stream: Listeners | None = None,
-    ) -> None:
+    def __init__(self, setup: Setup, messages: Sequence[Message], caller: CallerContext) -> None:
         self.setup = setup
-        self.limits = limits = setup.limits
-        self.conversation_id = identity.conversation_id if identity is not None else None
+        self.limits = setup.limits
+        self.conversation_id = caller.identity.conversation_id if caller.identity is not None else None
         self.scope = Scope(
             agent=setup.name,
             run_id=uuid.uuid4().hex,
-            identity=identity,
-            pipeline=pipeline,
-            listeners=(setup.listeners, stream) if stream is not None else (setup.listeners,),
+            identity=caller.identity,
+            pipeline=caller.pipeline,
+            listeners=(setup.listeners,) if caller.stream is None else (setup.listeners, caller.stream),
         )
         skills = ActiveSkills(setup.skills) if setup.skills else None
-        self.conversation = Conversation(messages, skills, setup.model.name)
-        self.offering = Offering(
-            setup.permissions,
-            max_discoveries=limits.max_discoveries,
-            max_tokens=limits.max_tool_tokens,
-            pin=setup.pin,
-        )
+        self.conversation = Conversation(list(messages), setup.model.name, skills)
+        self.offering = Offering(self.scope, setup.permissions, setup.limits, pin=setup.pin)
         self.tally = Tally()
         self.nesting = Nesting(self)
         self.approvals = PendingApprovals()
         self.resumption: Resumption | None = None
-        self.signal = signal
-        self.deps = deps
-        self.reader = stream
+        self.signal = caller.signal
+        self.deps = caller.deps
+        self.reader = caller.stream
         self.serial = anyio.Lock()
+        self.async_calls = AsyncCalls()
         self.halted: PolicyHalt | None = None
         self.closed = False
 
@@ -148,6 +199,16 @@ class Run:
             return "cancelled"
         deadline = self.scope.deadline
         return "deadline" if deadline is not None and anyio.current_time() >= deadline else None
+
+    def gate(
+        self,
+        reliability: Reliability,
+        subject: Subject,
+        obstacle: Callable[[Decision, BaseException | None], str | None],
+    ) -> Gate:
+        """Return the gate of the reliability rules for one operation."""
+        usage, stop_cause = lambda: self.spent, self.stop_cause
+        return Gate(reliability, self.scope, subject, usage=usage, stop_cause=stop_cause, obstacle=obstacle)
 
     def check_open(self) -> None:
         """Stop an abandoned run, in which something ignored a cancellation.
@@ -187,8 +248,6 @@ class Nesting:
         may_wait: Whether the run can be resumed once it has paused.
         inner: Active runs nested in this one, with the ids of their calls.
     """
-
-    __slots__ = ("_run", "deadline", "depth", "inner", "may_wait", "outer")
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -241,9 +300,7 @@ def current_run() -> Run | None:
     return run if run is not None and run.scope is current_scope() else None
 
 
-def enter_run(run: Run) -> Token[Run | None]:
-    """Set the current run, and return the token for `leave_run`."""
-    return _current.set(run)
+enter_run: Final = _current.set
+"""Make a run the current one, and return the token for `leave_run`."""
 
-
-leave_run = _current.reset
+leave_run: Final = _current.reset

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import weakref
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Generic, Self
 
 import anyio
@@ -22,7 +21,6 @@ from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
 from pellucid.run.state import Run
 from pellucid.run.structured_output import OutputT
-from pellucid.telemetry import Listeners
 
 
 class RunStream(Generic[OutputT]):
@@ -32,8 +30,7 @@ class RunStream(Generic[OutputT]):
     event.
     """
 
-    def __init__(self, listeners: Listeners, run: Run) -> None:
-        self._listeners = listeners
+    def __init__(self, run: Run) -> None:
         self._run = run
         self._production: _Production | None = None
 
@@ -55,15 +52,14 @@ class RunStream(Generic[OutputT]):
         if self._production is not None:
             raise ConfigError("a stream can be entered only once; call agent.stream() again for another run")
         self._production = production = _Production(self._run)
-        self._listeners.add("*", production.send.send_nowait)
+        assert self._run.reader is not None  # the run is streamed
+        self._run.reader.add("*", production.send.send_nowait)
         # A stream that is garbage collected inside its block, as in a forgotten generator, cancels its run too.
         weakref.finalize(self, production.abandon)
         spawn(production.produce)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._production is not None  # it was entered
         await self._production.stop()
 

@@ -8,14 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Generic, cast
 
-from pydantic import (
-    BaseModel,
-    PydanticSchemaGenerationError,
-    PydanticUserError,
-    TypeAdapter,
-    ValidationError,
-    create_model,
-)
+from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError, create_model
 from typing_extensions import TypeForm, TypeVar
 
 from pellucid.errors import ConfigError
@@ -54,7 +47,7 @@ class Output(Generic[OutputT]):
             if schema.get("type") != "object" or "properties" not in schema:
                 self._wrapped = create_model("Output", result=(kind, ...))
                 schema = self._wrapped.model_json_schema()
-        except (PydanticSchemaGenerationError, PydanticUserError) as error:
+        except PydanticUserError as error:
             raise ConfigError(
                 f"Agent(output={self.name}): pydantic cannot generate a JSON Schema for this type: {error.message}"
             ) from error
@@ -70,20 +63,17 @@ class Output(Generic[OutputT]):
         Raises:
             Mismatch: the answer is not of the type.
         """
-        document = _unfenced(text)
+        document, in_object = _unfenced(text), None
         try:
-            if self._wrapped is None:
-                return cast("OutputT", self._adapter.validate_json(document))
-            return cast("OutputT", vars(self._wrapped.model_validate_json(document))["result"])
+            if self._wrapped is not None:
+                return cast("OutputT", vars(self._wrapped.model_validate_json(document))["result"])
         except ValidationError as error:
-            if self._wrapped is None:
-                raise Mismatch(_problems(error)) from error
             in_object = error
         # Models that know the schema only from their instructions often omit the object.
         try:
             return cast("OutputT", self._adapter.validate_json(document))
         except ValidationError as error:
-            relevant = _relevant(in_object, error)
+            relevant = error if in_object is None else _relevant(in_object, error)
             raise Mismatch(_problems(relevant)) from relevant
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from pellucid.context import ToolContext
 from pellucid.errors import AlreadyResumed, ConfigError, PolicyHalt, ReliabilityFailFast, RunCancelled, ToolError
 from pellucid.failures import describe, error_type_of
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import Suspended
-from pellucid.run.start import ResumeRequest
-from pellucid.run.state import Run, current_run
+from pellucid.run.start import ResumeRequest, conversation, create_run
+from pellucid.run.state import CallerContext, Run, Setup, current_run
 from pellucid.telemetry import Pipeline
 from pellucid.tools.tool import Tool
 from pellucid.types import JSONObject
@@ -31,18 +30,16 @@ _SCHEMA: Final[JSONObject] = {
     "additionalProperties": False,
 }
 
-CreateRun: TypeAlias = Callable[[str | ResumeRequest, ToolContext, Pipeline | None], Run]
-"""Creates a run from an input or a checkpoint, with the identity, cancel token and dependencies of a tool call."""
-
 
 def agent_tool(
-    agent: str, name: str | None, description: str | None, timeout: float | None, create_run: CreateRun
+    setup: Setup, pipeline: Pipeline | None, name: str | None, description: str | None, timeout: float | None
 ) -> Tool:
-    """Return a tool that runs an agent and returns its answer.
+    """Return a tool that runs an agent and returns its answer; its telemetry goes to `pipeline`, or the caller's.
 
     Raises:
         ConfigError: the tool has no description.
     """
+    agent, description = setup.name, description or setup.description
     if not description:
         raise ConfigError(
             f"Agent {agent!r}: as_tool() needs a description, by which the model selects the tool; "
@@ -51,8 +48,10 @@ def agent_tool(
 
     async def run(arguments: JSONObject, ctx: ToolContext) -> Any:
         outer = current_run()
+        target = outer.scope.pipeline if pipeline is None and outer is not None else pipeline
+        caller = CallerContext(identity=ctx.identity, signal=ctx.signal, deps=ctx.deps, pipeline=target)
         try:
-            return await _nested(agent, outer, str(arguments["input"]), ctx, create_run)
+            return await _nested(setup, outer, str(arguments["input"]), ctx, caller)
         except (PolicyHalt, ReliabilityFailFast) as error:
             if outer is None:
                 raise
@@ -68,7 +67,7 @@ def agent_tool(
     )
 
 
-async def _nested(agent: str, outer: Run | None, task: str, ctx: ToolContext, create_run: CreateRun) -> Any:
+async def _nested(setup: Setup, outer: Run | None, task: str, ctx: ToolContext, caller: CallerContext) -> Any:
     """Run the agent within the bounds of the outer run, and add its usage to the outer run's usage.
 
     Raises:
@@ -78,13 +77,12 @@ async def _nested(agent: str, outer: Run | None, task: str, ctx: ToolContext, cr
     resumption = outer.resumption if outer is not None else None
     paused = resumption.nested.pop(ctx.tool_call_id, None) if resumption is not None else None
     if outer is None or resumption is None or paused is None:
-        pipeline = outer.scope.pipeline if outer is not None else None
-        return await _run(agent, outer, create_run(task, ctx, pipeline), ctx)
+        return await _run(outer, create_run(setup, conversation((), task), caller), ctx)
     checkpoint, decisions = paused
     run: Run | None = None
     try:
-        run = create_run(ResumeRequest(checkpoint, decisions, resumption.claims), ctx, outer.scope.pipeline)
-        return await _run(agent, outer, run, ctx)
+        run = create_run(setup, ResumeRequest(checkpoint, decisions, resumption.claims), caller)
+        return await _run(outer, run, ctx)
     except AlreadyResumed:
         outer.approvals.release(checkpoint.approvals)  # another process applies the decisions
         raise
@@ -97,7 +95,7 @@ async def _nested(agent: str, outer: Run | None, task: str, ctx: ToolContext, cr
         return Suspended(resumption.checkpoint.nested[ctx.tool_call_id], checkpoint.approvals, error)
 
 
-async def _run(agent: str, outer: Run | None, run: Run, ctx: ToolContext) -> Any:
+async def _run(outer: Run | None, run: Run, ctx: ToolContext) -> Any:
     """Return the answer of a run, or its checkpoint if it paused."""
     run.nesting.deadline = ctx.deadline if ctx.deadline is not None else math.inf
     if outer is None:
@@ -106,7 +104,7 @@ async def _run(agent: str, outer: Run | None, run: Run, ctx: ToolContext) -> Any
     run.nesting.enter(outer)
     if run.nesting.depth > MAX_DEPTH:
         raise ToolError(
-            f"Agent {agent!r} was not run: {MAX_DEPTH} runs are already nested in each other. "
+            f"Agent {run.scope.agent!r} was not run: {MAX_DEPTH} runs are already nested in each other. "
             f"Do not call other agents; answer with what you have.",
             error_type="nested_too_deep",
         )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection
 from dataclasses import fields, is_dataclass, replace
-from itertools import islice
 from typing import Any, Final, get_args
 
 import anyio
@@ -21,10 +20,6 @@ LARGE: Final = 64 * 1024
 """Bytes from which a result is serialized in a worker thread."""
 
 _PARTS: Final = get_args(Part)
-_LEAVES: Final = frozenset({str, int, float, bool, type(None)})
-
-_BATCH: Final = 256
-"""Items that are serialized at once, if none contains others."""
 
 
 async def respond(value: object, max_bytes: int) -> JSONValue:
@@ -105,58 +100,27 @@ def _members(value: object) -> Collection[object]:
 
 
 def _beginning(value: object, max_bytes: int) -> str | None:
-    """Return the JSON of a value cut at `max_bytes` bytes, without serializing the rest; None if it has less."""
+    """Return the JSON of a value cut at `max_bytes` bytes, without serializing the rest.
+
+    Return None if it has less, or if only the whole value can be serialized.
+    """
+    encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_jsonable)
     pieces: list[str] = []
     remaining = max_bytes
-    for piece in _serialized(value):
-        pieces.append(piece)
-        remaining -= len(piece)
-        if remaining < 0:
-            text = "".join(pieces)[: max_bytes + 1].encode("utf-8", "replace")[:max_bytes].decode("utf-8", "ignore")
-            return f"{text}\n{_notice(f'over {max_bytes:,}', max_bytes)}"
+    try:
+        for piece in encoder.iterencode(value):
+            pieces.append(piece)
+            remaining -= len(piece)
+            if remaining < 0:
+                text = "".join(pieces)[: max_bytes + 1].encode("utf-8", "replace")[:max_bytes]
+                return f"{text.decode('utf-8', 'ignore')}\n{_notice(f'over {max_bytes:,}', max_bytes)}"
+    except (TypeError, ValueError):  # keys or numbers that only pydantic converts
+        return None
     return None
-
-
-def _serialized(value: Any) -> Iterator[str]:
-    """Yield the JSON of a value piece by piece."""
-    if isinstance(value, dict):
-        yield "{"
-        for number, batch in enumerate(_batches(value.items())):
-            yield ", " if number else ""
-            if _LEAVES.issuperset(map(type, dict(batch).values())):
-                yield _dumps(dict(batch))[1:-1]
-            else:
-                for n, (key, item) in enumerate(batch):
-                    yield (", " if n else "") + _dumps({key: 0})[1:-2]
-                    yield from _serialized(item)
-        yield "}"
-    elif isinstance(value, list | tuple):
-        yield "["
-        for number, batch in enumerate(_batches(value)):
-            yield ", " if number else ""
-            if _LEAVES.issuperset(map(type, batch)):
-                yield _dumps(batch)[1:-1]
-            else:
-                for n, item in enumerate(batch):
-                    yield ", " if n else ""
-                    yield from _serialized(item)
-        yield "]"
-    else:
-        yield _dumps(value)
-
-
-def _batches(items: Iterable[Any]) -> Iterator[list[Any]]:
-    remaining = iter(items)
-    while batch := list(islice(remaining, _BATCH)):
-        yield batch
 
 
 def _jsonable(value: object) -> Any:
     return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="strings")
-
-
-def _dumps(value: object) -> str:
-    return json.dumps(_jsonable(value), ensure_ascii=False)
 
 
 def _parts(parts: tuple[Part, ...], max_bytes: int) -> JSONValue:

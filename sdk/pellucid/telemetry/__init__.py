@@ -6,24 +6,24 @@ from pellucid.module_names import module_getattr
 from pellucid.telemetry.boundary import Boundary, boundary, once
 from pellucid.telemetry.capture import DEFAULT_REDACTORS, CapturePolicy, Redactor
 from pellucid.telemetry.listeners import Listeners
-from pellucid.telemetry.phases import COMPOSE, DISCOVERY, DISPATCH, INFERENCE, RUN, Phase
-from pellucid.telemetry.pipeline import Listener, LogSink, Pipeline, TelemetryOptions, current_default, set_default
+from pellucid.telemetry.phases import AWAIT, COMPOSE, DISCOVERY, DISPATCH, INFERENCE, PHASES, RUN
+from pellucid.telemetry.pipeline import Listener, Pipeline, TelemetryOptions, current_default
 from pellucid.telemetry.recording import Recorded
 from pellucid.telemetry.scope import Scope, current_scope, enter_scope, leave_scope
 
 __all__ = [
+    "AWAIT",
     "COMPOSE",
     "DEFAULT_REDACTORS",
     "DISCOVERY",
     "DISPATCH",
     "INFERENCE",
+    "PHASES",
     "RUN",
     "Boundary",
     "CapturePolicy",
     "Listener",
     "Listeners",
-    "LogSink",
-    "Phase",
     "Pipeline",
     "Recorded",
     "Redactor",
@@ -35,7 +35,6 @@ __all__ = [
     "enter_scope",
     "leave_scope",
     "once",
-    "set_default",
 ]
 
 if TYPE_CHECKING:

@@ -21,14 +21,14 @@ from typing import Any, Final, Self
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, StatusCode, format_span_id, format_trace_id
+from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, StatusCode
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
 from pellucid.errors import RunCancelled
 from pellucid.events import Event
 from pellucid.failures import contained, error_type_of, is_exit, stack_of
-from pellucid.telemetry.phases import PAYLOADS, Phase
+from pellucid.telemetry.phases import Phase
 from pellucid.telemetry.recording import Content, Record, Recorded, Recorder
 from pellucid.telemetry.scope import Scope
 from pellucid.types import JSONValue
@@ -37,12 +37,7 @@ MAX_STACK: Final = 16 * 1024
 """Maximum characters of a stack trace."""
 
 _ALWAYS_LOGGED: Final = ("outcome", "duration_ms", "error", "error_type")
-_LEVELS: Final = {
-    semconv.COMPLETED: "info",
-    semconv.CANCELLED: "info",
-    semconv.FAILED: "error",
-    semconv.TIMEOUT: "error",
-}
+_LEVELS: Final = {semconv.FAILED: "error", semconv.TIMEOUT: "error"}
 
 
 class Boundary:
@@ -54,23 +49,7 @@ class Boundary:
         records: Whether the span is recording.
     """
 
-    __slots__ = (
-        "_attached",
-        "_content",
-        "_error",
-        "_extra",
-        "_labels",
-        "_later",
-        "_notes",
-        "_phase",
-        "_scope",
-        "_start",
-        "context",
-        "records",
-        "span",
-    )
-
-    def __init__(self, scope: Scope, phase: Phase, target: str, notes: dict[str, Any], began: int | None) -> None:
+    def __init__(self, scope: Scope, phase: Phase, target: str, notes: dict[str, Any], start: int | None) -> None:
         self._scope = scope
         self._phase = phase
         self._notes = notes
@@ -78,7 +57,7 @@ class Boundary:
         self._labels: Mapping[str, Any] = {}
         self._extra: Mapping[str, AttributeValue] = {}
         self._error: BaseException | None = None
-        self._start = scope.now() if began is None else began
+        self._start = scope.now() if start is None else start
         self.span = self._start_span(f"{phase.operation} {target}" if target else phase.operation)
         self.context = trace.set_span_in_context(self.span)
         self.records = self.span.is_recording()
@@ -128,11 +107,7 @@ class Boundary:
 
     def event(self, name: str, facts: Mapping[str, AttributeValue]) -> None:
         """Add an event to the span, unless the span has ended because its run was abandoned."""
-        try:
-            if self.span.is_recording():
-                self.span.add_event(name, facts)
-        except Exception as error:  # noqa: BLE001  (spans are the application's)
-            self._scope.fault("span", error)
+        self._scope.add_event(self.span, name, facts)
 
     def fail(self, error: Exception) -> None:
         """Mark the phase as failed although it returns, such as a tool whose failure is a result for the model."""
@@ -140,10 +115,7 @@ class Boundary:
 
     def link(self, other: SpanContext) -> None:
         """Link to the span that did the work."""
-        try:
-            self.span.add_link(other)
-        except Exception as error:  # noqa: BLE001  (spans are the application's)
-            self._scope.fault("span", error)
+        self._scope.guarded("span", self.span.add_link, other)
 
     def input(self, value: JSONValue) -> None:
         """Record the input."""
@@ -155,121 +127,100 @@ class Boundary:
 
     def record_input(self, record: Record) -> None:
         """Record the input that `record` returns."""
-        self._record(Content.add_end, self._phase.input, semconv.INPUT_DIGEST, semconv.INPUT_BYTES, record)
+        self._record(Content.add, self._phase.input, record, semconv.INPUT_DIGEST, semconv.INPUT_BYTES)
 
     def record_output(self, record: Record) -> None:
         """Record the output that `record` returns."""
-        self._record(Content.add_end, self._phase.output, semconv.OUTPUT_DIGEST, semconv.OUTPUT_BYTES, record)
+        self._record(Content.add, self._phase.output, record, semconv.OUTPUT_DIGEST, semconv.OUTPUT_BYTES)
 
     def content(self, attribute: str, version: str, record: Record) -> None:
         """Record content as an attribute of its own, unless the run has already recorded this version of it."""
         self._record(Content.add_new, attribute, version, record)
 
     def _record(self, add: Callable[..., object], *args: Any) -> None:
-        if self._content is None:
-            return
-        try:
-            add(self._content, *args)
-        except Exception as error:  # noqa: BLE001  (redactors and content are the application's)
-            self._scope.fault("recording", error)
+        if self._content is not None:
+            self._scope.guarded("recording", add, self._content, *args)
 
     def _start_span(self, name: str) -> Span:
         scope, phase = self._scope, self._phase
         attributes = {**scope.common, **phase.attributes, **_attributes(phase, self._notes)}
         if scope.iteration:
             attributes[semconv.ITERATION] = scope.iteration
-        try:
-            return scope.tracer.start_span(name, kind=phase.kind, attributes=attributes, start_time=self._start)
-        except Exception as error:  # noqa: BLE001  (span processors are the application's)
-            scope.fault("span", error)
-            return NonRecordingSpan(trace.get_current_span().get_span_context())
+        start = scope.tracer.start_span
+        span = scope.guarded("span", start, name, kind=phase.kind, attributes=attributes, start_time=self._start)
+        return NonRecordingSpan(trace.get_current_span().get_span_context()) if span is None else span
 
     def _end(self, error: BaseException | None) -> None:
-        end = self._scope.now()
+        scope, phase, notes, end = self._scope, self._phase, self._notes, self._scope.now()
         outcome, error_type = self._outcome_of(error)
-        text = self._scope.text_of(error) if error is not None and error_type else None
-        is_described = self.records or self._phase.exception is not None
-        described = (
-            self._described(error, text) if is_described and isinstance(error, Exception) and text is not None else None
-        )
-        try:
-            self._end_span(end, outcome, error_type, text, described)
-        except Exception as fault:  # noqa: BLE001  (span processors are the application's)
-            self._scope.fault("span", fault)
-        try:
-            self._measure(end, error_type)
-        except Exception as fault:  # noqa: BLE001  (metric readers are the application's)
-            self._scope.fault("metric", fault)
-        event = self._phase.completed if outcome == semconv.COMPLETED else self._phase.failed
-        ended = self._notes
-        ended["outcome"], ended["duration_ms"] = outcome, (end - self._start) / 1e6
-        if error_type:
-            ended["error"], ended["error_type"] = text, error_type
+        notes["outcome"], notes["duration_ms"] = outcome, (end - self._start) / 1e6
+        if error is not None and error_type:
+            notes["error"], notes["error_type"] = scope.text_of(error), error_type
+        described = self._described(error) if self.records or phase.exception is not None else None
+        scope.guarded("span", self._end_span, end, described)
+        scope.guarded("metric", self._measure, end)
+        event = phase.completed if outcome == semconv.COMPLETED else phase.failed
         if event is not None:
-            self._emit(event, ended)
-        if described is not None and self._phase.exception is not None:
-            self._scope.lines.sink(
-                "warning", self._phase.exception, {**self._ids(), **described}, end, self._scope.fault
-            )
-        if self._scope.lines.is_enabled(_LEVELS[outcome]):
-            self._log(event.name if event is not None else f"{self._phase.operation}.{outcome}", outcome, end)
+            self._emit(event, notes)
+        if described is not None and phase.exception is not None:
+            fields = {**scope.ids(self.span.get_span_context()), **described}
+            scope.lines.sink("warning", phase.exception, fields, end, scope.guarded)
+        level = _LEVELS.get(outcome, "info")
+        if scope.lines.is_enabled(level):
+            fields = scope.ids(self.span.get_span_context())
+            for note in (*phase.logged, *_ALWAYS_LOGGED):
+                if (value := notes.get(note)) is not None:
+                    fields[note] = value
+            name = event.name if event is not None else f"{phase.operation}.{outcome}"
+            scope.lines.write(level, name, fields, end, scope.guarded)
 
     def _outcome_of(self, error: BaseException | None) -> tuple[str, str | None]:
         """Return the outcome and `error.type`."""
         if error is None:
             return semconv.COMPLETED, None
-        if isinstance(error, RunCancelled):
-            return semconv.CANCELLED, None
-        if not isinstance(error, Exception):
-            if self._scope.interrupted_by_deadline():
-                return semconv.TIMEOUT, semconv.TIMEOUT
-            return semconv.CANCELLED, None
-        error_type = error_type_of(error)
-        return (semconv.TIMEOUT if error_type == semconv.TIMEOUT else semconv.FAILED), error_type
+        if isinstance(error, Exception) and not isinstance(error, RunCancelled):
+            error_type = error_type_of(error)
+            return (semconv.TIMEOUT if error_type == semconv.TIMEOUT else semconv.FAILED), error_type
+        if not isinstance(error, RunCancelled) and self._scope.interrupted_by_deadline():
+            return semconv.TIMEOUT, semconv.TIMEOUT
+        return semconv.CANCELLED, None
 
-    def _end_span(
-        self,
-        end: int,
-        outcome: str,
-        error_type: str | None,
-        text: str | None,
-        described: Mapping[str, AttributeValue] | None,
-    ) -> None:
-        span = self.span
+    def _end_span(self, end: int, described: Mapping[str, AttributeValue] | None) -> None:
+        span, notes = self.span, self._notes
         try:
             if self.records:
                 content = self._content.attributes if self._content is not None else {}
                 later = _attributes(self._phase, self._later)
-                attributes = {**later, **self._extra, **content, semconv.OUTCOME: outcome}
-                if error_type:
+                attributes = {**later, **self._extra, **content, semconv.OUTCOME: notes["outcome"]}
+                if error_type := notes.get("error_type"):
                     attributes[semconv.ERROR_TYPE] = error_type
-                    span.set_status(StatusCode.ERROR, text)
+                    span.set_status(StatusCode.ERROR, notes["error"])
                 span.set_attributes(attributes)
                 if described is not None:
                     span.add_event("exception", described, timestamp=end)
         finally:
             span.end(end_time=end)
 
-    def _described(self, error: Exception, text: str) -> dict[str, AttributeValue] | None:
-        """Return the attributes of an exception; None if redacting the stack trace fails, which is counted."""
+    def _described(self, error: BaseException | None) -> dict[str, AttributeValue] | None:
+        """Return the attributes of an exception; None if it has no text, or the text cannot be redacted."""
+        text = self._notes.get("error")
+        if not isinstance(error, Exception) or text is None:
+            return None
         stack = self._scope.text(stack_of(error), MAX_STACK)
         if stack is None:
             return None
-        return {
-            "exception.type": f"{type(error).__module__}.{type(error).__qualname__}",
-            "exception.message": text,
-            "exception.stacktrace": stack,
-        }
+        kind = f"{type(error).__module__}.{type(error).__qualname__}"
+        return {"exception.type": kind, "exception.message": text, "exception.stacktrace": stack}
 
-    def _measure(self, end: int, error_type: str | None) -> None:
+    def _measure(self, end: int) -> None:
         phase = self._phase
         notes = {**self._notes, **self._labels} if self._labels else self._notes
-        labels, noted = _labels(phase)
-        labels = labels.copy()
+        constant, noted = _labels(phase)
+        labels = constant.copy()
         for note, name in noted:
             if (value := notes.get(note)) is not None:
                 labels[name] = value
-        if error_type and semconv.ERROR_TYPE in phase.duration.attributes:
+        if (error_type := notes.get("error_type")) and semconv.ERROR_TYPE in phase.duration.attributes:
             labels[semconv.ERROR_TYPE] = error_type
         instruments, seconds = self._scope.instruments.by_name, (end - self._start) / 1e9
         instruments[phase.duration.name].record(seconds, labels, context=self.context)
@@ -277,45 +228,26 @@ class Boundary:
             late = int(seconds > objective)  # 0 creates the series, so that its first increase is visible
             instruments[phase.late.name].add(late, labels, context=self.context)
 
-    def _log(self, event: str, outcome: str, end: int) -> None:
-        fields = self._ids()
-        for name in (*self._phase.logged, *_ALWAYS_LOGGED):
-            if (value := self._notes.get(name)) is not None:
-                fields[name] = value
-        self._scope.lines.write(_LEVELS[outcome], event, fields, end, self._scope.fault)
-
-    def _ids(self) -> dict[str, Any]:
-        """Return the fields common to all log records of this boundary."""
-        scope, span = self._scope, self.span.get_span_context()
-        return {
-            "agent": scope.agent,
-            "run_id": scope.run_id,
-            "iteration": scope.iteration,
-            "trace_id": format_trace_id(span.trace_id),
-            "span_id": format_span_id(span.span_id),
-        }
-
     def _emit(self, event: type[Event], notes: Mapping[str, Any]) -> None:
         if self._scope.has_listener(event.name):
-            payload = {name: notes.get(name) for name in PAYLOADS[event]}
-            self._scope.emit(event, self.span.get_span_context(), payload)
+            self._scope.emit(event, self.span.get_span_context(), notes)
 
 
 class _Abandoned(GeneratorExit):
     """Stand-in for the cancellation that the code did not honour."""
 
 
-def boundary(scope: Scope, phase: Phase, target: str = "", /, *, began: int | None = None, **notes: Any) -> Boundary:
+def boundary(scope: Scope, phase: Phase, target: str = "", /, *, start: int | None = None, **notes: Any) -> Boundary:
     """Observe a phase from this call to the exit of the context.
 
     Args:
         scope: Scope of the run, or any other scope.
         phase: One of `pellucid.telemetry.phases`.
         target: Object of the operation; the second word of the span's name.
-        began: Earlier start in nanoseconds, from `scope.now()`.
+        start: Earlier start in nanoseconds, from `scope.now()`.
         notes: Facts known at the start, which a sampler may use.
     """
-    return Boundary(scope, phase, target, notes, began)
+    return Boundary(scope, phase, target, notes, start)
 
 
 def once(cache: dict[object, Recorded], record: Record) -> Record:

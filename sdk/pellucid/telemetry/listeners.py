@@ -86,8 +86,6 @@ class Subscription:
 class Listeners:
     """Listeners of one agent. Safe to change from any thread and during runs."""
 
-    __slots__ = ("__weakref__", "_by_name", "_lock", "_subscriptions")
-
     def __init__(self, subscriptions: Sequence[tuple[str, Listener]] = ()) -> None:
         self._lock = threading.Lock()
         reset_in_child(self, _lock=threading.Lock)
@@ -134,13 +132,13 @@ class Listeners:
                     fault("listener", error)
 
     @property
-    def busy(self) -> bool:
-        """Whether an async listener still has events to receive, and is not stuck."""
-        return any(subscription.pumping and not subscription.stuck for subscription in self._subscriptions)
+    def busy(self) -> Sequence[Subscription]:
+        """Async listeners that still have events to receive, and are not stuck."""
+        return [subscription for subscription in self._subscriptions if subscription.pumping and not subscription.stuck]
 
     async def drain(self, patience: float) -> None:
         """Wait until async listeners have received all queued events, for at most `patience` seconds."""
-        busy = [subscription for subscription in self._subscriptions if subscription.pumping and not subscription.stuck]
+        busy = self.busy
         with anyio.move_on_after(patience) as scope:
             for subscription in busy:
                 idle = anyio.Event()

@@ -10,7 +10,7 @@ import logging
 import sys
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from pellucid.telemetry.pipeline import LogSink
 
@@ -19,11 +19,12 @@ LOGGER.addHandler(logging.NullHandler())
 
 LEVELS: Final[Mapping[str, int]] = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
+Guarded: TypeAlias = Callable[..., object]
+"""`Scope.guarded`."""
+
 
 class LogLines:
     """Log lines of one run."""
-
-    __slots__ = ("_logger", "_sinks")
 
     def __init__(self, sinks: Sequence[LogSink]) -> None:
         self._sinks = sinks
@@ -36,28 +37,17 @@ class LogLines:
         """Return whether a line of this level would reach a sink or handler."""
         return bool(self._sinks) or self._logger is not None or _is_handled(level)
 
-    def write(
-        self, level: str, event: str, fields: Mapping[str, Any], time_ns: int, fault: Callable[[str, Exception], None]
-    ) -> None:
+    def write(self, level: str, event: str, fields: Mapping[str, Any], time_ns: int, guarded: Guarded) -> None:
         """Write one line; the failure of one sink does not affect the others."""
-        try:
-            if self._logger is not None:
-                self._logger.log(LEVELS[level], event, **fields)
-            elif _is_handled(level):
-                _standard().log(LEVELS[level], event, **fields)
-        except Exception as error:  # noqa: BLE001  (processors and handlers are the application's)
-            fault("log", error)
-        self.sink(level, event, fields, time_ns, fault)
+        if self._logger is not None or _is_handled(level):
+            logger = _standard() if self._logger is None else self._logger
+            guarded("log", logger.log, LEVELS[level], event, **fields)
+        self.sink(level, event, fields, time_ns, guarded)
 
-    def sink(
-        self, level: str, event: str, fields: Mapping[str, Any], time_ns: int, fault: Callable[[str, Exception], None]
-    ) -> None:
+    def sink(self, level: str, event: str, fields: Mapping[str, Any], time_ns: int, guarded: Guarded) -> None:
         """Write one line to the sinks only."""
         for sink in self._sinks:
-            try:
-                sink({"event": event, "level": level, "timestamp": time_ns, **fields})
-            except Exception as error:  # noqa: BLE001  (sinks are the application's)
-                fault("log", error)
+            guarded("log", sink, {"event": event, "level": level, "timestamp": time_ns, **fields})
 
 
 def _is_handled(level: str) -> bool:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -32,21 +33,16 @@ class Leveled(Protocol):
     @property
     def level(self) -> int:
         """Level of the gauge: 0 closed, 1 half-open, 2 open."""
-        ...
 
 
 class Hubs:
     """Current state of each tool provider, read by the observable gauges at collection."""
 
-    __slots__ = ("__weakref__", "_circuits", "_inflight", "_last_success", "_lock", "_objectives", "_sizes")
-
     def __init__(self) -> None:
         self._lock = threading.RLock()  # garbage collection here may end a fetch, which re-enters
-        self._circuits: BoundedMap[str, tuple[dict[str, str], WeakSet[Leveled]]] = _table()
+        self._circuits: BoundedMap[tuple[str, str], WeakSet[Leveled]] = _table()
         self._inflight: BoundedMap[str, dict[object, tuple[float, EventLoopToken]]] = _table()
-        self._objectives: BoundedMap[str, float] = _table()
-        self._last_success: BoundedMap[str, float] = _table()
-        self._sizes: BoundedMap[str, float] = _table()
+        self._latest: dict[str, BoundedMap[str, float]] = {metric.name: _table() for metric in _SET}
         reset_in_child(self, _lock=threading.RLock, _inflight=_table)
 
     @contextmanager
@@ -62,55 +58,37 @@ class Hubs:
             with self._lock:
                 fetches.pop(key, None)
 
-    def declare(self, provider_id: str, objective: float | None) -> None:
-        """Set the latency objective of a provider, in seconds."""
-        if objective is not None:
-            self._objectives.put(provider_id, objective)
+    def set(self, gauge: semconv.Metric, provider_id: str, value: float) -> None:
+        """Set the gauge of a provider: its objective, its last success or the size of its catalogue."""
+        self._latest[gauge.name].put(provider_id, value)
 
     def succeeded(self, provider_id: str) -> None:
         """Set the time of the last successful round trip to now."""
-        self._last_success.put(provider_id, time.time())
+        self.set(semconv.DISCOVERY_LAST_SUCCESS, provider_id, time.time())
 
-    def sized(self, provider_id: str, tools: int) -> None:
-        """Set the number of tools that a provider lists."""
-        self._sizes.put(provider_id, tools)
-
-    def circuit(self, labels: dict[str, str], circuit: Leveled) -> None:
+    def circuit(self, label: str, name: str, circuit: Leveled) -> None:
         """Add a circuit breaker to the gauge, as long as the breaker is alive."""
         with self._lock:
-            _, circuits = self._circuits.setdefault(repr(labels), (labels, WeakSet()))
-            circuits.add(circuit)
+            self._circuits.setdefault((label, name), WeakSet()).add(circuit)
 
     @property
     def gauges(self) -> Mapping[str, Callable[[], Mapping[str, float]]]:
         """Functions that read the gauges of providers, by the name of the instrument."""
         return {
-            semconv.DISCOVERY_OBJECTIVE.name: self.objectives,
             semconv.DISCOVERY_INFLIGHT.name: self.inflight,
             semconv.DISCOVERY_INFLIGHT_AGE.name: self.ages,
-            semconv.DISCOVERY_LAST_SUCCESS.name: self.last_success,
-            semconv.CATALOG_SIZE.name: self.sizes,
+            **{gauge.name: partial(self.latest, gauge) for gauge in _SET},
         }
 
     def circuits(self) -> list[tuple[dict[str, str], float]]:
         """Return labels and level of the circuit breakers that have ever opened; of several of one name the worst."""
         with self._lock:
-            circuits_by_labels = [
-                (labels, [circuit.level for circuit in circuits]) for _, (labels, circuits) in self._circuits.items()
-            ]
-        return [(labels, max(levels)) for labels, levels in circuits_by_labels if levels]
+            levels = [(key, [circuit.level for circuit in circuits]) for key, circuits in self._circuits.items()]
+        return [({label: name}, max(values)) for (label, name), values in levels if values]
 
-    def objectives(self) -> dict[str, float]:
-        """Return objectives in seconds by provider."""
-        return dict(self._objectives.items())
-
-    def last_success(self) -> dict[str, float]:
-        """Return times of the last successful round trips by provider, in seconds since the epoch."""
-        return dict(self._last_success.items())
-
-    def sizes(self) -> dict[str, float]:
-        """Return sizes of the latest catalogues by provider."""
-        return dict(self._sizes.items())
+    def latest(self, gauge: semconv.Metric) -> dict[str, float]:
+        """Return the values of a gauge by provider, as last set."""
+        return dict(self._latest[gauge.name].items())
 
     def inflight(self) -> dict[str, int]:
         """Return the number of fetches in flight by provider."""
@@ -124,13 +102,15 @@ class Hubs:
     def _starts(self) -> list[tuple[str, list[float]]]:
         """Return the starts of fetches in flight, without those whose event loop was stopped and that never end."""
         with self._lock:
-            inflight = [(provider_id, list(fetches.values())) for provider_id, fetches in self._inflight.items()]
-        return [
-            (provider_id, [start for start, loop in fetches if is_running(loop)]) for provider_id, fetches in inflight
-        ]
+            inflight = [(id_, list(fetches.values())) for id_, fetches in self._inflight.items()]
+        return [(id_, [start for start, loop in fetches if is_running(loop)]) for id_, fetches in inflight]
 
 
-def _table() -> BoundedMap[str, Any]:
+_SET: Final = (semconv.DISCOVERY_OBJECTIVE, semconv.DISCOVERY_LAST_SUCCESS, semconv.CATALOG_SIZE)
+"""Gauges of providers with the value that was last set."""
+
+
+def _table() -> BoundedMap[Any, Any]:
     return BoundedMap(MAX_PROVIDERS, by_use=False)
 
 
@@ -144,36 +124,30 @@ class Instruments:
             instead of a histogram.
     """
 
-    __slots__ = ("by_name", "counts_usage", "hubs")
-
     def __init__(self, provider: MeterProvider) -> None:
         meter = provider.get_meter(semconv.SCOPE, __version__)
         self.hubs = hubs = Hubs()
         self.by_name: dict[str, Any] = {}
+        self.counts_usage = latest = _uses_latest()
         observed: dict[str, Callable[[], Iterable[tuple[dict[str, str], float]]]] = {
             semconv.CIRCUIT_STATE.name: hubs.circuits,
             **{name: _by_provider(read) for name, read in hubs.gauges.items()},
         }
-        latest = _uses_latest()
-        self.counts_usage = latest
         for metric in (*semconv.METRICS, *(_LATEST if latest else ())):
             if latest and metric is semconv.TOKEN_USAGE:
                 continue  # replaced by counters
             name = semconv.RENAMED.get(metric.name, metric.name) if latest else metric.name
-            options = {"name": name, "unit": metric.unit, "description": metric.description}
-            if metric.kind == "histogram":
-                buckets = list(metric.buckets)
-                self.by_name[metric.name] = meter.create_histogram(
-                    **options, explicit_bucket_boundaries_advisory=buckets
-                )
-            elif metric.kind == "counter":
-                self.by_name[metric.name] = meter.create_counter(**options)
-            elif metric.kind == "updown" and metric.name not in observed:
-                self.by_name[metric.name] = meter.create_up_down_counter(**options)
-            elif metric.kind == "updown":
-                meter.create_observable_up_down_counter(**options, callbacks=[_observe(observed[metric.name])])
+            options: dict[str, Any] = {"name": name, "unit": metric.unit, "description": metric.description}
+            is_updown = metric.kind == "updown"
+            if metric.name in observed:
+                create = meter.create_observable_up_down_counter if is_updown else meter.create_observable_gauge
+                create(**options, callbacks=[_observe(observed[metric.name])])
+            elif metric.kind == "histogram":
+                options["explicit_bucket_boundaries_advisory"] = list(metric.buckets)
+                self.by_name[metric.name] = meter.create_histogram(**options)
             else:
-                meter.create_observable_gauge(**options, callbacks=[_observe(observed[metric.name])])
+                counter = meter.create_up_down_counter if is_updown else meter.create_counter
+                self.by_name[metric.name] = counter(**options)
 
 
 _LATEST: Final = (*semconv.USAGE_COUNTERS.values(), *semconv.CALL_TOKENS.values())
@@ -203,18 +177,15 @@ class _InstrumentCache:
     """Instruments by meter provider."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._by_provider: WeakKeyDictionary[MeterProvider, Instruments] = WeakKeyDictionary()
-        reset_in_child(self, _lock=threading.Lock)
+        reset_in_child(self, _lock=threading.RLock)
 
     def of(self, provider: MeterProvider) -> Instruments:
-        instruments = self._by_provider.get(provider)
-        if instruments is None:
-            with self._lock:
-                instruments = self._by_provider.get(provider)
-                if instruments is None:
-                    instruments = self._by_provider[provider] = Instruments(provider)
-        return instruments
+        with self._lock:
+            if (instruments := self._by_provider.get(provider)) is None:
+                instruments = self._by_provider[provider] = Instruments(provider)
+            return instruments
 
 
 instruments_of: Final = _InstrumentCache().of

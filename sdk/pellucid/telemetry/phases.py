@@ -1,4 +1,4 @@
-"""The five kinds of boundary: attributes, events and metrics of each phase."""
+"""The six kinds of boundary: attributes, events and metrics of each phase."""
 
 from __future__ import annotations
 
@@ -9,24 +9,8 @@ from typing import Final
 from opentelemetry.trace import SpanKind
 from opentelemetry.util.types import AttributeValue
 
-from pellucid import semconv
-from pellucid.events import (
-    EVENTS,
-    Event,
-    InferenceCompleted,
-    InferenceFailed,
-    InferenceStarted,
-    RequestComposed,
-    RunCompleted,
-    RunFailed,
-    RunStarted,
-    ToolCompleted,
-    ToolFailed,
-    ToolsDiscoveryCompleted,
-    ToolsDiscoveryFailed,
-    ToolsDiscoveryStarted,
-    ToolStarted,
-)
+from pellucid import events, semconv
+from pellucid.events import EVENTS, Event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -99,9 +83,9 @@ RUN: Final = Phase(
     },
     logged=("stop_reason", "iterations", "input_tokens", "output_tokens"),
     duration=semconv.AGENT_DURATION,
-    started=RunStarted,
-    completed=RunCompleted,
-    failed=RunFailed,
+    started=events.RunStarted,
+    completed=events.RunCompleted,
+    failed=events.RunFailed,
     input=semconv.INPUT_MESSAGES,
     output=semconv.OUTPUT_MESSAGES,
 )
@@ -123,9 +107,9 @@ DISCOVERY: Final = Phase(
     logged=("provider_id", "cache", "tool_count"),
     duration=semconv.DISCOVERY_DURATION,
     late=semconv.DISCOVERY_OVER_OBJECTIVE,
-    started=ToolsDiscoveryStarted,
-    completed=ToolsDiscoveryCompleted,
-    failed=ToolsDiscoveryFailed,
+    started=events.ToolsDiscoveryStarted,
+    completed=events.ToolsDiscoveryCompleted,
+    failed=events.ToolsDiscoveryFailed,
 )
 COMPOSE: Final = Phase(
     name=semconv.COMPOSE,
@@ -145,7 +129,7 @@ COMPOSE: Final = Phase(
     logged=("tool_count", "message_count", "shadowed", "redefined"),
     duration=semconv.COMPOSE_DURATION,
     started=None,
-    completed=RequestComposed,
+    completed=events.RequestComposed,
     failed=None,
 )
 INFERENCE: Final = Phase(
@@ -177,9 +161,9 @@ INFERENCE: Final = Phase(
     },
     logged=("model", "finish_reason", "input_tokens", "output_tokens"),
     duration=semconv.OPERATION_DURATION,
-    started=InferenceStarted,
-    completed=InferenceCompleted,
-    failed=InferenceFailed,
+    started=events.InferenceStarted,
+    completed=events.InferenceCompleted,
+    failed=events.InferenceFailed,
     exception=semconv.EXCEPTION_EVENT,
     input=semconv.INPUT_MESSAGES,
     output=semconv.OUTPUT_MESSAGES,
@@ -196,6 +180,7 @@ DISPATCH: Final = Phase(
         "tool_call_id": semconv.TOOL_CALL_ID,
         "tool_description": semconv.TOOL_DESCRIPTION,
         "dispatch_mode": semconv.DISPATCH_MODE,
+        "execution": semconv.TOOL_EXECUTION,
         "source": semconv.TOOL_SOURCE,
         "queued": semconv.TOOL_QUEUED,
         "permission": semconv.PERMISSION,
@@ -208,12 +193,36 @@ DISPATCH: Final = Phase(
     },
     logged=("tool_name", "tool_call_id", "provider_id", "source"),
     duration=semconv.TOOL_DURATION,
-    started=ToolStarted,
-    completed=ToolCompleted,
-    failed=ToolFailed,
+    started=events.ToolStarted,
+    completed=events.ToolCompleted,
+    failed=events.ToolFailed,
     input=semconv.TOOL_CALL_ARGUMENTS,
     output=semconv.TOOL_CALL_RESULT,
 )
+
+AWAIT: Final = Phase(
+    name=semconv.AWAIT,
+    operation=semconv.AWAIT_TOOL,
+    attributes={semconv.PHASE: semconv.AWAIT},
+    names={
+        "agent": semconv.AGENT_NAME,
+        "tool_name": semconv.TOOL_NAME,
+        "tool_call_id": semconv.TOOL_CALL_ID,
+        "execution": semconv.TOOL_EXECUTION,
+        "result_id": semconv.ASYNC_RESULT_ID,
+        "status": semconv.ASYNC_STATUS,
+    },
+    logged=("tool_name", "tool_call_id", "result_id", "status"),
+    duration=semconv.EXTERNAL_WAIT,
+    started=None,
+    completed=events.AsyncToolSettled,
+    failed=events.AsyncToolSettled,
+)
+
+PHASES: Final[Mapping[str, Phase]] = {
+    phase.name: phase for phase in (RUN, DISCOVERY, COMPOSE, INFERENCE, DISPATCH, AWAIT)
+}
+"""All phases by name."""
 
 _ENVELOPE = frozenset(field.name for field in fields(Event))
 

@@ -34,27 +34,22 @@ class Pipeline(Protocol):
     @property
     def tracer_provider(self) -> trace.TracerProvider | None:
         """Destination of spans."""
-        ...
 
     @property
     def meter_provider(self) -> metrics.MeterProvider | None:
         """Destination of metrics."""
-        ...
 
     @property
     def log_sinks(self) -> Sequence[LogSink] | None:
         """Destinations of log lines."""
-        ...
 
     @property
     def capture(self) -> CapturePolicy | None:
         """Capture policy."""
-        ...
 
     @property
     def listeners(self) -> Sequence[tuple[str, Listener]] | None:
         """Patterns and listeners of events."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

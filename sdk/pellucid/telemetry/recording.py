@@ -76,8 +76,6 @@ class _Chain:
         recorded_on: Id of the span that has the last of them.
     """
 
-    __slots__ = ("digest", "fragments", "recorded", "recorded_on", "size")
-
     def __init__(self) -> None:
         self.fragments: list[_Fragment] = []
         self.digest = b""
@@ -111,12 +109,14 @@ class _Chain:
 
 
 class Recorder:
-    """Recorder of the content of one run under one policy."""
+    """Recorder of the content of one run under one policy.
 
-    __slots__ = ("_chain", "_fragments", "_labels", "_latest", "_policy", "_redactors", "_seen")
+    Attributes:
+        policy: Capture policy.
+    """
 
     def __init__(self, policy: CapturePolicy) -> None:
-        self._policy = policy
+        self.policy = policy
         self._redactors = policy.redactors if policy.mode != "full" else ()
         self._fragments: dict[int, _Fragment] = {}
         self._chain = _Chain()
@@ -124,31 +124,25 @@ class Recorder:
         self._seen: dict[str, str] = {}
         self._labels: dict[str, str | None] = {}
 
-    @property
-    def policy(self) -> CapturePolicy:
-        """Capture policy."""
-        return self._policy
-
     def value(self, value: JSONValue) -> Recorded:
         """Record any value."""
-        text, removed = self._encode(value, self._redactors)
-        return self._recorded(text, removed)
+        return self._recorded(*self._encode(value, self._redactors))
 
     def facts(self, value: JSONValue) -> Recorded:
         """Record a value created by Pellucid, which is valid JSON without secrets."""
-        return self._recorded(dumps(value), 0)
+        return self._recorded(dumps(value))
 
     def clean(self, value: JSONValue) -> JSONValue:
         """Return `value` redacted and bounded; None if the policy records no content."""
-        if not self._policy.content:
+        if not self.policy.content:
             return None
-        return json.loads(bounded(self._encode(value, self._redactors)[0], self._policy.max_bytes)[0])
+        return json.loads(bounded(self._encode(value, self._redactors)[0], self.policy.max_bytes)[0])
 
     def text(self, text: str, limit: int | None = None) -> str | None:
         """Return a text, such as an error message, redacted and bounded; None if the policy records no content."""
-        if not self._policy.content:
+        if not self.policy.content:
             return None
-        length = self._policy.max_bytes if limit is None else min(limit, self._policy.max_bytes)
+        length = self.policy.max_bytes if limit is None else min(limit, self.policy.max_bytes)
         redacted = Cleaner(self._redactors, length).redact(text[: length + MARGIN])
         return redacted[:length] if isinstance(redacted, str) else None
 
@@ -180,13 +174,12 @@ class Recorder:
         fragment = self._fragment(message)
         reason = "" if message.finish_reason else f',"finish_reason":{json.dumps(finish_reason)}'
         text = f"[{fragment.json[:-1]}{reason}}}]"
-        return Recorded(json=text if self._policy.content else None, digest=fragment.digest.hex(), size=fragment.size)
+        return Recorded(json=text if self.policy.content else None, digest=fragment.digest.hex(), size=fragment.size)
 
     def definitions(self, definitions: Iterable[ToolDefinition]) -> Recorded:
         """Record tool definitions. Their keys are schema words, so redactors apply only to the format of values."""
         redactors = tuple(redactor for redactor in self._redactors if redactor is not mask_secret_keys)
-        text, removed = self._encode([definition.to_dict() for definition in definitions], redactors)
-        return self._recorded(text, removed)
+        return self._recorded(*self._encode([definition.to_dict() for definition in definitions], redactors))
 
     def is_new(self, attribute: str, version: str) -> bool:
         """Return whether `version` differs from the last one recorded for an attribute, and mark it as recorded."""
@@ -220,31 +213,32 @@ class Recorder:
         return self._chain
 
     def _since(self, chain: _Chain, first: int, holder: str | None = None) -> Recorded:
-        if not self._policy.content:
+        if not self.policy.content:
             return Recorded(None, chain.digest.hex(), chain.size)
-        text, omitted = chain.last(first, self._policy.max_bytes)
+        text, omitted = chain.last(first, self.policy.max_bytes)
         return Recorded(text, chain.digest.hex(), chain.size, omitted, first, holder)
 
     def _fragment(self, message: Message) -> _Fragment:
         fragment = self._fragments.get(id(message))
         if fragment is None:
-            text, removed = self._encode(message.to_dict(), self._redactors)
+            text, removed, _ = self._encode(message.to_dict(), self._redactors)
             digest = blake2b(text.encode(), digest_size=16).digest()
-            shorter, _ = bounded(text, self._policy.max_bytes - FINISH)
+            shorter, _ = bounded(text, self.policy.max_bytes - FINISH)
             fragment = self._fragments[id(message)] = _Fragment(message, shorter, digest, size_of(text) + removed)
         return fragment
 
-    def _recorded(self, text: str, removed: int) -> Recorded:
+    def _recorded(self, text: str, removed: int = 0, unread: int = 0) -> Recorded:
         digest = blake2b(text.encode(), digest_size=16).hexdigest()
         size = size_of(text) + removed
-        if not self._policy.content:
+        if not self.policy.content:
             return Recorded(None, digest, size)
-        shorter, omitted = bounded(text, self._policy.max_bytes)
-        return Recorded(shorter, digest, size, omitted)
+        shorter, omitted = bounded(text, self.policy.max_bytes)
+        return Recorded(shorter, digest, size, omitted + unread)
 
-    def _encode(self, value: JSONValue, redactors: Sequence[Redactor]) -> tuple[str, int]:
-        cleaner = Cleaner(redactors, self._policy.max_bytes)
-        return dumps(cleaner.clean(value)), cleaner.removed
+    def _encode(self, value: JSONValue, redactors: Sequence[Redactor]) -> tuple[str, int, int]:
+        """Return JSON, the number of characters and items omitted, and the number of items if `value` is a list."""
+        cleaner = Cleaner(redactors, self.policy.max_bytes)
+        return dumps(cleaner.clean(value)), cleaner.removed, cleaner.omitted
 
 
 Record: TypeAlias = Callable[[Recorder], Recorded]
@@ -265,8 +259,6 @@ class Content:
         attributes: Attributes for the span.
     """
 
-    __slots__ = ("_omitted", "_recorder", "_remaining", "_span", "attributes")
-
     def __init__(self, recorder: Recorder, span: Span) -> None:
         self._recorder = recorder
         self._span = span
@@ -274,17 +266,24 @@ class Content:
         self._omitted = 0
         self.attributes: dict[str, AttributeValue] = {}
 
-    def add(self, attribute: str, record: Record) -> Recorded:
-        """Record one value, shortened to the remaining bytes of the span."""
+    def add(self, attribute: str, record: Record, digest: str | None = None, size: str | None = None) -> None:
+        """Record one value, shortened to the remaining bytes of the span.
+
+        Args:
+            attribute: Attribute for the value.
+            record: Returns the recording.
+            digest: Attribute for the digest.
+            size: Attribute for the size.
+        """
         recorded = record(self._recorder)
         if recorded.json is not None:
             if len(recorded.json) >= REPEATED and attribute in _REFERABLE:
                 recorded = self._recorder.referring(recorded, format_span_id(self._span.get_span_context().span_id))
             if size_of(recorded.json or "") > self._remaining:
                 recorded = recorded.within(self._remaining)
-            size = size_of(recorded.json or "")
-            if size <= self._remaining:  # there may be no room even for an empty list
-                self._remaining -= size
+            length = size_of(recorded.json or "")
+            if length <= self._remaining:  # there may be no room even for an empty list
+                self._remaining -= length
                 self.attributes[attribute] = recorded.json or ""
         if recorded.omitted:
             self._omitted += recorded.omitted
@@ -292,13 +291,8 @@ class Content:
         if recorded.recorded_on is not None:
             self.attributes[semconv.CONTENT_REPEATED] = recorded.repeated
             self.attributes[semconv.CONTENT_RECORDED_ON] = recorded.recorded_on
-        return recorded
-
-    def add_end(self, attribute: str, digest: str, size: str, record: Record) -> None:
-        """Record the input or output with its digest and size."""
-        recorded = self.add(attribute, record)
-        self.attributes[digest] = recorded.digest
-        self.attributes[size] = recorded.size
+        if digest is not None and size is not None:
+            self.attributes[digest], self.attributes[size] = recorded.digest, recorded.size
 
     def add_new(self, attribute: str, version: str, record: Record) -> None:
         """Record a value, unless the run has already recorded this version of it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from itertools import islice
 from typing import Any, get_args
 
@@ -42,10 +42,14 @@ READ = 2
 WORK = 0.375
 """Maximum work of the search for secrets, per byte that is recorded of a value. Texts that are no attack need less."""
 
-OVERHEAD = 4
+OVERHEAD = 6
 QUOTES = 2
-"""Bytes counted for each value and key in addition to its characters, and for the quotes of a text or key: at most
-`READ` times their size in JSON.
+NESTED = 10
+FRACTION = 6
+DIGITS = 2
+"""Bytes counted for each value and key in addition to its characters; for the quotes of a text or key, a list or
+object, and a float in addition to that; and, as a power of two, the bits of an integer for each byte. They are in
+proportion to the time that the value takes.
 """
 
 LEFT_OUT = "[left out]"
@@ -58,6 +62,8 @@ _LEAVES = (str, bool, int, float, type(None))
 _UNCHANGED = frozenset({bool, float, type(None)})
 """Leaves that are recorded as they are, unless their name makes them secrets or a custom redactor changes them."""
 _CONTAINERS = frozenset({dict, list})
+_NESTING = (dict, list)
+_SIZED = (str, dict, list)
 
 
 class Cleaner:
@@ -65,6 +71,7 @@ class Cleaner:
 
     Attributes:
         removed: Number of characters and items omitted.
+        omitted: Number of items omitted of a value that is itself a list.
     """
 
     __slots__ = (
@@ -75,6 +82,7 @@ class Cleaner:
         "_redactors",
         "_remaining",
         "_work",
+        "omitted",
         "removed",
     )
 
@@ -87,10 +95,14 @@ class Cleaner:
         self._remaining = READ * max_bytes
         self._work = int(WORK * max_bytes)
         self.removed = 0
+        self.omitted = 0
 
     def clean(self, value: Any) -> JSONValue:
         """Return `value` as JSON-able data."""
-        return self._clean(value, (), 0, is_secret=False)
+        cleaned = self._clean(value, (), 0, is_secret=False)
+        if isinstance(cleaned, list) and isinstance(value, Sized):
+            self.omitted = len(value) - len(cleaned)
+        return cleaned
 
     def redact(self, text: str) -> JSONValue:
         """Return a text redacted but not cut."""
@@ -107,9 +119,14 @@ class Cleaner:
             self._remaining -= len(value) + QUOTES
             return self._redact(value, path, is_secret=is_secret)
         if kind in _UNCHANGED or (kind is int and value.bit_length() <= MAX_BITS):
+            if kind is int:
+                self._remaining -= value.bit_length() >> DIGITS
+            elif kind is float:
+                self._remaining -= FRACTION
             return self._redact(value, path, is_secret=is_secret) if is_secret or self._others else value
         if isinstance(value, _LEAVES):
             return self._leaf(value, path, is_secret=is_secret)
+        self._remaining -= NESTED
         if kind in _CONTAINERS and not value:
             return kind()
         return self._container(value, path, depth, is_secret=is_secret)
@@ -120,6 +137,9 @@ class Cleaner:
         if isinstance(value, Mapping):
             return self._object(value, path, depth + 1, is_secret=is_secret)
         if isinstance(value, (set, frozenset)):
+            if len(value) > MAX_ITEMS:  # sorting takes too long
+                self.removed += len(value)
+                return f"[a set of {len(value)} items]"
             value = sorted(value, key=repr)  # in a stable order
         if isinstance(value, (list, tuple)):
             return self._list(value, path, depth + 1, is_secret=is_secret)
@@ -242,8 +262,10 @@ def dumps(value: JSONValue) -> str:
         return to_json(value, inf_nan_mode="strings").decode()
     except (PydanticSerializationError, ValueError):
         # A lone surrogate has no UTF-8 form, but a JSON escape. NaN is not valid JSON, and becomes a text.
-        value = json.loads(json.dumps(value), parse_constant=str)
-        return json.dumps(value, separators=(",", ":"))
+        try:
+            return json.dumps(value, allow_nan=False, separators=(",", ":"))
+        except ValueError:
+            return json.dumps(json.loads(json.dumps(value), parse_constant=str), separators=(",", ":"))
 
 
 def size_of(text: str) -> int:
@@ -279,19 +301,21 @@ def _first_items(items: list[JSONValue], limit: int) -> tuple[str, int]:
         if remaining < 0:
             break
         fitting.append(encoded)
-    if not fitting and len(items) == 1:  # a shortened item is more useful than none
+    if not fitting:  # a shortened item is more useful than none
         encoded = dumps(_shrunk(items[0], limit - 2))
         if size_of(encoded) + 2 <= limit:
-            return f"[{encoded}]", 0
+            return f"[{encoded}]", len(items) - 1
     return f"[{','.join(fitting)}]", len(items) - len(fitting)
 
 
 def _shrunk(value: JSONValue, limit: int) -> JSONValue:
     """Cut texts, lists and depth of `value` in steps until it fits into `limit` bytes; a message stays a message."""
-    for text_limit, depth in _SHORTER:
-        shorter = _cut_inside(value, text_limit, depth)
-        if size_of(dumps(shorter)) <= limit:
-            return shorter
+    longest, deepest = _extent(value)
+    for length, depth in _SHORTER:
+        if length < longest or depth < deepest:  # else the step would change nothing
+            shorter = _cut_inside(value, length, depth)
+            if size_of(dumps(shorter)) <= limit:
+                return shorter
     is_message = isinstance(value, dict) and "parts" in value and value.get("role") in get_args(Role)
     shape = {name: value[name] for name in ("role", "finish_reason") if name in value} if is_message else {}
     if is_message:
@@ -299,21 +323,32 @@ def _shrunk(value: JSONValue, limit: int) -> JSONValue:
     return {**shape, "omitted": f"{size_of(dumps(value))} bytes"}
 
 
-def _cut_inside(value: JSONValue, text_limit: int, depth: int) -> JSONValue:
+def _extent(value: JSONValue) -> tuple[int, int]:
+    """Return the length of the longest text, list or object inside of `value`, and the number of its levels."""
+    longest, levels, level = 0, 0, [value]
+    while level := [item for item in level if isinstance(item, _SIZED)]:
+        longest = max(longest, *map(len, level))
+        levels += 1
+        nesting = (item for item in level if isinstance(item, _NESTING))
+        level = [child for item in nesting for child in (item.values() if isinstance(item, dict) else item)]
+    return longest, levels
+
+
+def _cut_inside(value: JSONValue, length: int, depth: int) -> JSONValue:
     if isinstance(value, str):
-        excess = len(value) - text_limit
-        return value if excess <= 0 else f"{value[:text_limit]}… [{excess} more characters]"
-    if isinstance(value, dict | list) and not depth:
+        excess = len(value) - length
+        return value if excess <= 0 else f"{value[:length]}… [{excess} more characters]"
+    if not isinstance(value, _NESTING):
+        return value
+    if not depth:
         kind = value.get("type") if isinstance(value, dict) else None
         return {"type": kind} if _names("type", kind) else f"[{size_of(dumps(value))} bytes]"
     if isinstance(value, list):
-        return [_cut_inside(item, text_limit, depth - 1) for item in value[:text_limit]]
-    if isinstance(value, dict):
-        return {
-            key: item if _names(key, item) else _cut_inside(item, text_limit, depth - 1)
-            for key, item in list(value.items())[:text_limit]
-        }
-    return value
+        return [_cut_inside(item, length, depth - 1) if isinstance(item, _SIZED) else item for item in value[:length]]
+    return {
+        key: item if not isinstance(item, _SIZED) or _names(key, item) else _cut_inside(item, length, depth - 1)
+        for key, item in islice(value.items(), length)
+    }
 
 
 def _names(key: str, item: JSONValue) -> bool:

@@ -6,27 +6,32 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, TypeVar
 
 import anyio
 from opentelemetry import metrics, trace
 from opentelemetry.context import Context
-from opentelemetry.trace import SpanContext, format_span_id, format_trace_id
-from opentelemetry.util.types import AttributeValue
+from opentelemetry.trace import Span, SpanContext, format_span_id, format_trace_id
+from opentelemetry.util.types import Attributes, AttributeValue
 
 from pellucid import semconv
 from pellucid.context import Identity
 from pellucid.events import Event, TelemetryError
-from pellucid.failures import describe
+from pellucid.failures import describe, error_type_of
+from pellucid.semconv import Metric
 from pellucid.telemetry.capture import CapturePolicy
-from pellucid.telemetry.listeners import Listeners
+from pellucid.telemetry.listeners import Fault, Listeners
 from pellucid.telemetry.log_lines import LogLines
 from pellucid.telemetry.metrics import instruments_of
+from pellucid.telemetry.phases import PAYLOADS
 from pellucid.telemetry.pipeline import Pipeline, complete
 from pellucid.telemetry.recording import Recorder
 from pellucid.text import clean
 from pellucid.types import JSONValue
 from pellucid.version import __version__
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 MAX_ERROR: Final = 4 * 1024
 """Maximum characters of an error message."""
@@ -55,27 +60,6 @@ class Scope:
         tracer: Tracer of the pipeline's tracer provider.
     """
 
-    __slots__ = (
-        "_anchor",
-        "_clock",
-        "_run_listeners",
-        "agent",
-        "cancelled",
-        "common",
-        "deadline",
-        "degraded",
-        "identity",
-        "instruments",
-        "iteration",
-        "lines",
-        "listeners",
-        "open",
-        "pipeline",
-        "recorder",
-        "run_id",
-        "tracer",
-    )
-
     def __init__(
         self,
         *,
@@ -85,8 +69,7 @@ class Scope:
         pipeline: Pipeline | None = None,
         listeners: Sequence[Listeners] = (),
     ) -> None:
-        pipeline = complete(pipeline)
-        self.pipeline = pipeline
+        self.pipeline = pipeline = complete(pipeline)
         self.agent = agent
         self.run_id = run_id
         self.identity = identity
@@ -132,19 +115,11 @@ class Scope:
         except RuntimeError:  # no event loop: the run is garbage collected after its loop ended
             return False
 
-    def count(
-        self,
-        metric: semconv.Metric,
-        value: float,
-        attributes: Mapping[str, AttributeValue],
-        context: Context | None = None,
-    ) -> None:
+    def count(self, metric: Metric, value: float, attributes: Attributes, context: Context | None = None) -> None:
         """Add to a counter, or record in a histogram; the exemplar refers to the span of `context`."""
-        try:
-            instrument = self.instruments.by_name[metric.name]
-            (instrument.record if metric.kind == "histogram" else instrument.add)(value, attributes, context=context)
-        except Exception as error:  # noqa: BLE001  (metric readers are the application's)
-            self.fault("metric", error)
+        instrument = self.instruments.by_name[metric.name]
+        write = instrument.record if metric.kind == "histogram" else instrument.add
+        self.guarded("metric", write, value, attributes, context=context)
 
     def has_listener(self, name: str) -> bool:
         """Return whether a listener is subscribed to events of this name; if not, the event need not be created."""
@@ -160,31 +135,49 @@ class Scope:
         payload: Mapping[str, Any],
         *,
         to: Sequence[Listeners] | None = None,
+        fault: Fault | None = None,
     ) -> None:
-        """Create an event and deliver it to all listeners, or to those in `to`, if any of them is subscribed."""
-        subscribed = [
-            listeners for listeners in (self.listeners if to is None else to) if listeners.has_listener(event.name)
-        ]
+        """Create an event and deliver it to listeners, if any of them is subscribed.
+
+        Args:
+            event: Class of the event.
+            span: Span that the event belongs to.
+            payload: Values of the event's fields; other keys are ignored.
+            to: Listeners instead of those of the run.
+            fault: Receives faults of listeners instead of `fault`.
+        """
+        fault, receivers = fault or self.fault, self.listeners if to is None else to
+        subscribed = [listeners for listeners in receivers if listeners.has_listener(event.name)]
         if not subscribed:
             return
         try:
-            emitted = self._event(event, span, payload)
+            fields: dict[str, Any] = {name: payload.get(name) for name in PAYLOADS[event]}
+            emitted = event(identity=self.identity, time=self.now() / 1e9, **self.ids(span), **fields)
             for listeners in subscribed:
-                listeners.deliver(emitted, self.fault, self._dropped)
+                listeners.deliver(emitted, fault, self._dropped)
         except Exception as error:  # noqa: BLE001  (telemetry never changes the run)
-            self.fault("event", error)
+            fault("event", error)
 
-    def _event(self, event: type[Event], span: SpanContext, payload: Mapping[str, Any]) -> Event:
-        return event(
-            run_id=self.run_id,
-            agent=self.agent,
-            iteration=self.iteration,
-            identity=self.identity,
-            trace_id=format_trace_id(span.trace_id),
-            span_id=format_span_id(span.span_id),
-            time=self.now() / 1e9,
-            **payload,
-        )
+    def ids(self, span: SpanContext) -> dict[str, Any]:
+        """Return the fields that all events and log lines have."""
+        return {
+            "agent": self.agent,
+            "run_id": self.run_id,
+            "iteration": self.iteration,
+            "trace_id": format_trace_id(span.trace_id),
+            "span_id": format_span_id(span.span_id),
+        }
+
+    def add_event(self, span: Span, name: str, facts: Attributes) -> None:
+        """Add an event to a span, unless the span has ended because its run or attempt was abandoned."""
+        if span.is_recording():
+            self.guarded("span", span.add_event, name, facts)
+
+    def error_facts(self, error: BaseException | None) -> dict[str, str | None]:
+        """Return the fields `error` and `error_type` of an event."""
+        if error is None:
+            return {"error": None, "error_type": None}
+        return {"error": self.text_of(error), "error_type": error_type_of(error)}
 
     def text_of(self, error: BaseException) -> str | None:
         """Return an error message, redacted; None if no content is recorded or `str(error)` fails, which is counted.
@@ -192,32 +185,29 @@ class Scope:
         An error without a message is described by its cause or type. A cancellation is an error only because of the
         deadline.
         """
-        try:
-            text = (str(error) or describe(error)) if isinstance(error, Exception) else "the run's deadline passed"
-        except Exception as failure:  # noqa: BLE001  (errors are the application's)
-            self.fault("recording", failure)
-            return None
-        return self.text(text, MAX_ERROR)
+        if not isinstance(error, Exception):
+            return self.text("the run's deadline passed", MAX_ERROR)
+        text = self.guarded("recording", lambda: str(error) or describe(error))
+        return None if text is None else self.text(text, MAX_ERROR)
 
     def text(self, text: str, limit: int | None = None) -> str | None:
         """Return a text, redacted and cut; None if no content is recorded or a redactor fails, which is counted."""
-        redacted: str | None = self._guarded(self.recorder.text, text, limit)
-        return redacted
+        return self.guarded("recording", self.recorder.text, text, limit)
 
     def label(self, text: str) -> str | None:
         """Return a short text as `text` does, cached for repeated use."""
-        redacted: str | None = self._guarded(self.recorder.label, text)
-        return redacted
+        return self.guarded("recording", self.recorder.label, text)
 
     def clean(self, value: JSONValue) -> JSONValue:
         """Return a value for an event, redacted and cut; None if no content is recorded or a redactor fails."""
-        return self._guarded(self.recorder.clean, value)
+        return self.guarded("recording", self.recorder.clean, value)
 
-    def _guarded(self, redact: Callable[..., Any], *args: Any) -> Any:
+    def guarded(self, part: str, function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T | None:
+        """Call code of the application on behalf of a part of telemetry; return None if it fails, which is counted."""
         try:
-            return redact(*args)
-        except Exception as failure:  # noqa: BLE001  (redactors are the application's)
-            self.fault("recording", failure)
+            return function(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001  (telemetry never changes the run)
+            self.fault(part, error)
             return None
 
     def fault(self, part: str, error: BaseException) -> None:
@@ -234,12 +224,9 @@ class Scope:
                 part,
                 clean(text),
             )
-        if self.has_listener(TelemetryError.name):
-            span = trace.get_current_span().get_span_context()
-            event = self._event(TelemetryError, span, {"part": part, "error": text})
-            # Faults of the listeners of this event are only counted; an event for them could recurse without end.
-            for listeners in self.listeners:
-                listeners.deliver(event, self._count_fault, self._dropped)
+        span = trace.get_current_span().get_span_context()
+        # Faults of the listeners of this event are only counted; an event for them could recurse without end.
+        self.emit(TelemetryError, span, {"part": part, "error": text}, fault=self._count_fault)
 
     def _count_fault(self, part: str, _error: BaseException) -> None:
         if part != "metric":

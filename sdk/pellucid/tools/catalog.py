@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any, Literal, TypeAlias, get_args
+from operator import attrgetter
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from pellucid.errors import ConfigError, InvalidCatalog, ToolError, ToolNameCollision
 from pellucid.failures import describe
@@ -61,12 +62,16 @@ class ProviderCatalog:
     @cached_property
     def digest(self) -> str:
         """Hash of everything that a model sees of these tools, including their order."""
-        return blake2b(b"".join(tool.digest for tool in self.tools), digest_size=16).hexdigest()
+        return _digest(self.tools)
 
     @property
     def summary(self) -> JSONValue:
         """Recorded output of a discovery; `recorded` caches its recording."""
         return [{"name": tool.name, "description": tool.description} for tool in self.tools]
+
+
+def _digest(tools: Iterable[Tool]) -> str:
+    return blake2b(b"".join(tool.digest for tool in tools), digest_size=16).hexdigest()
 
 
 def as_sequence(provider_id: str, answer: object) -> Sequence[Any]:
@@ -114,14 +119,13 @@ def _problem(item: Any, others: dict[str, Tool]) -> str | None:
         return problem
     if item.name in others:
         return f"two tools are called {item.name!r}"
+    problem = f"the input schema of tool {item.name!r} is broken"
     try:
         item.validator  # noqa: B018  (evaluated to find a broken schema)
-    except ValueError as error:
-        return f"the input schema of tool {item.name!r} is broken: {excerpt(error)}"
-    try:
+        problem = f"the definition of tool {item.name!r} is not valid text"
         item.digest  # noqa: B018  (evaluated to find text that cannot be encoded)
     except ValueError as error:
-        return f"the definition of tool {item.name!r} is not valid text: {excerpt(error)}"
+        return f"{problem}: {excerpt(error)}"
     return None
 
 
@@ -129,8 +133,7 @@ def _kind(value: object) -> str:
     return "None" if value is None else f"an object of type {type(value).__name__}"
 
 
-@dataclass(frozen=True, slots=True)
-class Denied:
+class Denied(NamedTuple):
     """Tool that is listed but not offered.
 
     Attributes:
@@ -140,10 +143,6 @@ class Denied:
 
     binding: Binding
     reason: str
-
-
-def _never(name: str) -> None:
-    return None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -167,7 +166,7 @@ class Catalog:
 
     bindings: Mapping[str, Binding]
     callable: Mapping[str, Binding] = field(default_factory=dict)
-    refuse: Callable[[str], ToolError | None] = field(default=_never, repr=False)
+    refuse: Callable[[str], ToolError | None] = field(default=lambda name: None, repr=False)
     discovering: frozenset[str] = frozenset()
     denied: Mapping[str, Denied] = field(default_factory=dict)
     shadowed: tuple[Shadowed, ...] = ()
@@ -175,15 +174,14 @@ class Catalog:
     is_lazy: bool = False
     recorded: dict[object, Recorded] = field(default_factory=dict, repr=False)
     _indexing: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+    _recorded_of: dict[tuple[str, ...], dict[object, Recorded]] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, parts: Sequence[ProviderCatalog], collisions: Collisions, *, is_lazy: bool = False) -> Catalog:
         """Merge the catalogues of providers into one."""
         listed = [Binding(tool, part.provider_id, tool.source) for part in parts for tool in part.tools]
         try:
-            bindings, shadowed = resolve(
-                listed, collisions, place=lambda binding: binding.provider_id, refuse=_collision
-            )
+            bindings, shadowed = resolve(listed, collisions, place=attrgetter("provider_id"), error=_collision)
         except ToolNameCollision as collision:
             return cls(bindings={}, collision=collision, is_lazy=is_lazy)
         return cls(bindings=bindings, shadowed=shadowed, is_lazy=is_lazy)
@@ -191,6 +189,13 @@ class Catalog:
     def narrowed(self, bindings: Mapping[str, Binding], **changes: Any) -> Catalog:
         """Return this catalogue with other bindings, whose definitions are recorded separately."""
         return replace(self, bindings=bindings, recorded=changes.pop("recorded", {}), **changes)
+
+    def with_meta_tool(self, tool: MetaTool, provider_id: str, *, is_offered: bool) -> Catalog:
+        """Return this catalogue with a built-in tool that can be called; the last one to be offered, if it is."""
+        added = {tool.name: Binding(tool, provider_id, tool.source)}
+        if is_offered:
+            return self.narrowed({**self.bindings, **added})
+        return self.narrowed(self.bindings, callable={**self.callable, **added}, recorded=self.recorded)
 
     def check(self) -> None:
         """Reject a catalogue with two tools of one name, if the agent's policy is `error`.
@@ -205,8 +210,7 @@ class Catalog:
     @cached_property
     def digest(self) -> str:
         """Hash of everything that a model sees of the tools; equal content gives an equal digest."""
-        digests = b"".join(binding.tool.digest for binding in self.bindings.values())
-        return blake2b(digests, digest_size=16).hexdigest()
+        return _digest(binding.tool for binding in self.bindings.values())
 
     @cached_property
     def definitions(self) -> tuple[ToolDefinition, ...]:
@@ -273,10 +277,6 @@ class Catalog:
             self._recorded_of.clear()
         return self._recorded_of.setdefault(active, {})
 
-    @cached_property
-    def _recorded_of(self) -> dict[tuple[str, ...], dict[object, Recorded]]:
-        return {}
-
 
 def _collision(first: Binding, second: Binding) -> ToolNameCollision:
     return ToolNameCollision(first.tool.name, first.provider_id, second.provider_id)
@@ -292,8 +292,6 @@ def _is_eager(binding: Binding, loader: Binding | None) -> bool:
 class Catalogs:
     """Cache of merged catalogues: the same parts give the same catalogue, so that work on it is done once."""
 
-    __slots__ = ("_is_lazy", "_merged", "collisions")
-
     def __init__(self, collisions: Collisions = "error", *, is_lazy: bool = False) -> None:
         self.collisions = collisions
         self._is_lazy = is_lazy
@@ -302,8 +300,7 @@ class Catalogs:
     def of(self, parts: Sequence[ProviderCatalog]) -> Catalog:
         """Return the catalogue of these parts."""
         key = tuple(map(id, parts))
-        entry = self._merged.get(key)
-        if entry is None:
+        if (entry := self._merged.get(key)) is None:
             # Keep a reference to the parts, so that their ids are not reused.
             entry = (parts, Catalog.of(parts, self.collisions, is_lazy=self._is_lazy))
             self._merged.put(key, entry, sum(len(part.tools) for part in parts))

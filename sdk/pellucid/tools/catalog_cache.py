@@ -17,7 +17,5 @@ _T = TypeVar("_T")
 class Remembered(BoundedMap[Hashable, _T]):
     """Results of work on catalogues, by key; the weight of a result is its number of tools."""
 
-    __slots__ = ()
-
     def __init__(self, most_tools: int = MOST_TOOLS) -> None:
         super().__init__(MOST, most_weight=most_tools)

@@ -73,7 +73,7 @@ def resolve(
     policy: Collisions,
     *,
     place: Callable[[Binding], str],
-    refuse: Callable[[Binding, Binding], Exception],
+    error: Callable[[Binding, Binding], Exception],
 ) -> tuple[dict[str, Binding], tuple[Shadowed, ...]]:
     """Return the tools by name, in their order, and the collisions among them.
 
@@ -81,7 +81,7 @@ def resolve(
         bindings: All tools.
         policy: Policy for two tools of one name.
         place: Returns the prefix of a tool's new name, for the policy `prefix`.
-        refuse: Returns the error of two tools of one name, for the policy `error`.
+        error: Returns the error of two tools of one name, for the policy `error`.
     """
     by_name: dict[str, Binding] = {}
     duplicates: list[Binding] = []
@@ -92,7 +92,7 @@ def resolve(
         if other is None:
             by_name[name] = binding
         elif policy == "error":
-            raise refuse(other, binding)
+            raise error(other, binding)
         elif policy == "last":
             del by_name[name]  # so that the new tool keeps its own position
             by_name[name] = binding

@@ -16,10 +16,12 @@ _INVALID: Final = re.compile(r"[^A-Za-z0-9_-]+")
 TOOL_SEARCH: Final = "tool_search"
 LAZY_DISCOVERY: Final = "__lazy__tool__discovery__"
 LOAD_SKILL: Final = "load_skill"
+ASYNC_STATUS: Final = "async_status"
 RESERVED: Final[Mapping[str, str]] = {
     TOOL_SEARCH: "the tool that finds other tools",
     LAZY_DISCOVERY: "the tool that discovers lazy tools",
     LOAD_SKILL: "the tool that loads skills",
+    ASYNC_STATUS: "the tool that asks about calls in the background",
 }
 """Names that no other tool may have, with their meaning."""
 

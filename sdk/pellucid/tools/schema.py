@@ -5,10 +5,9 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import docstring_parser
 import jsonschema_rs
@@ -23,8 +22,7 @@ MAX_ISSUES = 10
 """Maximum number of issues reported for one set of arguments; a model needs no more to correct itself."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signature:
+class Signature(NamedTuple):
     """Signature of a Python function for a tool.
 
     Attributes:
@@ -39,8 +37,8 @@ class Signature:
     context_parameter: str | None
     model: type[BaseModel]
 
-    def bind(self, arguments: JSONObject) -> dict[str, Any]:
-        """Convert JSON arguments to keyword arguments of the annotated types.
+    def bind(self, arguments: JSONObject, ctx: object = None) -> dict[str, Any]:
+        """Convert JSON arguments to keyword arguments of the annotated types, and add the context.
 
         Raises:
             ValueError: an argument does not match its type; the message does not repeat values.
@@ -51,7 +49,8 @@ class Signature:
             issues = error.errors(include_url=False, include_context=False, include_input=False)
             text = "; ".join(f"{_path(issue['loc'])}: {issue['msg']}" for issue in issues[:MAX_ISSUES])
             raise ValueError(text) from None
-        return {field.alias or name: getattr(bound, name) for name, field in type(bound).model_fields.items()}
+        keywords = {field.alias or name: getattr(bound, name) for name, field in type(bound).model_fields.items()}
+        return keywords if self.context_parameter is None else {**keywords, self.context_parameter: ctx}
 
 
 def signature_of(function: Callable[..., Any], *, context_type: type) -> Signature:
@@ -88,12 +87,7 @@ def signature_of(function: Callable[..., Any], *, context_type: type) -> Signatu
     except PydanticUserError as error:
         raise ConfigError(f"tool {name!r}: a parameter's type has no JSON Schema: {error.message}") from error
     schema.pop("title", None)
-    return Signature(
-        description=(doc.description or "").strip(),
-        input_schema=schema,
-        context_parameter=context_parameter,
-        model=model,
-    )
+    return Signature((doc.description or "").strip(), schema, context_parameter, model)
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -101,6 +95,11 @@ def name_of(function: Callable[..., Any]) -> str:
     unwrapped = _unwrapped(function)
     source = function if unwrapped.__name__ == "__call__" else unwrapped
     return str(getattr(source, "__name__", type(source).__name__))
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Return whether a call of `function` returns a coroutine; looks inside `partial` and at `__call__`."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_unwrapped(function))
 
 
 def _unwrapped(function: Callable[..., Any]) -> Any:
@@ -123,8 +122,6 @@ class Validator:
     Raises:
         ValueError: the schema is invalid, does not describe an object, or has references to other documents.
     """
-
-    __slots__ = ("_validator",)
 
     def __init__(self, schema: object) -> None:
         if not isinstance(schema, dict) or schema.get("type") != "object":

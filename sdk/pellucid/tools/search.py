@@ -9,9 +9,8 @@ import unicodedata
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice, pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pellucid.tools.tool import Tool
 
@@ -47,8 +46,7 @@ _IS_DENSE: Final = re.compile(f"[{_DENSE}]")
 _ACCENT: Final = re.compile("[\u0300-\u036f]")
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(NamedTuple):
     """Tool that matches a query.
 
     Attributes:
@@ -62,8 +60,6 @@ class Hit:
 
 class SearchIndex:
     """Immutable inverted index of tools. The same tools and query always give the same ranking."""
-
-    __slots__ = ("_by_name", "_norms", "_postings", "_tools", "_words")
 
     def __init__(self, tools: Iterable[Tool]) -> None:
         self._tools: Sequence[Tool] = sorted(tools, key=lambda tool: tool.name)

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from hashlib import blake2b
-from typing import Any, ClassVar, Literal, Self, TypeAlias, overload
+from typing import Any, ClassVar, Literal, Self, TypeAlias, TypedDict, Unpack, get_args, overload
 
 from opentelemetry.util.types import AttributeValue
 from pydantic_core import to_json
 
 from pellucid.context import ToolContext
+from pellucid.errors import ConfigError
 from pellucid.messages import ToolDefinition
-from pellucid.tools.schema import Signature, Validator, name_of, signature_of
+from pellucid.tools.schema import Signature, Validator, is_async, name_of, signature_of
 from pellucid.types import JSONObject
 
 DispatchMode: TypeAlias = Literal["inline", "thread", "mcp"]
+Execution: TypeAlias = Literal["same-invocation", "external-dispatch"]
+"""Where an asynchronous call runs: in the background of the run, or in another process."""
+
 ToolFunction: TypeAlias = Callable[[JSONObject, ToolContext], Any]
 NeedsApproval: TypeAlias = bool | Callable[[JSONObject, ToolContext], bool | Awaitable[bool]]
 """Whether a person must approve a call, or a function of its arguments that decides; approval is needed if it fails."""
@@ -97,6 +100,13 @@ class Tool:
             if it is `"search"`, after the model finds it with `tool_search`.
         tags: Additional words by which `tool_search` finds it.
         needs_approval: Whether a person must approve each call, or a function `(arguments, ctx)` that decides.
+        execution: Where calls run while the model goes on; None if it waits for their results. With
+            `same-invocation`, `run` works in the background of the run; with `external-dispatch`, `run` only hands the
+            work to another process, with `ctx.external`.
+        pending: Whether the model goes on at once with the information that an external call is running (`continue`),
+            or the run ends there and the result takes the call's place once it is there (`wait`).
+        deadline: Seconds until an asynchronous call expires; for calls in the background, `timeout` by default.
+        heartbeat: Seconds until a call in the background expires unless it calls `ctx.heartbeat()` or `ctx.progress()`.
         mode: How the tool is run; derived from `run` by default.
         attributes: Additional attributes of its `execute_tool` spans.
     """
@@ -112,12 +122,39 @@ class Tool:
     lazy: bool | Literal["search"] = False
     tags: Sequence[str] = ()
     needs_approval: NeedsApproval = False
+    execution: Execution | None = None
+    pending: Literal["continue", "wait"] = "continue"
+    deadline: float | None = None
+    heartbeat: float | None = None
     mode: DispatchMode | None = None
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.mode is None:
-            object.__setattr__(self, "mode", "inline" if _is_async(self.run) else "thread")
+            object.__setattr__(self, "mode", "inline" if is_async(self.run) else "thread")
+        if self.execution is not None or (self.pending, self.deadline, self.heartbeat) != ("continue", None, None):
+            self._check_execution()
+
+    def _check_execution(self) -> None:
+        """Reject options of asynchronous calls that have no meaning together.
+
+        Raises:
+            ConfigError: the options do not fit each other.
+        """
+        is_background, is_external = self.execution == "same-invocation", self.execution == "external-dispatch"
+        problems = {
+            "unknown execution; use 'same-invocation' or 'external-dispatch'": self.execution
+            not in (None, *get_args(Execution)),
+            "unknown pending; use 'continue' or 'wait'": self.pending not in ("continue", "wait"),
+            "pending='wait' needs execution='external-dispatch'": self.pending == "wait" and not is_external,
+            "deadline needs execution; use timeout": self.deadline is not None and self.execution is None,
+            "heartbeat needs execution='same-invocation'": self.heartbeat is not None and not is_background,
+            "a serial tool cannot run in the background; remove one of them": self.serial and is_background,
+        }
+        if problem := next((problem for problem, applies in problems.items() if applies), None):
+            options = ("execution", "pending", "deadline", "heartbeat", "serial")
+            shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in options)
+            raise ConfigError(f"Tool({self.name!r}, {shown}): {problem}")
 
     def of(self, source: ToolSource) -> Self:
         """Return the same tool with another source; its cached properties are kept."""
@@ -185,19 +222,25 @@ class BrokenTool(Tool):
     problem: str
 
 
+class ToolOptions(TypedDict, total=False):
+    """Options that a function decorated with `tool` passes on to its tool; see there."""
+
+    timeout: float | None
+    serial: bool
+    idempotent: bool
+    lazy: bool
+    needs_approval: NeedsApproval
+    execution: Execution | None
+    pending: Literal["continue", "wait"]
+    deadline: float | None
+    heartbeat: float | None
+
+
 @overload
 def tool(function: Callable[..., Any], /) -> Tool: ...
 @overload
 def tool(
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    timeout: float | None = None,
-    serial: bool = False,
-    idempotent: bool = False,
-    lazy: bool = False,
-    tags: Sequence[str] = (),
-    needs_approval: NeedsApproval = False,
+    *, name: str | None = None, description: str | None = None, tags: Sequence[str] = (), **options: Unpack[ToolOptions]
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -205,12 +248,8 @@ def tool(
     *,
     name: str | None = None,
     description: str | None = None,
-    timeout: float | None = None,
-    serial: bool = False,
-    idempotent: bool = False,
-    lazy: bool = False,
     tags: Sequence[str] = (),
-    needs_approval: NeedsApproval = False,
+    **options: Unpack[ToolOptions],
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Create a tool from a function, with a schema from its type hints and descriptions from its docstring.
 
@@ -226,87 +265,43 @@ def tool(
         function: The function; Google, NumPy and Sphinx docstrings are supported.
         name: Name of the tool; the name of the function by default.
         description: Description for the model; the description in the docstring by default.
+        tags: Additional words by which `tool_search` finds it.
         timeout: Seconds for one call; `Limits.tool_timeout` by default.
         serial: Whether the tool never runs at the same time as another serial tool of the run.
         idempotent: Whether running it twice has the same effect as running it once, so that reliability rules may retry
             it.
         lazy: Whether the tool is offered only after the model requests it by name.
-        tags: Additional words by which `tool_search` finds it.
         needs_approval: Whether a person must approve each call, or a function `(arguments, ctx)` that decides.
+        execution: Where calls run while the model goes on: `same-invocation`, `external-dispatch`, or None if it waits.
+        pending: `continue` or `wait`; see `Tool`.
+        deadline: Seconds until an asynchronous call expires.
+        heartbeat: Seconds until a call in the background expires unless it shows that it is alive.
 
     Raises:
-        ConfigError: the function's parameters cannot be described in JSON Schema.
+        ConfigError: an option has no meaning, or the function's parameters cannot be described in JSON Schema.
     """
-    if function is None:
-        return partial(
-            _from_function,
-            name=name,
-            description=description,
-            timeout=timeout,
-            serial=serial,
-            idempotent=idempotent,
-            lazy=lazy,
-            tags=tags,
-            needs_approval=needs_approval,
+
+    def create(function: Callable[..., Any]) -> Tool:
+        signature = signature_of(function, context_type=ToolContext)
+        return Tool(
+            name=name or name_of(function),
+            description=signature.description if description is None else description,
+            input_schema=signature.input_schema,
+            run=_bound(function, signature),
+            tags=tuple(tags),
+            **options,
         )
-    return _from_function(function)
+
+    return create if function is None else create(function)
 
 
-def _from_function(
-    function: Callable[..., Any],
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    timeout: float | None = None,
-    serial: bool = False,
-    idempotent: bool = False,
-    lazy: bool = False,
-    tags: Sequence[str] = (),
-    needs_approval: NeedsApproval = False,
-) -> Tool:
-    signature = signature_of(function, context_type=ToolContext)
-    return Tool(
-        name=name or name_of(function),
-        description=signature.description if description is None else description,
-        input_schema=signature.input_schema,
-        run=_Call(function, signature) if not _is_async(function) else _AsyncCall(function, signature),
-        timeout=timeout,
-        serial=serial,
-        idempotent=idempotent,
-        lazy=lazy,
-        tags=tuple(tags),
-        needs_approval=needs_approval,
-    )
+def _bound(function: Callable[..., Any], signature: Signature) -> ToolFunction:
+    """Return a function of arguments and context, which calls `function` with keyword arguments of its types."""
 
+    def run(arguments: JSONObject, ctx: ToolContext) -> Any:
+        return function(**signature.bind(arguments, ctx))
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """Call of a sync function with keyword arguments bound to its signature."""
+    async def run_async(arguments: JSONObject, ctx: ToolContext) -> Any:
+        return await function(**signature.bind(arguments, ctx))
 
-    function: Callable[..., Any]
-    signature: Signature
-
-    def keywords(self, arguments: JSONObject, ctx: ToolContext) -> dict[str, Any]:
-        keywords = self.signature.bind(arguments)
-        if self.signature.context_parameter is not None:
-            keywords[self.signature.context_parameter] = ctx
-        return keywords
-
-    def __call__(self, arguments: JSONObject, ctx: ToolContext) -> Any:
-        return self.function(**self.keywords(arguments, ctx))
-
-
-class _AsyncCall(_Call):
-    """Call of an async function with keyword arguments bound to its signature."""
-
-    __slots__ = ()
-
-    async def __call__(self, arguments: JSONObject, ctx: ToolContext) -> Any:
-        return await self.function(**self.keywords(arguments, ctx))
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    """Return whether a call of `function` returns a coroutine; looks inside `partial` and at `__call__`."""
-    while isinstance(function, partial):
-        function = function.func
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  (inspects `__call__`, not whether it exists)
+    return run_async if is_async(function) else run

@@ -39,4 +39,4 @@ def check_telemetry(captured: Captured) -> None:
     if problems:
         more = len(problems) - MOST_SHOWN
         shown = problems[:MOST_SHOWN] + ([f"... and {more} more"] if more > 0 else [])
-        raise AssertionError("telemetry is not what it should be:\n" + "\n".join(f"- {problem}" for problem in shown))
+        raise AssertionError("telemetry is inconsistent:\n" + "\n".join(f"- {problem}" for problem in shown))

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from pellucid import semconv
-from pellucid.events import ApprovalDecided, ApprovalRequested
-from pellucid_exporters.testing.checks.observed import DECISIONS, PHASES, Observed, Seen
+from pellucid.events import ApprovalDecided, ApprovalRequested, AsyncToolDispatched
+from pellucid.telemetry.phases import PHASES
+from pellucid_exporters.testing.checks.observed import DECISIONS, Observed, Seen
 
 Labels: TypeAlias = frozenset[tuple[str, Any]]
 Expected: TypeAlias = dict[str, dict[Labels, list[float]]]
@@ -36,6 +37,7 @@ DERIVED: Final = (
     semconv.TOKEN_USAGE, semconv.TIME_TO_FIRST_CHUNK, semconv.RUN_ITERATIONS, semconv.CATALOG_CHANGES,
     semconv.PROMPT_CACHE_SHARE, semconv.COST, semconv.RELIABILITY_DECISIONS, semconv.APPROVAL_PENDING,
     semconv.APPROVAL_WAIT, semconv.DISCOVERY_OVER_OBJECTIVE, semconv.INFERENCE_CALLS, semconv.TOOL_CALLS,
+    semconv.EXTERNAL_PENDING,
 )  # fmt: skip
 """Metrics that can be computed from spans."""
 OPERATIONS: Final[Mapping[str, str]] = {
@@ -140,6 +142,7 @@ def _measured(seen: Seen) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], f
     if seen.phase.name == semconv.RUN and semconv.STOP_REASON in attributes:
         yield semconv.RUN_ITERATIONS, {}, attributes[semconv.ITERATIONS]
     yield from _approvals(seen)
+    yield from _asynchronous(seen)
     if attributes.get(semconv.CATALOG_CHANGED):
         yield semconv.CATALOG_CHANGES, {}, 1
 
@@ -163,6 +166,14 @@ def _approvals(seen: Seen) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], 
     for event in seen.span.events:
         if event.name in (ApprovalRequested.name, ApprovalDecided.name):
             yield semconv.APPROVAL_PENDING, event.attributes or {}, 1 if event.name == ApprovalRequested.name else -1
+
+
+def _asynchronous(seen: Seen) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], float]]:
+    if seen.phase.name == semconv.AWAIT:
+        yield semconv.EXTERNAL_PENDING, {}, -1
+    for event in seen.span.events:
+        if event.name == AsyncToolDispatched.name:
+            yield semconv.EXTERNAL_PENDING, {}, 1
 
 
 def _decided(seen: Seen) -> Iterator[tuple[semconv.Metric, Mapping[str, Any], float]]:

@@ -12,7 +12,7 @@ from opentelemetry.trace import format_span_id, format_trace_id
 from pellucid import semconv
 from pellucid.events import ReliabilityFailedFast, ReliabilityFellBack, ReliabilityRecovered, ReliabilityRetried
 from pellucid.telemetry.capture import CapturePolicy
-from pellucid.telemetry.phases import COMPOSE, DISCOVERY, DISPATCH, INFERENCE, RUN, Phase
+from pellucid.telemetry.phases import PHASES, Phase
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -24,7 +24,6 @@ DECISIONS: Final = frozenset(
     event.name for event in (ReliabilityRetried, ReliabilityRecovered, ReliabilityFellBack, ReliabilityFailedFast)
 )
 """Decisions of reliability rules: counted, emitted to listeners, and recorded on the span where they happened."""
-PHASES: Final[Mapping[str, Phase]] = {phase.name: phase for phase in (RUN, DISCOVERY, COMPOSE, INFERENCE, DISPATCH)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

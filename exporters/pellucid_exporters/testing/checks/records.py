@@ -19,8 +19,9 @@ from pellucid.events import (
     ToolsSearched,
     ToolsShadowed,
 )
+from pellucid.telemetry.phases import PHASES
 from pellucid_exporters.boundary_records import boundary_of
-from pellucid_exporters.testing.checks.observed import DECISIONS, PHASES, Observed, Seen
+from pellucid_exporters.testing.checks.observed import DECISIONS, Observed, Seen
 
 if TYPE_CHECKING:
     from pellucid.events import Event
@@ -48,9 +49,9 @@ def check(observed: Observed) -> Iterator[str]:
     known = observed.by_id.keys() | observed.started.keys()
     kinds = {kind for phase in PHASES.values() for kind in (phase.started, phase.completed, phase.failed)}
     for stray in (event for event in observed.events if type(event) in kinds and event.span_id not in known):
-        yield f"event {stray.name} of run {stray.run_id or 'none'} tells of a span that there is not: {stray.span_id}"
+        yield f"event {stray.name} of run {stray.run_id or 'none'} names an unknown span: {stray.span_id}"
     for span_id in lines.keys() - known:
-        yield f"a log line tells of a span that there is not: {span_id}"
+        yield f"a log line names an unknown span: {span_id}"
 
 
 def _events(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
@@ -71,14 +72,14 @@ def _events(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
         elif len(of_kind) != expected:
             yield f"{seen} has {len(of_kind)} events {kind.name} instead of {expected}"
         for event in of_kind:
-            said = {"run_id": event.run_id or None, "trace_id": event.trace_id, "iteration": event.iteration}
+            actual = {"run_id": event.run_id or None, "trace_id": event.trace_id, "iteration": event.iteration}
             if kind is ended:
-                said |= {
+                actual |= {
                     name: getattr(event, name)
                     for name in ("duration_ms", "outcome", "error_type")
                     if hasattr(event, name)
                 }
-            yield from _differences(seen, f"event {kind.name}", said)
+            yield from _differences(seen, f"event {kind.name}", actual)
 
 
 def _failures(seen: Seen) -> int:
@@ -96,9 +97,11 @@ def _tools(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
     for event in events:
         if isinstance(event, ToolsSearched):
             emitted: tuple[Any, ...] = (event.query, event.hits, event.names)
-            said = tuple(found.get(name) for name in (semconv.SEARCH_QUERY, semconv.SEARCH_HITS, semconv.SEARCH_RANKED))
-            if emitted != said:
-                yield f"{seen} says {said} of a search, but its event {emitted}"
+            actual = tuple(
+                found.get(name) for name in (semconv.SEARCH_QUERY, semconv.SEARCH_HITS, semconv.SEARCH_RANKED)
+            )
+            if emitted != actual:
+                yield f"{seen} says {actual} of a search, but its event {emitted}"
         elif isinstance(event, ToolsActivated):
             is_restored = event.via in RESTORED
             if not (offers if is_restored else event.via == found.get(semconv.TOOL_NAME)):
@@ -134,14 +137,14 @@ def _offers(seen: Seen) -> bool:
 
 def _denials(seen: Seen, events: Sequence[ToolDenied]) -> Iterator[str]:
     """Check that denial events belong to the span in which the policy was evaluated, and that a call's span agrees."""
-    is_call, said = seen.phase.name == semconv.DISPATCH, seen.attributes.get(semconv.PERMISSION)
-    asked = {"offer": _offers(seen), "activation": _offers(seen) or is_call, "dispatch": is_call}
+    is_call, actual = seen.phase.name == semconv.DISPATCH, seen.attributes.get(semconv.PERMISSION)
+    stages = {"offer": _offers(seen), "activation": _offers(seen) or is_call, "dispatch": is_call}
     for event in events:
-        if not asked.get(event.stage, False):
+        if not stages.get(event.stage, False):
             yield f"{seen} has an event of a denial at stage {event.stage!r}"
         decides = is_call and (event.stage == "dispatch" or event.permission == "halt")
-        if decides and said != event.permission:
-            yield f"{seen} has {semconv.PERMISSION}={said!r}, but its event says {event.permission!r}"
+        if decides and actual != event.permission:
+            yield f"{seen} has {semconv.PERMISSION}={actual!r}, but its event says {event.permission!r}"
 
 
 def _decisions(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
@@ -153,7 +156,7 @@ def _decisions(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
         if event.name in DECISIONS
     )
     for name, attempt in noted - emitted:
-        yield f"{seen} notes {name} at attempt {attempt}, but no event tells of it"
+        yield f"{seen} notes {name} at attempt {attempt}, but no event was emitted"
     for name, attempt in emitted - noted:
         yield f"{seen} has an event {name} of attempt {attempt} that it does not note"
 
@@ -163,8 +166,8 @@ def _lines(seen: Seen, lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"{seen} has {len(lines)} log lines instead of one"
     for line in lines:
         names = ("trace_id", "iteration", "duration_ms", "outcome", "error_type")
-        said = {name: line.get(name) for name in names}
-        yield from _differences(seen, "log line", {**said, "run_id": line.get("run_id") or None})
+        actual = {name: line.get(name) for name in names}
+        yield from _differences(seen, "log line", {**actual, "run_id": line.get("run_id") or None})
 
 
 def _record(seen: Seen) -> Iterator[str]:
@@ -176,7 +179,7 @@ def _record(seen: Seen) -> Iterator[str]:
     yield from _differences(seen, "boundary record", {name: record.get(name) for name in names})
 
 
-def _differences(seen: Seen, what: str, said: Mapping[str, Any]) -> Iterator[str]:
+def _differences(seen: Seen, source: str, actual: Mapping[str, Any]) -> Iterator[str]:
     truth: dict[str, Any] = {
         "run_id": seen.run,
         "trace_id": seen.trace,
@@ -185,10 +188,10 @@ def _differences(seen: Seen, what: str, said: Mapping[str, Any]) -> Iterator[str
         "outcome": seen.outcome,
         "error_type": seen.attributes.get(semconv.ERROR_TYPE),
     }
-    for name, value in said.items():
+    for name, value in actual.items():
         if name == "iteration" and seen.phase.name == semconv.RUN:
             continue  # events of a run have its current iteration; its span counts iterations instead
         expected = truth[name]
         is_same = math.isclose(value, expected, rel_tol=1e-6) if isinstance(value, float) else value == expected
         if not is_same:
-            yield f"{seen} has {name}={expected!r}, but its {what} says {value!r}"
+            yield f"{seen} has {name}={expected!r}, but its {source} says {value!r}"

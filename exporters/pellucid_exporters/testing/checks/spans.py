@@ -22,7 +22,7 @@ CONTENT: Final = (
 )  # fmt: skip
 TARGETS: Final[Mapping[str, str]] = {
     semconv.RUN: semconv.AGENT_NAME, semconv.DISCOVERY: semconv.PROVIDER_ID, semconv.INFERENCE: semconv.REQUEST_MODEL,
-    semconv.DISPATCH: semconv.TOOL_NAME,
+    semconv.DISPATCH: semconv.TOOL_NAME, semconv.AWAIT: semconv.TOOL_NAME,
 }  # fmt: skip
 REQUIRED: Final[Mapping[str, Mapping[str, type]]] = {
     semconv.RUN: {semconv.OPERATION_NAME: str, semconv.AGENT_NAME: str},
@@ -33,6 +33,7 @@ REQUIRED: Final[Mapping[str, Mapping[str, type]]] = {
         semconv.RESPONSE_FINISH_REASONS: tuple,
     },
     semconv.DISPATCH: {semconv.OPERATION_NAME: str, semconv.TOOL_NAME: str, semconv.TOOL_CALL_ID: str},
+    semconv.AWAIT: {semconv.TOOL_NAME: str, semconv.ASYNC_RESULT_ID: str, semconv.ASYNC_STATUS: str},
 }  # fmt: skip
 WHEN_COMPLETED: Final[Mapping[str, Mapping[str, type]]] = {
     semconv.RUN: {semconv.ITERATIONS: int, semconv.STOP_REASON: str, semconv.RESPONSE_FINISH_REASONS: tuple},
@@ -127,8 +128,11 @@ def _parent(seen: Seen, observed: Observed) -> Iterator[str]:
         yield from _nested(seen, parent)
         return
     if parent is None:
-        if seen.run in observed.runs:
+        if seen.run in observed.runs and seen.phase.name != semconv.AWAIT:  # its call may be another process's
             yield f"{seen} is not below its run"
+        return
+    if seen.phase.name == semconv.AWAIT:
+        yield from _awaited(seen, parent)
         return
     # Spans of a combined provider's parts are its children; all other phases are children of the run.
     is_nested = seen.phase.name == parent.phase.name == semconv.DISCOVERY
@@ -138,6 +142,17 @@ def _parent(seen: Seen, observed: Observed) -> Iterator[str]:
         yield f"{seen} is in another trace than {parent}"
     if seen.start < parent.start or seen.end > parent.end:
         yield f"{seen} does not lie within {parent} in time"
+
+
+def _awaited(seen: Seen, parent: Seen) -> Iterator[str]:
+    """Check the wait for an asynchronous call, which is below the span of its dispatch and outlives it."""
+    name, tools = semconv.TOOL_NAME, (parent.attributes.get(semconv.TOOL_NAME), seen.attributes.get(semconv.TOOL_NAME))
+    if parent.phase.name != semconv.DISPATCH or tools[0] != tools[1]:
+        yield f"{seen} of {name}={tools[1]!r} is below {parent}, which did not dispatch it"
+    if parent.trace != seen.trace:
+        yield f"{seen} is in another trace than {parent}"
+    if seen.start < parent.start:
+        yield f"{seen} begins before {parent}"
 
 
 def _nested(seen: Seen, parent: Seen | None) -> Iterator[str]:
@@ -159,7 +174,7 @@ def _run(run: str, spans: Sequence[Seen]) -> Iterator[str]:
         return
     by_iteration: dict[int, list[Seen]] = defaultdict(list)
     for seen in spans:
-        if seen.phase.name != semconv.RUN:
+        if seen.phase.name not in (semconv.RUN, semconv.AWAIT):
             by_iteration[seen.iteration].append(seen)
     # A resumed run starts in the iteration in which it paused, with the waiting calls.
     resumed = semconv.RESUMED_FROM in roots[0].attributes
@@ -193,10 +208,10 @@ def _iteration(run: str, group: Sequence[Seen], previous: int, order: Sequence[s
             yield f"{seen} begins before the iteration before has ended"
     counts = Counter(seen.phase.name for seen in group)
     if not counts[semconv.DISCOVERY]:
-        yield f"run {run} asked no provider in iteration {group[0].iteration}"
+        yield f"run {run} called no provider in iteration {group[0].iteration}"
     calls = [seen for seen in group if seen.phase.name == semconv.INFERENCE]
-    asked = sum(seen.attributes.get(semconv.ATTEMPT) == 1 for seen in calls)
-    if counts[semconv.COMPOSE] > 2 or asked > counts[semconv.COMPOSE]:  # noqa: PLR2004  (the second is a closing answer)
+    first_attempts = sum(seen.attributes.get(semconv.ATTEMPT) == 1 for seen in calls)
+    if counts[semconv.COMPOSE] > 2 or first_attempts > counts[semconv.COMPOSE]:  # noqa: PLR2004  (the second is a closing answer)
         yield f"run {run} has in iteration {group[0].iteration} the spans {dict(counts)}"
     yield from _attempts(calls)
     yield from _turns(group)
@@ -205,9 +220,9 @@ def _iteration(run: str, group: Sequence[Seen], previous: int, order: Sequence[s
     done = {name: max if name == semconv.DISCOVERY else min for name in order}
     last = {name: done[name]((seen.end for seen in group if seen.phase.name == name), default=None) for name in order}
     for before, after in pairwise(order):
-        ended, began = last[before], first[after]
-        if began is not None and (ended is None or began < ended):
-            yield f"run {run} began {after} before {before} in iteration {group[0].iteration}"
+        ended, started = last[before], first[after]
+        if started is not None and (ended is None or started < ended):
+            yield f"run {run} started {after} before {before} in iteration {group[0].iteration}"
 
 
 def _attempts(calls: Sequence[Seen]) -> Iterator[str]:

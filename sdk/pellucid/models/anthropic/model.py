@@ -16,6 +16,7 @@ import httpx2
 
 from pellucid.errors import ErrorKind, ModelError
 from pellucid.failures import describe
+from pellucid.messages import PROVIDER_TOOLS
 from pellucid.models.anthropic.requests import SAMPLING, SETTINGS, body_of
 from pellucid.models.anthropic.responses import Pieces, ReportedError, Turn
 from pellucid.models.base import ModelDelta, ModelRequest, ModelResponse, StreamItem
@@ -93,6 +94,7 @@ class AnthropicModel:
     """
 
     native_output = True
+    provider_tools = frozenset(("anthropic", name) for name in PROVIDER_TOOLS["anthropic"])
 
     def __init__(
         self,

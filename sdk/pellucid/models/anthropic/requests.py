@@ -16,6 +16,7 @@ from pellucid.messages import (
     FilePart,
     Message,
     Part,
+    ProviderToolDefinition,
     ReasoningPart,
     ServerToolCall,
     ServerToolResult,
@@ -37,6 +38,13 @@ CALLS: Final = frozenset({"server_tool_use", "mcp_tool_use"})
 
 _SENT_BACK: Final = CALLS | {"compaction", "container_upload", "fallback", "mcp_tool_listing"}
 """Types of blocks that are sent back unchanged, besides those that end in `_tool_result`."""
+
+_VERSIONS: Final = {
+    "web_search": "web_search_20260318",
+    "web_fetch": "web_fetch_20260318",
+    "code_execution": "code_execution_20260521",
+}
+"""Versioned names of the types of provider tools."""
 
 _IMAGES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 _FOREIGN: Final = re.compile(r"[^a-zA-Z0-9_-]")
@@ -70,7 +78,12 @@ def body_of(
     leading = next((index for index, message in enumerate(request.messages) if message.role != "system"), None)
     system = _instructions(request, request.messages[:leading])
     messages = _messages(model, request.messages[len(request.messages) if leading is None else leading :])
-    tools = [_tool(tool.name, tool.description, tool.parameters) for tool in request.tools]
+    server_tools = [*server_tools, *(_own(tool) for tool in request.tools if isinstance(tool, ProviderToolDefinition))]
+    tools = [
+        _tool(tool.name, tool.description, tool.parameters)
+        for tool in request.tools
+        if not isinstance(tool, ProviderToolDefinition)
+    ]
     body: JSONObject = {"model": model, "max_tokens": max_tokens, **_settings(request.settings)}
     if not tools and not server_tools and (names := _called_tools(request.messages)):
         # The API refuses a history with calls and without tools. The final answer may not call them.
@@ -116,6 +129,11 @@ def _settings(settings: Settings) -> JSONObject:
         body["thinking"] = {"type": "adaptive", "display": "summarized"}
         body["output_config"] = {"effort": level}
     return body
+
+
+def _own(tool: ProviderToolDefinition) -> JSONObject:
+    """Return the vendor's definition of a tool that it runs, in its newest version unless the options have a `type`."""
+    return {"type": _VERSIONS[tool.type], "name": tool.type, **tool.options}
 
 
 def _tool(name: str, description: str, parameters: JSONObject) -> JSONObject:

@@ -15,10 +15,19 @@ from google.auth.exceptions import GoogleAuthError, TransportError
 from google.genai import errors, types
 from pydantic import ValidationError
 
-from pellucid.errors import ConfigError, ErrorKind, ModelError
+from pellucid.errors import ErrorKind, ModelError
+from pellucid.messages import PROVIDER_TOOLS
 from pellucid.models.base import ModelRequest, ModelResponse, StreamItem
 from pellucid.models.gemini.http import Connection, NotAnEvent, make_streams_closable, streamed
-from pellucid.models.gemini.requests import Dialect, functions, parameters, refused
+from pellucid.models.gemini.requests import (
+    Dialect,
+    functions,
+    parameters,
+    problems_of,
+    provider_tools,
+    refused,
+    server_tool,
+)
 from pellucid.models.gemini.responses import Answer
 from pellucid.models.http import TIMEOUT, Clients, failure, missing_key, server_at
 
@@ -85,10 +94,11 @@ class GeminiModel:
         is_vertex = client is not None and client.vertexai
         self.provider_name = "gcp.vertex_ai" if is_vertex else "gcp.gemini"
         is_new = "gemini" in name and not _BEFORE_3.search(name)
+        self.provider_tools = frozenset(("gemini", tool) for tool in PROVIDER_TOOLS["gemini"])
         self.native_output = is_new if native_output is None else native_output
         self._dialect = Dialect(model=name, provider=self.provider_name, is_signed=is_new)
-        self._server_tools = [_server_tool(name, tool) for tool in server_tools]
-        self._mixes_tools = bool(server_tools) and is_new and not is_vertex
+        self._server_tools = [server_tool(name, tool) for tool in server_tools]
+        self._may_mix_tools = is_new and not is_vertex
 
     def __repr__(self) -> str:
         return f"GeminiModel({self.name!r})"
@@ -169,12 +179,14 @@ class GeminiModel:
         settings = request.settings
         output = request.output if self.native_output else None
         # Together with other tools, the API runs its own only if it returns their calls, as parts to send back.
-        tool_config = types.ToolConfig(include_server_side_tool_invocations=True) if self._mixes_tools else None
+        own_tools = [*self._server_tools, *provider_tools(self.name, request.tools)]
+        declared = functions(request.tools)
+        mixes = self._may_mix_tools and bool(own_tools) and bool(declared)
         return types.GenerateContentConfig(
             **parameters(self.name, settings),
             system_instruction=self._dialect.instructions(request),
-            tools=[*self._server_tools, *functions(request.tools)] or None,
-            tool_config=tool_config if request.tools else None,
+            tools=[*own_tools, *declared] or None,
+            tool_config=types.ToolConfig(include_server_side_tool_invocations=True) if mixes else None,
             response_mime_type="application/json" if output is not None else None,
             response_json_schema=output.schema if output is not None else None,
             # The run calls the tools, and only its reliability rules decide on retries.
@@ -219,15 +231,6 @@ def _key(model: str, api_key: str | None) -> str:
     raise missing_key(f"GeminiModel({model!r})", _KEYS[1])
 
 
-def _server_tool(model: str, tool: Mapping[str, Any]) -> types.Tool:
-    try:
-        return types.Tool.model_validate(dict(tool))
-    except ValidationError as error:
-        raise ConfigError(
-            f"GeminiModel({model!r}): {dict(tool)} is not a tool of the API: {_message(error)}"
-        ) from error
-
-
 def _details(error: errors.APIError) -> dict[str, Mapping[str, Any]]:
     """Return the details of an error by their short type name, such as `RetryInfo`."""
     body = error.details.get("error") if isinstance(error.details, dict) else None
@@ -258,8 +261,7 @@ def _kind_of(error: Exception) -> ErrorKind | None:
 def _message(error: Exception) -> str | None:
     """Return the message of an error without quoted content; None if the error's own text has none."""
     if isinstance(error, ValidationError):
-        problems = error.errors(include_url=False, include_input=False, include_context=False)
-        return "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in problems[:5])
+        return problems_of(error)
     if isinstance(error, errors.UnknownApiResponseError):
         return "an event of its stream is not JSON"
     return str(error) if isinstance(error, ValueError) else None

@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from google.genai import types
+from pydantic import ValidationError
 
-from pellucid.errors import ModelError
+from pellucid.errors import ConfigError, ModelError
 from pellucid.messages import (
     BlobPart,
     FilePart,
     Message,
     Part,
+    ProviderToolDefinition,
     ReasoningPart,
     ServerToolCall,
     ServerToolResult,
@@ -191,8 +193,39 @@ def functions(tools: Sequence[ToolDefinition]) -> list[types.Tool]:
             name=tool.name, description=tool.description or None, parameters_json_schema=tool.parameters
         )
         for tool in tools
+        if not isinstance(tool, ProviderToolDefinition)
     ]
     return [types.Tool(function_declarations=declarations)] if declarations else []
+
+
+def provider_tools(model: str, tools: Sequence[ToolDefinition]) -> list[types.Tool]:
+    """Return the definitions of the tools that the vendor runs.
+
+    Raises:
+        ConfigError: the API has no such option.
+    """
+    own = [tool for tool in tools if isinstance(tool, ProviderToolDefinition)]
+    return [server_tool(model, {tool.type: {**tool.options}}) for tool in own]
+
+
+def server_tool(model: str, tool: Mapping[str, Any]) -> types.Tool:
+    """Return a tool that the API runs.
+
+    Raises:
+        ConfigError: it is not a tool of the API.
+    """
+    try:
+        return types.Tool.model_validate(dict(tool))
+    except ValidationError as error:
+        raise ConfigError(
+            f"GeminiModel({model!r}): {dict(tool)} is not a tool of the API: {problems_of(error)}"
+        ) from error
+
+
+def problems_of(error: ValidationError) -> str:
+    """Return the problems that the SDK's types found, without quoted content."""
+    problems = error.errors(include_url=False, include_input=False, include_context=False)
+    return "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in problems[:5])
 
 
 def parameters(model: str, settings: Settings) -> dict[str, Any]:

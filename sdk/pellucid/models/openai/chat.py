@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from pellucid.messages import (
     BlobPart,
@@ -100,6 +100,7 @@ class ChatCompletions:
     native_output: bool
     server_tools: Sequence[Mapping[str, Any]]
 
+    provider_tools: ClassVar[frozenset[tuple[str, str]]] = frozenset()
     path = "/chat/completions"
     type = "chat_completions"
 

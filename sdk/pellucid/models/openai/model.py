@@ -108,6 +108,11 @@ class OpenAIModel:
                 server_tools=tools,
             )
 
+    @property
+    def provider_tools(self) -> frozenset[tuple[str, str]]:
+        """Vendor and type of the provider tools that the API runs: none with `api="chat"`."""
+        return self._api.provider_tools
+
     def __repr__(self) -> str:
         return f"OpenAIModel({self.name!r}, server={self.server_address!r}, path={self._api.path!r})"
 

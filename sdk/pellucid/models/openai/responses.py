@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from pellucid.messages import (
+    PROVIDER_TOOLS,
     BlobPart,
     FilePart,
     FinishReason,
     Message,
     Part,
+    ProviderToolDefinition,
     ReasoningPart,
     ServerToolCall,
     ServerToolResult,
@@ -67,6 +69,9 @@ _DELTAS: Final[Mapping[str | None, Literal["text", "reasoning"]]] = {
     "response.reasoning_summary_text.delta": "reasoning",
     "response.reasoning_text.delta": "reasoning",
 }
+_DEFAULTS: Final[Mapping[str, JSONObject]] = {"code_interpreter": {"container": {"type": "auto"}}}
+"""Required members of the definitions of provider tools, by type."""
+
 _LAST: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
@@ -86,6 +91,7 @@ class Responses:
     native_output: bool
     server_tools: Sequence[Mapping[str, Any]]
 
+    provider_tools = frozenset(("openai", name) for name in PROVIDER_TOOLS["openai"])
     path = "/responses"
     type = "responses"
 
@@ -302,6 +308,8 @@ class ResponsePieces:
 
 
 def _tool(tool: ToolDefinition) -> JSONObject:
+    if isinstance(tool, ProviderToolDefinition):
+        return {"type": tool.type, **_DEFAULTS.get(tool.type, {}), **tool.options}
     function: JSONObject = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
     return {"type": "function", **function, "strict": is_strict(tool.parameters)}
 

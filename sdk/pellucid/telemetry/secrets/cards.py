@@ -21,6 +21,11 @@ _ISSUERS: Final = (
 _START: Final = re.compile(r"[2-6](?<![0-9.].)[0-9]{3}(?=[0-9]{10}|[ -][0-9]{4})")
 """Start of a card number of any issuer: a search that is fast where digits are rare."""
 
+_CLASSES: Final = bytes.maketrans(b"123456789-", b"000000000 ")
+_GROUPS: Final = b"0000 0000"
+_DIGITS: Final = b"0" * 14
+"""Starts of numbers with all digits as 0 and '-' as a space; texts without them take a quarter of a pattern's time."""
+
 _START_COST: Final = 4
 _CARD_COST: Final = 8
 
@@ -48,7 +53,8 @@ _CARD: Final = _pattern()
 
 def may_have_cards(text: str) -> bool:
     """Return whether a text has the start of a card number."""
-    return _START.search(text) is not None
+    classes = text.encode("latin-1", "replace").translate(_CLASSES)
+    return (_GROUPS in classes or _DIGITS in classes) and _START.search(text) is not None
 
 
 def find_cards(text: str) -> Iterator[tuple[int, int, int]]:

@@ -1,0 +1,130 @@
+"""Calls whose work is done outside of the process, and their results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Literal, TypeAlias, get_args
+
+from pellucid.errors import CheckpointError, ConfigError
+from pellucid.types import JSONObject, JSONValue
+
+CallStatus: TypeAlias = Literal["completed", "failed", "expired", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalResult:
+    """Result of a call that was dispatched to another process.
+
+    Attributes:
+        result_id: Id of the call, `ToolContext.external.result_id`.
+        output: JSON-able result; None unless the status is `completed`.
+        error: Reason that the model reads, unless the status is `completed`.
+        status: `completed`; or `failed`, `expired` or `cancelled`, by default `failed` if there is an `error`.
+
+    Raises:
+        ConfigError: the status does not fit the output and the error.
+    """
+
+    result_id: str
+    output: JSONValue = None
+    error: str | None = None
+    status: CallStatus | None = None
+
+    def __post_init__(self) -> None:
+        status = self.status or ("completed" if self.error is None else "failed")
+        object.__setattr__(self, "status", status)
+        if status not in get_args(CallStatus):
+            raise ConfigError(
+                f"ExternalResult(status={status!r}) of {self.result_id!r}: use one of {', '.join(get_args(CallStatus))}"
+            )
+        if status == "completed" and self.error is not None:
+            raise ConfigError(f"ExternalResult of {self.result_id!r} is completed and has an error; remove one of them")
+        if status == "failed" and not self.error:
+            raise ConfigError(f"ExternalResult of {self.result_id!r} failed without an error; say what failed")
+
+    @property
+    def digest(self) -> str:
+        """Hash of the status and the content, by which repeated results are recognized.
+
+        Raises:
+            ConfigError: the output is not JSON.
+        """
+        try:
+            content = json.dumps([self.status, self.output, self.error], sort_keys=True, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(f"the output of ExternalResult {self.result_id!r} is not JSON: {error}") from error
+        return blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalRequest:
+    """A call that waits for a result from outside.
+
+    Attributes:
+        result_id: Id of the call: `async_tool_` and a UUID.
+        tool_name: Name of the tool.
+        tool_call_id: Id of the tool call in the conversation.
+        arguments: Arguments of the tool.
+        dispatched_at: Time of the dispatch, in seconds since the epoch.
+        deadline: Time at which the call expires, in seconds since the epoch; None if it never does.
+        takes_place: Whether the result takes the place of the call's result (`pending="wait"`); otherwise the model has
+            read that the call is running, and gets the result later.
+        trace: Context of the dispatching span, as W3C Trace Context headers.
+        result: The result, once there is one; the run resumes when no call of its group lacks one.
+    """
+
+    result_id: str
+    tool_name: str
+    tool_call_id: str
+    arguments: JSONObject
+    dispatched_at: float
+    deadline: float | None = None
+    takes_place: bool = False
+    trace: dict[str, str] = field(default_factory=dict)
+    result: ExternalResult | None = None
+
+
+def settle_results(
+    requests: Sequence[ExternalRequest], results: Iterable[ExternalResult], now: float
+) -> tuple[list[ExternalRequest], list[ExternalResult]]:
+    """Add results to their calls, and expire calls whose deadline has passed.
+
+    A result that is repeated changes nothing. A result of a call that has expired is late.
+
+    Returns:
+        The calls, and the late results.
+
+    Raises:
+        CheckpointError: a result is for an unknown call, or differs from the one that the call has.
+    """
+    settled = {request.result_id: _expired(request, now) for request in requests}
+    late: list[ExternalResult] = []
+    for result in results:
+        request = settled.get(result.result_id)
+        if request is None:
+            raise CheckpointError(_unknown(result.result_id, settled))
+        if request.result is None:
+            settled[result.result_id] = replace(request, result=result)
+        elif request.result.status == "expired":
+            late.append(result)
+        elif request.result.digest != result.digest:
+            raise CheckpointError(
+                f"call {result.result_id!r} of tool {request.tool_name!r} has another result already; "
+                f"the first one is kept"
+            )
+    return list(settled.values()), late
+
+
+def _expired(request: ExternalRequest, now: float) -> ExternalRequest:
+    if request.result is not None or request.deadline is None or now < request.deadline:
+        return request
+    error = f"The call expired: there was no result within {request.deadline - request.dispatched_at:g} s."
+    return replace(request, result=ExternalResult(result_id=request.result_id, status="expired", error=error))
+
+
+def _unknown(result_id: str, known: Mapping[str, ExternalRequest]) -> str:
+    waiting = ", ".join(map(repr, known)) or "no result"
+    return f"unknown result id {result_id!r}; this checkpoint is waiting for {waiting}"

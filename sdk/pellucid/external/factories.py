@@ -1,0 +1,46 @@
+"""Factories of the tools that are shipped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from pydantic import Field
+
+from pellucid.external.options import Factory, ToolOptions
+from pellucid.external.tavily import tavily_extract, tavily_search
+from pellucid.external.trials import trial, trial_dispatch
+from pellucid.tools import ProviderTool, Tool
+
+
+class GoogleSearchOptions(ToolOptions):
+    """Options of Gemini's own search.
+
+    Attributes:
+        search_types: Kinds of results, `{"webSearch": {}, "imageSearch": {}}`.
+        time_range_filter: Interval of publication, `{"startTime": ..., "endTime": ...}` in RFC 3339.
+        exclude_domains: Domains that are not searched.
+    """
+
+    search_types: Mapping[str, Any] | None = None
+    time_range_filter: Mapping[str, Any] | None = None
+    exclude_domains: list[str] | None = Field(default=None, max_length=2000)
+
+
+def google_search(options: GoogleSearchOptions) -> Tool:
+    """Return Gemini's own search, which Google runs."""
+    set_options = options.model_dump(by_alias=True, exclude_none=True)
+    return ProviderTool(vendor="gemini", type="google_search", options=set_options)
+
+
+FACTORIES: Final[Mapping[str, Factory]] = MappingProxyType(
+    {
+        "tavilySearch": tavily_search,
+        "tavilyExtract": tavily_extract,
+        "googleSearch": google_search,
+        "test_async": trial,
+        "test_external_async": trial_dispatch,
+    }
+)
+"""Factories of the shipped tools, by the name in the configuration."""

@@ -1,0 +1,355 @@
+"""Calls that run in the background while the model goes on."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from contextlib import suppress
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from pellucid import (
+    Agent,
+    CancelToken,
+    ConfigError,
+    Limits,
+    RunCancelled,
+    RunTimeout,
+    Tool,
+    ToolCall,
+    ToolError,
+    ToolResult,
+    tool,
+)
+from pellucid.events import AsyncToolContinued, AsyncToolExpired, AsyncToolLate, AsyncToolSettled
+from pellucid.testing import FunctionModel, ScriptedModel
+from pellucid_exporters.testing import capture, check_telemetry
+from support.runs import attributes, within
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pellucid import ModelRequest, RunResult, ToolContext
+    from pellucid_exporters.testing import Captured
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
+
+
+def slow(run: Callable[..., Any], **options: Any) -> Tool:
+    """Return a tool in the background."""
+    return Tool(name="slow", run=run, execution="same-invocation", **options)
+
+
+def answers(result: RunResult[Any]) -> list[Any]:
+    """Return the results of `async_status` calls, in order."""
+    parts = [part for message in result.messages for part in message.parts if isinstance(part, ToolResult)]
+    return [part.response for part in parts if part.name == "async_status"]
+
+
+def statuses(telemetry: Captured) -> list[Any]:
+    """Return the statuses of the waits that have ended."""
+    return [attributes(span)["pellucid.async_tool.status"] for span in telemetry.find("await_tool slow")]
+
+
+def asks(action: str = "status") -> Callable[[ModelRequest], ToolCall]:
+    """Return a step that asks about the call that the conversation started first."""
+
+    def step(request: ModelRequest) -> ToolCall:
+        responses: list[Any] = [
+            part.response for message in request.messages for part in message.parts if isinstance(part, ToolResult)
+        ]
+        return ToolCall("async_status", {"resultId": responses[0]["resultId"], "action": action})
+
+    return step
+
+
+async def test_the_model_goes_on_and_gets_the_result_when_it_is_there(telemetry: Captured) -> None:
+    """The result enters the conversation once, as that of an `async_status` call; the run waits for it."""
+    release = anyio.Event()
+
+    async def run(arguments: Any, ctx: ToolContext) -> str:
+        await release.wait()
+        return f"sum {arguments['x']}"
+
+    @tool
+    async def other() -> str:
+        """Let the call in the background end."""
+        release.set()
+        return "ok"
+
+    model = ScriptedModel(ToolCall("slow", {"x": 1}, "c1"), ToolCall("other"), "I wait.", "done")
+    result = await within(Agent("a", model=model, tools=[slow(run), other]).run("go"))
+    pending: Any = result.messages[2].parts[0]
+    result_id = pending.response["resultId"]
+    assert pending.response == {
+        "resultId": result_id,
+        "toolName": "slow",
+        "toolCallId": "c1",
+        "status": "running",
+        "statusReference": {"tool": "async_status", "resultId": result_id},
+    }
+    assert result.output == "done"
+    assert answers(result) == [{"resultId": result_id, "toolName": "slow", "status": "completed", "result": "sum 1"}]
+    assert [message.role for message in result.messages[-3:]] == ["assistant", "tool", "assistant"]
+    offered = [[definition.name for definition in request.tools] for request in model.requests]
+    assert offered == [["slow", "other"], *[["slow", "other", "async_status"]] * 2, ["slow", "other"]]
+    wait, call = telemetry.span("await_tool slow"), telemetry.span("execute_tool slow")
+    assert wait.parent is not None
+    assert call.context is not None
+    assert wait.parent.span_id == call.context.span_id
+    assert [event.result_ids for event in telemetry.events if isinstance(event, AsyncToolContinued)] == [(result_id,)]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_result_that_the_model_asked_for_is_not_delivered_again(telemetry: Captured, *, streamed: bool) -> None:
+    """`async_status` returns the result of a call that has ended."""
+    release, settled = anyio.Event(), anyio.Event()
+
+    async def run(arguments: Any, ctx: ToolContext) -> str:
+        await release.wait()
+        return "there"
+
+    async def model(request: ModelRequest) -> Any:
+        if len(request.messages) == 3:
+            release.set()
+            await settled.wait()
+            return asks()(request)
+        return ToolCall("slow") if len(request.messages) == 1 else "done"
+
+    agent = Agent("a", model=FunctionModel(model), tools=[slow(run)])
+    agent.on("async_tool.settled", lambda event: settled.set())
+    if streamed:
+        async with agent.stream("go") as events:
+            async for _ in events:
+                pass
+        result = events.result
+    else:
+        result = await within(agent.run("go"))
+    assert [answer["status"] for answer in answers(result)] == ["completed"]
+    assert result.output == "done"
+
+
+async def test_the_status_of_a_delivered_result_can_be_asked_for(telemetry: Captured) -> None:
+    """`async_status` is no longer offered then, but a model that has seen it may call it."""
+
+    async def run(arguments: Any, ctx: ToolContext) -> str:
+        return "there"
+
+    model = ScriptedModel(ToolCall("slow"), "wait", asks(), "done")
+    result = await within(Agent("a", model=model, tools=[slow(run)]).run("go"))
+    assert [answer["result"] for answer in answers(result)] == ["there", "there"]
+    assert [definition.name for definition in model.requests[2].tools] == ["slow"]
+
+
+async def test_the_model_can_stop_a_call(telemetry: Captured) -> None:
+    """It is cancelled, and the answer says so; nothing is delivered later."""
+
+    async def run(arguments: Any, ctx: ToolContext) -> str:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    model = ScriptedModel(ToolCall("slow"), asks(), asks("stop"), "done")
+    result = await within(Agent("a", model=model, tools=[slow(run)]).run("go"))
+    assert [answer["status"] for answer in answers(result)] == ["running", "cancelled"]
+    assert statuses(telemetry) == ["cancelled"]
+
+
+async def test_an_unknown_call_is_named(telemetry: Captured) -> None:
+    """The model reads which calls there are."""
+
+    async def run(arguments: Any, ctx: ToolContext) -> str:
+        await anyio.wait_all_tasks_blocked()
+        return "there"
+
+    model = ScriptedModel(ToolCall("slow"), ToolCall("async_status", {"resultId": "x"}), "wait", "done")
+    result = await within(Agent("a", model=model, tools=[slow(run)]).run("go"))
+    assert "Unknown resultId 'x'. Known ones: async_tool_" in answers(result)[0]
+
+
+@pytest.mark.parametrize(
+    ("failure", "text"), [(ToolError("no luck"), "no luck"), (OSError("down"), "The tool failed. OSError: down")]
+)
+async def test_a_failure_is_a_result(telemetry: Captured, failure: Exception, text: str) -> None:
+    """The model reads it like that of any tool."""
+
+    async def run(arguments: Any, ctx: ToolContext) -> str:
+        raise failure
+
+    result = await within(Agent("a", model=ScriptedModel(ToolCall("slow"), "wait", "done"), tools=[slow(run)]).run("x"))
+    [answer] = answers(result)
+    assert (answer["status"], answer["error"]) == ("failed", text)
+    assert statuses(telemetry) == ["failed"]
+
+
+async def test_a_call_expires_at_its_deadline_and_a_late_result_is_an_event(telemetry: Captured) -> None:
+    """The late result changes nothing that the model has read."""
+    release = anyio.Event()
+    late = anyio.Event()
+
+    async def run(arguments: Any, ctx: ToolContext) -> str:
+        while not release.is_set():
+            with anyio.CancelScope(shield=True), suppress(anyio.get_cancelled_exc_class()):
+                await release.wait()
+        return "late"
+
+    @tool
+    async def other() -> str:
+        """Let the call in the background end."""
+        release.set()
+        await late.wait()
+        return "ok"
+
+    model = ScriptedModel(ToolCall("slow"), "wait", ToolCall("other"), "done")
+    agent = Agent("a", model=model, tools=[slow(run, deadline=0.05), other])
+    agent.on("async_tool.late", lambda event: late.set())
+    result = await within(agent.run("x"))
+    assert [answer["status"] for answer in answers(result)] == ["expired"]
+    assert [type(event) for event in telemetry.events if isinstance(event, AsyncToolExpired | AsyncToolLate)] == [
+        AsyncToolExpired,
+        AsyncToolLate,
+    ]
+    assert attributes(telemetry.span("await_tool slow"))["error.type"] == "timeout"
+    [point] = [point for point in telemetry.metrics if point.name == "pellucid.external.late"]
+    assert point.value == 1
+
+
+async def test_a_heartbeat_keeps_a_call_alive(telemetry: Captured) -> None:
+    """Progress counts as one; without any, the call expires."""
+    beats = 0
+
+    async def run(arguments: Any, ctx: ToolContext) -> str:
+        nonlocal beats
+        while beats < 3:
+            await anyio.sleep(0.25)
+            beats += 1
+            if beats % 2:
+                ctx.heartbeat()
+            else:
+                ctx.progress(beats)
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    model = ScriptedModel(ToolCall("slow"), "wait", "done")
+    result = await within(Agent("a", model=model, tools=[slow(run, heartbeat=0.5)]).run("x"))
+    assert beats == 3
+    assert [answer["status"] for answer in answers(result)] == ["expired"]
+
+
+@pytest.mark.parametrize("ending", ["cancelled", "deadline", "failed", "limit"])
+async def test_calls_end_with_their_run(ending: str) -> None:
+    """Whatever ends it: they are cancelled, and their waits have spans within that of the run."""
+    token, stopped = CancelToken(), anyio.Event()
+
+    async def run(arguments: Any, ctx: ToolContext) -> str:
+        if ending == "cancelled":
+            token.cancel("enough")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stopped.set()
+        raise AssertionError
+
+    def model(request: ModelRequest) -> Any:
+        if ending == "failed" and request.messages[-1].role == "tool":
+            raise OSError("down")
+        return ToolCall("slow") if request.tools and request.messages[-1].role == "user" else "answer"
+
+    limits = Limits(deadline=0.5 if ending == "deadline" else None, max_iterations=1 if ending == "limit" else 5)
+    with capture() as telemetry:
+        agent = Agent("a", model=FunctionModel(model), tools=[slow(run)], limits=limits, telemetry=telemetry)
+        if ending == "limit":
+            assert (await within(agent.run("x"))).status == "limit_reached"
+        else:
+            with pytest.raises((RunCancelled, RunTimeout, Exception)):
+                await within(agent.run("x", signal=token))
+        await within(stopped.wait())
+        assert statuses(telemetry) == ["cancelled"]
+        check_telemetry(telemetry)
+
+
+async def test_a_sub_agent_can_run_in_the_background(telemetry: Captured) -> None:
+    """Its run is nested in the call, and its usage counts."""
+    inner = Agent("helper", model=ScriptedModel("helped"), description="d").as_tool()
+    helper = Tool(
+        name="slow", run=inner.run, input_schema=inner.input_schema, description="d", execution="same-invocation"
+    )
+    model = ScriptedModel(ToolCall("slow", {"input": "help"}), "wait", "done")
+    result = await within(Agent("a", model=model, tools=[helper]).run("x"))
+    assert answers(result)[0]["result"] == "helped"
+    assert telemetry.span("invoke_agent helper").parent is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"execution": "elsewhere"}, "unknown execution"),
+        ({"pending": "wait"}, "pending='wait' needs execution='external-dispatch'"),
+        ({"deadline": 1.0}, "deadline needs execution"),
+        ({"heartbeat": 1.0, "execution": "external-dispatch"}, "heartbeat needs execution='same-invocation'"),
+        ({"serial": True, "execution": "same-invocation"}, "a serial tool cannot run in the background"),
+    ],
+)
+def test_options_without_a_meaning_are_refused(options: Any, text: str) -> None:
+    """Where the tool is written."""
+    with pytest.raises(ConfigError, match=text):
+        Tool(name="t", run=lambda arguments, ctx: None, **options)
+
+
+class Generated:
+    """Runs with random calls, and a model that asks about them or stops them at random."""
+
+    def __init__(self) -> None:
+        self.chance = random.Random(7)
+
+    async def slow(self, arguments: Any, ctx: ToolContext) -> str:
+        """End as the arguments say."""
+        kind = arguments["kind"]
+        if kind == "failing":
+            raise ToolError("failed")
+        if kind == "shielded":
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(0.05)
+        elif kind != "early":
+            await anyio.sleep(math.inf if kind == "never" else self.chance.uniform(0, 0.02))
+        return str(kind)
+
+    def calls(self) -> list[ToolCall]:
+        """Return the calls of one run."""
+        kinds = self.chance.choices(("early", "late", "never", "shielded", "failing"), k=self.chance.randint(1, 4))
+        return [ToolCall("slow", {"kind": kind}, f"c{number}") for number, kind in enumerate(kinds)]
+
+    def answer(self, request: ModelRequest) -> Any:
+        """Return the answer of the model."""
+        if len(request.messages) == 1:
+            return self.calls()
+        if len(request.messages) == 3 and self.chance.random() < 0.3:
+            return asks(self.chance.choice(("status", "stop")))(request)
+        return "done"
+
+
+async def test_generated_runs() -> None:
+    """Calls that end early, late, never, after their deadline or with an error: one result each, delivered once."""
+    generated = Generated()
+
+    async def one() -> None:
+        with capture() as telemetry:
+            tools = [slow(generated.slow, deadline=0.03)]
+            agent = Agent("a", model=FunctionModel(generated.answer), tools=tools, telemetry=telemetry)
+            result = await within(agent.run("x"))
+            settled = [event.result_id for event in telemetry.events if isinstance(event, AsyncToolSettled)]
+            assert len(set(settled)) == len(settled) == len(result.messages[1].tool_calls)
+            assert {answer["resultId"] for answer in answers(result) if answer["status"] != "running"} == set(settled)
+            continued = [event.result_ids for event in telemetry.events if isinstance(event, AsyncToolContinued)]
+            delivered = list(chain.from_iterable(continued))
+            assert len(set(delivered)) == len(delivered)
+            assert result.output == "done"
+            check_telemetry(telemetry)
+
+    for _ in range(int(os.environ.get("PELLUCID_GENERATED_RUNS", "80")) // 20):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(20):
+                tasks.start_soon(one)
