@@ -92,7 +92,7 @@ async def test_the_model_goes_on_and_the_run_waits_for_the_results(telemetry: Ca
     agent = Agent("a", model=model, tools=[queue.tool(deadline=60.0)])
     paused = await within(agent.run("go"))
     assert (paused.status, paused.stop_reason) == ("awaiting_tools", "awaiting_tools")
-    assert paused.output is None
+    assert not paused.output
     requests = {request.result_id: request for request in paused.external}
     assert [requests[job.result_id].arguments for job in queue.jobs] == [{"n": 1}, {"n": 2}]
     job, request = queue.jobs[0], requests[queue.jobs[0].result_id]
