@@ -239,6 +239,27 @@ async def test_a_heartbeat_keeps_a_call_alive(telemetry: Captured) -> None:
     assert [answer["status"] for answer in answers(result)] == ["expired"]
 
 
+async def test_results_are_delivered_before_the_last_answer(telemetry: Captured) -> None:
+    """A run that reaches a limit first delivers the results that are there."""
+    settled = anyio.Event()
+
+    async def run(arguments: Any, ctx: ToolContext) -> str:
+        return "there"
+
+    @tool
+    async def other() -> str:
+        """Wait until the call in the background has ended."""
+        await settled.wait()
+        return "ok"
+
+    model = ScriptedModel(ToolCall("slow"), ToolCall("other"), "done")
+    agent = Agent("a", model=model, tools=[slow(run), other], limits=Limits(max_iterations=2))
+    agent.on("async_tool.settled", lambda event: settled.set())
+    result = await within(agent.run("go"))
+    assert (result.status, result.output) == ("limit_reached", "done")
+    assert [answer["result"] for answer in answers(result)] == ["there"]
+
+
 @pytest.mark.parametrize("ending", ["cancelled", "deadline", "failed", "limit"])
 async def test_calls_end_with_their_run(ending: str) -> None:
     """Whatever ends it: they are cancelled, and their waits have spans within that of the run."""

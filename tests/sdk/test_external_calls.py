@@ -119,6 +119,17 @@ async def test_the_model_goes_on_and_the_run_waits_for_the_results(telemetry: Ca
     assert [set(result_ids) for result_ids in continued] == [{job.result_id for job in queue.jobs}]
 
 
+async def test_results_are_delivered_in_the_last_iteration(telemetry: Captured) -> None:
+    """A run that paused in its last iteration has one more answer, with the results."""
+    queue = Queue()
+    model = ScriptedModel(ToolCall("job"), "I wait.", "sum")
+    agent = Agent("a", model=model, tools=[queue.tool()], limits=Limits(max_iterations=2))
+    paused = await within(agent.run("go"))
+    whole = await within(agent.resume(stored(paused), results=[queue.result(0, 3)]))
+    assert (whole.status, whole.output) == ("limit_reached", "sum")
+    assert [answer["result"] for answer in answers(whole)] == [3]
+
+
 async def test_a_result_can_take_the_place_of_the_call(telemetry: Captured) -> None:
     """With `pending="wait"` the pass ends at the message, and the model reads nothing but the result."""
     queue = Queue()

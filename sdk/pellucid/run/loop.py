@@ -201,6 +201,7 @@ async def _loop(run: Run, b: Boundary) -> RunResult[Any]:
         await run.async_calls.all_ended()  # the checkpoint has their results
         status: Status = "awaiting_approval" if paused.waiting else "awaiting_tools"
         return _finish(run, b, status, status, "tool_call")
+    deliver(run, b)
     response = await _closing_answer(run, catalog)
     _note_usage(run, b)
     answer = accept(run, b, response, can_repair=False)
