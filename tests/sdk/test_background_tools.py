@@ -55,6 +55,11 @@ def statuses(telemetry: Captured) -> list[Any]:
     return [attributes(span)["pellucid.async_tool.status"] for span in telemetry.find("await_tool slow")]
 
 
+def pending(telemetry: Captured) -> float:
+    """Return the number of pending calls."""
+    return sum(point.value for point in telemetry.metrics if point.name == "pellucid.external.pending")
+
+
 def asks(action: str = "status") -> Callable[[ModelRequest], ToolCall]:
     """Return a step that asks about the call that the conversation started first."""
 
@@ -290,6 +295,61 @@ async def test_calls_end_with_their_run(ending: str) -> None:
         await within(stopped.wait())
         assert statuses(telemetry) == ["cancelled"]
         check_telemetry(telemetry)
+
+
+@pytest.mark.parametrize("stubborn", ["model", "tool"])
+async def test_calls_end_with_a_run_that_is_abandoned(stubborn: str) -> None:
+    """A model or tool that ignores cancellation changes neither the spans nor the number of pending calls."""
+    token, release, ended = CancelToken(), anyio.Event(), anyio.Event()
+
+    async def ignore_cancellation() -> None:
+        while not release.is_set():
+            with anyio.CancelScope(shield=True), suppress(anyio.get_cancelled_exc_class()):
+                await release.wait()
+
+    async def run(arguments: Any, ctx: ToolContext) -> str:
+        try:
+            await (ignore_cancellation() if stubborn == "tool" else anyio.sleep_forever())
+        finally:
+            ended.set()
+        return "late"
+
+    async def model(request: ModelRequest) -> Any:
+        if len(request.messages) == 1:
+            return ToolCall("slow")
+        token.cancel("enough")
+        if stubborn == "model":
+            await ignore_cancellation()
+        return "answer"
+
+    with capture() as telemetry:
+        agent = Agent("a", model=FunctionModel(model), tools=[slow(run)], telemetry=telemetry)
+        with pytest.raises(RunCancelled):
+            await within(agent.run("x", signal=token))
+        assert statuses(telemetry) == ["cancelled"]
+        assert pending(telemetry) == 0
+        check_telemetry(telemetry)
+        release.set()
+        await within(ended.wait())
+        assert statuses(telemetry) == ["cancelled"]
+        check_telemetry(telemetry)
+
+
+async def test_a_run_waits_for_the_tasks_of_stopped_calls(telemetry: Captured) -> None:
+    """A call that the model stopped can clean up before the run ends."""
+    cleaned = anyio.Event()
+
+    async def run(arguments: Any, ctx: ToolContext) -> str:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(0.05)
+            cleaned.set()
+        raise AssertionError
+
+    await within(Agent("a", model=ScriptedModel(ToolCall("slow"), asks("stop"), "done"), tools=[slow(run)]).run("go"))
+    assert cleaned.is_set()
 
 
 async def test_a_sub_agent_can_run_in_the_background(telemetry: Captured) -> None:

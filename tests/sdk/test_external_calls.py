@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
 
 from pellucid import (
     Agent,
+    AlreadyResumed,
     CheckpointError,
     ConfigError,
     Decision,
     ExternalResult,
     Limits,
+    Message,
+    PolicyHalt,
     Reliability,
     Rule,
+    RunTimeout,
     Tool,
     ToolCall,
     ToolError,
@@ -28,7 +35,7 @@ from pellucid.testing import FunctionModel, ScriptedModel
 from support.runs import attributes, within
 
 if TYPE_CHECKING:
-    from pellucid import RunResult, ToolContext
+    from pellucid import PermissionRequest, RunResult, ToolContext
     from pellucid_exporters.testing import Captured
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
@@ -80,6 +87,11 @@ def results(result: RunResult[Any]) -> list[Any]:
 def parts(result: RunResult[Any]) -> list[ToolResult]:
     """Return the tool results of a conversation."""
     return [part for message in result.messages for part in message.parts if isinstance(part, ToolResult)]
+
+
+def pending(telemetry: Captured) -> float:
+    """Return the number of pending calls."""
+    return sum(point.value for point in telemetry.metrics if point.name == "pellucid.external.pending")
 
 
 JOBS = [ToolCall("job", {"n": 1}, "c1"), ToolCall("job", {"n": 2}, "c2")]
@@ -306,6 +318,89 @@ async def test_calls_of_a_run_that_ends_are_cancelled(telemetry: Captured, endin
         with pytest.raises(Exception, match="down"):
             await within(agent.run("go"))
     assert attributes(telemetry.span("await_tool job"))["pellucid.async_tool.status"] == "cancelled"
+
+
+async def test_a_refused_resumption_settles_nothing(telemetry: Captured) -> None:
+    """The calls of a checkpoint belong to the run that claimed it."""
+    queue = Queue()
+    agent = Agent("a", model=ScriptedModel(ToolCall("job"), "wait", "done"), tools=[queue.tool()])
+    paused = await within(agent.run("go"))
+    await within(agent.resume(stored(paused), results=[queue.result(0)]))
+    with pytest.raises(AlreadyResumed):
+        await within(agent.resume(stored(paused), results=[queue.result(0)]))
+    assert len(telemetry.find("await_tool job")) == 1
+    assert pending(telemetry) == 0
+
+
+@pytest.mark.parametrize("obstacle", ["deadline", "conversation"])
+async def test_calls_of_a_run_that_cannot_pause_are_cancelled(telemetry: Captured, obstacle: str) -> None:
+    """Without a checkpoint nobody can deliver their results."""
+    queue = Queue()
+
+    async def never(arguments: Any, ctx: ToolContext) -> None:
+        await anyio.sleep_forever()
+
+    tools = [queue.tool(), Tool(name="never", run=never, execution="same-invocation")]
+    approved = Tool(name="pay", run=never, needs_approval=True)
+    calls = [ToolCall("job", {}, "c1"), ToolCall("pay", {}, "c2")]
+    calls += [ToolCall("never", {}, "c3")] if obstacle == "deadline" else []
+    agent = Agent("a", model=ScriptedModel(calls), tools=[*tools, approved], limits=Limits(deadline=0.5))
+    history = [Message("user", "x"), Message("assistant", [ToolCall("q", {"x": object()}, "q1")])]  # type: ignore[dict-item]
+    history.append(Message("tool", [ToolResult("q1", "x")]))
+    with pytest.raises(RunTimeout if obstacle == "deadline" else CheckpointError):
+        await within(agent.run("go", history=history if obstacle == "conversation" else ()))
+    assert attributes(telemetry.span("await_tool job"))["pellucid.async_tool.status"] == "cancelled"
+    assert pending(telemetry) == 0
+
+
+@pytest.mark.parametrize("ending", ["halted", "background"])
+async def test_calls_of_a_paused_sub_agent_end_with_the_outer_run(telemetry: Captured, ending: str) -> None:
+    """They are cancelled if no checkpoint has them: the outer run failed, or ran the sub-agent in the background."""
+    queue = Queue()
+    has_paused = anyio.Event()
+    agent = Agent("inner", model=ScriptedModel(ToolCall("job"), "wait"), tools=[queue.tool()], description="d")
+    agent.on("run.completed", lambda event: has_paused.set())
+    inner = replace(agent.as_tool(), execution="same-invocation" if ending == "background" else None)
+
+    async def policy(request: PermissionRequest) -> str:
+        if (request.stage, request.tool_name) != ("dispatch", "stop"):
+            return "allow"
+        await has_paused.wait()
+        return "halt"
+
+    async def stop(arguments: Any, ctx: ToolContext) -> None:
+        raise AssertionError
+
+    calls = [ToolCall("inner", {"input": "x"}, "c1"), *([ToolCall("stop", {}, "c2")] if ending == "halted" else [])]
+    outer = Agent(
+        "outer",
+        model=ScriptedModel(calls, "wait", "done"),
+        tools=[inner, Tool(name="stop", run=stop)],
+        policy=policy,
+    )
+    with pytest.raises(PolicyHalt) if ending == "halted" else nullcontext():
+        await within(outer.run("go"))
+    assert attributes(telemetry.span("await_tool job"))["pellucid.async_tool.status"] == "cancelled"
+    assert pending(telemetry) == 0
+
+
+@pytest.mark.parametrize("given", ["inner", "outer", "both"])
+async def test_calls_of_sub_agents_settle_once(telemetry: Captured, given: str) -> None:
+    """The number of pending calls returns to zero, in whatever order the results come."""
+    queue = Queue()
+    tools = [queue.tool()]
+    inner = Agent("inner", model=ScriptedModel(ToolCall("job", {"n": 0}), "wait", "inner done"), tools=tools, description="d")
+    calls = [ToolCall("inner", {"input": "x"}, "i1"), ToolCall("job", {"n": 1}, "j1")]
+    outer = Agent("outer", model=ScriptedModel(calls, "done"), tools=[inner.as_tool(), *tools])
+    paused = await within(outer.run("go"))
+    assert (len(paused.external), pending(telemetry)) == (2, 2)
+    first = {"inner": [0], "outer": [1], "both": [0, 1]}[given]
+    result = await within(outer.resume(stored(paused), results=[queue.result(number) for number in first]))
+    while result.status == "awaiting_tools":
+        owed = [request.result_id for request in result.external]
+        assert (len(owed), pending(telemetry)) == (1, 1)
+        result = await within(outer.resume(stored(result), results=[ExternalResult(result_id=owed[0], output="x")]))
+    assert (result.output, pending(telemetry), len(telemetry.find("await_tool job"))) == ("done", 0, 2)
 
 
 @pytest.mark.parametrize(

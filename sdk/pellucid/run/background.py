@@ -98,13 +98,17 @@ async def _work(run: Run, call: AsyncCall, work: Callable[[], Awaitable[Any]]) -
         call.ended.set()
 
 
-async def stop_all(run: Run) -> None:
-    """Cancel the calls in the background of a run that ends, and wait for their tasks."""
-    calls = run.async_calls.running if run.async_calls.by_id else []
-    for call in calls:
+def cancel_running(run: Run) -> None:
+    """Cancel the calls in the background of a run that ends."""
+    for call in run.async_calls.running:
         settle(run, call, "cancelled", "The run ended before the call.")
         call.scope.cancel()
-    if calls:
+
+
+async def stop_all(run: Run) -> None:
+    """Cancel the calls in the background of a run that ends, and wait for their tasks, also those already stopped."""
+    cancel_running(run)
+    if calls := run.async_calls.not_ended:
         with anyio.move_on_after(PATIENCE, shield=True):
             for call in calls:
                 await call.ended.wait()

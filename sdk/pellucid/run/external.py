@@ -9,7 +9,7 @@ from typing import Final
 
 from opentelemetry.trace import get_current_span
 
-from pellucid.approvals.checkpoint import context_of, trace_of
+from pellucid.approvals.checkpoint import Checkpoint, context_of, trace_of
 from pellucid.approvals.external import ExternalRequest, ExternalResult
 from pellucid.context import ExternalCall
 from pellucid.messages import ToolResult
@@ -59,9 +59,11 @@ def enqueued(run: Run, b: Boundary, request: ExternalRequest) -> JSONObject | En
     return Enqueued(request) if request.takes_place else pending_result(call.facts)
 
 
-def restore(run: Run, requests: Iterable[ExternalRequest]) -> None:
+def restore(run: Run, checkpoint: Checkpoint) -> None:
     """Restore the calls of a paused run, with the results that were known when it paused."""
-    for request in requests:
+    inner = (request for paused in checkpoint.nested_checkpoints.values() for request in paused.all_external)
+    run.async_calls.nested = {request.result_id: _call(request) for request in inner if request.result is None}
+    for request in checkpoint.external:
         call = _call(request)
         run.async_calls.by_id[request.result_id] = call
         if request.result is not None:
@@ -115,8 +117,8 @@ def _request(call: AsyncCall) -> ExternalRequest:
 
 
 def cancel_all(run: Run) -> None:
-    """Cancel the calls of a run that ends without a checkpoint."""
-    for call in run.async_calls.external:
+    """Cancel the external calls of a run that ends, except those that its checkpoint has."""
+    for call in [*run.async_calls.external, *run.async_calls.nested.values()]:
         settle(run, call, "cancelled", "The run ended before the result.")
 
 

@@ -22,7 +22,7 @@ from pellucid.models import ModelResponse
 from pellucid.models.fallback import candidates
 from pellucid.run.answers import accept
 from pellucid.run.async_calls import deliver, emit_continued, next_results
-from pellucid.run.background import stop_all
+from pellucid.run.background import cancel_running, stop_all
 from pellucid.run.call_checks import halted
 from pellucid.run.compose import compose
 from pellucid.run.discovery import discover
@@ -160,8 +160,8 @@ def _conclude(run: Run, b: Boundary) -> None:
     run.scope.count(semconv.INFERENCE_CALLS, run.tally.model_calls, labels, b.context)
     run.scope.count(semconv.TOOL_CALLS, run.tally.own_tool_calls, labels, b.context)
     withdraw(run, b)
-    if run.approvals.paused is None:
-        cancel_all(run)
+    cancel_running(run)  # those of an abandoned run; otherwise none are left
+    cancel_all(run)
 
 
 async def _loop(run: Run, b: Boundary) -> RunResult[Any]:

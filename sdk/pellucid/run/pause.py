@@ -61,6 +61,7 @@ def pause(run: Run, b: Boundary, paused: Paused) -> JSONObject:
             _emit_requested(run, b, waiting)
     run.approvals.requested = tuple(waiting.request for waiting in paused.waiting)
     run.approvals.release(run.approvals.requested)
+    run.async_calls.pause(paused.external)
     return checkpoint
 
 
@@ -149,7 +150,6 @@ def prepare(
     )
     run.tally.tool_calls = state.tool_calls - len(run.resumption.nested)  # these are dispatched again
     run.tally.earlier = state.usage
-    restore(run, state.external)
     run.offering.names.update(call.name for call in run.conversation.calls)
     run.offering.activation.iterations = state.discoveries
     run.offering.activation.preset = state.active
@@ -171,6 +171,7 @@ async def claim_calls(
     resumption.is_claimed = True
     run.check_open()
     run.approvals.expect(resumption.checkpoint.approvals)
+    restore(run, resumption.checkpoint)
     return edited
 
 

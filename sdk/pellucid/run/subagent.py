@@ -84,7 +84,7 @@ async def _nested(setup: Setup, outer: Run | None, task: str, ctx: ToolContext, 
         run = create_run(setup, ResumeRequest(checkpoint, decisions, results, resumption.claims), caller)
         return await _run(outer, run, ctx)
     except AlreadyResumed:
-        outer.approvals.release(checkpoint.approvals)  # another process applies the decisions
+        outer.nesting.release_paused(checkpoint)  # another process applies the decisions
         raise
     except (PolicyHalt, RunCancelled):
         raise
