@@ -222,6 +222,34 @@ async def test_a_call_expires_at_its_deadline_and_a_late_result_is_an_event(tele
     assert point.value == 1
 
 
+async def test_a_result_right_after_the_deadline_is_late(telemetry: Captured) -> None:
+    """Also if the call ends while the run still waits for it to stop."""
+
+    async def run(arguments: Any, ctx: ToolContext) -> str:
+        with suppress(anyio.get_cancelled_exc_class()):
+            await anyio.sleep_forever()
+        return "late"
+
+    model = ScriptedModel(ToolCall("slow"), "wait", "done")
+    result = await within(Agent("a", model=model, tools=[slow(run, deadline=0.05)]).run("x"))
+    assert [answer["status"] for answer in answers(result)] == ["expired"]
+    assert [type(event) for event in telemetry.events if isinstance(event, AsyncToolExpired | AsyncToolLate)] == [
+        AsyncToolExpired,
+        AsyncToolLate,
+    ]
+
+
+async def test_the_text_of_a_failure_is_cut(telemetry: Captured) -> None:
+    """Like that of any tool."""
+
+    async def run(arguments: Any, ctx: ToolContext) -> str:
+        raise ToolError("x" * 5000)
+
+    model, limits = ScriptedModel(ToolCall("slow"), "wait", "done"), Limits(max_result_bytes=1000)
+    result = await within(Agent("a", model=model, tools=[slow(run)], limits=limits).run("x"))
+    assert "[cut: 5,000 bytes in all" in answers(result)[0]["error"]
+
+
 async def test_a_heartbeat_keeps_a_call_alive(telemetry: Captured) -> None:
     """Progress counts as one; without any, the call expires."""
     beats = 0

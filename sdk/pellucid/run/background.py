@@ -19,13 +19,15 @@ from pellucid.run.async_calls import emit_late, pending_result, register, settle
 from pellucid.run.async_state import AsyncCall, CallFacts
 from pellucid.run.outcomes import Suspended
 from pellucid.run.state import Run
-from pellucid.run.tool_results import respond
+from pellucid.run.tool_results import respond, to_response
 from pellucid.telemetry import Boundary
 from pellucid.tools.tool import Tool
 from pellucid.types import JSONObject, JSONValue
 
 PATIENCE: Final = 0.5
 """Seconds that a run which ends waits for the tasks of calls that it cancels."""
+
+_EXPIRED: Final = "The call did not end before its deadline and was stopped."
 
 
 def new_call(run: Run, b: Boundary, tool: Tool, tool_call_id: str) -> AsyncCall:
@@ -73,6 +75,8 @@ async def _work(run: Run, call: AsyncCall, work: Callable[[], Awaitable[Any]]) -
 
     async def watched() -> Any:
         value = await work()
+        if call.status is None and call.scope.cancel_called:
+            settle(run, call, "expired", _EXPIRED)
         if call.status is not None and not run.closed:  # it ended although it was stopped
             emit_late(run, call, "completed")
         return value
@@ -87,10 +91,11 @@ async def _work(run: Run, call: AsyncCall, work: Callable[[], Awaitable[Any]]) -
             response = await respond(value, run.limits.max_result_bytes)
             status = "completed"
         if call.scope.cancelled_caught:
-            status, response = "expired", "The call did not end before its deadline and was stopped."
+            status, response = "expired", _EXPIRED
     except Exception as failure:  # noqa: BLE001  (any exception of a tool is a result for the model)
         status, error = "failed", failure
-        response = str(failure) if isinstance(failure, ToolError) else f"The tool failed. {describe(failure)}"
+        text = str(failure) if isinstance(failure, ToolError) else f"The tool failed. {describe(failure)}"
+        response = to_response(text, run.limits.max_result_bytes)
     finally:
         if call.status is None:
             settle(run, call, status, response, error)
