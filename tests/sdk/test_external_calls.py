@@ -27,6 +27,8 @@ from pellucid import (
     ToolCall,
     ToolError,
     ToolResult,
+    dump_messages,
+    load_messages,
     retry,
 )
 from pellucid.context import ExternalCall
@@ -247,6 +249,46 @@ async def test_results_that_do_not_fit_are_refused(telemetry: Captured) -> None:
         await within(agent.resume(stored(half), results=[queue.result(0, 2), queue.result(1)]))
     whole = await within(agent.resume(stored(half), results=[queue.result(0, 1), queue.result(1)]))
     assert {answer["result"] for answer in answers(whole)} == {1, "done"}
+
+
+@pytest.mark.parametrize("pending", ["continue", "wait"])
+@pytest.mark.parametrize("more", [{"output": "x" * 5000}, {"output": None, "status": "cancelled"}])
+async def test_a_repeated_result_changes_nothing(telemetry: Captured, pending: str, more: Any) -> None:
+    """As long as calls of its group are pending; the model gets every result once."""
+    queue = Queue()
+    steps = [JOBS, *(["wait"] if pending == "continue" else []), "done"]
+    limits = Limits(max_result_bytes=1000)
+    agent = Agent("a", model=ScriptedModel(*steps), tools=[queue.tool(pending=pending)], limits=limits)
+    paused = await within(agent.run("go"))
+    first = queue.result(0, **more)
+    half = await within(agent.resume(stored(paused), results=[first, first]))
+    again = await within(agent.resume(stored(half), results=[first]))
+    assert [request.result_id for request in again.external] == [queue.jobs[1].result_id]
+    whole = await within(agent.resume(stored(again), results=[queue.result(1), first]))
+    assert whole.output == "done"
+    continued = [event.result_ids for event in telemetry.events if isinstance(event, AsyncToolContinued)]
+    assert [set(result_ids) for result_ids in continued] == [{job.result_id for job in queue.jobs}]
+
+
+@pytest.mark.parametrize("pending", ["continue", "wait"])
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"output": "x" * 5000}, "[cut: 5,000 bytes in all"),
+        ({"error": "x" * 5000, "output": None}, "[cut: 5,000 bytes in all"),
+        ({"output": ("a", 1)}, "['a', 1]"),
+    ],
+)
+async def test_results_are_bounded_and_plain(telemetry: Captured, pending: str, more: Any, text: str) -> None:
+    """The model reads them as it reads results of any tool."""
+    queue = Queue()
+    steps = [ToolCall("job"), *(["wait"] if pending == "continue" else []), "done"]
+    limits = Limits(max_result_bytes=1000)
+    agent = Agent("a", model=ScriptedModel(*steps), tools=[queue.tool(pending=pending)], limits=limits)
+    paused = await within(agent.run("go"))
+    whole = await within(agent.resume(stored(paused), results=[queue.result(0, **more)]))
+    assert text in str((answers(whole) or results(whole))[0])
+    assert load_messages(dump_messages(whole.messages)) == whole.messages
 
 
 @pytest.mark.parametrize("pending", ["continue", "wait"])

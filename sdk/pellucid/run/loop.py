@@ -229,17 +229,19 @@ async def _resume(run: Run, b: Boundary, resumption: Resumption) -> tuple[Catalo
     done = await dispatch(run, catalog, decided, resumption.settled)
     resumption.nested.clear()  # later calls may reuse the ids of calls whose nested runs were not resumed now
     notes = {**resumption.checkpoint.notes, **done.notes}
-    placed = results_in_place(run)
+    still_paused = [Checkpoint.from_dict(paused) for paused in resumption.still_paused.values()]
+    enqueued = any(call.takes_place for call in run.async_calls.external)
+    is_waiting = bool(done.waiting or waiting or done.nested or still_paused or enqueued)
+    placed = results_in_place(run) if run.halted is not None or not is_waiting else {}
     new = [*done.results, *placed.values()]
     results = [with_note(result, notes.pop(result.id)) if result.id in notes else result for result in new]
-    still_paused = [Checkpoint.from_dict(paused) for paused in resumption.still_paused.values()]
     paused = Paused(
         in_order(calls, resumption.results.values(), results),
         [*done.waiting, *waiting],
         {**done.nested, **resumption.still_paused},
         notes,
-        any(call.takes_place for call in run.async_calls.external),
-        [*done.external, *(request for inner in still_paused for request in inner.all_external)],
+        enqueued,
+        [*done.external, *(request for inner in still_paused for request in inner.all_external if not request.result)],
     )
     stop = _conclude_calls(run, catalog, calls, paused) if calls else None
     if stop != AWAITING and placed:
