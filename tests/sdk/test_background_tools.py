@@ -100,6 +100,7 @@ async def test_the_model_goes_on_and_gets_the_result_when_it_is_there(telemetry:
     assert result.output == "done"
     assert answers(result) == [{"resultId": result_id, "toolName": "slow", "status": "completed", "result": "sum 1"}]
     assert [message.role for message in result.messages[-3:]] == ["assistant", "tool", "assistant"]
+    assert len(result.messages[-3].tool_calls[0].id or "") <= 40  # the limit of OpenAI
     offered = [[definition.name for definition in request.tools] for request in model.requests]
     assert offered == [["slow", "other"], *[["slow", "other", "async_status"]] * 2, ["slow", "other"]]
     wait, call = telemetry.span("await_tool slow"), telemetry.span("execute_tool slow")

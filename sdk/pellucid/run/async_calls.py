@@ -147,7 +147,8 @@ def deliver(run: Run, b: Boundary) -> bool:
         return False
     calls, results = [], []
     for call in settled:
-        call_id, arguments = f"{call.facts.result_id}_status", {"resultId": call.facts.result_id, "action": "status"}
+        arguments: JSONObject = {"resultId": call.facts.result_id, "action": "status"}
+        call_id = f"status_{call.facts.result_id[-32:]}"  # OpenAI refuses ids of more than 40 characters
         calls.append(ToolCall(ASYNC_STATUS, arguments, call_id))
         results.append(ToolResult(call_id, _answer(call), is_error=call.status != "completed", name=ASYNC_STATUS))
     run.conversation.messages += [Message("assistant", calls), Message("tool", results)]
