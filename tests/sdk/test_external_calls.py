@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
+import math
+import random
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -249,6 +251,75 @@ async def test_results_that_do_not_fit_are_refused(telemetry: Captured) -> None:
         await within(agent.resume(stored(half), results=[queue.result(0, 2), queue.result(1)]))
     whole = await within(agent.resume(stored(half), results=[queue.result(0, 1), queue.result(1)]))
     assert {answer["result"] for answer in answers(whole)} == {1, "done"}
+
+
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        ({"dispatched_at": math.nan}, "a time of external call 'async_tool_.*' is out of range"),
+        ({"dispatched_at": math.inf}, "a time of external call 'async_tool_.*' is out of range"),
+        ({"deadline": 1e300}, "a time of external call 'async_tool_.*' is out of range"),
+        ({"result_id": "other", "result": {"result_id": "x"}}, "the result of external call 'other' has another id"),
+        ({"trace": None}, "external.0.trace"),
+        ({}, "two external calls have the same result id"),
+    ],
+)
+async def test_damaged_calls_are_refused(telemetry: Captured, damage: Any, text: str) -> None:
+    """The text names the fault."""
+    queue = Queue()
+    paused = await within(Agent("a", model=ScriptedModel(ToolCall("job"), "wait"), tools=[queue.tool()]).run("go"))
+    checkpoint = stored(paused)
+    checkpoint["external"] = [{**call, **damage} for call in checkpoint["external"]] * (1 if damage else 2)
+    with pytest.raises(CheckpointError, match=f"the checkpoint is damaged: {text}"):
+        await within(Agent("a", model=ScriptedModel("done")).resume(checkpoint))
+
+
+async def test_every_change_of_a_checkpoint_is_accepted_or_refused() -> None:
+    """A damaged checkpoint raises `CheckpointError` and nothing else."""
+    queue, chance = Queue(), random.Random(5)
+
+    def create() -> Agent:
+        def answer(request: Any) -> Any:
+            calls = [*JOBS, ToolCall("inner", {"input": "x"}, "c3")]
+            return calls if len(request.messages) == 1 else "done"
+
+        model = FunctionModel(lambda request: ToolCall("job", {"n": 3}) if len(request.messages) == 1 else "done")
+        inner = Agent("inner", model=model, tools=[queue.tool(pending="wait")], description="d")
+        return Agent("a", model=FunctionModel(answer), tools=[queue.tool(pending="wait"), inner.as_tool()])
+
+    paused = await within(create().run("go"))
+    half = stored(await within(create().resume(stored(paused), results=[queue.result(0)])))
+    for number in range(200):
+        checkpoint = json.loads(json.dumps({**half, "id": f"{number:032x}"}))
+        requests = [*checkpoint["external"], *checkpoint["nested"]["c3"]["external"]]
+        request = chance.choice(requests)
+        request[chance.choice(list(request))] = chance.choice([None, -1, "x", [], {"a": 1}, True, math.nan, 1e308])
+        with suppress(CheckpointError):
+            await within(create().resume(checkpoint, results=[queue.result(1)]))
+
+
+@pytest.mark.parametrize("kind", ["job", "slow"])
+async def test_asking_for_a_result_can_need_approval(telemetry: Captured, kind: str) -> None:
+    """The approved call of `async_status` runs when the run resumes."""
+    queue = Queue()
+
+    async def work(arguments: Any, ctx: ToolContext) -> str:
+        return "done"
+
+    def ask(request: Any) -> ToolCall:
+        return ToolCall("async_status", {"resultId": request.messages[2].parts[0].response["resultId"]}, "s1")
+
+    agent = Agent(
+        "a",
+        model=ScriptedModel(ToolCall(kind), ask, "end"),
+        tools=[queue.tool(), Tool(name="slow", run=work, execution="same-invocation")],
+        policy=lambda request: "ask" if (request.stage, request.tool_name) == ("dispatch", "async_status") else "allow",
+    )
+    paused = await within(agent.run("go"))
+    decisions = [Decision(paused.approvals[0].approval_id, approved=True)]
+    given = [queue.result(0)] if kind == "job" else []
+    result = await within(agent.resume(stored(paused), decisions=decisions, results=given))
+    assert [answer["result"] for answer in answers(result)] == ["done"]
 
 
 @pytest.mark.parametrize("pending", ["continue", "wait"])
