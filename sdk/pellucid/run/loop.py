@@ -21,7 +21,7 @@ from pellucid.messages import Message, ToolCall, ToolResult
 from pellucid.models import ModelResponse
 from pellucid.models.fallback import candidates
 from pellucid.run.answers import accept
-from pellucid.run.async_calls import deliver, emit_continued, next_results
+from pellucid.run.async_calls import deliver, emit_continued, next_results, with_status
 from pellucid.run.background import cancel_running, stop_all
 from pellucid.run.call_checks import halted
 from pellucid.run.compose import compose
@@ -225,6 +225,7 @@ async def _resume(run: Run, b: Boundary, resumption: Resumption) -> tuple[Catalo
         raise
     _check(run)
     decided = await claim_calls(run, resumption, catalog, calls)
+    catalog = with_status(run, catalog)
     apply_results(run, b, resumption.external, resumption.late)
     done = await dispatch(run, catalog, decided, resumption.settled)
     resumption.nested.clear()  # later calls may reuse the ids of calls whose nested runs were not resumed now
