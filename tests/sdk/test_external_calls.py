@@ -327,7 +327,7 @@ async def test_asking_for_a_result_can_need_approval(telemetry: Captured, kind: 
 async def test_a_repeated_result_changes_nothing(telemetry: Captured, pending: str, more: Any) -> None:
     """As long as calls of its group are pending; the model gets every result once."""
     queue = Queue()
-    steps = [JOBS, *(["wait"] if pending == "continue" else []), "done"]
+    steps: list[Any] = [JOBS, *(["wait"] if pending == "continue" else []), "done"]
     limits = Limits(max_result_bytes=1000)
     agent = Agent("a", model=ScriptedModel(*steps), tools=[queue.tool(pending=pending)], limits=limits)
     paused = await within(agent.run("go"))
@@ -353,7 +353,7 @@ async def test_a_repeated_result_changes_nothing(telemetry: Captured, pending: s
 async def test_results_are_bounded_and_plain(telemetry: Captured, pending: str, more: Any, text: str) -> None:
     """The model reads them as it reads results of any tool."""
     queue = Queue()
-    steps = [ToolCall("job"), *(["wait"] if pending == "continue" else []), "done"]
+    steps: list[Any] = [ToolCall("job"), *(["wait"] if pending == "continue" else []), "done"]
     limits = Limits(max_result_bytes=1000)
     agent = Agent("a", model=ScriptedModel(*steps), tools=[queue.tool(pending=pending)], limits=limits)
     paused = await within(agent.run("go"))
@@ -458,7 +458,7 @@ async def test_calls_of_a_run_that_cannot_pause_are_cancelled(telemetry: Capture
     calls = [ToolCall("job", {}, "c1"), ToolCall("pay", {}, "c2")]
     calls += [ToolCall("never", {}, "c3")] if obstacle == "deadline" else []
     agent = Agent("a", model=ScriptedModel(calls), tools=[*tools, approved], limits=Limits(deadline=0.5))
-    history = [Message("user", "x"), Message("assistant", [ToolCall("q", {"x": object()}, "q1")])]  # type: ignore[dict-item]
+    history = [Message("user", "x"), Message("assistant", [ToolCall("q", {"x": object()}, "q1")])]
     history.append(Message("tool", [ToolResult("q1", "x")]))
     with pytest.raises(RunTimeout if obstacle == "deadline" else CheckpointError):
         await within(agent.run("go", history=history if obstacle == "conversation" else ()))
@@ -502,7 +502,9 @@ async def test_calls_of_sub_agents_settle_once(telemetry: Captured, given: str) 
     """The number of pending calls returns to zero, in whatever order the results come."""
     queue = Queue()
     tools = [queue.tool()]
-    inner = Agent("inner", model=ScriptedModel(ToolCall("job", {"n": 0}), "wait", "inner done"), tools=tools, description="d")
+    inner = Agent(
+        "inner", model=ScriptedModel(ToolCall("job", {"n": 0}), "wait", "inner done"), tools=tools, description="d"
+    )
     calls = [ToolCall("inner", {"input": "x"}, "i1"), ToolCall("job", {"n": 1}, "j1")]
     outer = Agent("outer", model=ScriptedModel(calls, "done"), tools=[inner.as_tool(), *tools])
     paused = await within(outer.run("go"))
