@@ -105,7 +105,8 @@ class Checkpoint:
             raise CheckpointError("not a checkpoint; pass the `checkpoint` of a paused run's RunResult to resume()")
         if data["version"] not in (VERSION - 1, VERSION):
             raise CheckpointError(
-                f"the checkpoint has version {data['version']!r}, and this release of Pellucid reads versions 1 to {VERSION}"
+                f"the checkpoint has version {data['version']!r}, and this release of Pellucid reads versions 1 to "
+                f"{VERSION}"
             )
         try:
             checkpoint: Checkpoint = _adapter().validate_python({**data})

@@ -241,10 +241,12 @@ async def _resume(run: Run, b: Boundary, resumption: Resumption) -> tuple[Catalo
         [*done.external, *(request for inner in still_paused for request in inner.all_external)],
     )
     stop = _conclude_calls(run, catalog, calls, paused) if calls else None
-    if stop != AWAITING and placed:
-        emit_continued(run, b, placed)
     if stop != AWAITING and run.async_calls.external:  # approvals and external calls are one group
         stop = _await(run, Paused((), (), {}, {}))
+    if stop != AWAITING:
+        if placed:
+            emit_continued(run, b, placed)
+        deliver(run, b)
     return catalog, stop
 
 
