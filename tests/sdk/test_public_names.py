@@ -127,7 +127,7 @@ PUBLIC = {
         "Settings",
         "StreamItem",
     ],
-    "pellucid.external": ["FACTORIES", "ExternalTools", "ToolOptions", "external_tools"],
+    "pellucid.external": ["FACTORIES", "ExternalTools", "Factory", "ToolOptions", "external_tools"],
     "pellucid.mcp": ["MCPProvider", "Options"],
     "pellucid.testing": [
         "Answer",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from http.client import HTTPException
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import anyio
@@ -104,4 +105,6 @@ def _post(options: DispatchedEchoOptions, job: dict[str, Any]) -> None:
         with urlopen(request, timeout=options.timeout):  # noqa: S310  (checked to be HTTP)
             pass
     except (OSError, HTTPException) as error:
+        if isinstance(error, HTTPError):
+            error.close()  # it is the response, with its connection
         raise ToolError(f"The service did not accept the work: {error}", error_type="unavailable") from error

@@ -14,7 +14,9 @@ from pellucid.errors import ConfigError
 from pellucid.tools import Tool
 
 Factory: TypeAlias = Callable[..., Tool]
-"""Creates a tool. Its only parameter, if it has one, is annotated with a subclass of `ToolOptions`."""
+"""Creates a tool. Its only positional parameter, if it has one, is annotated with a subclass of `ToolOptions`."""
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class ToolOptions(BaseModel):
@@ -59,16 +61,16 @@ _SHARED = frozenset(_names(SharedOptions))
 
 
 def options_type(name: str, factory: Factory) -> type[ToolOptions] | None:
-    """Return the class of a factory's options, or None if it has no parameter.
+    """Return the class of a factory's options, or None if it has no positional parameter.
 
     Raises:
         ConfigError: it is not a function, or its parameter is not annotated with a subclass of `ToolOptions`.
     """
     try:
-        annotations = [p.annotation for p in inspect.signature(factory, eval_str=True).parameters.values()]
+        parameters = inspect.signature(factory, eval_str=True).parameters.values()
     except (NameError, TypeError) as error:
         raise ConfigError(f"factories[{name!r}]: {error}") from error
-    match annotations:
+    match [parameter.annotation for parameter in parameters if parameter.kind in _POSITIONAL]:
         case []:
             return None
         case [type() as kind] if issubclass(kind, ToolOptions):

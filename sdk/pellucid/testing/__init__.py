@@ -1,7 +1,6 @@
 """Test doubles of the SDK, and the contract of models as tests to inherit.
 
-Some names are imported on first use: `ModelContract`, because it needs pytest, and `OutsideService`, because it needs an
-HTTP server.
+`ModelContract` and `OutsideService` are imported on first use, because they need pytest and an HTTP server.
 """
 
 from typing import TYPE_CHECKING

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from argparse import ArgumentParser
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -84,10 +84,10 @@ class Delivery:
     status: int | None
 
 
-Behavior: TypeAlias = Callable[[Job], Sequence[Completion]]
+Behavior: TypeAlias = Callable[[Job], Iterable[Completion]]
 
 
-def complete_once(job: Job) -> Sequence[Completion]:
+def complete_once(job: Job) -> Iterable[Completion]:
     """Complete a job with its input, after its delay."""
     return [Completion(delay=job.delay)]
 
@@ -276,7 +276,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--error", help="let each job fail for this reason")
     options: Any = parser.parse_args(arguments)
 
-    def behavior(job: Job) -> Sequence[Completion]:
+    def behavior(job: Job) -> Iterable[Completion]:
         first = Completion(delay=job.delay + options.delay, error=options.error)
         return [first, *[Completion(error=options.error)] * (options.answers - 1)] if options.answers > 0 else []
 
