@@ -10,7 +10,7 @@ import pytest
 
 from pellucid import semconv
 from pellucid.events import EVENTS, Event
-from pellucid.telemetry.phases import COMPOSE, DISCOVERY, DISPATCH, INFERENCE, RUN
+from pellucid.telemetry import phases
 
 PAGE = (Path(__file__).parent.parent / "docs" / "telemetry.md").read_text()
 KINDS = {"histogram": "histogram", "counter": "counter", "updown": "up-down counter", "gauge": "gauge"}
@@ -22,7 +22,7 @@ EMITTED = {
 """Names of attributes."""
 
 ENVELOPE = {field.name for field in fields(Event)}
-PHASES = (RUN, DISCOVERY, COMPOSE, INFERENCE, DISPATCH)
+PHASES = tuple(phases.PHASES.values())
 
 
 def rows(section: str) -> dict[str, list[str]]:

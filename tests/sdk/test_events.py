@@ -4,6 +4,7 @@ import importlib
 import pkgutil
 import re
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -210,4 +211,28 @@ async def test_every_event_is_emitted_by_some_run(telemetry: Captured) -> None:
     model = ScriptedModel(*steps, lambda request: ToolCall(leave(request)), "y")
     await within(Agent("d", model=model, providers=[lazy]).run("x"))
     await within(Agent("c", model=ScriptedModel("x"), tools=[add], policy=lambda request: "deny").run("x"))
+    await asynchronously(telemetry)
     assert {type(event) for event in telemetry.events} == declared()
+
+
+async def asynchronously(telemetry: Captured) -> None:
+    """Run a call in the background that expires, and ends nevertheless."""
+    release, late = anyio.Event(), anyio.Event()
+
+    async def stubborn(arguments: Any, ctx: ToolContext) -> None:
+        while not release.is_set():
+            with anyio.CancelScope(shield=True), suppress(anyio.get_cancelled_exc_class()):
+                await release.wait()
+
+    async def wait(arguments: Any, ctx: ToolContext) -> str:
+        release.set()
+        await late.wait()
+        return "ok"
+
+    tools = [
+        Tool(name="stubborn", run=stubborn, execution="same-invocation", deadline=0.01),
+        Tool(name="wait", run=wait),
+    ]
+    agent = Agent("e", model=ScriptedModel(ToolCall("stubborn"), "x", ToolCall("wait"), "y"), tools=tools)
+    agent.on("async_tool.late", lambda event: late.set())
+    await within(agent.run("x"))

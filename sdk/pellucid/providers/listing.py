@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import anyio
 from opentelemetry.trace import SpanContext
@@ -25,8 +25,6 @@ from pellucid.telemetry import DISCOVERY, Boundary, Recorded, Scope, boundary, c
 from pellucid.telemetry.recording import Recorder
 from pellucid.tools.catalog import ProviderCatalog, as_sequence, check_catalog
 from pellucid.tools.catalog_cache import Remembered
-
-_ROUND_TRIPS: Final = ("none", "miss")
 
 
 class Lister:
@@ -141,7 +139,7 @@ class Lister:
         finally:
             if inspect.iscoroutine(answer) and inspect.getcoroutinestate(answer) == inspect.CORO_CREATED:
                 answer.close()  # cancelled before its first step
-        if b is None or b.noted("cache") in _ROUND_TRIPS:  # a cached list does not show that the hub works
+        if b is None or b.noted("cache") in ("none", "miss"):  # a cached list does not show that the hub works
             hubs.succeeded(self.provider.id)
         return listed
 

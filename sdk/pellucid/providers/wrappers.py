@@ -98,36 +98,30 @@ class GatedTools:
         # If anything is async, call nothing yet: a discovery that is cancelled at once would leave coroutines that are
         # never awaited.
         if inspect.iscoroutinefunction(self.predicate) or inspect.iscoroutinefunction(self.inner.list_tools):
-            return self._filter_later(None, ctx)
+            return self._filter(ctx)
         answer = self.inner.list_tools(ctx)
         if inspect.isawaitable(answer):
-            return self._filter_later(answer, ctx)
+            return self._filter(ctx, answer)
         listed = as_sequence(self.inner.id, answer)
+        verdicts: list[bool | Awaitable[bool]] = []
+        for tool in listed:
+            verdicts.append(self._evaluate(tool, ctx))
+            if inspect.isawaitable(verdicts[-1]):
+                return self._filter(ctx, listed, verdicts)
+        return tuple(tool for tool, verdict in zip(listed, verdicts, strict=True) if verdict)
+
+    async def _filter(
+        self, ctx: DiscoveryContext, answer: Listing | None = None, verdicts: Sequence[bool | Awaitable[bool]] = ()
+    ) -> Sequence[Tool]:
+        """Return the tools that the predicate allows, given its verdicts on the first ones."""
+        answer = self.inner.list_tools(ctx) if answer is None else answer
         allowed: list[Tool] = []
+        listed = as_sequence(self.inner.id, await answer if inspect.isawaitable(answer) else answer)
         for index, tool in enumerate(listed):
-            verdict = self._evaluate(tool, ctx)
-            if inspect.isawaitable(verdict):
-                return self._finish_later(allowed, verdict, listed[index:], ctx)
-            if verdict:
+            verdict = verdicts[index] if index < len(verdicts) else self._evaluate(tool, ctx)
+            if await verdict if inspect.isawaitable(verdict) else verdict:
                 allowed.append(tool)
         return tuple(allowed)
-
-    async def _filter_later(self, listed: Listing | None, ctx: DiscoveryContext) -> Sequence[Tool]:
-        listed = self.inner.list_tools(ctx) if listed is None else listed
-        answer = await listed if inspect.isawaitable(listed) else listed
-        return tuple([tool for tool in as_sequence(self.inner.id, answer) if await self._allows(tool, ctx)])
-
-    async def _finish_later(
-        self, allowed: list[Tool], verdict: Awaitable[bool], rest: Sequence[Tool], ctx: DiscoveryContext
-    ) -> Sequence[Tool]:
-        first, *others = rest
-        if await verdict:
-            allowed.append(first)
-        return (*allowed, *[tool for tool in others if await self._allows(tool, ctx)])
-
-    async def _allows(self, tool: Tool, ctx: DiscoveryContext) -> bool:
-        verdict = self._evaluate(tool, ctx)
-        return await verdict if inspect.isawaitable(verdict) else verdict
 
     def _evaluate(self, tool: Any, ctx: DiscoveryContext) -> bool | Awaitable[bool]:
         # Anything that is not a tool passes, so that the check of the catalogue rejects or quarantines it.

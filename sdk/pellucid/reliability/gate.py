@@ -320,6 +320,6 @@ class Gate:
         if change is None:
             return
         subject, event, span = self.subject, _CIRCUIT_EVENTS[change], trace.get_current_span()
-        self.scope.instruments.hubs.circuit({_OPERATIONS[subject.operation][1]: subject.name}, circuit)
+        self.scope.instruments.hubs.circuit(_OPERATIONS[subject.operation][1], subject.name, circuit)
         self.scope.add_event(span, event.name, {})
         self.scope.emit(event, span.get_span_context(), subject.facts)

@@ -127,11 +127,11 @@ class Boundary:
 
     def record_input(self, record: Record) -> None:
         """Record the input that `record` returns."""
-        self._record(Content.add_end, self._phase.input, semconv.INPUT_DIGEST, semconv.INPUT_BYTES, record)
+        self._record(Content.add, self._phase.input, record, semconv.INPUT_DIGEST, semconv.INPUT_BYTES)
 
     def record_output(self, record: Record) -> None:
         """Record the output that `record` returns."""
-        self._record(Content.add_end, self._phase.output, semconv.OUTPUT_DIGEST, semconv.OUTPUT_BYTES, record)
+        self._record(Content.add, self._phase.output, record, semconv.OUTPUT_DIGEST, semconv.OUTPUT_BYTES)
 
     def content(self, attribute: str, version: str, record: Record) -> None:
         """Record content as an attribute of its own, unless the run has already recorded this version of it."""

@@ -40,7 +40,7 @@ class Hubs:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # garbage collection here may end a fetch, which re-enters
-        self._circuits: BoundedMap[str, tuple[dict[str, str], WeakSet[Leveled]]] = _table()
+        self._circuits: BoundedMap[tuple[str, str], WeakSet[Leveled]] = _table()
         self._inflight: BoundedMap[str, dict[object, tuple[float, EventLoopToken]]] = _table()
         self._latest: dict[str, BoundedMap[str, float]] = {metric.name: _table() for metric in _SET}
         reset_in_child(self, _lock=threading.RLock, _inflight=_table)
@@ -66,11 +66,10 @@ class Hubs:
         """Set the time of the last successful round trip to now."""
         self.set(semconv.DISCOVERY_LAST_SUCCESS, provider_id, time.time())
 
-    def circuit(self, labels: dict[str, str], circuit: Leveled) -> None:
+    def circuit(self, label: str, name: str, circuit: Leveled) -> None:
         """Add a circuit breaker to the gauge, as long as the breaker is alive."""
         with self._lock:
-            _, circuits = self._circuits.setdefault(repr(labels), (labels, WeakSet()))
-            circuits.add(circuit)
+            self._circuits.setdefault((label, name), WeakSet()).add(circuit)
 
     @property
     def gauges(self) -> Mapping[str, Callable[[], Mapping[str, float]]]:
@@ -84,8 +83,8 @@ class Hubs:
     def circuits(self) -> list[tuple[dict[str, str], float]]:
         """Return labels and level of the circuit breakers that have ever opened; of several of one name the worst."""
         with self._lock:
-            entries = [(labels, list(circuits)) for _, (labels, circuits) in self._circuits.items()]
-        return [(labels, max(circuit.level for circuit in circuits)) for labels, circuits in entries if circuits]
+            levels = [(key, [circuit.level for circuit in circuits]) for key, circuits in self._circuits.items()]
+        return [({label: name}, max(values)) for (label, name), values in levels if values]
 
     def latest(self, gauge: semconv.Metric) -> dict[str, float]:
         """Return the values of a gauge by provider, as last set."""
@@ -111,7 +110,7 @@ _SET: Final = (semconv.DISCOVERY_OBJECTIVE, semconv.DISCOVERY_LAST_SUCCESS, semc
 """Gauges of providers with the value that was last set."""
 
 
-def _table() -> BoundedMap[str, Any]:
+def _table() -> BoundedMap[Any, Any]:
     return BoundedMap(MAX_PROVIDERS, by_use=False)
 
 

@@ -266,17 +266,24 @@ class Content:
         self._omitted = 0
         self.attributes: dict[str, AttributeValue] = {}
 
-    def add(self, attribute: str, record: Record) -> Recorded:
-        """Record one value, shortened to the remaining bytes of the span."""
+    def add(self, attribute: str, record: Record, digest: str | None = None, size: str | None = None) -> None:
+        """Record one value, shortened to the remaining bytes of the span.
+
+        Args:
+            attribute: Attribute for the value.
+            record: Returns the recording.
+            digest: Attribute for the digest.
+            size: Attribute for the size.
+        """
         recorded = record(self._recorder)
         if recorded.json is not None:
             if len(recorded.json) >= REPEATED and attribute in _REFERABLE:
                 recorded = self._recorder.referring(recorded, format_span_id(self._span.get_span_context().span_id))
             if size_of(recorded.json or "") > self._remaining:
                 recorded = recorded.within(self._remaining)
-            size = size_of(recorded.json or "")
-            if size <= self._remaining:  # there may be no room even for an empty list
-                self._remaining -= size
+            length = size_of(recorded.json or "")
+            if length <= self._remaining:  # there may be no room even for an empty list
+                self._remaining -= length
                 self.attributes[attribute] = recorded.json or ""
         if recorded.omitted:
             self._omitted += recorded.omitted
@@ -284,13 +291,8 @@ class Content:
         if recorded.recorded_on is not None:
             self.attributes[semconv.CONTENT_REPEATED] = recorded.repeated
             self.attributes[semconv.CONTENT_RECORDED_ON] = recorded.recorded_on
-        return recorded
-
-    def add_end(self, attribute: str, digest: str, size: str, record: Record) -> None:
-        """Record the input or output with its digest and size."""
-        recorded = self.add(attribute, record)
-        self.attributes[digest] = recorded.digest
-        self.attributes[size] = recorded.size
+        if digest is not None and size is not None:
+            self.attributes[digest], self.attributes[size] = recorded.digest, recorded.size
 
     def add_new(self, attribute: str, version: str, record: Record) -> None:
         """Record a value, unless the run has already recorded this version of it."""
