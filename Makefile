@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo up down test check format dashboards bench bench-search coverage clean
+.PHONY: help demo up down test check format dashboards bench bench-durable bench-search coverage clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -48,6 +48,9 @@ dashboards: $(VENV)/dev ## Write dashboards and rules anew, from the code in das
 bench: $(VENV)/dev ## Compare the cost of telemetry with the same written by hand; measure searches for tools.
 	@PYTHONPATH=tests $(BIN)/python -m bench.iteration $(ARGS)
 	@PYTHONPATH=tests $(BIN)/python -m bench.tool_search
+
+bench-durable: $(VENV)/dev ## Measure the store of durable runs beside raw transactions (starts PostgreSQL).
+	@PYTHONPATH=tests $(BIN)/python -m bench.durable $(ARGS)
 
 bench-search: $(VENV)/dev ## Measure how well tool_search finds tools of real MCP servers (downloads them; needs Node.js).
 	@PYTHONPATH=tests $(BIN)/python -m bench.search_quality $(ARGS)

@@ -3,8 +3,24 @@
 from typing import TYPE_CHECKING, TypeAlias
 
 from pellucid.agent import Agent
-from pellucid.approvals import ApprovalRequest, Claims, Decision, FileClaims, MemoryClaims
-from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits, ToolContext, propagate
+from pellucid.approvals import (
+    ApprovalRequest,
+    Claims,
+    Decision,
+    ExternalRequest,
+    ExternalResult,
+    FileClaims,
+    MemoryClaims,
+)
+from pellucid.context import (
+    CancelToken,
+    DiscoveryContext,
+    ExternalCall,
+    Identity,
+    Limits,
+    ToolContext,
+    propagate,
+)
 from pellucid.errors import (
     AlreadyResumed,
     CheckpointError,
@@ -113,6 +129,9 @@ __all__ = [
     "ErrorKind",
     "ExplainContext",
     "Explanation",
+    "ExternalCall",
+    "ExternalRequest",
+    "ExternalResult",
     "FallbackModel",
     "FileClaims",
     "FilePart",

@@ -134,16 +134,17 @@ class Agent(Generic[OutputT]):
         return RunStream[OutputT](self._create_run(messages, options, Listeners()))
 
     async def resume(self, checkpoint: JSONObject, **options: Unpack[ResumeOptions]) -> RunResult[OutputT]:
-        """Resume a run that is waiting for approval, in this process or in another.
+        """Resume a run that is waiting for approvals or external results, in this process or in another.
 
         Approved calls are run; denied calls are reported to the model with the reason. Calls without a decision stay
         pending: the result is then `awaiting_approval` again and has a new checkpoint. Permissions, schemas and limits
-        are checked again.
+        are checked again. The model is called once no approval and no external result is missing; until then the result
+        is `awaiting_approval` or `awaiting_tools`.
 
         Args:
             checkpoint: `RunResult.checkpoint` of the paused run. It is trusted: store it where nobody else can change
                 it.
-            **options: `decisions`, `identity`, `signal`, `deps` and `claims`; described in `ResumeOptions`.
+            **options: `decisions`, `results`, `identity`, `signal`, `deps` and `claims`; described in `ResumeOptions`.
 
         Raises:
             CheckpointError: the checkpoint or a decision is not valid, or changed arguments do not fit the schema.
@@ -252,7 +253,8 @@ class Agent(Generic[OutputT]):
 
 def _resume_request(checkpoint: JSONObject, options: ResumeOptions) -> ResumeRequest:
     decisions = tuple(options.get("decisions", ()))
-    return ResumeRequest(Checkpoint.from_dict(checkpoint), decisions, options.get("claims"))
+    results = tuple(options.get("results", ()))
+    return ResumeRequest(Checkpoint.from_dict(checkpoint), decisions, results, options.get("claims"))
 
 
 def _setup(name: str, output: Any, options: AgentOptions) -> Setup:

@@ -19,6 +19,12 @@ PellucidError
 │  └─ AlreadyResumed              the checkpoint was resumed before; carries checkpoint_id
 ├─ CircuitOpen                    a circuit breaker rejected a call; carries provider_id, retry_after;
 │                                 of a provider also a DiscoveryError, of a model also a ModelError
+├─ StoreError                     a store of durable runs refused an operation
+│  ├─ StoreUnavailable            its database did not answer; carries is_outcome_unknown
+│  ├─ Fenced                      the claim of a run was lost; carries run_id, fence, current_fence, status
+│  ├─ IdempotencyConflict         the id or key belongs to another request; carries run_id, key
+│  ├─ DuplicateKey                the run has that journal entry or call already; carries run_id, key
+│  └─ UnknownRun                  there is no such run; carries run_id
 ├─ UnexpectedExit                 a cause of others: `SystemExit` or the like, raised where it would end an event loop
 └─ ToolError                      a tool failed; tools raise it, the model gets its text; carries error_kind, status,
    │                              retry_after
@@ -310,6 +316,99 @@ class AlreadyResumed(CheckpointError):
             f"use the result of that run, or the checkpoint in it"
         )
         self.checkpoint_id = checkpoint_id
+
+
+class StoreError(PellucidError):
+    """A store of durable runs refused an operation. Nothing was written."""
+
+    error_type = "store_error"
+
+
+class StoreUnavailable(StoreError):
+    """The database of a store did not answer, and repeating the operation did not help.
+
+    Attributes:
+        is_outcome_unknown: Whether the operation may have been committed; otherwise nothing was written.
+    """
+
+    error_type = "store_unavailable"
+
+    def __init__(self, store: str, *, is_outcome_unknown: bool = False) -> None:
+        outcome = "the operation may have been committed" if is_outcome_unknown else "nothing was written"
+        super().__init__(f"store {store!r} is not available; {outcome}")
+        self.is_outcome_unknown = is_outcome_unknown
+
+
+class Fenced(StoreError):
+    """A worker's claim of a run was lost: its lease expired, its pass has ended, or the run was cancelled.
+
+    The worker must stop: another one may be continuing the run.
+
+    Attributes:
+        run_id: The run.
+        fence: Fence of the claim.
+        current_fence: Fence of the run.
+        status: Status of the run.
+    """
+
+    error_type = "fenced"
+
+    def __init__(self, run_id: str, *, fence: int, current_fence: int, status: str) -> None:
+        super().__init__(
+            f"claim {fence} of run {run_id!r} was lost: the run is {status}, and its latest claim is {current_fence}; "
+            f"nothing was written"
+        )
+        self.run_id = run_id
+        self.fence = fence
+        self.current_fence = current_fence
+        self.status = status
+
+
+class IdempotencyConflict(StoreError):
+    """A run was submitted with an id or idempotency key of another agent or request.
+
+    Attributes:
+        run_id: The run that has the id or key.
+        key: The idempotency key; None if the id is the same.
+    """
+
+    error_type = "idempotency_conflict"
+
+    def __init__(self, run_id: str, key: str | None) -> None:
+        subject = f"run id {run_id!r}" if key is None else f"idempotency key {key!r}"
+        super().__init__(f"{subject} was used for another agent or request; submit this one with its own")
+        self.run_id = run_id
+        self.key = key
+
+
+class DuplicateKey(StoreError):
+    """A journal entry or a call was written twice.
+
+    Attributes:
+        run_id: The run.
+        key: Key of the journal entry, or id of the call.
+    """
+
+    error_type = "duplicate_key"
+
+    def __init__(self, run_id: str, key: str) -> None:
+        super().__init__(f"{key!r} was written before; run {run_id!r} did not write it again")
+        self.run_id = run_id
+        self.key = key
+
+
+class UnknownRun(StoreError):
+    """A store has no run of that id.
+
+    Attributes:
+        run_id: The id.
+    """
+
+    error_type = "unknown_run"
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"there is no run {run_id!r}")
+        self.run_id = run_id
 
 
 class ToolError(_Failure):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Required, TypedDict
 
-from pellucid.approvals import Claims, Decision
+from pellucid.approvals import Claims, Decision, ExternalResult
 from pellucid.context import CancelToken, Identity, Limits
 from pellucid.messages import Message
 from pellucid.models import Model, Prices, Settings
@@ -102,6 +102,9 @@ class ResumeOptions(CallerOptions, total=False):
 
     decisions: Sequence[Decision]
     """Decisions about the pending approvals; calls without a decision stay pending."""
+
+    results: Sequence[ExternalResult]
+    """Results of calls that other processes owe; the run goes on once no result and no decision is missing."""
 
     claims: Claims | None
     """Prevents another process from resuming the same checkpoint, such as `FileClaims(directory)`.

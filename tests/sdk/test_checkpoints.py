@@ -103,10 +103,10 @@ async def test_a_checkpoint_is_plain_json_that_is_independent_of_the_run() -> No
     [
         (lambda kept: "nonsense", "not a checkpoint"),
         (lambda kept: {}, "not a checkpoint"),
-        (lambda kept: kept | {"version": 2}, "has version 2, and this release of Pellucid reads version 1"),
+        (lambda kept: kept | {"version": 3}, "has version 3, and this release of Pellucid reads versions 1 to 2"),
         (lambda kept: kept | {"id": "../../etc/passwd"}, "the checkpoint is damaged"),
         (lambda kept: kept | {"iteration": "many"}, "the checkpoint is damaged: iteration"),
-        (lambda kept: {name: value for name, value in kept.items() if name != "approvals"}, "or no approvals"),
+        (lambda kept: {name: value for name, value in kept.items() if name != "approvals"}, "or nothing to wait for"),
         (lambda kept: kept | {"messages": []}, "the checkpoint is damaged"),
         (lambda kept: kept | {"messages": [{"role": "king", "parts": []}]}, r"messages\[0\]: the role is not one of"),
         (lambda kept: kept | {"messages": [{"role": "user", "parts": [{"type": "x"}]}]}, r"parts\[0\]: the type is"),
@@ -142,7 +142,7 @@ async def test_a_conversation_that_is_not_json_cannot_wait() -> None:
     """A model of one's own may put anything into a message; the run fails with what it is, not later elsewhere."""
     message = Message("assistant", [TextPart("hm", vendor={"mine": {"handle": object()}}), CALL])
     broken = Agent("ops", model=FunctionModel(lambda request: ModelResponse(message=message)), tools=[deploy])
-    with pytest.raises(CheckpointError, match="waits for approval, but cannot be saved in a checkpoint"):
+    with pytest.raises(CheckpointError, match="has paused, but cannot be saved in a checkpoint"):
         await within(broken.run("x"))
 
 

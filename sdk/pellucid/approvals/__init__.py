@@ -2,5 +2,14 @@
 
 from pellucid.approvals.claims import Claims, FileClaims, MemoryClaims
 from pellucid.approvals.decisions import ApprovalRequest, Decision
+from pellucid.approvals.external import ExternalRequest, ExternalResult
 
-__all__ = ["ApprovalRequest", "Claims", "Decision", "FileClaims", "MemoryClaims"]
+__all__ = [
+    "ApprovalRequest",
+    "Claims",
+    "Decision",
+    "ExternalRequest",
+    "ExternalResult",
+    "FileClaims",
+    "MemoryClaims",
+]

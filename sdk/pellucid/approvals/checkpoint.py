@@ -1,4 +1,4 @@
-"""The checkpoint of a run that waits for approval: plain JSON, from which any process can resume the run."""
+"""The checkpoint of a paused run: plain JSON, from which any process can resume the run."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from pydantic import TypeAdapter, ValidationError
 
 from pellucid.approvals.claims import Claims
 from pellucid.approvals.decisions import ApprovalRequest, Decision, Settled
+from pellucid.approvals.external import ExternalRequest, ExternalResult
 from pellucid.context import Identity
 from pellucid.errors import CheckpointError, ConfigError
 from pellucid.messages import Message, ToolResult, Usage, load_messages, load_part
 from pellucid.types import JSONObject
 
-VERSION: Final = 1
-"""Version of the format; raise it when an older release must not resume a checkpoint of this one."""
+VERSION: Final = 2
+"""Version of the format; raise it when an older release must not resume a checkpoint of this one. Version 1 is the same
+without calls of other processes.
+"""
 
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
@@ -51,6 +54,7 @@ class Checkpoint:
         approvals: Pending approval requests, including those of sub-agents.
         nested: Checkpoints of paused sub-agents, by ids of the calls that run them.
         notes: Texts to add to the results of waiting calls, by ids of calls.
+        external: Calls of other processes whose results the model does not have.
     """
 
     id: str
@@ -70,6 +74,7 @@ class Checkpoint:
     approvals: list[ApprovalRequest] = field(default_factory=list)
     nested: dict[str, JSONObject] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+    external: list[ExternalRequest] = field(default_factory=list)
 
     def to_dict(self) -> JSONObject:
         """Return the checkpoint as plain JSON, independent of the run.
@@ -79,10 +84,11 @@ class Checkpoint:
         """
         state = {item.name: getattr(self, item.name) for item in fields(self)}
         try:
-            text = json.dumps({"version": VERSION, **state}, allow_nan=False, default=_plain)
+            version = VERSION if self.has_external else VERSION - 1  # which earlier releases read, too
+            text = json.dumps({"version": version, **state}, allow_nan=False, default=_plain)
         except (TypeError, ValueError, RecursionError) as error:
             raise CheckpointError(
-                f"run {self.run_id!r} of agent {self.agent!r} waits for approval, but cannot be saved in a checkpoint: "
+                f"run {self.run_id!r} of agent {self.agent!r} has paused, but cannot be saved in a checkpoint: "
                 f"its conversation contains something that is not JSON: {error}"
             ) from error
         plain: JSONObject = json.loads(text)
@@ -97,9 +103,9 @@ class Checkpoint:
         """
         if not isinstance(data, Mapping) or "version" not in data:
             raise CheckpointError("not a checkpoint; pass the `checkpoint` of a paused run's RunResult to resume()")
-        if data["version"] != VERSION:
+        if data["version"] not in (VERSION - 1, VERSION):
             raise CheckpointError(
-                f"the checkpoint has version {data['version']!r}, and this release of Pellucid reads version {VERSION}"
+                f"the checkpoint has version {data['version']!r}, and this release of Pellucid reads versions 1 to {VERSION}"
             )
         try:
             checkpoint: Checkpoint = _adapter().validate_python({**data})
@@ -122,8 +128,8 @@ class Checkpoint:
             CheckpointError: a nested checkpoint is damaged.
             ConfigError: the messages or results are damaged.
         """
-        if not _ID.fullmatch(self.id) or not self.messages or not self.approvals:
-            return "its id is invalid, or it has no messages or no approvals"
+        if not _ID.fullmatch(self.id) or not self.messages or not (self.approvals or self.has_external):
+            return "its id is invalid, or it has no messages, or nothing to wait for"
         if self.iteration < 1 or self.tool_calls < 0 or self.discoveries < 0:
             return "a counter is out of range"
         return self._mismatch()
@@ -131,6 +137,9 @@ class Checkpoint:
     def _mismatch(self) -> str | None:
         """Return the inconsistency, or None: each call of the last message has one result or one pending approval."""
         last = self.conversation[-1]
+        in_place = [request.tool_call_id for request in self.external if request.takes_place]
+        if not (last.tool_calls or self.approvals or self.results or self.nested or in_place):
+            return None  # the model has stopped, and gets results of earlier calls
         calls = {call.id: call.name for call in last.tool_calls if call.id}
         if last.role != "assistant" or len(calls) < len(last.tool_calls):
             return "its last message is not a model's answer with tool calls of unique ids"
@@ -139,12 +148,23 @@ class Checkpoint:
         requested = [request.approval_id for request in self.approvals]
         if len({*requested}) < len(requested) or len({*nested}) < len(nested) or not {*nested} <= {*requested}:
             return "its approvals do not match its calls and nested checkpoints one to one"
-        accounted = [*self.known_results, *(request.tool_call_id for request in own), *self.nested]
+        accounted = [*self.known_results, *(request.tool_call_id for request in own), *self.nested, *in_place]
         if sorted(accounted) != sorted(calls) or len(self.known_results) < len(self.results):
             return "its calls do not match its results and pending approvals one to one"
         if other := next((request for request in own if calls[request.tool_call_id] != request.tool_name), None):
             return f"approval {other.approval_id!r} is for another tool than its call"
         return None
+
+    @property
+    def has_external(self) -> bool:
+        """Whether calls of other processes wait, also those of sub-agents."""
+        return bool(self.external) or any(inner.has_external for inner in self.nested_checkpoints.values())
+
+    @property
+    def all_external(self) -> list[ExternalRequest]:
+        """Calls of other processes, including those of sub-agents."""
+        inner = (request for paused in self.nested_checkpoints.values() for request in paused.all_external)
+        return [*self.external, *inner]
 
     @property
     def conversation(self) -> tuple[Message, ...]:
@@ -182,7 +202,10 @@ class Resumption:
     Attributes:
         results: Results so far, by ids of calls.
         settled: Settled approvals, by ids of calls.
-        nested: Checkpoints of sub-agents to resume, with the decisions, by ids of calls; removed once they resume.
+        nested: Checkpoints of sub-agents to resume, with the decisions and external results, by ids of calls; removed
+            once they resume.
+        external: Results that settle calls of other processes.
+        late: External results that come too late.
         waiting: Approvals that stay pending.
         still_paused: Checkpoints of sub-agents that stay paused, by ids of calls.
         is_claimed: Whether the checkpoint was claimed. Until then nothing was run, and it can be resumed again.
@@ -191,7 +214,9 @@ class Resumption:
     checkpoint: Checkpoint
     results: Mapping[str, ToolResult]
     settled: Mapping[str, Settled]
-    nested: dict[str, tuple[Checkpoint, Sequence[Decision]]]
+    nested: dict[str, tuple[Checkpoint, Sequence[Decision], Sequence[ExternalResult]]]
+    external: Sequence[ExternalResult]
+    late: Sequence[ExternalResult]
     waiting: Sequence[ApprovalRequest]
     still_paused: Mapping[str, JSONObject]
     claims: Claims | None
@@ -204,7 +229,7 @@ def in_trace(checkpoint: Checkpoint, *, is_nested: bool) -> Iterator[Sequence[Sp
 
     A nested run stays in the trace of its outer run, and links to the paused run only.
     """
-    paused = get_current_span(_PROPAGATOR.extract(checkpoint.trace, context=Context()))
+    paused = get_current_span(context_of(checkpoint.trace))
     current = INVALID_SPAN if is_nested else get_current_span()
     token = attach(set_span_in_context(paused)) if paused.get_span_context().is_valid and not is_nested else None
     try:
@@ -217,6 +242,11 @@ def in_trace(checkpoint: Checkpoint, *, is_nested: bool) -> Iterator[Sequence[Sp
             detach(token)
 
 
+def context_of(trace: Mapping[str, str]) -> Context:
+    """Return the OpenTelemetry context that W3C Trace Context headers name."""
+    return _PROPAGATOR.extract(trace, context=Context())
+
+
 def trace_of(span: SpanContext) -> dict[str, str]:
     """Return a span's context as W3C Trace Context headers."""
     carrier: dict[str, str] = {}
@@ -226,7 +256,7 @@ def trace_of(span: SpanContext) -> dict[str, str]:
 
 def _plain(value: object) -> JSONObject:
     """Return a dataclass of the checkpoint as a JSON object, for `json.dumps`."""
-    if isinstance(value, Identity | Usage | ApprovalRequest):
+    if isinstance(value, Identity | Usage | ApprovalRequest | ExternalRequest | ExternalResult):
         return {item.name: getattr(value, item.name) for item in fields(value)}
     raise TypeError(f"an object of type {type(value).__name__}")
 

@@ -122,8 +122,7 @@ def settle(
     An expired request is settled as expired, even if there is a decision: the decision is too late.
 
     Raises:
-        CheckpointError: a decision is invalid or about an unknown request, two are about the same request, or no
-            request is settled.
+        CheckpointError: a decision is invalid or about an unknown request, or two are about the same request.
     """
     waiting = {request.approval_id: request for request in requests}
     decided: dict[str, Decision] = {}
@@ -146,10 +145,6 @@ def settle(
         elif answer is not None:
             outcome: Outcome = "approved" if answer.approved else "denied"
             settled[key] = Settled(request=request, outcome=outcome, at=now, decision=answer)
-    if not settled:
-        raise CheckpointError(
-            f"no decision was given; pass a Decision for at least one of {', '.join(map(repr, waiting))}"
-        )
     return settled, [request for key, request in waiting.items() if key not in settled]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Literal, TypeAlias, get_args
 
@@ -44,6 +44,18 @@ class ExternalResult:
             raise ConfigError(f"ExternalResult of {self.result_id!r} is completed and has an error; remove one of them")
         if status == "failed" and not self.error:
             raise ConfigError(f"ExternalResult of {self.result_id!r} failed without an error; say what failed")
+
+    @classmethod
+    def of(cls, result_id: str, status: CallStatus, content: JSONValue) -> ExternalResult:
+        """Return the result with this content; the inverse of `content`."""
+        if status == "completed":
+            return cls(result_id=result_id, output=content)
+        return cls(result_id=result_id, error=str(content), status=status)
+
+    @property
+    def content(self) -> JSONValue:
+        """The output, or the reason why there is none, as the model reads it."""
+        return self.output if self.status == "completed" else self.error or f"The call was {self.status}."
 
     @property
     def digest(self) -> str:
@@ -86,43 +98,47 @@ class ExternalRequest:
     trace: dict[str, str] = field(default_factory=dict)
     result: ExternalResult | None = None
 
+    def expires(self, now: float) -> bool:
+        """Return whether the call has expired, with the time in seconds since the epoch."""
+        return self.result is None and self.deadline is not None and now >= self.deadline
+
 
 def settle_results(
     requests: Sequence[ExternalRequest], results: Iterable[ExternalResult], now: float
-) -> tuple[list[ExternalRequest], list[ExternalResult]]:
-    """Add results to their calls, and expire calls whose deadline has passed.
+) -> tuple[list[ExternalResult], list[ExternalResult]]:
+    """Return the results that settle calls, and those that come too late; calls past their deadline expire.
 
-    A result that is repeated changes nothing. A result of a call that has expired is late.
-
-    Returns:
-        The calls, and the late results.
+    A result that a call has already changes nothing.
 
     Raises:
         CheckpointError: a result is for an unknown call, or differs from the one that the call has.
     """
-    settled = {request.result_id: _expired(request, now) for request in requests}
+    known = {request.result_id: request for request in requests}
+    settled: dict[str, ExternalResult] = {}
+    for request in requests:
+        if (known_result := request.result or _expired(request, now)) is not None:
+            settled[request.result_id] = known_result
     late: list[ExternalResult] = []
     for result in results:
-        request = settled.get(result.result_id)
-        if request is None:
-            raise CheckpointError(_unknown(result.result_id, settled))
-        if request.result is None:
-            settled[result.result_id] = replace(request, result=result)
-        elif request.result.status == "expired":
+        if result.result_id not in known:
+            raise CheckpointError(_unknown(result.result_id, known))
+        first = settled.setdefault(result.result_id, result)
+        if first.status == "expired" and result.status != "expired":
             late.append(result)
-        elif request.result.digest != result.digest:
+        elif first.digest != result.digest:
             raise CheckpointError(
-                f"call {result.result_id!r} of tool {request.tool_name!r} has another result already; "
-                f"the first one is kept"
+                f"call {result.result_id!r} of tool {known[result.result_id].tool_name!r} has another result already, "
+                f"which is kept"
             )
-    return list(settled.values()), late
+    return [result for result_id, result in settled.items() if known[result_id].result is None], late
 
 
-def _expired(request: ExternalRequest, now: float) -> ExternalRequest:
-    if request.result is not None or request.deadline is None or now < request.deadline:
-        return request
+def _expired(request: ExternalRequest, now: float) -> ExternalResult | None:
+    """Return the result of a call that has expired."""
+    if request.deadline is None or not request.expires(now):
+        return None
     error = f"The call expired: there was no result within {request.deadline - request.dispatched_at:g} s."
-    return replace(request, result=ExternalResult(result_id=request.result_id, status="expired", error=error))
+    return ExternalResult(result_id=request.result_id, status="expired", error=error)
 
 
 def _unknown(result_id: str, known: Mapping[str, ExternalRequest]) -> str:

@@ -133,13 +133,15 @@ class Gate:
             raise
         self._emit_circuit(circuit, circuit.report(permit))
 
-    async def run_attempt(self, span: Span, call: Callable[[], Awaitable[T]], *, pending: type[Any] | None = None) -> T:
+    async def run_attempt(
+        self, span: Span, call: Callable[[], Awaitable[T]], *, pending: tuple[type[Any], ...] = ()
+    ) -> T:
         """Make one admitted attempt and decide about its outcome; for attempts without a span of their own.
 
         Args:
             span: Span for the decision.
             call: Makes the attempt.
-            pending: Type of a response that is not final, and is not decided about.
+            pending: Types of responses that are not final, and are not decided about.
         """
         try:
             with self.admitted():
@@ -147,7 +149,7 @@ class Gate:
         except Exception as error:
             self.judge(span, error=error)
             raise
-        if pending is None or not isinstance(response, pending):
+        if not isinstance(response, pending):
             self.judge(span, response=response)
         return response
 

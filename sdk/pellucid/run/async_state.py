@@ -1,17 +1,26 @@
-"""Asynchronous tool calls of a run, and their results."""
+"""Asynchronous tool calls of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import anyio
-from opentelemetry.trace import SpanContext
+from opentelemetry.context import Context
 
-from pellucid.approvals.external import CallStatus
-from pellucid.messages import ToolCall
+from pellucid.approvals.external import CallStatus, ExternalRequest
 from pellucid.tools.tool import Execution
 from pellucid.types import JSONValue
+
+
+class CallFacts(NamedTuple):
+    """What identifies an asynchronous call, in telemetry and for the model."""
+
+    result_id: str
+    tool_name: str
+    tool_call_id: str
+    execution: Execution
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -19,28 +28,31 @@ class AsyncCall:
     """A call that goes on after the model has read that it is running.
 
     Attributes:
-        result_id: Id of the result: `async_tool_` and a UUID.
-        request: The call as the model requested it.
-        execution: Where it runs.
-        started: Time of its dispatch, by `Scope.now()`.
-        span: Context of the dispatching span.
-        scope: Scope that cancels it; its deadline is that of the call.
+        facts: What identifies it.
+        started: Time of its dispatch, in nanoseconds since the epoch.
+        dispatch: OpenTelemetry context of the dispatching span.
+        request: Request for its result, if another process does the work.
+        scope: Scope that cancels it, if it runs in the background of this run; its deadline is that of the call.
         status: Outcome; None while it runs.
         response: Result, or the reason why there is none, as the model reads it.
         delivered: Whether the model has it.
         ended: Set when its task has ended.
     """
 
-    result_id: str
-    request: ToolCall
-    execution: Execution
+    facts: CallFacts
     started: int
-    span: SpanContext
+    dispatch: Context
+    request: ExternalRequest | None = None
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     status: CallStatus | None = None
     response: JSONValue = None
     delivered: bool = False
     ended: anyio.Event = field(default_factory=anyio.Event)
+
+    @property
+    def takes_place(self) -> bool:
+        """Whether the result takes the place of the call's result."""
+        return self.request is not None and self.request.takes_place
 
 
 class AsyncCalls:
@@ -56,16 +68,20 @@ class AsyncCalls:
         self.by_id: dict[str, AsyncCall] = {}
         self._settled: anyio.Event | None = None
 
-    def running(self, execution: Execution | None = None) -> Iterator[AsyncCall]:
-        """Yield the calls without a result, of one kind of execution or of both."""
-        for call in self.by_id.values():
-            if call.status is None and execution in (None, call.execution):
-                yield call
+    @property
+    def running(self) -> list[AsyncCall]:
+        """Calls without a result in the background of this run."""
+        return [call for call in self._unsettled() if call.request is None]
 
     @property
-    def open(self) -> bool:
+    def external(self) -> list[AsyncCall]:
+        """Calls without a result in other processes."""
+        return [call for call in self._unsettled() if call.request is not None]
+
+    @property
+    def is_open(self) -> bool:
         """Whether there are calls whose results the model does not have."""
-        return any(not call.delivered for call in self.by_id.values())
+        return any(not call.delivered and not call.takes_place for call in self.by_id.values())
 
     def settle(self, call: AsyncCall, status: CallStatus, response: JSONValue) -> None:
         """Set the result of a call, and wake up `wait`."""
@@ -79,9 +95,17 @@ class AsyncCalls:
             self._settled = anyio.Event()
             await self._settled.wait()
 
+    async def all_ended(self) -> None:
+        """Wait until no call runs in the background of this run."""
+        for call in self.running:
+            await call.ended.wait()
+
     def take(self) -> list[AsyncCall]:
         """Return the calls with results that the model does not have, and mark them as delivered."""
-        calls = [call for call in self.by_id.values() if call.status is not None and not call.delivered]
+        calls = [call for call in self.by_id.values() if call.status and not call.delivered and not call.takes_place]
         for call in calls:
             call.delivered = True
         return calls
+
+    def _unsettled(self) -> Iterator[AsyncCall]:
+        return (call for call in self.by_id.values() if call.status is None)

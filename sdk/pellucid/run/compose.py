@@ -10,7 +10,7 @@ from pellucid.errors import ConfigError
 from pellucid.messages import ProviderToolDefinition, ToolDefinition
 from pellucid.models import Model, ModelRequest, OutputSchema, Settings
 from pellucid.models.fallback import candidates
-from pellucid.run.background import with_status
+from pellucid.run.async_calls import with_status
 from pellucid.run.state import Run
 from pellucid.telemetry import COMPOSE, Recorded, boundary
 from pellucid.telemetry.recording import Recorder

@@ -16,6 +16,7 @@ from opentelemetry.trace import SpanContext
 
 from pellucid import semconv
 from pellucid.approvals.decisions import Settled
+from pellucid.approvals.external import ExternalRequest
 from pellucid.concurrency.race import OutOfTime, race, together
 from pellucid.concurrency.tasks import call_soon
 from pellucid.context import ToolContext
@@ -26,7 +27,8 @@ from pellucid.messages import Parts, ToolCall, ToolResult
 from pellucid.reliability import Decision, Reliability, Subject
 from pellucid.run.background import callbacks, new_call, start
 from pellucid.run.call_checks import Call, bind, check_running, context_of, decide, halt_run, halted, permit, resolve
-from pellucid.run.outcomes import Paused, Suspended, Waiting
+from pellucid.run.external import enqueued, external_call, new_request
+from pellucid.run.outcomes import Enqueued, Paused, Suspended, Waiting
 from pellucid.run.pause import apply_decision
 from pellucid.run.state import Run
 from pellucid.run.tool_results import respond, to_response, with_note
@@ -36,7 +38,7 @@ from pellucid.tools.collisions import Binding
 from pellucid.tools.tool import MetaTool
 from pellucid.types import JSONObject, JSONValue
 
-_Outcome: TypeAlias = ToolResult | Waiting | Suspended
+_Outcome: TypeAlias = ToolResult | Waiting | Suspended | Enqueued
 
 _MAX_NAME = 64
 _MAX_ID = 256
@@ -88,6 +90,7 @@ def _gathered(outcomes: Mapping[str | None, _Outcome]) -> Paused:
     waiting: list[Waiting] = []
     nested: dict[str, JSONObject] = {}
     notes: dict[str, str] = {}
+    external: list[ExternalRequest] = []
     for call_id, outcome in outcomes.items():
         assert call_id is not None
         if isinstance(outcome, ToolResult):
@@ -97,10 +100,12 @@ def _gathered(outcomes: Mapping[str | None, _Outcome]) -> Paused:
             notes[call_id] = outcome.note
         if isinstance(outcome, Waiting):
             waiting.append(outcome)
-        else:
+        elif isinstance(outcome, Suspended):
             waiting += [Waiting(request, is_reported=True) for request in outcome.approvals]
             nested[call_id] = outcome.checkpoint
-    return Paused(results, waiting, nested, notes)
+            external += outcome.external
+    is_enqueued = any(isinstance(outcome, Enqueued) for outcome in outcomes.values())
+    return Paused(results, waiting, nested, notes, is_enqueued, external)
 
 
 async def _in_turn(
@@ -138,11 +143,8 @@ async def _execute(run: Run, call: Call) -> _Outcome:
                 value = await _perform(run, b, binding, call)
             else:
                 value = await _guarded(run, b, run.setup.reliability, binding, call)
-            if isinstance(value, Suspended):  # its sub-agent waits for approval
-                b.note(approval="awaiting")
-                if value.fault is not None:
-                    b.fail(value.fault)
-                b.output({"approvals": [request.approval_id for request in value.approvals]})
+            if isinstance(value, Suspended | Enqueued):
+                _record_waiting(b, value)
                 return replace(value, note=note)
             response = await respond(value, run.limits.max_result_bytes)
         except ReliabilityFailFast:
@@ -158,6 +160,20 @@ async def _execute(run: Run, call: Call) -> _Outcome:
             result = with_note(result, note)
         b.output(result.to_dict()["response"])
         return result
+
+
+def _record_waiting(b: Boundary, value: Suspended | Enqueued) -> None:
+    """Record what a call waits for."""
+    if isinstance(value, Enqueued):
+        b.output({"resultId": value.request.result_id})
+        return
+    if value.approvals:
+        b.note(approval="awaiting")
+    if value.fault is not None:
+        b.fail(value.fault)
+    external = [request.result_id for request in value.external]
+    approvals = [request.approval_id for request in value.approvals]
+    b.output({"approvals": approvals, **({"external": external} if external else {})})
 
 
 async def _decided(run: Run, call: Call) -> Call | Waiting:
@@ -190,7 +206,9 @@ async def _guarded(run: Run, b: Boundary, reliability: Reliability, binding: Bin
     async def attempt() -> Any:
         # The ruling of the policy holds for the first attempt only.
         attempted = call if gate.attempt == 1 else replace(call, ruling=None)
-        return await gate.run_attempt(b.span, lambda: _perform(run, b, binding, attempted), pending=Suspended)
+        return await gate.run_attempt(
+            b.span, lambda: _perform(run, b, binding, attempted), pending=(Suspended, Enqueued)
+        )
 
     return await gate.run(attempt, fall_back=Decision.result)
 
@@ -243,13 +261,16 @@ async def _perform(run: Run, b: Boundary, binding: Binding, call: Call) -> Any:
     function = tool.run if tool.mode != "thread" else partial(_run_in_thread, tool.run)
     if tool.execution == "same-invocation":
         check_running(run)
-        pending = new_call(run, b, call.request, tool.execution)
+        pending = new_call(run, b, tool, call.id)
         ctx = context_of(run, call, **callbacks(pending, tool, progress))
         return start(run, b, pending, tool, partial(function, arguments, ctx))
-    ctx = context_of(run, call, progress=progress)
+    request = new_request(run, b, tool, call.id, arguments) if tool.execution is not None else None
+    external = external_call(request) if request is not None else None
+    ctx = context_of(run, call, progress=progress, external=external)
     try:
         check_running(run)
-        return await race(function, arguments, ctx, within=timeout)
+        value = await race(function, arguments, ctx, within=timeout)
+        return value if request is None else enqueued(run, b, request)
     except PolicyHalt as halt:
         if isinstance(tool, MetaTool):  # the policy halted an activation
             halt_run(run, b, halt)

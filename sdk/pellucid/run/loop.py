@@ -13,21 +13,24 @@ from anyio.lowlevel import checkpoint
 from opentelemetry.trace import format_trace_id
 
 from pellucid import semconv
-from pellucid.approvals.checkpoint import Resumption, in_trace
+from pellucid.approvals.checkpoint import Checkpoint, Resumption, in_trace
+from pellucid.approvals.external import ExternalRequest
 from pellucid.concurrency.race import race
 from pellucid.errors import PolicyHalt, RunCancelled, RunTimeout, ToolError
 from pellucid.messages import Message, ToolCall, ToolResult
 from pellucid.models import ModelResponse
 from pellucid.models.fallback import candidates
 from pellucid.run.answers import accept
-from pellucid.run.background import deliver, next_results, stop_all
+from pellucid.run.async_calls import deliver, emit_continued, next_results
+from pellucid.run.background import stop_all
 from pellucid.run.call_checks import halted
 from pellucid.run.compose import compose
 from pellucid.run.discovery import discover
 from pellucid.run.dispatch import dispatch
+from pellucid.run.external import apply_results, cancel_all, results_in_place
 from pellucid.run.inference import infer
 from pellucid.run.outcomes import Paused, RunResult, Status, Waiting
-from pellucid.run.pause import AWAITING_APPROVAL, claim_calls, in_order, pause, withdraw
+from pellucid.run.pause import AWAITING, claim_calls, in_order, pause, withdraw
 from pellucid.run.state import Run, enter_run, leave_run
 from pellucid.run.tool_results import with_note
 from pellucid.telemetry import RUN, Boundary, boundary, enter_scope, leave_scope
@@ -157,6 +160,8 @@ def _conclude(run: Run, b: Boundary) -> None:
     run.scope.count(semconv.INFERENCE_CALLS, run.tally.model_calls, labels, b.context)
     run.scope.count(semconv.TOOL_CALLS, run.tally.own_tool_calls, labels, b.context)
     withdraw(run, b)
+    if run.approvals.paused is None:
+        cancel_all(run)
 
 
 async def _loop(run: Run, b: Boundary) -> RunResult[Any]:
@@ -183,14 +188,19 @@ async def _loop(run: Run, b: Boundary) -> RunResult[Any]:
         if not calls:
             if await next_results(run, b):
                 continue
+            if run.async_calls.by_id and run.async_calls.external:
+                stop = _await(run, Paused((), (), {}, {}))
+                continue
             if (answer := accept(run, b, response, can_repair=can_repair)) is not None:
                 return _finish(run, b, "completed", response.finish_reason, response.finish_reason, answer.value)
             can_repair = False
             continue
         _check(run)
         stop = _conclude_calls(run, catalog, calls, await dispatch(run, catalog, calls))
-    if stop == AWAITING_APPROVAL:
-        return _finish(run, b, "awaiting_approval", stop, "tool_call")
+    if (paused := run.approvals.paused) is not None:
+        await run.async_calls.all_ended()  # the checkpoint has their results
+        status: Status = "awaiting_approval" if paused.waiting else "awaiting_tools"
+        return _finish(run, b, status, status, "tool_call")
     response = await _closing_answer(run, catalog)
     _note_usage(run, b)
     answer = accept(run, b, response, can_repair=False)
@@ -204,24 +214,53 @@ async def _resume(run: Run, b: Boundary, resumption: Resumption) -> tuple[Catalo
     run.scope.iteration = resumption.checkpoint.iteration
     b.note(iterations=run.scope.iteration)
     waiting = [Waiting(request, is_reported=True) for request in resumption.waiting]
+    has_calls = bool(resumption.settled or resumption.nested or not resumption.checkpoint.has_external)
+    catalog = Catalog(bindings={})
     try:
-        catalog = await run.offering.narrow(b, await discover(run), messages)
+        if has_calls:
+            catalog = await run.offering.narrow(b, await discover(run), messages)
     except PolicyHalt as halt:
         messages.append(Message("tool", in_order(calls, _not_run(halt, calls), resumption.results.values())))
         raise
     _check(run)
     decided = await claim_calls(run, resumption, catalog, calls)
+    apply_results(run, b, resumption.external, resumption.late)
     done = await dispatch(run, catalog, decided, resumption.settled)
     resumption.nested.clear()  # later calls may reuse the ids of calls whose nested runs were not resumed now
     notes = {**resumption.checkpoint.notes, **done.notes}
-    results = [with_note(result, notes.pop(result.id)) if result.id in notes else result for result in done.results]
+    placed = results_in_place(run)
+    new = [*done.results, *placed.values()]
+    results = [with_note(result, notes.pop(result.id)) if result.id in notes else result for result in new]
+    still_paused = [Checkpoint.from_dict(paused) for paused in resumption.still_paused.values()]
     paused = Paused(
         in_order(calls, resumption.results.values(), results),
         [*done.waiting, *waiting],
         {**done.nested, **resumption.still_paused},
         notes,
+        any(call.takes_place for call in run.async_calls.external),
+        [*done.external, *(request for inner in still_paused for request in inner.all_external)],
     )
-    return catalog, _conclude_calls(run, catalog, calls, paused)
+    stop = _conclude_calls(run, catalog, calls, paused) if calls else None
+    if stop != AWAITING and placed:
+        emit_continued(run, b, placed)
+    if stop != AWAITING and run.async_calls.external:  # approvals and external calls are one group
+        stop = _await(run, Paused((), (), {}, {}))
+    return catalog, stop
+
+
+def _await(run: Run, paused: Paused) -> str:
+    """Pause the run; return why the loop ends.
+
+    Raises:
+        ToolError: nobody can resume the run.
+    """
+    if not run.nesting.may_wait:
+        raise ToolError(
+            f"Agent {run.scope.agent!r} needs an approval or an external result, which cannot be requested here.",
+            error_type="approval",
+        )
+    run.approvals.paused = paused
+    return AWAITING
 
 
 def _conclude_calls(run: Run, catalog: Catalog, calls: Sequence[ToolCall], done: Paused) -> str | None:
@@ -232,13 +271,8 @@ def _conclude_calls(run: Run, catalog: Catalog, calls: Sequence[ToolCall], done:
         calls = run.conversation.calls  # without repeated ids
         messages.append(Message("tool", in_order(calls, _not_run(run.halted, calls), done.results)))
         raise run.halted
-    if done.waiting:
-        if not run.nesting.may_wait:
-            raise ToolError(
-                f"Agent {run.scope.agent!r} needs an approval, which cannot be requested here.", error_type="approval"
-            )
-        run.approvals.paused = done
-        return AWAITING_APPROVAL
+    if done.is_waiting:
+        return _await(run, done)
     messages.append(Message("tool", done.results))
     run.offering.activation.count(only_discovered=all(call.name in catalog.discovering for call in calls))
     if run.limits.max_tool_calls is not None and run.tally.tool_calls >= run.limits.max_tool_calls:
@@ -287,7 +321,8 @@ def _finish(
 ) -> RunResult[Any]:
     scope, messages, paused = run.scope, run.conversation.messages, run.approvals.paused
     b.note(stop_reason=stop_reason, finish_reasons=(finish_reason,))
-    b.record_output(lambda recorder: recorder.answer(messages[-1], finish_reason))
+    answer = next(message for message in reversed(messages) if message.role == "assistant")
+    b.record_output(lambda recorder: recorder.answer(answer, finish_reason))
     labels = {semconv.AGENT_NAME: scope.agent, semconv.STOP_REASON: stop_reason}
     scope.count(semconv.RUN_ITERATIONS, scope.iteration, labels, b.context)
     return RunResult(
@@ -301,5 +336,11 @@ def _finish(
         run_id=scope.run_id,
         degraded=tuple(scope.degraded),
         approvals=tuple(waiting.request for waiting in paused.waiting) if paused is not None else (),
+        external=(*_owed(run), *paused.external) if paused is not None else (),
         checkpoint=pause(run, b, paused) if paused is not None else None,
     )
+
+
+def _owed(run: Run) -> list[ExternalRequest]:
+    """Return the calls whose results other processes owe to this run."""
+    return [call.request for call in run.async_calls.external if call.request is not None]

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Generic, Literal, TypeAlias
 
 from pellucid.approvals.decisions import ApprovalRequest
+from pellucid.approvals.external import ExternalRequest
 from pellucid.messages import Message, ToolResult, Usage
 from pellucid.run.structured_output import OutputT
 from pellucid.types import JSONObject
 
-Status: TypeAlias = Literal["completed", "limit_reached", "awaiting_approval"]
+Status: TypeAlias = Literal["completed", "limit_reached", "awaiting_approval", "awaiting_tools"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +21,8 @@ class RunResult(Generic[OutputT]):
 
     Attributes:
         status: `completed`; `limit_reached` if a limit made the model answer early; `awaiting_approval` if tool calls
-            wait for a person, in which case resume with `agent.resume(checkpoint, decisions=...)`.
+            wait for a person, in which case resume with `agent.resume(checkpoint, decisions=...)`; `awaiting_tools` if
+            other processes owe results, in which case resume with `agent.resume(checkpoint, results=...)`.
         output: Text of the last answer, or its value if the agent has an output type; None while the run is paused.
         messages: The whole conversation, ready to be the `history` of the next run, unless the run is paused.
         usage: Sum over all model calls, including those of sub-agents and those before the run was resumed; `None`
@@ -30,6 +32,7 @@ class RunResult(Generic[OutputT]):
         trace_id: 32 hexadecimal digits; all zero if nothing was traced.
         degraded: Ids of providers that failed and were skipped.
         approvals: Pending approvals.
+        external: Calls whose results other processes owe, also if the run waits for approvals too.
         checkpoint: Plain JSON to resume from, if the run is paused. It holds the whole conversation and is not
             redacted.
     """
@@ -44,6 +47,7 @@ class RunResult(Generic[OutputT]):
     run_id: str
     degraded: tuple[str, ...] = ()
     approvals: tuple[ApprovalRequest, ...] = ()
+    external: tuple[ExternalRequest, ...] = ()
     checkpoint: JSONObject | None = None
 
 
@@ -66,6 +70,18 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
+class Enqueued:
+    """Value of a call whose result takes its place, and is owed by another process.
+
+    Attributes:
+        note: Text to add to the result.
+    """
+
+    request: ExternalRequest
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Suspended:
     """Value that a sub-agent returns when its run has paused.
 
@@ -76,6 +92,7 @@ class Suspended:
 
     checkpoint: JSONObject
     approvals: Sequence[ApprovalRequest]
+    external: Sequence[ExternalRequest] = ()
     fault: Exception | None = None
     note: str | None = None
 
@@ -87,6 +104,8 @@ class Paused:
     Attributes:
         results: Results so far.
         waiting: Calls that wait for a person.
+        enqueued: Whether calls of the message wait for results that take their places.
+        external: Calls of sub-agents whose results other processes owe.
         nested: Checkpoints of paused nested runs, by ids of calls.
         notes: Additions to the results of calls that wait, by ids of calls.
     """
@@ -95,3 +114,10 @@ class Paused:
     waiting: Sequence[Waiting]
     nested: Mapping[str, JSONObject]
     notes: Mapping[str, str]
+    enqueued: bool = False
+    external: Sequence[ExternalRequest] = ()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether calls of the message have no result yet."""
+        return bool(self.waiting or self.enqueued or self.nested)

@@ -1,4 +1,4 @@
-"""Pause a run that waits for approvals, and resume it from its checkpoint."""
+"""Pause a run that waits for approvals or external results, and resume it from its checkpoint."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from pellucid import semconv
 from pellucid.approvals.checkpoint import Checkpoint, Resumption, trace_of
 from pellucid.approvals.claims import Claims, claim
 from pellucid.approvals.decisions import ApprovalRequest, Decision, Settled, settle
+from pellucid.approvals.external import ExternalResult, settle_results
 from pellucid.errors import CheckpointError, ToolError
 from pellucid.events import ApprovalDecided, ApprovalRequested
 from pellucid.failures import error_type_of
 from pellucid.messages import ToolCall, ToolResult, dump_messages, dump_part
+from pellucid.run.external import requests_of, restore
 from pellucid.run.outcomes import Paused, Waiting
 from pellucid.run.state import Run
 from pellucid.telemetry import Boundary
 from pellucid.tools.catalog import Catalog
 from pellucid.types import JSONObject
 
-AWAITING_APPROVAL = "awaiting_approval"
+AWAITING = "awaiting"
+"""Reason why the loop ends: calls wait for approvals or external results."""
 
 
 def pause(run: Run, b: Boundary, paused: Paused) -> JSONObject:
@@ -51,6 +54,7 @@ def pause(run: Run, b: Boundary, paused: Paused) -> JSONObject:
         approvals=[waiting.request for waiting in paused.waiting],
         nested=dict(paused.nested),
         notes=dict(paused.notes),
+        external=requests_of(run),
     ).to_dict()
     for waiting in paused.waiting:
         if not waiting.is_reported:
@@ -96,25 +100,48 @@ def _attributes(request: ApprovalRequest) -> dict[str, AttributeValue]:
     }
 
 
-def prepare(run: Run, state: Checkpoint, decisions: Sequence[Decision], claims: Claims | None) -> None:
+def prepare(
+    run: Run,
+    state: Checkpoint,
+    decisions: Sequence[Decision],
+    results: Sequence[ExternalResult],
+    claims: Claims | None,
+) -> None:
     """Restore the state of a paused run in a run that has not started.
 
     Raises:
-        CheckpointError: the decisions do not fit the checkpoint.
+        CheckpointError: the decisions or results do not fit the checkpoint.
     """
-    settled, waiting = settle(state.approvals, decisions, run.scope.now() / 1e9)
+    now = run.scope.now() / 1e9
+    settled, waiting = settle(state.approvals, decisions, now)
     nested = state.nested_checkpoints
+    if not (settled or results or state.has_external):
+        waiting_for = ", ".join(repr(request.approval_id) for request in state.approvals)
+        raise CheckpointError(f"no decision was given; pass a Decision for at least one of {waiting_for}")
+    # Ids of the calls that run sub-agents, by the ids of the results that these wait for.
+    owed = {request.result_id: call_id for call_id, paused in nested.items() for request in paused.all_external}
+    external, late = settle_results(state.external, [item for item in results if item.result_id not in owed], now)
     # Ids of the calls that run sub-agents, by the ids of the sub-agents' approvals.
     inner = {request.approval_id: call_id for call_id, paused in nested.items() for request in paused.approvals}
     resuming = {inner[approval_id] for approval_id in settled if approval_id in inner}
+    resuming |= {owed[result.result_id] for result in results if result.result_id in owed}
+    resuming |= {
+        call_id for call_id, paused in nested.items() if any(item.expires(now) for item in paused.all_external)
+    }
     run.resumption = Resumption(
         checkpoint=state,
         results=state.known_results,
         settled={approval.request.tool_call_id: approval for key, approval in settled.items() if key not in inner},
         nested={
-            call_id: (nested[call_id], [item for item in decisions if inner.get(item.approval_id) == call_id])
+            call_id: (
+                nested[call_id],
+                [item for item in decisions if inner.get(item.approval_id) == call_id],
+                [item for item in results if owed.get(item.result_id) == call_id],
+            )
             for call_id in resuming
         },
+        external=external,
+        late=late,
         # A sub-agent that resumes requests its pending approvals again.
         waiting=[request for request in waiting if inner.get(request.approval_id) not in resuming],
         still_paused={call_id: paused for call_id, paused in state.nested.items() if call_id not in resuming},
@@ -122,6 +149,7 @@ def prepare(run: Run, state: Checkpoint, decisions: Sequence[Decision], claims: 
     )
     run.tally.tool_calls = state.tool_calls - len(run.resumption.nested)  # these are dispatched again
     run.tally.earlier = state.usage
+    restore(run, state.external)
     run.offering.names.update(call.name for call in run.conversation.calls)
     run.offering.activation.iterations = state.discoveries
     run.offering.activation.preset = state.active

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from pellucid.approvals.checkpoint import Checkpoint
 from pellucid.approvals.claims import Claims
 from pellucid.approvals.decisions import Decision
+from pellucid.approvals.external import ExternalResult
 from pellucid.errors import CheckpointError, ConfigError
 from pellucid.messages import Message
 from pellucid.run.pause import prepare
@@ -20,10 +21,11 @@ Input: TypeAlias = str | Message | Sequence[Message]
 
 @dataclass(frozen=True, slots=True)
 class ResumeRequest:
-    """A checkpoint to resume from, with the decisions."""
+    """A checkpoint to resume from, with the decisions and external results."""
 
     checkpoint: Checkpoint
     decisions: Sequence[Decision]
+    results: Sequence[ExternalResult]
     claims: Claims | None
 
 
@@ -42,7 +44,7 @@ def create_run(setup: Setup, source: Sequence[Message] | ResumeRequest, context:
         )
     context = replace(context, identity=context.identity or checkpoint.identity)
     run = Run(setup, checkpoint.conversation, context)
-    prepare(run, checkpoint, source.decisions, source.claims)
+    prepare(run, checkpoint, source.decisions, source.results, source.claims)
     return run
 
 

@@ -78,10 +78,10 @@ async def _nested(setup: Setup, outer: Run | None, task: str, ctx: ToolContext, 
     paused = resumption.nested.pop(ctx.tool_call_id, None) if resumption is not None else None
     if outer is None or resumption is None or paused is None:
         return await _run(outer, create_run(setup, conversation((), task), caller), ctx)
-    checkpoint, decisions = paused
+    checkpoint, decisions, results = paused
     run: Run | None = None
     try:
-        run = create_run(setup, ResumeRequest(checkpoint, decisions, resumption.claims), caller)
+        run = create_run(setup, ResumeRequest(checkpoint, decisions, results, resumption.claims), caller)
         return await _run(outer, run, ctx)
     except AlreadyResumed:
         outer.approvals.release(checkpoint.approvals)  # another process applies the decisions
@@ -92,7 +92,8 @@ async def _nested(setup: Setup, outer: Run | None, task: str, ctx: ToolContext, 
         if run is not None and run.resumption is not None and run.resumption.is_claimed:
             raise
         # Nothing was run and no decision is lost: the outer run pauses again.
-        return Suspended(resumption.checkpoint.nested[ctx.tool_call_id], checkpoint.approvals, error)
+        state = resumption.checkpoint.nested[ctx.tool_call_id]
+        return Suspended(state, checkpoint.approvals, checkpoint.all_external, error)
 
 
 async def _run(outer: Run | None, run: Run, ctx: ToolContext) -> Any:
@@ -115,4 +116,4 @@ async def _run(outer: Run | None, run: Run, ctx: ToolContext) -> Any:
         outer.nesting.release(run)
     if result.checkpoint is None:
         return result.output
-    return Suspended(result.checkpoint, result.approvals)
+    return Suspended(result.checkpoint, result.approvals, result.external)

@@ -1,0 +1,53 @@
+"""The store of durable runs, on SQLite or PostgreSQL; README.md in this folder lists the guarantees."""
+
+from pellucid.durable.records import (
+    CallKind,
+    CallRecord,
+    CallStatus,
+    Cancellation,
+    Claim,
+    EventPage,
+    JournalEntry,
+    Lease,
+    NewCall,
+    PassEnd,
+    PendingCalls,
+    Recovery,
+    RunRecord,
+    RunStatus,
+    RunSummary,
+    Settlement,
+    SettlementOutcome,
+    Statistics,
+    StoredEvent,
+    Submission,
+)
+from pellucid.durable.store import RunStore
+from pellucid.durable.stores import PostgresStore, SQLiteStore, open_store
+
+__all__ = [
+    "CallKind",
+    "CallRecord",
+    "CallStatus",
+    "Cancellation",
+    "Claim",
+    "EventPage",
+    "JournalEntry",
+    "Lease",
+    "NewCall",
+    "PassEnd",
+    "PendingCalls",
+    "PostgresStore",
+    "Recovery",
+    "RunRecord",
+    "RunStatus",
+    "RunStore",
+    "RunSummary",
+    "SQLiteStore",
+    "Settlement",
+    "SettlementOutcome",
+    "Statistics",
+    "StoredEvent",
+    "Submission",
+    "open_store",
+]

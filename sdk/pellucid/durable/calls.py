@@ -1,0 +1,109 @@
+"""Transactions on calls, written once for all dialects. `RunStore` says what each guarantees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pellucid.durable.database import Transaction
+from pellucid.durable.records import CallRecord, Claim, Lease, NewCall, Settlement, SettlementOutcome
+from pellucid.durable.runs import BATCH, advance, write_events
+from pellucid.durable.values import Row, call_record, digest_of, dump, dump_optional
+from pellucid.errors import DuplicateKey
+from pellucid.types import JSONValue
+
+
+def register(tx: Transaction, claim: Claim, calls: Sequence[NewCall], events: Sequence[JSONValue]) -> Lease:
+    """Insert calls and count them as pending."""
+    if tx.is_repeat:
+        row = tx.one("find_call", id=calls[0].id)
+        if row is not None and row["run_id"] == claim.run.id:
+            return advance(tx, claim)
+    lease = advance(tx, claim, entries=len(calls) + len(events), calls=len(calls))
+    for seq, call in enumerate(calls, lease.seq - len(events) - len(calls) + 1):
+        row = tx.one(
+            "insert_call",
+            id=call.id,
+            run_id=claim.run.id,
+            seq=seq,
+            pass_no=claim.run.pass_no,
+            kind=call.kind,
+            tool=call.tool,
+            tool_call_id=call.tool_call_id,
+            request=dump(call.request),
+            timeout=call.timeout,
+            trace=dump_optional(call.trace),
+        )
+        if row is None:
+            raise DuplicateKey(claim.run.id, call.id)
+    write_events(tx, claim.run.id, lease.seq, events)
+    return lease
+
+
+def settle(
+    tx: Transaction,
+    call_id: str,
+    status: Literal["completed", "failed", "expired", "cancelled"],
+    payload: JSONValue = None,
+    *,
+    digest: str | None = None,
+    events: Sequence[JSONValue] = (),
+    trace: JSONValue = None,
+    is_overdue: bool = False,
+) -> Settlement:
+    """Settle a call once, and count down the pending calls of its run; `is_overdue` only if its deadline has passed."""
+    digest = digest or digest_of(status, payload)
+    row = tx.one(
+        "settle",
+        id=call_id,
+        status=status,
+        payload=dump_optional(payload),
+        digest=digest,
+        trace=dump_optional(trace),
+        is_overdue=int(is_overdue),
+        entries=len(events),
+    )
+    if row is None:
+        row = tx.one("find_call", id=call_id)
+        return Settlement("unknown") if row is None else _repeated(tx, row, status, digest)
+    # PostgreSQL settles and counts down in one statement.
+    run = tx.one("count_down", id=row["run_id"], entries=len(events)) if tx.has("count_down") else row
+    assert run is not None  # no run is deleted before its calls
+    write_events(tx, row["run_id"], run["run_last_seq"], events)
+    is_run_due = run["run_status"] == "due" and run["run_pending"] == 0
+    if is_run_due:
+        tx.notify("work", run["run_agent"])
+    return Settlement("settled", call_record(row), run["run_pending"], is_run_due)
+
+
+def _repeated(tx: Transaction, row: Row, status: str, digest: str) -> Settlement:
+    """Return the outcome for a call that was settled before."""
+    outcome: SettlementOutcome = "conflict"
+    if row["digest"] == digest and row["status"] == status:
+        outcome = "duplicate"
+    elif row["status"] in {"expired", "cancelled"}:
+        outcome = "late"
+    elif row["status"] == "processing":  # its deadline was extended
+        outcome = "unknown"
+    run = tx.one("find_pending", id=row["run_id"])
+    assert run is not None
+    return Settlement(outcome, call_record(row), run["pending"])
+
+
+def expire(tx: Transaction) -> tuple[Settlement, ...]:
+    """Settle calls past their deadline; at most a batch."""
+    rows = tx.all("overdue", limit=BATCH)
+    settlements = [settle(tx, row["id"], "expired", is_overdue=True) for row in rows]
+    return tuple(settlement for settlement in settlements if settlement.outcome == "settled")
+
+
+def heartbeat(tx: Transaction, call_id: str, extend: float | None, progress: JSONValue) -> CallRecord | None:
+    """Note that a call is being worked on."""
+    row = tx.one("heartbeat", id=call_id, extend=extend, progress=dump_optional(progress))
+    row = row or tx.one("find_call", id=call_id)
+    return None if row is None else call_record(row)
+
+
+def mark_dispatched(tx: Transaction, call_id: str) -> bool:
+    """Note that a call was dispatched."""
+    return tx.one("mark_dispatched", id=call_id) is not None

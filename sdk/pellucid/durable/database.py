@@ -1,0 +1,111 @@
+"""What a store needs of a database: transactions, and notifications of their commits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+
+from pellucid.durable.values import Row
+from pellucid.durable.wakeups import Wakeups
+
+T = TypeVar("T")
+
+Execute: TypeAlias = Callable[[str, Mapping[str, Any]], Sequence[Row]]
+
+Channel: TypeAlias = Literal["work", "events"]
+"""`work` with the name of an agent: a run is due; `events` with the id of a run: it has new events, or has ended."""
+
+
+class Transaction:
+    """A transaction of a worker thread.
+
+    Attributes:
+        is_repeat: Whether the transaction may have been committed before, by a connection that was lost.
+        notifications: Channels and keys to notify of the commit.
+    """
+
+    def __init__(self, execute: Execute, statements: Mapping[str, str], *, is_repeat: bool = False) -> None:
+        self._execute = execute
+        self._statements = statements
+        self.is_repeat = is_repeat
+        self.notifications: dict[tuple[Channel, str], None] = {}
+
+    def has(self, statement: str, /) -> bool:
+        """Return whether the dialect has a statement of that name."""
+        return statement in self._statements
+
+    def all(self, statement: str, /, **parameters: Any) -> Sequence[Row]:
+        """Run a named statement and return its rows."""
+        return self._execute(self._statements[statement], parameters)
+
+    def one(self, statement: str, /, **parameters: Any) -> Row | None:
+        """Run a named statement and return its first row, or None."""
+        rows = self._execute(self._statements[statement], parameters)
+        return rows[0] if rows else None
+
+    def notify(self, channel: Channel, key: str) -> None:
+        """Notify the waiters of a channel and key if the transaction commits."""
+        self.notifications[channel, key] = None
+
+
+class TransactionLost(Exception):
+    """A transaction ended without an answer of the database; its cause is the database's error.
+
+    Attributes:
+        is_outcome_unknown: Whether it may have been committed.
+        is_transient: Whether repeating it can help.
+    """
+
+    def __init__(self, *, is_outcome_unknown: bool = False, is_transient: bool = True) -> None:
+        super().__init__()
+        self.is_outcome_unknown = is_outcome_unknown
+        self.is_transient = is_transient
+
+
+class Database(Protocol):
+    """Connections of one dialect. All methods block, and are called in worker threads.
+
+    Attributes:
+        name: What errors call it; without secrets.
+        writers: Number of transactions that may write at the same time.
+        readers: Number of transactions that may read at the same time.
+        poll: Seconds after which a waiter looks for itself, in case a notification was lost.
+    """
+
+    name: str
+    writers: int
+    readers: int
+    poll: float
+
+    def open(self) -> None:
+        """Create the schema, or check its version.
+
+        Raises:
+            ConfigError: the schema is not one that this version of Pellucid knows.
+            TransactionLost: the database is not available.
+        """
+        ...
+
+    def write(self, work: Callable[[Transaction], T], *, is_repeat: bool = False) -> T:
+        """Run a function in a transaction that may write, and commit; roll back if the function raises.
+
+        Raises:
+            TransactionLost: the database did not answer.
+        """
+        ...
+
+    def read(self, work: Callable[[Transaction], T]) -> T:
+        """Run a function that only reads in a transaction, which sees one state of the database.
+
+        Raises:
+            TransactionLost: the database did not answer.
+        """
+        ...
+
+    def watch(self, wakeups: Wakeups) -> None:
+        """Start to notify `wakeups` of commits, of all processes, in a thread of the database's own."""
+        ...
+
+    def close(self) -> None:
+        """End the thread of `watch` and close all connections."""
+        ...

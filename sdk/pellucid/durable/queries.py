@@ -1,0 +1,98 @@
+"""Transactions that only read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pellucid.durable.database import Transaction
+from pellucid.durable.records import (
+    CallRecord,
+    EventPage,
+    JournalEntry,
+    PendingCalls,
+    RunRecord,
+    RunStatus,
+    RunSummary,
+    Statistics,
+)
+from pellucid.durable.values import call_record, dump, journal_entry, run_record, run_summary, stored_event
+from pellucid.errors import UnknownRun
+
+ENDED: Final = frozenset({"completed", "failed", "cancelled"})
+"""Final statuses of a run."""
+
+
+def run(tx: Transaction, run_id: str) -> RunRecord | None:
+    """Return a run."""
+    row = tx.one("find_run", id=run_id)
+    return None if row is None else run_record(row)
+
+
+def list_runs(tx: Transaction, status: RunStatus | None, limit: int, after: str | None) -> tuple[RunSummary, ...]:
+    """Return a page of runs."""
+    created_at, last_id = 0.0, ""
+    if after is not None:
+        row = tx.one("find_run", id=after)
+        if row is None:
+            raise UnknownRun(after)
+        created_at, last_id = row["created_at"], after
+    statement = "list_all_runs" if status is None else "list_runs"
+    rows = tx.all(statement, status=status, created_at=created_at, id=last_id, limit=limit)
+    return tuple(map(run_summary, rows))
+
+
+def journal(tx: Transaction, run_id: str, after: int) -> tuple[JournalEntry, ...]:
+    """Return journal entries."""
+    return tuple(map(journal_entry, tx.all("list_journal", run_id=run_id, after=after)))
+
+
+def call(tx: Transaction, call_id: str) -> CallRecord | None:
+    """Return a call."""
+    row = tx.one("find_call", id=call_id)
+    return None if row is None else call_record(row)
+
+
+def calls(tx: Transaction, run_id: str) -> tuple[CallRecord, ...]:
+    """Return the calls of a run."""
+    return tuple(map(call_record, tx.all("list_calls", run_id=run_id)))
+
+
+def undispatched(tx: Transaction, older_than: float, limit: int) -> tuple[CallRecord, ...]:
+    """Return calls whose dispatch may have to be repeated."""
+    return tuple(map(call_record, tx.all("undispatched", older_than=older_than, limit=limit)))
+
+
+def events(tx: Transaction, run_id: str, after: int, limit: int) -> EventPage:
+    """Return a page of events, with the status of the run at that moment."""
+    row = tx.one("find_status", id=run_id)
+    if row is None:
+        raise UnknownRun(run_id)
+    rows = tx.all("list_events", run_id=run_id, after=after, limit=limit + 1)
+    return EventPage(tuple(map(stored_event, rows[:limit])), len(rows) > limit, row["status"])
+
+
+def has_events(tx: Transaction, run_id: str, after: int) -> bool:
+    """Return whether a reader has something to read, or nothing more to wait for."""
+    row = tx.one("find_status", id=run_id)
+    if row is None:
+        raise UnknownRun(run_id)
+    return row["status"] in ENDED or tx.one("has_events", run_id=run_id, after=after) is not None
+
+
+def has_work(tx: Transaction, agents: Sequence[str]) -> bool:
+    """Return whether a run can be claimed."""
+    return tx.one("has_work", agents=dump(agents)) is not None
+
+
+def statistics(tx: Transaction) -> Statistics:
+    """Return what the store holds."""
+    due = tx.one("due_age")
+    return Statistics(
+        runs={row["status"]: row["number"] for row in tx.all("count_runs")},
+        pending=tuple(
+            PendingCalls(tool=row["tool"], kind=row["kind"], number=row["number"], age=row["age"])
+            for row in tx.all("count_pending")
+        ),
+        due_age=None if due is None else due["age"],
+    )

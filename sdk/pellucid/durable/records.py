@@ -1,0 +1,297 @@
+"""Rows of a store as frozen records. Times are seconds since the epoch, by the database's clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from pellucid.types import JSONValue
+
+RunStatus: TypeAlias = Literal["due", "running", "waiting", "completed", "failed", "cancelled"]
+"""`due` can be claimed; `running` has been; `waiting` has calls that are processing; the others are final."""
+
+CallStatus: TypeAlias = Literal["processing", "completed", "failed", "expired", "cancelled"]
+"""`processing` until the call is settled; the others are final."""
+
+CallKind: TypeAlias = Literal["external", "approval"]
+
+SettlementOutcome: TypeAlias = Literal["settled", "duplicate", "conflict", "late", "unknown"]
+
+PassEnd: TypeAlias = Literal["waiting", "due", "cancelled"]
+
+CancellationOutcome: TypeAlias = Literal["cancelled", "requested", "ended", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """A run without its contents.
+
+    Attributes:
+        id: Id given to `submit`.
+        agent: Name of the agent that runs it.
+        status: Where the run is.
+        pass_no: Number of the pass that is running or comes next, from 1; a pass goes on after a crash.
+        pending: Calls that are processing.
+        last_seq: Sequence number of the latest journal entry, call or event; 0 if there is none.
+        cancel_reason: Reason given to `cancel`; None unless it was called.
+        created_at: Time of `submit`.
+        updated_at: Time of the latest change.
+    """
+
+    id: str
+    agent: str
+    status: RunStatus
+    pass_no: int
+    pending: int
+    last_seq: int
+    cancel_reason: str | None
+    created_at: float
+    updated_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord(RunSummary):
+    """A run.
+
+    Attributes:
+        request: What was submitted.
+        checkpoint: What the last pass ended with; None before.
+        checkpoint_seq: Sequence number up to which the checkpoint contains the journal; 0 without one.
+        result: What the run finished with; None before.
+        idempotency_key: Key given to `submit`.
+        fence: Number of the latest claim.
+        lease_owner: Worker that holds the run, or whose lease expired.
+        lease_until: End of the lease; None unless the run is running.
+        due_at: Time from which the run can be claimed; None unless it is due.
+        trace: Trace context given to `submit`.
+    """
+
+    request: JSONValue
+    checkpoint: JSONValue
+    checkpoint_seq: int
+    result: JSONValue
+    idempotency_key: str | None
+    fence: int
+    lease_owner: str | None
+    lease_until: float | None
+    due_at: float | None
+    trace: JSONValue
+
+
+@dataclass(frozen=True, slots=True)
+class NewCall:
+    """A call to register.
+
+    Attributes:
+        id: Id by which it is settled; unique in the store.
+        tool: Name of the tool.
+        tool_call_id: Id of the model's tool call.
+        request: What the call is about, such as its arguments.
+        kind: `external`, or `approval` for the decision of a person.
+        timeout: Seconds until the call expires; None for never.
+        trace: Trace context of the dispatch.
+    """
+
+    id: str
+    tool: str
+    tool_call_id: str
+    request: JSONValue = None
+    kind: CallKind = "external"
+    timeout: float | None = None
+    trace: JSONValue = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """A registered call.
+
+    Attributes:
+        id: Id by which it is settled.
+        run_id: Its run.
+        seq: Sequence number of its registration, shared with journal and events of the run.
+        pass_no: Pass that registered it.
+        kind: `external` or `approval`.
+        tool: Name of the tool.
+        tool_call_id: Id of the model's tool call.
+        status: `processing`, or how it was settled.
+        request: What the call is about.
+        payload: What it was settled with; None before.
+        digest: Digest of status and payload, by which a second settlement is compared.
+        deadline: Time at which it expires; None for never.
+        heartbeat_at: Time of the latest heartbeat or progress.
+        progress: Latest value given to `progress`.
+        created_at: Time of its registration.
+        dispatched_at: Time at which it was marked as dispatched.
+        settled_at: Time of its settlement, expiry or cancellation.
+        trace: Trace context of the dispatch.
+        settlement_trace: Trace context of the settlement.
+    """
+
+    id: str
+    run_id: str
+    seq: int
+    pass_no: int
+    kind: CallKind
+    tool: str
+    tool_call_id: str
+    status: CallStatus
+    request: JSONValue
+    payload: JSONValue
+    digest: str | None
+    deadline: float | None
+    heartbeat_at: float | None
+    progress: JSONValue
+    created_at: float
+    dispatched_at: float | None
+    settled_at: float | None
+    trace: JSONValue
+    settlement_trace: JSONValue
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """A step of a run. Attributes: key: Unique in the run. fence: Claim that wrote it."""
+
+    run_id: str
+    seq: int
+    key: str
+    value: JSONValue
+    fence: int
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvent:
+    """An event of a run; `seq` grows in the order of commits, with gaps where journal entries and calls are."""
+
+    run_id: str
+    seq: int
+    value: JSONValue
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """Events of a run in order.
+
+    Attributes:
+        events: The events after the given sequence number, oldest first.
+        has_more: Whether more events were stored when this page was read.
+        run_status: Status of the run at that moment; if it is final and there are no more events, the stream has ended.
+    """
+
+    events: tuple[StoredEvent, ...]
+    has_more: bool
+    run_status: RunStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """Outcome of `submit`. Attributes: run: The run. is_new: False if it had been submitted before."""
+
+    run: RunRecord
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to continue a run, until its lease expires or another worker claims the run.
+
+    Attributes:
+        run: The run, as claimed. If it has a `cancel_reason`, the worker before was asked to cancel it: finish it as
+            cancelled.
+        worker: Name of the worker.
+        lease: Seconds for which each write of this claim renews the lease.
+        is_recovered: Whether the worker before let its lease expire.
+        journal: Entries that the checkpoint does not contain, in order.
+        calls: All calls of the run, in order of registration.
+    """
+
+    run: RunRecord
+    worker: str
+    lease: float
+    is_recovered: bool
+    journal: tuple[JournalEntry, ...]
+    calls: tuple[CallRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """State of a claim after a write.
+
+    Attributes:
+        seq: Sequence number of the journal entry that was written; otherwise the run's latest.
+        until: End of the lease.
+        cancel_reason: Reason given to `cancel`, if it was called: the worker should finish the run as cancelled.
+    """
+
+    seq: int
+    until: float
+    cancel_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """Outcome of settling a call.
+
+    Attributes:
+        outcome: `settled`; `duplicate` if the call had been settled alike; `conflict` if it had been settled otherwise;
+            `late` if it had expired or been cancelled, or its run was over; `unknown` if there is no such call.
+        call: The call as it is now; None if unknown.
+        pending: Calls of the run that are still processing.
+        is_run_due: Whether this settlement was the last that the run waited for.
+    """
+
+    outcome: SettlementOutcome
+    call: CallRecord | None = None
+    pending: int = 0
+    is_run_due: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cancellation:
+    """Outcome of `cancel`.
+
+    Attributes:
+        outcome: `cancelled` at once; `requested` of the worker that holds the run; `ended` if the run was over;
+            `unknown` if there is no such run.
+        run: The run as it is now; None if unknown.
+        calls: Calls that were cancelled with it.
+    """
+
+    outcome: CancellationOutcome
+    run: RunRecord | None = None
+    calls: tuple[CallRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """Outcome of `recover`. Attributes: run_ids: Runs made due again. expired: Settlements of overdue calls."""
+
+    run_ids: tuple[str, ...]
+    expired: tuple[Settlement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCalls:
+    """Calls of one tool and kind that are processing. Attributes: age: Seconds since the oldest was registered."""
+
+    tool: str
+    kind: CallKind
+    number: int
+    age: float
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What a store holds.
+
+    Attributes:
+        runs: Number of runs by status, without statuses that no run has.
+        pending: Calls that are processing, by tool and kind.
+        due_age: Seconds for which the oldest due run has been due; None if no run is due.
+    """
+
+    runs: dict[RunStatus, int]
+    pending: tuple[PendingCalls, ...]
+    due_age: float | None

@@ -1,0 +1,64 @@
+-- Statements of PostgreSQL, under READ COMMITTED. The lock of a run's row is the lock of everything that belongs to it,
+-- and is taken first: a transaction that waited for it sees what the one before it wrote.
+
+-- now: of the statement, which an index can be searched for
+extract(epoch FROM statement_timestamp())::double precision
+
+-- claim: due, oldest first; otherwise an expired lease, in the order of an index: that of a sort would read all entries
+-- of runs that were running once, until a vacuum
+UPDATE runs
+SET status = 'running', fence = fence + 1, is_recovered = CASE WHEN lease_owner IS NULL THEN 0 ELSE 1 END,
+    lease_owner = :worker, lease_until = @now + :lease, due_at = NULL, updated_at = @now
+WHERE id = COALESCE(
+    (SELECT id FROM runs WHERE status = 'due' AND due_at <= @now
+     AND agent IN (SELECT json_array_elements_text(CAST(:agents AS json)))
+     ORDER BY due_at LIMIT 1 FOR UPDATE SKIP LOCKED),
+    (SELECT id FROM runs WHERE status = 'running' AND lease_until <= @now
+     AND agent IN (SELECT json_array_elements_text(CAST(:agents AS json)))
+     ORDER BY created_at, id LIMIT 1 FOR UPDATE SKIP LOCKED))
+RETURNING *
+
+-- has_work
+SELECT 1 AS has_work WHERE EXISTS (
+    SELECT 1 FROM runs WHERE status = 'due' AND due_at <= @now
+    AND agent IN (SELECT json_array_elements_text(CAST(:agents AS json))))
+OR EXISTS (
+    SELECT 1 FROM runs WHERE status = 'running' AND lease_until <= @now
+    AND agent IN (SELECT json_array_elements_text(CAST(:agents AS json))))
+
+-- settle: one statement, as each is a round trip. The row of the run is locked first; a call that somebody else settled
+-- meanwhile is no longer processing when it is looked at again
+WITH locked AS (
+    SELECT runs.id FROM runs JOIN calls ON calls.run_id = runs.id WHERE calls.id = :id FOR UPDATE OF runs
+), settled AS (
+    UPDATE calls SET status = :status, payload = :payload, digest = :digest, settled_at = @now,
+        settlement_trace = :trace
+    FROM locked
+    WHERE calls.id = :id AND calls.run_id = locked.id AND calls.settled_at IS NULL
+        AND (CAST(:is_overdue AS integer) = 0 OR calls.deadline <= @now)
+    RETURNING calls.*
+)
+UPDATE runs
+SET pending = runs.pending - 1, last_seq = runs.last_seq + :entries, updated_at = @now,
+    due_at = CASE WHEN runs.status = 'waiting' AND runs.pending = 1 THEN @now ELSE runs.due_at END,
+    status = CASE WHEN runs.status = 'waiting' AND runs.pending = 1 THEN 'due' ELSE runs.status END
+FROM settled
+WHERE runs.id = settled.run_id
+RETURNING settled.*, runs.pending AS run_pending, runs.status AS run_status, runs.agent AS run_agent,
+    runs.last_seq AS run_last_seq
+
+-- overdue: of runs that nobody else is settling calls of; locking them in any order cannot deadlock, as nothing waits
+SELECT calls.id FROM calls JOIN runs ON runs.id = calls.run_id
+WHERE calls.status = 'processing' AND calls.deadline <= @now
+ORDER BY calls.deadline LIMIT :limit
+FOR UPDATE OF runs SKIP LOCKED
+
+-- recover
+UPDATE runs SET status = 'due', due_at = lease_until, lease_until = NULL, updated_at = @now
+WHERE id IN (
+    SELECT id FROM runs WHERE status = 'running' AND lease_until <= @now
+    ORDER BY lease_until LIMIT :limit FOR UPDATE SKIP LOCKED)
+RETURNING id, agent
+
+-- tune_schema: free space in pages lets a lease be renewed without touching the indexes
+ALTER TABLE runs SET (fillfactor = 70)

@@ -1,0 +1,43 @@
+-- Statements of SQLite. `BEGIN IMMEDIATE` makes one transaction write at a time, so no row needs a lock.
+
+-- now
+(julianday('now') - 2440587.5) * 86400.0
+
+-- claim: due, oldest first; otherwise an expired lease
+UPDATE runs
+SET status = 'running', fence = fence + 1, is_recovered = CASE WHEN lease_owner IS NULL THEN 0 ELSE 1 END,
+    lease_owner = :worker, lease_until = @now + :lease, due_at = NULL, updated_at = @now
+WHERE id = COALESCE(
+    (SELECT id FROM runs WHERE status = 'due' AND due_at <= @now AND agent IN (SELECT value FROM json_each(:agents))
+     ORDER BY due_at LIMIT 1),
+    (SELECT id FROM runs WHERE status = 'running' AND lease_until <= @now
+     AND agent IN (SELECT value FROM json_each(:agents)) ORDER BY created_at, id LIMIT 1))
+RETURNING *
+
+-- has_work
+SELECT 1 AS has_work WHERE EXISTS (
+    SELECT 1 FROM runs WHERE status = 'due' AND due_at <= @now AND agent IN (SELECT value FROM json_each(:agents)))
+OR EXISTS (
+    SELECT 1 FROM runs WHERE status = 'running' AND lease_until <= @now
+    AND agent IN (SELECT value FROM json_each(:agents)))
+
+-- settle
+UPDATE calls SET status = :status, payload = :payload, digest = :digest, settled_at = @now, settlement_trace = :trace
+WHERE id = :id AND settled_at IS NULL AND (:is_overdue = 0 OR deadline <= @now)
+RETURNING *
+
+-- count_down: after a call was settled
+UPDATE runs
+SET pending = pending - 1, last_seq = last_seq + :entries, updated_at = @now,
+    due_at = CASE WHEN status = 'waiting' AND pending = 1 THEN @now ELSE due_at END,
+    status = CASE WHEN status = 'waiting' AND pending = 1 THEN 'due' ELSE status END
+WHERE id = :id
+RETURNING pending AS run_pending, status AS run_status, agent AS run_agent, last_seq AS run_last_seq
+
+-- overdue
+SELECT id FROM calls WHERE status = 'processing' AND deadline <= @now ORDER BY deadline LIMIT :limit
+
+-- recover
+UPDATE runs SET status = 'due', due_at = lease_until, lease_until = NULL, updated_at = @now
+WHERE id IN (SELECT id FROM runs WHERE status = 'running' AND lease_until <= @now ORDER BY lease_until LIMIT :limit)
+RETURNING id, agent

@@ -1,0 +1,141 @@
+-- Statements of both dialects. `-- name` starts a statement, `:name` is a parameter, `@now` the database's clock.
+--
+-- A statement about one row does not compare its status: PostgreSQL, which plans while the tables are still small, might
+-- look for the status in its index and then for the row. `lease_until IS NOT NULL` is a run that is running, and
+-- `settled_at IS NULL` a call that is processing.
+
+-- insert_run
+INSERT INTO runs (id, agent, status, request, request_digest, idempotency_key, trace, due_at, created_at, updated_at)
+VALUES (:id, :agent, 'due', :request, :digest, :idempotency_key, :trace, @now, @now, @now)
+ON CONFLICT DO NOTHING
+RETURNING *
+
+-- find_submitted
+SELECT * FROM runs WHERE id = :id OR idempotency_key = :idempotency_key ORDER BY id = :id DESC
+
+-- find_run
+SELECT * FROM runs WHERE id = :id
+
+-- find_status
+SELECT status FROM runs WHERE id = :id
+
+-- list_runs
+SELECT id, agent, status, pass_no, pending, last_seq, cancel_reason, created_at, updated_at FROM runs
+WHERE status = :status AND (created_at, id) > (:created_at, :id)
+ORDER BY created_at, id LIMIT :limit
+
+-- list_all_runs
+SELECT id, agent, status, pass_no, pending, last_seq, cancel_reason, created_at, updated_at FROM runs
+WHERE (created_at, id) > (:created_at, :id)
+ORDER BY created_at, id LIMIT :limit
+
+-- advance_claimed: every write of a claim to a run that goes on; renews the lease
+UPDATE runs
+SET last_seq = last_seq + :entries, pending = pending + :calls, lease_until = @now + :lease, updated_at = @now
+WHERE id = :id AND fence = :fence AND lease_until IS NOT NULL
+RETURNING last_seq, lease_until, cancel_reason, pass_no
+
+-- advance
+UPDATE runs SET last_seq = last_seq + :entries, updated_at = @now WHERE id = :id RETURNING last_seq
+
+-- insert_journal
+INSERT INTO journal (run_id, seq, key, value, fence, created_at) VALUES (:run_id, :seq, :key, :value, :fence, @now)
+ON CONFLICT (run_id, key) DO NOTHING
+RETURNING seq
+
+-- find_entry
+SELECT * FROM journal WHERE run_id = :run_id AND key = :key
+
+-- list_journal
+SELECT * FROM journal WHERE run_id = :run_id AND seq > :after ORDER BY seq
+
+-- insert_event
+INSERT INTO events (run_id, seq, value, created_at) VALUES (:run_id, :seq, :value, @now)
+
+-- list_events
+SELECT * FROM events WHERE run_id = :run_id AND seq > :after ORDER BY seq LIMIT :limit
+
+-- has_events
+SELECT 1 AS has_events FROM events WHERE run_id = :run_id AND seq > :after LIMIT 1
+
+-- end_pass
+UPDATE runs
+SET status = CASE WHEN cancel_reason IS NOT NULL THEN 'cancelled' WHEN pending > 0 THEN 'waiting' ELSE 'due' END,
+    due_at = CASE WHEN cancel_reason IS NULL AND pending = 0 THEN @now END,
+    pending = CASE WHEN cancel_reason IS NULL THEN pending ELSE 0 END,
+    pass_no = pass_no + 1, lease_owner = NULL, lease_until = NULL, updated_at = @now,
+    last_seq = last_seq + :entries,
+    checkpoint = COALESCE(CAST(:checkpoint AS TEXT), checkpoint),
+    checkpoint_seq = CASE WHEN CAST(:checkpoint AS TEXT) IS NULL THEN checkpoint_seq ELSE last_seq + :entries END
+WHERE id = :id AND fence = :fence AND lease_until IS NOT NULL
+RETURNING last_seq, status, agent
+
+-- finish
+UPDATE runs
+SET status = :status, result = :result, pending = 0, lease_owner = NULL, lease_until = NULL, updated_at = @now,
+    last_seq = last_seq + :entries
+WHERE id = :id AND fence = :fence AND lease_until IS NOT NULL
+RETURNING last_seq, status, agent
+
+-- release
+UPDATE runs
+SET status = 'due', due_at = @now + :delay, lease_owner = NULL, lease_until = NULL, updated_at = @now
+WHERE id = :id AND fence = :fence AND lease_until IS NOT NULL
+RETURNING last_seq, status, agent
+
+-- cancel_run: at once, unless a worker holds a lease of it
+UPDATE runs
+SET cancel_reason = COALESCE(cancel_reason, :reason), updated_at = @now,
+    status = CASE WHEN status = 'running' AND lease_until > @now THEN status ELSE 'cancelled' END,
+    pending = CASE WHEN status = 'running' AND lease_until > @now THEN pending ELSE 0 END,
+    lease_owner = CASE WHEN status = 'running' AND lease_until > @now THEN lease_owner END,
+    lease_until = CASE WHEN status = 'running' AND lease_until > @now THEN lease_until END,
+    last_seq = CASE WHEN status = 'running' AND lease_until > @now THEN last_seq ELSE last_seq + :entries END,
+    due_at = NULL
+WHERE id = :id AND status NOT IN ('completed', 'failed', 'cancelled')
+RETURNING *
+
+-- cancel_calls
+UPDATE calls SET status = 'cancelled', settled_at = @now WHERE run_id = :run_id AND settled_at IS NULL RETURNING *
+
+-- insert_call
+INSERT INTO calls (id, run_id, seq, pass_no, kind, tool, tool_call_id, status, request, deadline, created_at, trace)
+VALUES (:id, :run_id, :seq, :pass_no, :kind, :tool, :tool_call_id, 'processing', :request,
+    @now + CAST(:timeout AS DOUBLE PRECISION), @now, :trace)
+ON CONFLICT (id) DO NOTHING
+RETURNING *
+
+-- find_call
+SELECT * FROM calls WHERE id = :id
+
+-- list_calls
+SELECT * FROM calls WHERE run_id = :run_id ORDER BY seq
+
+-- mark_dispatched
+UPDATE calls SET dispatched_at = @now WHERE id = :id AND dispatched_at IS NULL RETURNING id
+
+-- undispatched
+SELECT * FROM calls
+WHERE status = 'processing' AND dispatched_at IS NULL AND created_at <= @now - :older_than AND kind = 'external'
+ORDER BY created_at LIMIT :limit
+
+-- find_pending
+SELECT pending FROM runs WHERE id = :id
+
+-- heartbeat
+UPDATE calls
+SET heartbeat_at = @now, progress = COALESCE(CAST(:progress AS TEXT), progress),
+    deadline = CASE WHEN deadline < @now + CAST(:extend AS DOUBLE PRECISION)
+        THEN @now + CAST(:extend AS DOUBLE PRECISION) ELSE deadline END
+WHERE id = :id AND settled_at IS NULL
+RETURNING *
+
+-- count_runs
+SELECT status, count(*) AS number FROM runs GROUP BY status
+
+-- due_age
+SELECT @now - min(due_at) AS age FROM runs WHERE status = 'due'
+
+-- count_pending
+SELECT tool, kind, count(*) AS number, @now - min(created_at) AS age FROM calls
+WHERE status = 'processing' GROUP BY tool, kind ORDER BY tool, kind

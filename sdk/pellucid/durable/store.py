@@ -1,0 +1,424 @@
+"""The store of durable runs: each method is one transaction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Final, Literal, Self, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from pellucid.durable import calls, queries, runs
+from pellucid.durable.database import Database, Transaction, TransactionLost
+from pellucid.durable.records import (
+    CallRecord,
+    Cancellation,
+    Claim,
+    EventPage,
+    JournalEntry,
+    Lease,
+    NewCall,
+    PassEnd,
+    Recovery,
+    RunRecord,
+    RunStatus,
+    RunSummary,
+    Settlement,
+    Statistics,
+    Submission,
+)
+from pellucid.durable.wakeups import Key, Wakeups
+from pellucid.errors import ConfigError, StoreUnavailable
+from pellucid.types import JSONValue
+
+T = TypeVar("T")
+
+_NO_ENTRIES: Final[Mapping[str, JSONValue]] = {}
+
+
+class RunStore:
+    """Durable runs, their journals, events and calls, in a database.
+
+    Each method is one transaction in a worker thread. A caller that is cancelled waits for the end of its transaction,
+    which is always committed or rolled back. Use a store in the event loop that opened it, and not in a forked child.
+
+    If the database restarts or the connection is lost, a transaction is repeated for up to `patience` seconds, also
+    when the answer to its commit was lost: then it recognises what it has written, by the fence of the claim and the
+    key of the journal entry, the id of the call or of the run. Only `emit` cannot, and is not repeated then.
+
+    Raises of every method:
+        StoreUnavailable: the database did not answer in time.
+        TypeError, ValueError: a value is not JSON.
+    """
+
+    def __init__(self, database: Database, *, patience: float = 10.0) -> None:
+        self._database = database
+        self._patience = patience
+        self._write_limiter = anyio.CapacityLimiter(database.writers)
+        self._read_limiter = anyio.CapacityLimiter(database.readers)
+        self._wakeups = Wakeups()
+        self._is_watching = False
+
+    async def __aenter__(self) -> Self:
+        """Open the store: create its schema, or check it.
+
+        Raises:
+            ConfigError: the schema is of another version, or the database is not a store.
+        """
+        try:
+            await self._repeat(partial(self._in_thread, self._database.open, self._write_limiter))
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close all connections; no method may be running any longer."""
+        await self._close()
+
+    async def _close(self) -> None:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self._database.close)
+
+    # Runs
+
+    async def submit(
+        self,
+        run_id: str,
+        agent: str,
+        request: JSONValue,
+        *,
+        idempotency_key: str | None = None,
+        trace: JSONValue = None,
+    ) -> Submission:
+        """Insert a run that is due, and wake a worker; or return the one submitted before.
+
+        The same id, or the same idempotency key, with the same agent and request returns the existing run.
+
+        Raises:
+            IdempotencyConflict: the id or the key belongs to a run of another agent or request.
+        """
+        return await self._write(
+            partial(
+                runs.submit,
+                run_id=run_id,
+                agent=agent,
+                request=request,
+                idempotency_key=idempotency_key,
+                trace=trace,
+            )
+        )
+
+    async def claim(self, worker: str, agents: Collection[str], lease: float) -> Claim | None:
+        """Claim the run that has been due for longest, or else one whose lease has expired; None if there is none.
+
+        No other worker gets the run until the lease ends; each write of the claim renews it. An earlier claim of the
+        run can write nothing from now on. If the answer to the commit is lost, another run is claimed, and the lost
+        one again after its lease.
+
+        Args:
+            worker: Name of the worker, for people.
+            agents: Names of the agents that the worker can run.
+            lease: Seconds.
+        """
+        return await self._write(partial(runs.claim, worker=worker, agents=list(agents), lease=_seconds(lease)))
+
+    async def renew(self, claim: Claim) -> Lease:
+        """Renew the lease.
+
+        Raises:
+            Fenced: the claim was lost.
+        """
+        return await self._write(partial(runs.advance, claim=claim))
+
+    async def append(self, claim: Claim, key: str, value: JSONValue, events: Sequence[JSONValue] = ()) -> Lease:
+        """Write a journal entry and the events that come with it, and renew the lease.
+
+        Raises:
+            Fenced: the claim was lost; nothing was written.
+            DuplicateKey: the run has an entry of that key; nothing was written.
+        """
+        return await self._write(partial(runs.append, claim=claim, key=key, value=value, events=events))
+
+    async def register(self, claim: Claim, new_calls: Sequence[NewCall], events: Sequence[JSONValue] = ()) -> Lease:
+        """Register calls as processing, before they are dispatched, and renew the lease.
+
+        The run does not become due before all of them are settled.
+
+        Raises:
+            Fenced: the claim was lost; no call was registered.
+            DuplicateKey: a call has an id that exists; no call was registered.
+        """
+        if not new_calls:
+            raise ConfigError("register: there are no calls to register")
+        return await self._write(partial(calls.register, claim=claim, calls=new_calls, events=events))
+
+    async def end_pass(
+        self,
+        claim: Claim,
+        checkpoint: JSONValue = None,
+        *,
+        entries: Mapping[str, JSONValue] = _NO_ENTRIES,
+        events: Sequence[JSONValue] = (),
+    ) -> PassEnd:
+        """End the pass and give up the claim.
+
+        The run becomes `waiting` if calls are pending, `due` if all were settled meanwhile, and `cancelled`, with its
+        pending calls, if that was requested.
+
+        Args:
+            claim: The claim that ran the pass.
+            checkpoint: What the next claim continues from, instead of the journal so far; None keeps both as they are.
+            entries: Journal entries by key, written in the same commit.
+            events: Events written in the same commit.
+
+        Raises:
+            Fenced: the claim was lost; nothing was written.
+            DuplicateKey: the run has an entry of such a key; nothing was written.
+        """
+        return await self._write(
+            partial(runs.end_pass, claim=claim, checkpoint=checkpoint, entries=entries, events=events)
+        )
+
+    async def finish(
+        self,
+        claim: Claim,
+        status: Literal["completed", "failed", "cancelled"],
+        result: JSONValue = None,
+        *,
+        entries: Mapping[str, JSONValue] = _NO_ENTRIES,
+        events: Sequence[JSONValue] = (),
+    ) -> tuple[CallRecord, ...]:
+        """End the run for good, and return the calls that were pending, which are cancelled.
+
+        Raises:
+            Fenced: the claim was lost; nothing was written.
+            DuplicateKey: the run has an entry of such a key; nothing was written.
+        """
+        return await self._write(
+            partial(runs.finish, claim=claim, status=status, result=result, entries=entries, events=events)
+        )
+
+    async def release(self, claim: Claim, *, delay: float = 0.0) -> None:
+        """Give a claim up in the middle of a pass: the run is due again after `delay` seconds.
+
+        Raises:
+            Fenced: the claim was lost.
+        """
+        await self._write(partial(runs.release, claim=claim, delay=_seconds(delay)))
+
+    async def cancel(self, run_id: str, reason: str, events: Sequence[JSONValue] = ()) -> Cancellation:
+        """Cancel a run and its pending calls at once, or ask the worker that holds it.
+
+        The worker sees `Lease.cancel_reason` at its next write, and its pass cannot end otherwise than by cancelling
+        or finishing the run. `events` are written if the run is cancelled at once.
+        """
+        return await self._write(partial(runs.cancel, run_id=run_id, reason=reason, events=events))
+
+    async def recover(self) -> Recovery:
+        """Make runs with expired leases due again, and expire overdue calls. A second call changes nothing."""
+        recovered: list[str] = []
+        while batch := await self._write(runs.recover):
+            recovered.extend(batch)
+        return Recovery(tuple(recovered), await self.expire())
+
+    async def run(self, run_id: str) -> RunRecord | None:
+        """Return a run; None if there is none of that id."""
+        return await self._read(partial(queries.run, run_id=run_id))
+
+    async def list_runs(
+        self, status: RunStatus | None = None, *, limit: int = 100, after: str | None = None
+    ) -> tuple[RunSummary, ...]:
+        """Return runs by the time of their submission, then by id.
+
+        Args:
+            status: Only runs of this status.
+            limit: Maximum number of runs.
+            after: Id of the last run of the page before.
+
+        Raises:
+            UnknownRun: there is no run `after`.
+        """
+        return await self._read(partial(queries.list_runs, status=status, limit=limit, after=after))
+
+    async def journal(self, run_id: str, *, after: int = 0) -> tuple[JournalEntry, ...]:
+        """Return the journal of a run, also entries that a checkpoint contains."""
+        return await self._read(partial(queries.journal, run_id=run_id, after=after))
+
+    # Calls
+
+    async def mark_dispatched(self, call_id: str) -> bool:
+        """Note that a call was dispatched; return False if that had been noted, or there is no such call."""
+        return await self._write(partial(calls.mark_dispatched, call_id=call_id))
+
+    async def undispatched(self, older_than: float, *, limit: int = 100) -> tuple[CallRecord, ...]:
+        """Return external calls registered `older_than` seconds ago that were never marked as dispatched."""
+        return await self._read(partial(queries.undispatched, older_than=_seconds(older_than), limit=limit))
+
+    async def settle(
+        self,
+        call_id: str,
+        status: Literal["completed", "failed", "expired", "cancelled"],
+        payload: JSONValue = None,
+        *,
+        digest: str | None = None,
+        events: Sequence[JSONValue] = (),
+        trace: JSONValue = None,
+    ) -> Settlement:
+        """Settle a call; if the run waited for it as its last one, make the run due and wake a worker.
+
+        The first settlement wins; the outcome of a later one says how it compares. A result that comes after the
+        deadline is accepted until `expire` has settled the call.
+
+        Args:
+            call_id: The call.
+            status: How it ended.
+            payload: What it ended with.
+            digest: What a second settlement is compared by, with the status; defaults to one of canonical JSON.
+            events: Events of the run, written only if the outcome is `settled`.
+            trace: Trace context of the settlement, for the pass that continues.
+        """
+        return await self._write(
+            partial(
+                calls.settle,
+                call_id=call_id,
+                status=status,
+                payload=payload,
+                digest=digest,
+                events=events,
+                trace=trace,
+            )
+        )
+
+    async def heartbeat(self, call_id: str, *, extend: float | None = None) -> CallRecord | None:
+        """Note that a call is being worked on; return the call, unchanged unless it is processing, or None if unknown.
+
+        Args:
+            call_id: The call.
+            extend: Move the deadline, if there is one, to at least this many seconds from now.
+        """
+        return await self._write(partial(calls.heartbeat, call_id=call_id, extend=extend, progress=None))
+
+    async def progress(self, call_id: str, value: JSONValue) -> CallRecord | None:
+        """Store the progress of a call, which is also a heartbeat; return as `heartbeat`."""
+        return await self._write(partial(calls.heartbeat, call_id=call_id, extend=None, progress=value))
+
+    async def expire(self) -> tuple[Settlement, ...]:
+        """Settle all calls past their deadline as expired, and return the settlements of this caller."""
+        expired: list[Settlement] = []
+        while batch := await self._write(calls.expire):
+            expired.extend(batch)
+        return tuple(expired)
+
+    async def call(self, call_id: str) -> CallRecord | None:
+        """Return a call; None if there is none of that id."""
+        return await self._read(partial(queries.call, call_id=call_id))
+
+    async def calls(self, run_id: str) -> tuple[CallRecord, ...]:
+        """Return the calls of a run, in the order of their registration."""
+        return await self._read(partial(queries.calls, run_id=run_id))
+
+    # Events
+
+    async def emit(self, run_id: str, events: Sequence[JSONValue]) -> int:
+        """Write events of a run, with or without a claim; return the sequence number of the last one.
+
+        Raises:
+            UnknownRun: there is no such run.
+        """
+        return await self._write(partial(runs.emit, run_id=run_id, events=events), is_repeatable=False)
+
+    async def events(self, run_id: str, *, after: int = 0, limit: int = 1000) -> EventPage:
+        """Return the events after a sequence number.
+
+        A reader that continues after the last number it has seen misses no event and gets none twice.
+
+        Raises:
+            UnknownRun: there is no such run.
+        """
+        return await self._read(partial(queries.events, run_id=run_id, after=after, limit=limit))
+
+    # Waiting
+
+    async def wait_for_work(self, agents: Collection[str], timeout: float) -> bool:  # noqa: ASYNC109
+        """Wait until a run of one of the agents can be claimed; return False after `timeout` seconds without one."""
+        names = list(agents)
+        return await self._wait(
+            [("work", name) for name in names], partial(self._read, partial(queries.has_work, agents=names)), timeout
+        )
+
+    async def wait_for_events(self, run_id: str, after: int, timeout: float) -> bool:  # noqa: ASYNC109
+        """Wait until a run has events after a sequence number, or has ended; return False after `timeout` seconds.
+
+        Raises:
+            UnknownRun: there is no such run.
+        """
+        check = partial(self._read, partial(queries.has_events, run_id=run_id, after=after))
+        return await self._wait([("events", run_id)], check, timeout)
+
+    async def statistics(self) -> Statistics:
+        """Return numbers of runs by status, and of pending calls by tool, with the age of the oldest."""
+        return await self._read(queries.statistics)
+
+    async def _wait(self, keys: Sequence[Key], check: Callable[[], Awaitable[bool]], timeout: float) -> bool:  # noqa: ASYNC109
+        with self._wakeups.subscribe(keys) as waiter, anyio.move_on_after(timeout):
+            if not self._is_watching:  # a store in which nobody waits needs no notifications
+                self._is_watching = True
+                self._database.watch(self._wakeups)
+            while True:
+                waiter.clear()
+                if await check():
+                    return True
+                with anyio.move_on_after(self._database.poll):
+                    await waiter.wait()
+        return False
+
+    async def _write(self, work: Callable[[Transaction], T], *, is_repeatable: bool = True) -> T:
+        is_repeat = False
+
+        async def attempt() -> T:
+            nonlocal is_repeat
+            transaction = partial(self._database.write, work, is_repeat=is_repeat)
+            try:
+                return await self._in_thread(transaction, self._write_limiter)
+            except TransactionLost as lost:
+                is_repeat = is_repeat or lost.is_outcome_unknown
+                if is_repeat and not is_repeatable:
+                    raise StoreUnavailable(self._database.name, is_outcome_unknown=True) from lost.__cause__
+                raise
+
+        return await self._repeat(attempt)
+
+    async def _read(self, work: Callable[[Transaction], T]) -> T:
+        return await self._repeat(partial(self._in_thread, partial(self._database.read, work), self._read_limiter))
+
+    async def _in_thread(self, function: Callable[[], T], limiter: anyio.CapacityLimiter) -> T:
+        return await anyio.to_thread.run_sync(function, limiter=limiter)
+
+    async def _repeat(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Repeat a transaction that was lost, for as long as the store is patient."""
+        until = anyio.current_time() + self._patience
+        delay = 0.02
+        is_outcome_unknown = False
+        while True:
+            try:
+                return await attempt()
+            except TransactionLost as lost:
+                is_outcome_unknown = is_outcome_unknown or lost.is_outcome_unknown
+                if not lost.is_transient or anyio.current_time() + delay > until:
+                    raise StoreUnavailable(
+                        self._database.name, is_outcome_unknown=is_outcome_unknown
+                    ) from lost.__cause__
+            await anyio.sleep(delay)
+            delay = min(2 * delay, 1.0)
+
+
+def _seconds(value: float) -> float:
+    if not (math.isfinite(value) and value >= 0):
+        raise ConfigError(f"{value!r} is not a number of seconds")
+    return float(value)

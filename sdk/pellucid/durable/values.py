@@ -1,0 +1,113 @@
+"""JSON values and rows: how they are stored, compared and read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any, TypeAlias
+
+from pellucid.durable.records import CallRecord, JournalEntry, RunRecord, RunSummary, StoredEvent
+from pellucid.types import JSONValue
+
+Row: TypeAlias = Mapping[str, Any]
+"""A row by column names."""
+
+
+def dump(value: JSONValue) -> str:
+    """Return JSON text that every database stores.
+
+    Raises:
+        TypeError: the value is not JSON.
+        ValueError: the value contains NaN, an infinity, or itself.
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can hold
+        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return text
+
+
+def dump_optional(value: JSONValue) -> str | None:
+    """Return JSON text, or None for None."""
+    return None if value is None else dump(value)
+
+
+def load(text: str | None) -> JSONValue:
+    """Return the value of JSON text; None for None."""
+    return None if text is None else json.loads(text)
+
+
+def digest_of(*values: JSONValue) -> str:
+    """Return the SHA-256 of canonical JSON: sorted keys, no spaces, ASCII."""
+    return sha256(json.dumps(values, sort_keys=True, allow_nan=False, separators=(",", ":")).encode()).hexdigest()
+
+
+def run_record(row: Row) -> RunRecord:
+    """Return a run."""
+    return RunRecord(
+        **_summary(row),
+        request=load(row["request"]),
+        checkpoint=load(row["checkpoint"]),
+        checkpoint_seq=row["checkpoint_seq"],
+        result=load(row["result"]),
+        idempotency_key=row["idempotency_key"],
+        fence=row["fence"],
+        lease_owner=row["lease_owner"],
+        lease_until=row["lease_until"],
+        due_at=row["due_at"],
+        trace=load(row["trace"]),
+    )
+
+
+def run_summary(row: Row) -> RunSummary:
+    """Return a run without its contents."""
+    return RunSummary(**_summary(row))
+
+
+def _summary(row: Row) -> dict[str, Any]:
+    names = ("id", "agent", "status", "pass_no", "pending", "last_seq", "cancel_reason", "created_at", "updated_at")
+    return {name: row[name] for name in names}
+
+
+def call_record(row: Row) -> CallRecord:
+    """Return a call."""
+    return CallRecord(
+        id=row["id"],
+        run_id=row["run_id"],
+        seq=row["seq"],
+        pass_no=row["pass_no"],
+        kind=row["kind"],
+        tool=row["tool"],
+        tool_call_id=row["tool_call_id"],
+        status=row["status"],
+        request=load(row["request"]),
+        payload=load(row["payload"]),
+        digest=row["digest"],
+        deadline=row["deadline"],
+        heartbeat_at=row["heartbeat_at"],
+        progress=load(row["progress"]),
+        created_at=row["created_at"],
+        dispatched_at=row["dispatched_at"],
+        settled_at=row["settled_at"],
+        trace=load(row["trace"]),
+        settlement_trace=load(row["settlement_trace"]),
+    )
+
+
+def journal_entry(row: Row) -> JournalEntry:
+    """Return a journal entry."""
+    return JournalEntry(
+        run_id=row["run_id"],
+        seq=row["seq"],
+        key=row["key"],
+        value=load(row["value"]),
+        fence=row["fence"],
+        created_at=row["created_at"],
+    )
+
+
+def stored_event(row: Row) -> StoredEvent:
+    """Return an event."""
+    return StoredEvent(run_id=row["run_id"], seq=row["seq"], value=load(row["value"]), created_at=row["created_at"])

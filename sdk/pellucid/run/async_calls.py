@@ -1,0 +1,192 @@
+"""Asynchronous tool calls: their telemetry, and the delivery of their results to the model.
+
+The model first reads that a call is running. The result enters the conversation once: as the result of an
+`async_status` call, which the model makes itself or which is added when the result is there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Final
+
+from opentelemetry import context as otel_context
+from opentelemetry.trace import SpanContext, get_current_span
+
+from pellucid import semconv
+from pellucid.approvals.external import CallStatus
+from pellucid.context import ToolContext
+from pellucid.errors import RunCancelled, ToolError
+from pellucid.events import AsyncToolContinued, AsyncToolDispatched, AsyncToolExpired, AsyncToolLate
+from pellucid.messages import Message, TextPart, ToolCall, ToolResult
+from pellucid.run.async_state import AsyncCall, CallFacts
+from pellucid.run.state import Run
+from pellucid.telemetry import AWAIT, Boundary, boundary
+from pellucid.text import close_to
+from pellucid.tools.catalog import Catalog
+from pellucid.tools.names import ASYNC_STATUS
+from pellucid.tools.tool import MetaTool
+from pellucid.types import JSONObject, JSONValue
+
+PROVIDER: Final = "async"
+"""Value of `pellucid.provider.id` for `async_status`."""
+
+_DESCRIPTION: Final = (
+    "Return the status of a tool call that runs in the background, and its result once it is there, or stop it. "
+    "Results are also delivered without this call, as soon as they are there: do not ask repeatedly."
+)
+_SCHEMA: Final[JSONObject] = {
+    "type": "object",
+    "properties": {
+        "resultId": {"type": "string", "description": "The resultId of the call."},
+        "action": {"type": "string", "enum": ["status", "stop"], "description": "`status` by default."},
+    },
+    "required": ["resultId"],
+    "additionalProperties": False,
+}
+
+
+# --- telemetry --------------------------------------------------------------------------------------------------------
+
+
+def register(run: Run, b: Boundary, call: AsyncCall, deadline: float | None) -> None:
+    """Add a call to those of the run, and emit its dispatch; `deadline` in seconds since the epoch."""
+    facts = call.facts
+    run.async_calls.by_id[facts.result_id] = call
+    b.event(AsyncToolDispatched.name, {semconv.ASYNC_RESULT_ID: facts.result_id})
+    run.scope.count(semconv.EXTERNAL_PENDING, 1, {semconv.TOOL_NAME: facts.tool_name}, b.context)
+    run.scope.emit(AsyncToolDispatched, b.span.get_span_context(), {**facts._asdict(), "deadline": deadline})
+
+
+def settle(
+    run: Run, call: AsyncCall, status: CallStatus, response: JSONValue, error: Exception | None = None
+) -> SpanContext:
+    """Set the result of a call, and record the wait for it as a span below that of the dispatch.
+
+    Args:
+        run: The run that gets the result.
+        call: The call.
+        status: Outcome of the call.
+        response: What the model reads.
+        error: Failure of the call; derived from the status by default.
+
+    Returns:
+        The context of the span.
+    """
+    facts = call.facts
+    run.async_calls.settle(call, status, response)
+    if error is None and status != "completed":
+        kinds: dict[str, type[Exception]] = {"expired": TimeoutError, "failed": ToolError}
+        error = kinds[status](str(response)) if status in kinds else RunCancelled(run.scope.agent, "it was stopped")
+    token = otel_context.attach(call.dispatch)
+    try:
+        with boundary(
+            run.scope,
+            AWAIT,
+            facts.tool_name,
+            start=call.started,
+            agent=run.scope.agent,
+            **facts._asdict(),
+            status=status,
+        ) as b:
+            if error is not None:
+                b.fail(error)
+            b.output(response)
+            span = b.span.get_span_context()
+            if status == "expired":
+                b.event(AsyncToolExpired.name, {semconv.ASYNC_RESULT_ID: facts.result_id})
+                run.scope.emit(AsyncToolExpired, span, facts._asdict())
+            run.scope.count(semconv.EXTERNAL_PENDING, -1, {semconv.TOOL_NAME: facts.tool_name}, b.context)
+        return span
+    finally:
+        otel_context.detach(token)
+
+
+def emit_late(run: Run, call: AsyncCall, status: CallStatus | None) -> None:
+    """Count and emit a result that comes too late."""
+    run.scope.count(semconv.EXTERNAL_LATE, 1, {semconv.TOOL_NAME: call.facts.tool_name})
+    span = get_current_span(call.dispatch).get_span_context()
+    run.scope.emit(AsyncToolLate, span, {**call.facts._asdict(), "status": status})
+
+
+# --- what the model reads ---------------------------------------------------------------------------------------------
+
+
+def pending_result(facts: CallFacts) -> JSONObject:
+    """Return the result of a call that is running."""
+    return {
+        "resultId": facts.result_id,
+        "toolName": facts.tool_name,
+        "toolCallId": facts.tool_call_id,
+        "status": "running",
+        "statusReference": {"tool": ASYNC_STATUS, "resultId": facts.result_id},
+    }
+
+
+def _answer(call: AsyncCall) -> JSONValue:
+    """Return the answer of `async_status`."""
+    facts, response = call.facts, call.response
+    if call.status is None:
+        note = "running: this result will be delivered automatically when it completes"
+        return {**pending_result(facts), "note": note}
+    known: JSONObject = {"resultId": facts.result_id, "toolName": facts.tool_name, "status": call.status}
+    if call.status != "completed":
+        return {**known, "error": response}
+    if isinstance(response, tuple):  # content that is not text
+        return (TextPart(json.dumps(known)), *response)
+    return {**known, "result": response}
+
+
+def deliver(run: Run, b: Boundary) -> bool:
+    """Add the results that the model does not have to the conversation, as results of `async_status` calls.
+
+    Returns:
+        Whether there were any.
+    """
+    if not run.async_calls.by_id or not (settled := run.async_calls.take()):
+        return False
+    calls, results = [], []
+    for call in settled:
+        call_id, arguments = f"{call.facts.result_id}_status", {"resultId": call.facts.result_id, "action": "status"}
+        calls.append(ToolCall(ASYNC_STATUS, arguments, call_id))
+        results.append(ToolResult(call_id, _answer(call), is_error=call.status != "completed", name=ASYNC_STATUS))
+    run.conversation.messages += [Message("assistant", calls), Message("tool", results)]
+    emit_continued(run, b, [call.facts.result_id for call in settled])
+    return True
+
+
+def emit_continued(run: Run, b: Boundary, result_ids: Iterable[str]) -> None:
+    """Emit that the model gets results."""
+    run.scope.emit(AsyncToolContinued, b.span.get_span_context(), {"result_ids": tuple(result_ids)})
+
+
+async def next_results(run: Run, b: Boundary) -> bool:
+    """Wait for results of calls in the background and deliver them; return False if there are none to wait for."""
+    if not run.async_calls.by_id:
+        return False
+    if run.async_calls.running:
+        await run.async_calls.wait()
+    return deliver(run, b)
+
+
+def with_status(run: Run, catalog: Catalog) -> Catalog:
+    """Return a catalogue with `async_status`, offered while the model lacks results, and callable afterwards."""
+    if not run.async_calls.by_id:
+        return catalog
+    return catalog.with_meta_tool(_status_tool(run), PROVIDER, is_offered=run.async_calls.is_open)
+
+
+def _status_tool(run: Run) -> MetaTool:
+    async def status(arguments: JSONObject, ctx: ToolContext) -> JSONValue:
+        calls, result_id = run.async_calls.by_id, str(arguments["resultId"])
+        call = calls.get(result_id)
+        if call is None:
+            remedy = close_to(result_id, list(calls)) or f"Known ones: {', '.join(list(calls)[-8:])}."
+            raise ToolError(f"Unknown resultId {result_id!r}. {remedy}", error_type="unknown_result_id")
+        if arguments.get("action") == "stop" and call.status is None:
+            settle(run, call, "cancelled", "The call was stopped.")
+            call.scope.cancel()
+        call.delivered = call.status is not None
+        return _answer(call)
+
+    return MetaTool(name=ASYNC_STATUS, description=_DESCRIPTION, input_schema=_SCHEMA, run=status)

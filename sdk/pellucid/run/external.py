@@ -1,0 +1,126 @@
+"""Calls whose work another process does: dispatch them, and apply their results when the run resumes."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from opentelemetry.trace import get_current_span
+
+from pellucid.approvals.checkpoint import context_of, trace_of
+from pellucid.approvals.external import ExternalRequest, ExternalResult
+from pellucid.context import ExternalCall
+from pellucid.messages import ToolResult
+from pellucid.run.async_calls import emit_late, pending_result, register, settle
+from pellucid.run.async_state import AsyncCall, CallFacts
+from pellucid.run.outcomes import Enqueued
+from pellucid.run.state import Run
+from pellucid.telemetry import Boundary
+from pellucid.tools.tool import Execution, Tool
+from pellucid.types import JSONObject
+
+EXECUTION: Final[Execution] = "external-dispatch"
+
+
+def new_request(run: Run, b: Boundary, tool: Tool, tool_call_id: str, arguments: JSONObject) -> ExternalRequest:
+    """Return the request for the result of a call that is about to be dispatched.
+
+    The id is the same if the dispatch is repeated, so that the other process can recognize it.
+    """
+    now = run.scope.now() / 1e9
+    return ExternalRequest(
+        result_id=f"async_tool_{uuid.uuid5(uuid.UUID(run.scope.run_id), f'{run.scope.iteration}:{tool_call_id}')}",
+        tool_name=tool.name,
+        tool_call_id=tool_call_id,
+        arguments=arguments,
+        dispatched_at=now,
+        deadline=now + tool.deadline if tool.deadline is not None else None,
+        takes_place=tool.pending == "wait",
+        trace=trace_of(b.span.get_span_context()),
+    )
+
+
+def external_call(request: ExternalRequest) -> ExternalCall:
+    """Return what the tool hands to the other process."""
+    return ExternalCall(
+        result_id=request.result_id,
+        complete_path=f"/async-tools/{request.result_id}/complete",
+        deadline=request.deadline,
+        headers=request.trace,
+    )
+
+
+def enqueued(run: Run, b: Boundary, request: ExternalRequest) -> JSONObject | Enqueued:
+    """Add a dispatched call to those of the run; return what the model reads, or that it reads nothing yet."""
+    call = _call(request)
+    register(run, b, call, request.deadline)
+    return Enqueued(request) if request.takes_place else pending_result(call.facts)
+
+
+def restore(run: Run, requests: Iterable[ExternalRequest]) -> None:
+    """Restore the calls of a paused run, with the results that were known when it paused."""
+    for request in requests:
+        call = _call(request)
+        run.async_calls.by_id[request.result_id] = call
+        if request.result is not None:
+            call.status, call.response = request.result.status, request.result.content
+
+
+def apply_results(run: Run, b: Boundary, results: Iterable[ExternalResult], late: Iterable[ExternalResult]) -> None:
+    """Settle calls with their results, link the run to their waits, and emit late results."""
+    for result in results:
+        call = run.async_calls.by_id[result.result_id]
+        assert result.status is not None  # set when it was created
+        b.link(settle(run, call, result.status, result.content))
+    for result in late:
+        emit_late(run, run.async_calls.by_id[result.result_id], result.status)
+
+
+def results_in_place(run: Run) -> dict[str, ToolResult]:
+    """Remove the settled calls whose results take their places, and return these results by result id."""
+    settled = [call for call in run.async_calls.by_id.values() if call.takes_place and call.status is not None]
+    for call in settled:
+        del run.async_calls.by_id[call.facts.result_id]
+    return {
+        call.facts.result_id: ToolResult(
+            call.facts.tool_call_id, call.response, is_error=call.status != "completed", name=call.facts.tool_name
+        )
+        for call in settled
+    }
+
+
+def requests_of(run: Run) -> list[ExternalRequest]:
+    """Return the asynchronous calls whose results the model does not have, for a checkpoint."""
+    return [_request(call) for call in run.async_calls.by_id.values() if not call.delivered]
+
+
+def _request(call: AsyncCall) -> ExternalRequest:
+    facts, response = call.facts, call.response
+    if isinstance(response, tuple):  # content that is not text
+        response = [part.to_dict() for part in response]
+    result = ExternalResult.of(facts.result_id, call.status, response) if call.status is not None else None
+    if call.request is not None:
+        return replace(call.request, result=result)
+    return ExternalRequest(
+        result_id=facts.result_id,
+        tool_name=facts.tool_name,
+        tool_call_id=facts.tool_call_id,
+        arguments={},
+        dispatched_at=call.started / 1e9,
+        trace=trace_of(get_current_span(call.dispatch).get_span_context()),
+        result=result,
+    )
+
+
+def cancel_all(run: Run) -> None:
+    """Cancel the calls of a run that ends without a checkpoint."""
+    for call in run.async_calls.external:
+        settle(run, call, "cancelled", "The run ended before the result.")
+
+
+def _call(request: ExternalRequest) -> AsyncCall:
+    facts = CallFacts(request.result_id, request.tool_name, request.tool_call_id, EXECUTION)
+    started = int(request.dispatched_at * 1e9)
+    return AsyncCall(facts=facts, started=started, dispatch=context_of(request.trace), request=request)

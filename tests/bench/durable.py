@@ -1,0 +1,270 @@
+"""What the store of durable runs costs, beside raw transactions that update one row, in one process and interleaved.
+
+Run it with `make bench-durable`. It starts a PostgreSQL of its own, with `fsync`. Raw transactions run in plain
+threads, each with a connection; clients of the store are tasks of one event loop. Processor time is that of this
+process, with all its threads, and not of the server. Medians of rounds are compared; only the ratios carry over to
+another machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sqlite3
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import anyio
+import psycopg
+
+from pellucid.durable import Claim, NewCall, RunStore, open_store
+from support.postgres_server import postgres_server
+
+ENTRY = {"role": "assistant", "text": "x" * 2000}
+Seconds = tuple[float, float]
+"""Elapsed, and of processor time."""
+
+
+@dataclass
+class Database:
+    """A database to measure. Attributes: open: Returns a store; connect: a raw connection."""
+
+    name: str
+    url: str
+    connect: Callable[[], sqlite3.Connection | psycopg.Connection]
+    begin: str
+    update: str
+    ids: Iterator[int] = field(default_factory=count)
+
+    def open(self) -> RunStore:
+        return open_store(self.url)
+
+    def prepare(self) -> None:
+        with closing(self.connect()) as connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS raw (id INTEGER PRIMARY KEY, value TEXT)")
+            for number in range(8):
+                connection.execute(f"INSERT INTO raw (id, value) VALUES ({number}, '')")
+
+    def raw(self, clients: int, transactions: int) -> Seconds:
+        """Update single rows, each client its own."""
+
+        def work(number: int) -> None:
+            with closing(self.connect()) as connection:
+                for value in range(transactions // clients):
+                    connection.execute(self.begin)
+                    connection.execute(self.update, (str(value), number))
+                    connection.execute("COMMIT")
+
+        with ThreadPoolExecutor(clients) as pool:
+            start = now()
+            list(pool.map(work, range(clients)))
+            return since(start)
+
+
+def now() -> Seconds:
+    """Return both clocks."""
+    return time.perf_counter(), time.process_time()
+
+
+def since(start: Seconds) -> Seconds:
+    """Return what has passed by both clocks."""
+    return time.perf_counter() - start[0], time.process_time() - start[1]
+
+
+async def at_once(clients: int, work: Callable[[int], Coroutine[Any, Any, None]]) -> Seconds:
+    """Run a function for each client, and return what it took."""
+    start = now()
+    async with anyio.create_task_group() as group:
+        for client in range(clients):
+            group.start_soon(work, client)
+    return since(start)
+
+
+async def claimed(store: RunStore, run_id: str) -> Claim:
+    """Submit a run and claim it."""
+    await store.submit(run_id, "agent", {"question": "?"})
+    claim = await store.claim("worker", ["agent"], 3600)
+    assert claim is not None
+    return claim
+
+
+async def wait_for_calls(store: RunStore, database: Database, runs: int) -> list[str]:
+    """Make runs that wait for one call each, and return the ids of the calls."""
+    ids = [f"{next(database.ids)}" for _ in range(runs)]
+
+    async def make(client: int) -> None:
+        for id_ in ids[client::8]:
+            await store.submit(id_, "agent", {"question": "?"})
+            while (claim := await store.claim("worker", ["agent"], 3600)) is None:
+                pass  # another client has claimed this run, and its own was submitted after this claim had begun
+            await store.register(claim, [NewCall(claim.run.id, "tool", "t", {"query": "?"}, timeout=3600)])
+            await store.end_pass(claim, {"messages": [ENTRY]})
+
+    await at_once(8, make)
+    return ids
+
+
+async def settlements(store: RunStore, database: Database, clients: int, number: int) -> Seconds:
+    """Settle calls, each the only one of its run."""
+    ids = await wait_for_calls(store, database, number)
+
+    async def settle(client: int) -> None:
+        for id_ in ids[client::clients]:
+            settlement = await store.settle(id_, "completed", {"answer": "x" * 200})
+            assert settlement.is_run_due
+
+    seconds = await at_once(clients, settle)
+    while (claim := await store.claim("worker", ["agent"], 3600)) is not None:
+        await store.finish(claim, "completed")
+    return seconds
+
+
+async def steps(store: RunStore, database: Database, clients: int, number: int) -> Seconds:
+    """Append journal entries, each client to a run of its own."""
+    claims = [await claimed(store, f"{next(database.ids)}") for _ in range(clients)]
+
+    async def append(client: int) -> None:
+        for key in range(number // clients):
+            await store.append(claims[client], str(key), ENTRY)
+
+    seconds = await at_once(clients, append)
+    for claim in claims:
+        await store.finish(claim, "completed")
+    return seconds
+
+
+async def throughput(database: Database, rounds: int, number: int) -> None:
+    """Print settlements and journal steps, beside raw transactions."""
+    async with database.open() as store:
+        for clients in (1, 8):
+            samples: dict[str, list[Seconds]] = {"raw": [], "settlement": [], "journal step of 2 kB": []}
+            for _ in range(rounds):
+                samples["raw"].append(await anyio.to_thread.run_sync(database.raw, clients, number))
+                samples["settlement"].append(await settlements(store, database, clients, number))
+                samples["journal step of 2 kB"].append(await steps(store, database, clients, number))
+            for name, seconds in samples.items():
+                elapsed = statistics.median(one for one, _ in seconds)
+                processor = statistics.median(one for _, one in seconds)
+                # Of a disk that others use too, only what was measured one after the other can be compared.
+                ratio = statistics.median(raw / one for (raw, _), (one, _) in zip(samples["raw"], seconds, strict=True))
+                print(
+                    f"{database.name:11} {clients} client{'s' if clients > 1 else ' '}  {name:21} "
+                    f"{number / elapsed:7.0f} /s   {ratio:5.2f} of raw   "
+                    f"{processor / number * 1000:6.3f} ms of processor time each"
+                )
+
+
+async def growth(database: Database, sizes: tuple[int, ...], number: int) -> None:
+    """Print what a claim and a settlement take with few and with many waiting runs."""
+    async with database.open() as store:
+        waiting = 0
+        first: dict[str, float] = {}
+        for size in sizes:
+            await wait_for_calls(store, database, size - waiting)
+            waiting = size
+            ids = await wait_for_calls(store, database, number)
+            took: dict[str, list[float]] = {"settle": [], "claim": []}
+            for id_ in ids:
+                start = now()
+                await store.settle(id_, "completed", {"answer": "x" * 200})
+                took["settle"].append(since(start)[0])
+                start = now()
+                claim = await store.claim("worker", ["agent"], 3600)
+                took["claim"].append(since(start)[0])
+                assert claim is not None
+                assert claim.run.id == id_
+                await store.finish(claim, "completed")
+            for name, seconds in took.items():
+                median = statistics.median(seconds)
+                ratio = median / first.setdefault(name, median)
+                print(f"{database.name:11} {size:6} waiting   {name:6} {median * 1000:6.2f} ms   {ratio:5.2f} of first")
+
+
+async def latency(database: Database, number: int) -> None:
+    """Print the time from a settlement, of another store, to the claim of the run."""
+    claims: dict[str, float] = {}
+    done = anyio.Event()
+
+    async def work(store: RunStore) -> None:
+        while len(claims) < number:
+            await store.wait_for_work(["agent"], 60)
+            claim = await store.claim("worker", ["agent"], 3600)
+            if claim is not None:
+                claims[claim.run.id] = time.perf_counter()
+                await store.finish(claim, "completed")
+        done.set()
+
+    async with database.open() as store, database.open() as other:
+        ids = await wait_for_calls(store, database, number)
+        starts: dict[str, float] = {}
+        async with anyio.create_task_group() as group:
+            group.start_soon(work, other)
+            for id_ in ids:
+                await anyio.sleep(0.02)
+                starts[id_] = time.perf_counter()
+                await store.settle(id_, "completed", {"answer": "x" * 200})
+            await done.wait()
+    took = sorted(claims[id_] - starts[id_] for id_ in ids)
+    print(
+        f"{database.name:11} settlement to claim   p50 {statistics.median(took) * 1000:5.1f} ms   "
+        f"p95 {took[int(0.95 * number)] * 1000:5.1f} ms"
+    )
+
+
+def databases(folder: Path, url: str) -> list[Database]:
+    """Return both databases."""
+
+    def connect_sqlite() -> sqlite3.Connection:
+        connection = sqlite3.connect(folder / "raw.db", timeout=60, isolation_level=None)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        return connection
+
+    return [
+        Database(
+            "SQLite",
+            f"sqlite:///{folder}/runs.db",
+            connect_sqlite,
+            "BEGIN IMMEDIATE",
+            "UPDATE raw SET value = ? WHERE id = ?",
+        ),
+        Database(
+            "PostgreSQL",
+            url,
+            lambda: psycopg.connect(url, autocommit=True),
+            "BEGIN",
+            "UPDATE raw SET value = %s WHERE id = %s",
+        ),
+    ]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each measurement (5)")
+    parser.add_argument("--number", type=int, default=400, help="transactions of a round (400)")
+    parser.add_argument("--only", choices=["SQLite", "PostgreSQL"], help="one database; both unless given")
+    parser.add_argument("--folder", type=Path, help="where SQLite's file is; a temporary folder unless given")
+    arguments = parser.parse_args()
+    print(f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {os.cpu_count()} processors")
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder, postgres_server(fsync=True) as server:
+        for database in databases(Path(folder), server.url):
+            if arguments.only not in {None, database.name}:
+                continue
+            database.prepare()
+            anyio.run(throughput, database, arguments.rounds, arguments.number)
+            anyio.run(latency, database, 100)
+            anyio.run(growth, database, (100, 10_000), 100)
+
+
+if __name__ == "__main__":
+    main()

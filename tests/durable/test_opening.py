@@ -1,0 +1,162 @@
+"""How stores are opened, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import psycopg
+import pytest
+
+from pellucid import ConfigError
+from pellucid.durable import PostgresStore, SQLiteStore, open_store
+from pellucid.errors import StoreUnavailable
+from support.stores import claimed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from support.stores import Location
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "named"),
+    [
+        ("runs.db", {}, "starts with 'runs.db'"),
+        ("mysql://host/db", {}, "starts with 'mysql'"),
+        ("sqlite://host/runs.db", {}, "has a host"),
+        ("sqlite:///", {}, "needs a file"),
+        ("sqlite:///:memory:", {}, "needs a file"),
+        ("sqlite:///runs.db", {"synchronous": "off"}, "'off' is not 'full' or 'normal'"),
+        ("sqlite:///runs.db", {"schema": "x"}, "'schema'"),
+        ("postgresql://host/db", {"schema": "Not; one"}, "'Not; one' must be lower-case"),
+        ("postgresql://host/db", {"connections": 0}, "connections=0"),
+        ("postgresql://user:secret@host/db?nothing=1", {}, "connection string is invalid"),
+    ],
+)
+def test_options(url: str, options: dict[str, Any], named: str) -> None:
+    """A URL or option that is not valid is named, without a password."""
+    with pytest.raises(ConfigError, match=named) as caught:
+        open_store(url, **options)
+    assert "secret" not in str(caught.value)
+
+
+def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A SQLite file is relative after three slashes, and absolute after four; options are those of the class."""
+    monkeypatch.chdir(tmp_path)
+
+    async def open_all() -> None:
+        for store in (
+            open_store("sqlite:///a.db"),
+            open_store(f"sqlite:///{tmp_path}/b.db", synchronous="normal"),
+            SQLiteStore(tmp_path / "c.db", poll=0.5),
+        ):
+            async with store:
+                await claimed(store)
+
+    anyio.run(open_all)
+    assert sorted(path.name for path in tmp_path.glob("*.db")) == ["a.db", "b.db", "c.db"]
+
+
+def test_contents_outlive_the_store(location: Location) -> None:
+    """A store that is opened again, in another event loop, holds what it held."""
+
+    async def submit() -> None:
+        async with location.open() as store:
+            await store.submit("run", "agent", {"question": "?"})
+
+    async def claim() -> None:
+        async with location.open() as store:
+            assert (await claimed(store)).run.request == {"question": "?"}
+
+    anyio.run(submit)
+    anyio.run(claim, backend="trio")
+
+
+@pytest.mark.parametrize("statement", ["UPDATE schema_version SET version = 99", "DELETE FROM schema_version"])
+def test_other_versions(location: Location, statement: str) -> None:
+    """A schema of a version that is not known is refused by name, and left alone."""
+
+    async def open_it() -> None:
+        async with location.open():
+            pass
+
+    anyio.run(open_it)
+    _execute(location, statement)
+    with pytest.raises(ConfigError, match=r"has schema version (99|unknown), and this version of Pellucid needs 1"):
+        anyio.run(open_it)
+
+
+def test_tables_of_something_else(location: Location) -> None:
+    """A database with other tables is not written to."""
+    if location.server is not None:
+        _execute(location, f"CREATE SCHEMA {location.options['schema']}")
+    _execute(location, "CREATE TABLE runs (id TEXT)")
+
+    async def open_it() -> None:
+        async with location.open():
+            pass
+
+    with pytest.raises(ConfigError, match=r"unknown|something else"):
+        anyio.run(open_it)
+
+
+def test_file_of_something_else(tmp_path: Path) -> None:
+    """A file that is not a SQLite database is refused by name, and left alone."""
+    file = tmp_path / "notes.txt"
+    file.write_text("Not a database.\n" * 100)
+
+    async def open_it() -> None:
+        async with SQLiteStore(file):
+            pass
+
+    with pytest.raises(ConfigError, match=r"notes\.txt' is not a SQLite database"):
+        anyio.run(open_it)
+    assert file.read_text() == "Not a database.\n" * 100
+
+
+def test_missing_folder(tmp_path: Path) -> None:
+    """A file that cannot be made is an error that names it."""
+
+    async def open_it() -> None:
+        async with SQLiteStore(tmp_path / "missing" / "runs.db"):
+            pass
+
+    with pytest.raises(StoreUnavailable, match=r"missing/runs\.db"):
+        anyio.run(open_it)
+
+
+def test_postgres_without_psycopg(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the extra, a PostgreSQL store says what to install."""
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    monkeypatch.delitem(sys.modules, "pellucid.durable.postgres", raising=False)
+    with pytest.raises(ConfigError, match=r"pip install 'pellucid\[postgres\]'"):
+        PostgresStore("postgresql://host/db")
+
+
+def test_imports() -> None:
+    """`import pellucid` loads neither database; `pellucid.durable` does not load psycopg."""
+    script = """
+import json, sys
+import pellucid
+first = {"sqlite3", "psycopg", "pellucid.durable"} & set(sys.modules)
+import pellucid.durable
+print(json.dumps([sorted(first), "psycopg" in sys.modules]))
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=110, check=True)
+    assert json.loads(result.stdout) == [[], False]
+
+
+def _execute(location: Location, statement: str) -> None:
+    if location.server is None:
+        with closing(sqlite3.connect(location.url.removeprefix("sqlite:///"), isolation_level=None)) as file:
+            file.execute(statement)
+        return
+    with psycopg.connect(location.url, autocommit=True) as connection:
+        connection.execute("SELECT set_config('search_path', %s, false)", [location.options["schema"]])
+        connection.execute(statement)

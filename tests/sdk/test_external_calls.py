@@ -1,0 +1,324 @@
+"""Calls whose work another process does, without a store: the application keeps the checkpoint."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pellucid import (
+    Agent,
+    CheckpointError,
+    ConfigError,
+    Decision,
+    ExternalResult,
+    Limits,
+    Reliability,
+    Rule,
+    Tool,
+    ToolCall,
+    ToolError,
+    ToolResult,
+    retry,
+)
+from pellucid.context import ExternalCall
+from pellucid.events import AsyncToolContinued, AsyncToolExpired, AsyncToolLate
+from pellucid.testing import FunctionModel, ScriptedModel
+from support.runs import attributes, within
+
+if TYPE_CHECKING:
+    from pellucid import RunResult, ToolContext
+    from pellucid_exporters.testing import Captured
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
+
+
+class Queue:
+    """Jobs that a tool hands to another process.
+
+    Attributes:
+        jobs: What the other process needs to return each result, in the order of their argument `n`.
+        numbers: That argument, by result id.
+    """
+
+    def __init__(self) -> None:
+        self.jobs: list[ExternalCall] = []
+        self.numbers: dict[str, int] = {}
+
+    def tool(self, **options: Any) -> Tool:
+        """Return a tool that enqueues."""
+
+        async def enqueue(arguments: Any, ctx: ToolContext) -> None:
+            assert ctx.external is not None
+            self.jobs.append(ctx.external)
+            self.jobs.sort(key=lambda job: self.numbers.setdefault(job.result_id, arguments.get("n", 0)))
+
+        return Tool(name="job", run=enqueue, execution="external-dispatch", **options)
+
+    def result(self, number: int, output: Any = "done", **more: Any) -> ExternalResult:
+        """Return the result of a job."""
+        return ExternalResult(result_id=self.jobs[number].result_id, **({"output": output} | more))
+
+
+def stored(result: RunResult[Any]) -> Any:
+    """Return the checkpoint of a run as a database returns it."""
+    assert result.checkpoint is not None
+    return json.loads(json.dumps(result.checkpoint))
+
+
+def answers(result: RunResult[Any]) -> list[Any]:
+    """Return the results of `async_status` calls, in order."""
+    return [part.response for part in parts(result) if part.name == "async_status"]
+
+
+def results(result: RunResult[Any]) -> list[Any]:
+    """Return the results of all other calls, in order."""
+    return [part.response for part in parts(result) if part.name != "async_status"]
+
+
+def parts(result: RunResult[Any]) -> list[ToolResult]:
+    """Return the tool results of a conversation."""
+    return [part for message in result.messages for part in message.parts if isinstance(part, ToolResult)]
+
+
+JOBS = [ToolCall("job", {"n": 1}, "c1"), ToolCall("job", {"n": 2}, "c2")]
+
+
+async def test_the_model_goes_on_and_the_run_waits_for_the_results(telemetry: Captured) -> None:
+    """The results enter the conversation when all are there; passes, calls and waits are one trace."""
+    queue = Queue()
+    model = ScriptedModel(JOBS, "I wait.", "sum")
+    agent = Agent("a", model=model, tools=[queue.tool(deadline=60.0)])
+    paused = await within(agent.run("go"))
+    assert (paused.status, paused.stop_reason) == ("awaiting_tools", "awaiting_tools")
+    assert not paused.output
+    requests = {request.result_id: request for request in paused.external}
+    assert [requests[job.result_id].arguments for job in queue.jobs] == [{"n": 1}, {"n": 2}]
+    job, request = queue.jobs[0], requests[queue.jobs[0].result_id]
+    assert job.complete_path == f"/async-tools/{job.result_id}/complete"
+    assert (job.complete_url, job.token) == (None, None)
+    assert job.deadline == request.deadline == request.dispatched_at + 60.0
+    assert job.headers["traceparent"].split("-")[1] == paused.trace_id
+    half = await within(agent.resume(stored(paused), results=[queue.result(1, {"sum": 3})]))
+    assert (half.status, len(half.external), len(model.requests)) == ("awaiting_tools", 1, 2)
+    whole = await within(agent.resume(stored(half), results=[queue.result(0, output=None, error="no luck")]))
+    assert (whole.status, whole.output) == ("completed", "sum")
+    found = {
+        answer["resultId"]: (answer["status"], answer.get("result"), answer.get("error")) for answer in answers(whole)
+    }
+    outcomes = [("failed", None, "no luck"), ("completed", {"sum": 3}, None)]
+    assert [found[job.result_id] for job in queue.jobs] == outcomes
+    waits = telemetry.find("await_tool job")
+    assert [attributes(span)["pellucid.async_tool.status"] for span in waits] == ["completed", "failed"]
+    assert {span.context.trace_id for span in telemetry.spans if span.context} == {int(paused.trace_id, 16)}
+    passes = telemetry.find("invoke_agent a")
+    linked = [{link.context.span_id for link in span.links} for span in passes]
+    assert linked[1] == {passes[0].context.span_id, waits[0].context.span_id}
+    continued = [event.result_ids for event in telemetry.events if isinstance(event, AsyncToolContinued)]
+    assert [set(result_ids) for result_ids in continued] == [{job.result_id for job in queue.jobs}]
+
+
+async def test_a_result_can_take_the_place_of_the_call(telemetry: Captured) -> None:
+    """With `pending="wait"` the pass ends at the message, and the model reads nothing but the result."""
+    queue = Queue()
+    model = ScriptedModel(JOBS, "sum")
+    agent = Agent("a", model=model, tools=[queue.tool(pending="wait")])
+    paused = await within(agent.run("go"))
+    assert (paused.status, len(paused.messages)) == ("awaiting_tools", 2)
+    half = await within(agent.resume(stored(paused), results=[queue.result(1, {"sum": 3})]))
+    whole = await within(agent.resume(stored(half), results=[queue.result(0, "first")]))
+    assert results(whole) == ["first", {"sum": 3}]
+    assert [len(request.messages) for request in model.requests] == [1, 3]
+    assert "async_status" not in str(model.requests[1])
+
+
+async def test_a_call_that_cannot_be_enqueued_has_failed(telemetry: Captured) -> None:
+    """The model reads so once, and nothing is awaited."""
+
+    async def enqueue(arguments: Any, ctx: ToolContext) -> None:
+        raise ToolError("the queue is full")
+
+    tool = Tool(name="job", run=enqueue, execution="external-dispatch")
+    result = await within(Agent("a", model=ScriptedModel(ToolCall("job"), "done"), tools=[tool]).run("go"))
+    assert (result.status, results(result)) == ("completed", ["the queue is full"])
+    assert not telemetry.find("await_tool job")
+
+
+async def test_a_repeated_dispatch_has_the_same_id(telemetry: Captured) -> None:
+    """It is the idempotency key of the work."""
+    queue, failures = Queue(), [OSError("down")]
+    enqueue = queue.tool().run
+
+    async def flaky(arguments: Any, ctx: ToolContext) -> None:
+        await enqueue(arguments, ctx)
+        if failures:
+            raise failures.pop()
+
+    rule = Rule(when=lambda s: s.operation == "tool" and s.attempt < 3, then=retry(backoff=0), kind="again")
+    tool = Tool(name="job", run=flaky, execution="external-dispatch", idempotent=True)
+    model = ScriptedModel(ToolCall("job"), "wait", "done")
+    agent = Agent("a", model=model, tools=[tool], reliability=Reliability([rule]))
+    paused = await within(agent.run("go"))
+    assert len(queue.jobs) == 2
+    assert len({job.result_id for job in queue.jobs}) == 1
+    assert len(paused.external) == 1
+    assert (await within(agent.resume(stored(paused), results=[queue.result(0)]))).status == "completed"
+
+
+@pytest.mark.parametrize("first", ["decision", "result", "both"])
+@pytest.mark.parametrize("pending", ["continue", "wait"])
+async def test_approvals_and_external_calls_are_one_group(telemetry: Captured, first: str, pending: str) -> None:
+    """The model is called when all of both are settled, in whatever order."""
+    queue = Queue()
+
+    async def pay(arguments: Any, ctx: ToolContext) -> str:
+        return "paid"
+
+    tools = [queue.tool(pending=pending), Tool(name="pay", run=pay, needs_approval=True)]
+    model = ScriptedModel([ToolCall("job", {}, "c1"), ToolCall("pay", {}, "c2")], "done")
+    agent = Agent("a", model=model, tools=tools)
+    paused = await within(agent.run("go"))
+    assert (paused.status, len(paused.approvals), len(paused.external)) == ("awaiting_approval", 1, 1)
+    decisions, outcomes = [Decision(paused.approvals[0].approval_id, approved=True)], [queue.result(0, "worked")]
+    if first == "both":
+        result = await within(agent.resume(stored(paused), decisions=decisions, results=outcomes))
+    else:
+        half: Any = {"decisions": decisions} if first == "decision" else {"results": outcomes}
+        rest: Any = {"results": outcomes} if first == "decision" else {"decisions": decisions}
+        result = await within(agent.resume(stored(paused), **half))
+        assert result.status == ("awaiting_tools" if first == "decision" else "awaiting_approval")
+        assert len(model.requests) == 1
+        result = await within(agent.resume(stored(result), **rest))
+    assert (result.status, result.output, len(model.requests)) == ("completed", "done", 2)
+    assert "paid" in results(result)
+    assert ("worked" in results(result)) == (pending == "wait")
+    assert [answer["result"] for answer in answers(result)] == (["worked"] if pending == "continue" else [])
+
+
+async def test_a_call_past_its_deadline_expires_and_its_result_is_late(telemetry: Captured) -> None:
+    """The model reads that it expired; the late result is an event."""
+    queue = Queue()
+    agent = Agent("a", model=ScriptedModel(ToolCall("job"), "wait", "done"), tools=[queue.tool(deadline=1e-9)])
+    paused = await within(agent.run("go"))
+    result = await within(agent.resume(stored(paused), results=[queue.result(0)]))
+    assert answers(result)[0]["status"] == "expired"
+    kinds = [type(event) for event in telemetry.events if isinstance(event, AsyncToolExpired | AsyncToolLate)]
+    assert kinds == [AsyncToolExpired, AsyncToolLate]
+    agent = Agent("a", model=ScriptedModel(ToolCall("job"), "wait", "done"), tools=[queue.tool(deadline=1e-9)])
+    again = await within(agent.resume(stored(await within(agent.run("go")))))
+    assert (again.status, answers(again)[0]["status"]) == ("completed", "expired")
+
+
+async def test_results_that_do_not_fit_are_refused(telemetry: Captured) -> None:
+    """Nothing is run then, and the checkpoint can be resumed; the same result twice is one."""
+    queue = Queue()
+    agent = Agent("a", model=ScriptedModel(JOBS, "wait", "done"), tools=[queue.tool()])
+    paused = await within(agent.run("go"))
+    with pytest.raises(CheckpointError, match="unknown result id 'x'; this checkpoint is waiting for 'async_tool_"):
+        await within(agent.resume(stored(paused), results=[ExternalResult(result_id="x")]))
+    with pytest.raises(CheckpointError, match="has another result already"):
+        await within(agent.resume(stored(paused), results=[queue.result(0, 1), queue.result(0, 2)]))
+    half = await within(agent.resume(stored(paused), results=[queue.result(0, 1), queue.result(0, 1)]))
+    with pytest.raises(CheckpointError, match="has another result already"):
+        await within(agent.resume(stored(half), results=[queue.result(0, 2), queue.result(1)]))
+    whole = await within(agent.resume(stored(half), results=[queue.result(0, 1), queue.result(1)]))
+    assert {answer["result"] for answer in answers(whole)} == {1, "done"}
+
+
+@pytest.mark.parametrize("pending", ["continue", "wait"])
+async def test_sub_agents_wait_at_any_depth(telemetry: Captured, pending: str) -> None:
+    """The outer run waits too; results find the run that needs them."""
+    queue = Queue()
+    steps: list[Any] = [ToolCall("job", {}, "j1"), *(["wait"] if pending == "continue" else []), "inner done"]
+    inner = Agent("inner", model=ScriptedModel(*steps), tools=[queue.tool(pending=pending)], description="d")
+    middle = Agent(
+        "middle", model=ScriptedModel(ToolCall("inner", {"input": "x"}, "i1"), "middle done"), tools=[inner.as_tool()],
+        description="d",
+    )  # fmt: skip
+    outer = Agent(
+        "outer", model=ScriptedModel(ToolCall("middle", {"input": "x"}, "m1"), "done"), tools=[middle.as_tool()]
+    )
+    paused = await within(outer.run("go"))
+    assert (paused.status, [request.tool_call_id for request in paused.external]) == ("awaiting_tools", ["j1"])
+    again = await within(outer.resume(stored(paused)))
+    assert (again.status, len(again.external)) == ("awaiting_tools", 1)
+    result = await within(outer.resume(stored(again), results=[queue.result(0)]))
+    assert (result.status, result.output, results(result)) == ("completed", "done", ["middle done"])
+
+
+async def test_the_model_can_ask_and_stop(telemetry: Captured) -> None:
+    """A stopped call is not awaited; nobody needs its result."""
+    queue = Queue()
+
+    def step(action: str) -> Any:
+        return lambda request: ToolCall("async_status", {"resultId": queue.jobs[0].result_id, "action": action})
+
+    agent = Agent("a", model=ScriptedModel(ToolCall("job"), step("status"), step("stop"), "done"), tools=[queue.tool()])
+    result = await within(agent.run("go"))
+    assert (result.status, [answer["status"] for answer in answers(result)]) == ("completed", ["running", "cancelled"])
+    assert "delivered automatically" in answers(result)[0]["note"]
+
+
+async def test_results_of_background_calls_survive_a_pause(telemetry: Captured) -> None:
+    """The checkpoint has them, and the model gets them when the run goes on."""
+    queue = Queue()
+
+    async def work(arguments: Any, ctx: ToolContext) -> str:
+        return "worked"
+
+    tools = [queue.tool(pending="wait"), Tool(name="slow", run=work, execution="same-invocation")]
+    model = ScriptedModel([ToolCall("slow", {}, "c1"), ToolCall("job", {}, "c2")], "done")
+    agent = Agent("a", model=model, tools=tools)
+    paused = await within(agent.run("go"))
+    assert [request.tool_name for request in paused.external] == ["job"]
+    result = await within(agent.resume(stored(paused), results=[queue.result(0)]))
+    assert [answer["result"] for answer in answers(result)] == ["worked"]
+
+
+@pytest.mark.parametrize("ending", ["limit", "failed"])
+async def test_calls_of_a_run_that_ends_are_cancelled(telemetry: Captured, ending: str) -> None:
+    """Their waits end with it."""
+    queue = Queue()
+
+    def answer(request: Any) -> Any:
+        if ending == "failed" and len(request.messages) > 1:
+            raise OSError("down")
+        return ToolCall("job") if request.tools and len(request.messages) == 1 else "done"
+
+    agent = Agent(
+        "a", model=FunctionModel(answer), tools=[queue.tool()], limits=Limits(max_iterations=1 + (ending != "limit"))
+    )
+    if ending == "limit":
+        assert (await within(agent.run("go"))).status == "limit_reached"
+    else:
+        with pytest.raises(Exception, match="down"):
+            await within(agent.run("go"))
+    assert attributes(telemetry.span("await_tool job"))["pellucid.async_tool.status"] == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"status": "done"}, "use one of completed, failed, expired, cancelled"),
+        ({"status": "completed", "error": "x"}, "is completed and has an error"),
+        ({"status": "failed"}, "failed without an error"),
+    ],
+)
+def test_contradictory_results_are_refused(options: Any, text: str) -> None:
+    """Where they are written."""
+    with pytest.raises(ConfigError, match=text):
+        ExternalResult(result_id="x", **options)
+
+
+async def test_checkpoints_without_external_calls_can_be_read_by_earlier_releases(telemetry: Captured) -> None:
+    """The version says whether there is something that these do not know."""
+    queue = Queue()
+
+    async def pay(arguments: Any, ctx: ToolContext) -> str:
+        return "paid"
+
+    plain = Agent("a", model=ScriptedModel(ToolCall("pay")), tools=[Tool(name="pay", run=pay, needs_approval=True)])
+    assert stored(await within(plain.run("go")))["version"] == 1
+    agent = Agent("a", model=ScriptedModel(ToolCall("job"), "wait"), tools=[queue.tool()])
+    assert stored(await within(agent.run("go")))["version"] == 2

@@ -1,0 +1,54 @@
+"""Databases for the stores of tests."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from pellucid.durable import Claim, NewCall, RunStore, open_store
+
+if TYPE_CHECKING:
+    from support.postgres_server import PostgresServer
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where a store is. Attributes: server: of PostgreSQL; None for SQLite."""
+
+    url: str
+    options: dict[str, Any] = field(default_factory=dict)
+    server: PostgresServer | None = None
+
+    def open(self, **options: Any) -> RunStore:
+        """Return another store of the same database."""
+        return open_store(self.url, **{**self.options, **options})
+
+    def at(self, name: str) -> Location:
+        """Return another, empty store beside this one."""
+        if self.server is None:
+            return replace(self, url=f"{self.url}-{name}")
+        return replace(self, options={**self.options, "schema": f"{self.options['schema']}_{name}"})
+
+    @property
+    def arguments(self) -> tuple[str, str]:
+        """What a script makes the store of: `open_store(sys.argv[1], **json.loads(sys.argv[2]))`."""
+        return self.url, json.dumps(self.options)
+
+
+async def claimed(store: RunStore, run_id: str = "run", *, lease: float = 60.0) -> Claim:
+    """Submit a run and claim it."""
+    await store.submit(run_id, "agent", {"question": "?"})
+    claim = await store.claim("worker", ["agent"], lease)
+    assert claim is not None
+    assert claim.run.id == run_id
+    return claim
+
+
+async def waiting(store: RunStore, *call_ids: str, run_id: str = "run", expires_after: float | None = None) -> Claim:
+    """Submit a run, register calls of it, and end its pass; return the claim, which is over."""
+    claim = await claimed(store, run_id)
+    calls = [NewCall(call_id, "tool", f"of {call_id}", {"for": call_id}, timeout=expires_after) for call_id in call_ids]
+    await store.register(claim, calls)
+    assert await store.end_pass(claim, {"pass": 1}) == "waiting"
+    return claim
