@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import queue
 import signal
 import subprocess
 import sys
 import threading
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -16,15 +18,30 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from pellucid import Tool, ToolContext, ToolError, external_tools
-from pellucid.context import ExternalCall
-from pellucid.testing import Completion, Delivery, Job, OutsideService
+from pellucid import (
+    Agent,
+    ExternalCall,
+    ExternalResult,
+    Reliability,
+    Rule,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolError,
+    ToolResult,
+    external_tools,
+    retry,
+)
+from pellucid.testing import Completion, Delivery, Job, OutsideService, ScriptedModel
 from support.processes import PATIENCE
+from support.runs import within
 from support.vendor_server import Answer, answer_json, vendor_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from pellucid.types import JSONValue
+    from pellucid_exporters.testing import Captured
     from support.vendor_server import Received
 
 RESULT_ID = "async_tool_5b0d"
@@ -131,6 +148,40 @@ async def test_a_service_that_does_not_accept_the_work_fails_the_call() -> None:
         for text in ("503", "99"):
             with pytest.raises(ToolError, match=text):
                 await dispatch(tool)
+
+
+@pytest.mark.anyio
+async def test_a_run_pauses_for_the_service_and_resumes_with_its_results(telemetry: Captured) -> None:
+    """A dispatch that the service did not accept is repeated as the same job; the completion belongs to the trace."""
+    done: queue.Queue[tuple[str, JSONValue]] = queue.Queue()
+    with OutsideService(on_done=lambda *values: done.put(values)) as service, vendor_server() as proxy:
+
+        def forward(received: Received) -> Answer:
+            status, answer = request(
+                f"{service.url}{received.path}", received.body, Idempotency_Key=received.headers["idempotency-key"]
+            )
+            return answer_json(answer, status=status)
+
+        proxy.answers(answer_json({}, status=503), forward)
+        provider = external_tools({"test_external_async": {"serviceUrl": proxy.url, "delay": 0}})
+        model = ScriptedModel(ToolCall("test_external_async", {"message": "hi"}), "I wait.", "done")
+        rule = Rule(
+            when=lambda s: s.error_kind == "unavailable" and s.attempt < 2, then=retry(backoff=0.01), kind="busy"
+        )
+        agent = Agent("a", model=model, providers=[provider], reliability=Reliability([rule]))
+        paused = await within(agent.run("x"))
+        result_id, response = await anyio.to_thread.run_sync(partial(done.get, timeout=PATIENCE))
+        assert paused.status == "awaiting_tools"
+        assert [waiting.result_id for waiting in paused.external] == [result_id]
+        assert {received.headers["idempotency-key"] for received in proxy.requests} == {result_id}
+        [job] = service.jobs
+        assert job.headers["traceparent"].split("-")[1] == paused.trace_id
+    results = [ExternalResult(result_id=result_id, output=response)]
+    resumed = await within(agent.resume(paused.checkpoint, results=results))
+    assert (resumed.status, resumed.output) == ("completed", "done")
+    assert isinstance(part := resumed.messages[-2].parts[0], ToolResult)
+    assert isinstance(part.response, dict)
+    assert part.response["result"] == {"message": "hi"}
 
 
 def outcome(job: dict[str, Any], behavior: Any = None, **options: Any) -> list[Any]:

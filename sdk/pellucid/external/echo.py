@@ -66,7 +66,7 @@ def echo(options: EchoOptions) -> Tool:
 def dispatched_echo(options: DispatchedEchoOptions) -> Tool:
     """Return a tool whose work is done by a service outside."""
 
-    @tool(execution="external-dispatch", deadline=options.deadline, timeout=options.timeout)
+    @tool(execution="external-dispatch", idempotent=True, deadline=options.deadline, timeout=options.timeout)
     def test_external_async(message: str, ctx: ToolContext) -> None:
         """Return a message, by way of a service outside.
 
@@ -107,4 +107,5 @@ def _post(options: DispatchedEchoOptions, job: dict[str, Any]) -> None:
     except (OSError, HTTPException) as error:
         if isinstance(error, HTTPError):
             error.close()  # it is the response, with its connection
-        raise ToolError(f"The service did not accept the work: {error}", error_type="unavailable") from error
+        text = f"The service did not accept the work: {error}"
+        raise ToolError(text, error_type="unavailable", error_kind="unavailable") from error
