@@ -21,7 +21,7 @@ from pellucid.messages import Message, ToolCall, ToolResult
 from pellucid.models import ModelResponse
 from pellucid.models.fallback import candidates
 from pellucid.run.answers import accept
-from pellucid.run.async_calls import deliver, emit_continued, next_results
+from pellucid.run.async_calls import deliver, emit_continued, narrow, next_results
 from pellucid.run.background import stop_all
 from pellucid.run.call_checks import halted
 from pellucid.run.compose import compose
@@ -218,7 +218,7 @@ async def _resume(run: Run, b: Boundary, resumption: Resumption) -> tuple[Catalo
     catalog = Catalog(bindings={})
     try:
         if has_calls:
-            catalog = await run.offering.narrow(b, await discover(run), messages)
+            catalog = await narrow(run, b, await discover(run))
     except PolicyHalt as halt:
         messages.append(Message("tool", in_order(calls, _not_run(halt, calls), resumption.results.values())))
         raise
