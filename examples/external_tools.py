@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import sys
+from typing import Any
 
 from pellucid import Agent, ExternalResult, ToolCall, ToolContext, tool
 from pellucid.external import external_tools
@@ -23,7 +24,7 @@ async def summarize(text: str, ctx: ToolContext) -> str:
 def main() -> None:
     """Dispatch a job and a call in the background, and resume with the result of the job."""
     completed: queue.Queue[tuple[str, object]] = queue.Queue()
-    steps = [
+    steps: list[Any] = [
         [
             ToolCall("test_external_async", {"message": "sales are up"}),
             ToolCall("summarize", {"text": "a long report about sales"}),
