@@ -52,7 +52,7 @@ def vendors() -> Iterator[dict[str, str]]:
     """Return the environment of a reader who has keys; the vendors are a local server."""
     with vendor_server() as server:
         server.always(reply)
-        keys = {f"{vendor}_API_KEY": "key-of-a-reader" for vendor in ("ANTHROPIC", "GEMINI", "OPENAI")}
+        keys = {f"{vendor}_API_KEY": "key-of-a-reader" for vendor in ("ANTHROPIC", "GEMINI", "OPENAI", "TAVILY")}
         addresses = {
             "ANTHROPIC_BASE_URL": server.url,
             "GOOGLE_GEMINI_BASE_URL": server.url,

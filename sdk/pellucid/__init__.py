@@ -71,7 +71,7 @@ from pellucid.models import (
     PriceTable,
     Settings,
 )
-from pellucid.module_names import module_getattr
+from pellucid.module_names import load_from, module_getattr
 from pellucid.offer import Explanation, PermissionRequest, Policy, Verdict
 from pellucid.options import AgentOptions, ResumeOptions, RunOptions
 from pellucid.providers import (
@@ -195,6 +195,7 @@ __all__ = [
     "combined",
     "continue_",
     "dump_messages",
+    "external_tools",
     "fail_fast",
     "fallback",
     "gated_tools",
@@ -210,6 +211,12 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from pellucid.external import external_tools
+
     Telemetry: TypeAlias = TelemetryOptions
 else:
-    __getattr__ = module_getattr(__name__, deprecated={"Telemetry": (__name__, "TelemetryOptions")})
+    __getattr__ = module_getattr(
+        __name__,
+        lazy=load_from({"external_tools": "pellucid.external"}),
+        deprecated={"Telemetry": (__name__, "TelemetryOptions")},
+    )

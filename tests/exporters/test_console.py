@@ -20,11 +20,13 @@ from pellucid import (
     Agent,
     Decision,
     DiscoveryProvider,
+    ExternalResult,
     Message,
     ModelResponse,
     TelemetryOptions,
     Tool,
     ToolCall,
+    ToolContext,
     ToolError,
     Usage,
     semconv,
@@ -163,6 +165,30 @@ def test_what_waits_for_a_person_says_so_and_by_whom_it_was_decided() -> None:
     provider.shutdown()
     assert re.search(r"^invoke_agent a .* waits for approval", stream.getvalue(), re.MULTILINE)
     assert re.search(r"execute_tool pay .* approved by ann after [\d.]+ m?s$", stream.getvalue(), re.MULTILINE)
+
+
+def test_the_wait_for_a_result_is_shown_in_the_run_that_gets_it() -> None:
+    """The tree of the run that made the call is written by then."""
+
+    async def enqueue(arguments: Any, ctx: ToolContext) -> None:
+        """Leave the work to another process."""
+
+    stream = io.StringIO()
+    provider = TracerProvider()
+    provider.add_span_processor(ConsoleProcessor(Console(stream=stream, width=80)))
+    agent = Agent(
+        "a",
+        model=ScriptedModel(ToolCall("job"), "waiting", "done"),
+        tools=[Tool(name="job", run=enqueue, execution="external-dispatch")],
+        telemetry=TelemetryOptions(tracer_provider=provider),
+    )
+    paused = agent.run_sync("x")
+    assert "await_tool" not in stream.getvalue()
+    results = [ExternalResult(result_id=request.result_id) for request in paused.external]
+    agent.resume_sync(paused.checkpoint or {}, results=results)
+    provider.shutdown()
+    resumed = stream.getvalue().split("invoke_agent a")[2]
+    assert resumed.splitlines()[1].startswith("├─ await_tool job")
 
 
 def test_content_is_shown_on_request() -> None:

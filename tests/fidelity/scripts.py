@@ -20,6 +20,7 @@ from pellucid import (
     CapturePolicy,
     Decision,
     DiscoveryProvider,
+    ExternalResult,
     Limits,
     Message,
     ModelResponse,
@@ -56,6 +57,10 @@ TOOLS: Final = (
     "lazy",
     "sub_agent",
     "asks",
+    "background",
+    "expires",
+    "external",
+    "waits",
 )
 META: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "discovers": ("__lazy__tool__discovery__", {"toolNames": ["lazy", "invented"]}),
@@ -235,6 +240,18 @@ async def hangs(arguments: dict[str, Any], ctx: object) -> None:
     await anyio.sleep_forever()
 
 
+async def enqueue(arguments: dict[str, Any], ctx: object) -> None:
+    """Leave the work to another process."""
+
+
+ASYNCHRONOUS: Final[dict[str, dict[str, Any]]] = {
+    "background": {"execution": "same-invocation"},
+    "expires": {"execution": "same-invocation", "deadline": TIMEOUT},
+    "external": {"execution": "external-dispatch"},
+    "waits": {"execution": "external-dispatch", "pending": "wait"},
+}
+
+
 @dataclass
 class Stage:
     """What a script is played on.
@@ -242,7 +259,7 @@ class Stage:
     Attributes:
         outcomes: How each run ended: its result, or what it raised; also of those that went on.
         final: How each ended that did not go on.
-        resumed: How many went on after an approval.
+        resumed: How many went on after an approval or a result.
         late: Spans of runs that were still open when all callers had gone on.
         released: Lets tools go that were left behind.
     """
@@ -281,7 +298,7 @@ class Stage:
         runs: dict[str, Callable[..., Any]] = {
             "quick": quick, "threaded": threaded, "broken": broken, "broken_thread": broken_thread,
             "hangs": stubborn if self.script.stubborn else hangs, "nested": nested, "odd": odd, "serial": quick,
-            "lazy": quick, "asks": quick,
+            "lazy": quick, "asks": quick, "background": quick, "expires": hangs, "external": enqueue, "waits": enqueue,
         }  # fmt: skip
         tools = [
             make_tool(
@@ -291,10 +308,11 @@ class Stage:
                 serial=name == "serial",
                 lazy=name == "lazy",
                 needs_approval=name == "asks",
+                **ASYNCHRONOUS.get(name, {}),
             )
             for name in runs
         ]
-        deeper = [tool for tool in tools if tool.name in ("quick", "hangs", "asks")]
+        deeper = [tool for tool in tools if tool.name in ("quick", "hangs", "asks", "waits")]
         sub_agent = Agent("deeper", model=Playing(_DEEPER), tools=deeper, description="Goes deeper.")
         tools.append(sub_agent.as_tool("sub_agent", timeout=self.timeout))
         limits = Limits(
@@ -373,6 +391,7 @@ class Stage:
             more: dict[str, Any] = {
                 "checkpoint": json.loads(json.dumps(outcome.checkpoint)),
                 "decisions": decide(outcome),
+                "results": settle(outcome),
             }
             begin, begin_stream = partial(agent.resume, **more), partial(agent.resume_stream, **more)
             begin_sync = partial(agent.resume_sync, **more)
@@ -412,6 +431,16 @@ def decide(waits: RunResult[Any]) -> list[Decision]:
     ]
 
 
+def settle(waits: RunResult[Any]) -> list[ExternalResult]:
+    """Return one result, an error for the next call, and nothing for the third."""
+    errors = (None, "it failed")
+    return [
+        ExternalResult(result_id=request.result_id, error=errors[number % 3])
+        for number, request in enumerate(waits.external)
+        if number % 3 < 2
+    ]
+
+
 def _outcome(outcome: Any) -> str:
     if isinstance(outcome, RunResult):
         return semconv.COMPLETED
@@ -423,7 +452,7 @@ def _outcome(outcome: Any) -> str:
 _INNER: Final = Script([["quick"]], [], "text", True, False, "nothing", "none", 1, 1, False)
 
 
-_DEEPER: Final = Script([["quick", "hangs", "asks"]], [], "text", True, False, "nothing", "none", 1, 1, False)
+_DEEPER: Final = Script([["quick", "hangs", "asks", "waits"]], [], "text", True, False, "nothing", "none", 1, 1, False)
 
 
 async def _decide(policy: Policy, request: PermissionRequest) -> str:

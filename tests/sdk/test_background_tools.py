@@ -445,21 +445,21 @@ async def test_generated_runs() -> None:
     """Calls that end early, late, never, after their deadline or with an error: one result each, delivered once."""
     generated = Generated()
 
-    async def one() -> None:
-        with capture() as telemetry:
-            tools = [slow(generated.slow, deadline=0.03)]
-            agent = Agent("a", model=FunctionModel(generated.answer), tools=tools, telemetry=telemetry)
-            result = await within(agent.run("x"))
-            settled = [event.result_id for event in telemetry.events if isinstance(event, AsyncToolSettled)]
-            assert len(set(settled)) == len(settled) == len(result.messages[1].tool_calls)
-            assert {answer["resultId"] for answer in answers(result) if answer["status"] != "running"} == set(settled)
-            continued = [event.result_ids for event in telemetry.events if isinstance(event, AsyncToolContinued)]
-            delivered = list(chain.from_iterable(continued))
-            assert len(set(delivered)) == len(delivered)
-            assert result.output == "done"
-            check_telemetry(telemetry)
+    async def one(agent: Agent, telemetry: Captured) -> None:
+        result = await within(agent.run("x"))
+        events = [event for event in telemetry.events if event.run_id == result.run_id]
+        settled = [event.result_id for event in events if isinstance(event, AsyncToolSettled)]
+        assert len(set(settled)) == len(settled) == len(result.messages[1].tool_calls)
+        assert {answer["resultId"] for answer in answers(result) if answer["status"] != "running"} == set(settled)
+        continued = [event.result_ids for event in events if isinstance(event, AsyncToolContinued)]
+        delivered = list(chain.from_iterable(continued))
+        assert len(set(delivered)) == len(delivered)
+        assert result.output == "done"
 
     for _ in range(int(os.environ.get("PELLUCID_GENERATED_RUNS", "80")) // 20):
-        async with anyio.create_task_group() as tasks:
-            for _ in range(20):
-                tasks.start_soon(one)
+        with capture() as telemetry:
+            agent = Agent("a", model=FunctionModel(generated.answer), tools=[slow(generated.slow, deadline=0.03)])
+            async with anyio.create_task_group() as tasks:
+                for _ in range(20):
+                    tasks.start_soon(one, agent, telemetry)
+            check_telemetry(telemetry)

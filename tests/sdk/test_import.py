@@ -25,6 +25,10 @@ HEAVY = (
     "google",
     "genai_prices",
     "httpx2",
+    "httpx",
+    "tavily",
+    "urllib.request",
+    "http.server",
 )
 
 

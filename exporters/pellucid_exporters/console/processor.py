@@ -78,7 +78,7 @@ class _Run:
         nodes = {key: Node(span) for key, span in self.spans.items()}
         for key, node in nodes.items():
             if key != self.root and node.span.parent is not None:
-                nodes[_key(node.span.parent)].children.append(node)
+                nodes.get(_key(node.span.parent), nodes[self.root]).children.append(node)
         for node in nodes.values():
             node.children.sort(key=lambda child: child.span.start_time or 0)
         return nodes[self.root]
@@ -153,12 +153,21 @@ class ConsoleProcessor(SpanProcessor):
             if owner is not None:
                 return owner
         if not is_run:
-            return None
+            return self._waiting(span)
         if len(self._runs) >= MOST_RUNS:
             self._drop(next(iter(self._runs.values())))
             self._left_out += 1
         run = self._runs[_key(span.get_span_context())] = _Run(_key(span.get_span_context()))
         return run
+
+    def _waiting(self, span: Span) -> _Run | None:
+        """Return the run that waited for a result; the call was made by an earlier run, whose tree is written."""
+        attributes = span.attributes or {}
+        if attributes.get(semconv.PHASE) != semconv.AWAIT:
+            return None
+        run_id = attributes.get(semconv.RUN_ID)
+        runs = self._runs.values()
+        return next((run for run in runs if (run.spans[run.root].attributes or {}).get(semconv.RUN_ID) == run_id), None)
 
     def _drop(self, run: _Run) -> None:
         self._runs.pop(run.root, None)

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from pydantic import Field
 
+from pellucid.external.echo import dispatched_echo, echo
 from pellucid.external.options import Factory, ToolOptions
 from pellucid.external.tavily import tavily_extract, tavily_search
-from pellucid.external.trials import trial, trial_dispatch
 from pellucid.tools import ProviderTool, Tool
 
 
@@ -30,8 +30,8 @@ class GoogleSearchOptions(ToolOptions):
 
 def google_search(options: GoogleSearchOptions) -> Tool:
     """Return Gemini's own search, which Google runs."""
-    set_options = options.model_dump(by_alias=True, exclude_none=True)
-    return ProviderTool(vendor="gemini", type="google_search", options=set_options)
+    members = options.model_dump(by_alias=True, exclude_none=True)
+    return ProviderTool(vendor="gemini", type="google_search", options=members)
 
 
 FACTORIES: Final[Mapping[str, Factory]] = MappingProxyType(
@@ -39,8 +39,8 @@ FACTORIES: Final[Mapping[str, Factory]] = MappingProxyType(
         "tavilySearch": tavily_search,
         "tavilyExtract": tavily_extract,
         "googleSearch": google_search,
-        "test_async": trial,
-        "test_external_async": trial_dispatch,
+        "test_async": echo,
+        "test_external_async": dispatched_echo,
     }
 )
 """Factories of the shipped tools, by the name in the configuration."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, TypeAlias, get_type_hints
+from difflib import get_close_matches
+from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
@@ -14,18 +14,30 @@ from pellucid.errors import ConfigError
 from pellucid.tools import Tool
 
 Factory: TypeAlias = Callable[..., Tool]
-"""Creates a tool. Its only parameter, if it has one, is annotated with a subclass of `ToolOptions`."""
+"""Creates a tool. Its only positional parameter, if it has one, is annotated with a subclass of `ToolOptions`."""
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class ToolOptions(BaseModel):
-    """Base of the options of one tool: camelCase names in the configuration, unknown names refused, values frozen."""
+    """Base of the options of one tool.
+
+    Names are in camelCase in the configuration. Unknown names are refused. Values are not converted: `"5"` is not a
+    number. For types that TOML and JSON do not have, such as paths, set `model_config = ConfigDict(strict=False)`.
+    """
 
     model_config = ConfigDict(
-        alias_generator=to_camel, validate_by_name=False, validate_by_alias=True, extra="forbid", frozen=True
+        alias_generator=to_camel,
+        validate_by_name=False,
+        validate_by_alias=True,
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
     )
 
 
-class Common(ToolOptions):
+class SharedOptions(ToolOptions):
     """Options that every configured tool has.
 
     Attributes:
@@ -41,72 +53,65 @@ class Common(ToolOptions):
     execution: Literal["same-invocation", "external-dispatch"] | None = None
 
 
-_COMMON = frozenset(field.alias or name for name, field in Common.model_fields.items())
+def _names(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
-def options_type(name: str, factory: Factory) -> type[ToolOptions]:
-    """Return the class of a factory's options.
-
-    Raises:
-        ConfigError: its parameter is not annotated with a subclass of `ToolOptions`.
-    """
-    parameters = list(inspect.signature(factory).parameters)
-    if not parameters:
-        return ToolOptions
-    kind = get_type_hints(factory).get(parameters[0])
-    if len(parameters) > 1 or not isinstance(kind, type) or not issubclass(kind, ToolOptions):
-        raise ConfigError(
-            f"factories[{name!r}]: its only parameter must be annotated with a subclass of "
-            "pellucid.external.ToolOptions"
-        )
-    return kind
+_SHARED = frozenset(_names(SharedOptions))
 
 
-def read_options(path: str, entry: Mapping[str, Any], kind: type[ToolOptions]) -> tuple[Common, ToolOptions]:
-    """Return the common options and the tool's own.
+def options_type(name: str, factory: Factory) -> type[ToolOptions] | None:
+    """Return the class of a factory's options, or None if it has no positional parameter.
 
     Raises:
-        OptionErrors: options are unknown or have wrong values.
+        ConfigError: it is not a function, or its parameter is not annotated with a subclass of `ToolOptions`.
     """
-    problems: list[str] = []
-    common, own = (
-        _read(path, model, {name: value for name, value in entry.items() if (name in _COMMON) is shared}, problems)
-        for model, shared in ((Common, True), (kind, False))
+    try:
+        parameters = inspect.signature(factory, eval_str=True).parameters.values()
+    except (NameError, TypeError) as error:
+        raise ConfigError(f"factories[{name!r}]: {error}") from error
+    match [parameter.annotation for parameter in parameters if parameter.kind in _POSITIONAL]:
+        case []:
+            return None
+        case [type() as kind] if issubclass(kind, ToolOptions):
+            return kind
+    raise ConfigError(
+        f"factories[{name!r}]: its only parameter must be annotated with a subclass of pellucid.external.ToolOptions"
     )
-    if common is None or own is None:
-        raise OptionErrors(problems)
-    return common, own
 
 
-class OptionErrors(Exception):
-    """Problems of one entry.
+def read_options(
+    path: str, entry: Mapping[str, Any], kind: type[ToolOptions] | None
+) -> tuple[SharedOptions, ToolOptions]:
+    """Return the options that every tool has, and those of the factory.
 
-    Attributes:
-        problems: One line for each, which starts with the path of the option.
+    Raises:
+        ConfigError: options are unknown or have wrong values; one line for each.
     """
+    kind = kind or ToolOptions
+    names, problems = [*_names(kind), *sorted(_SHARED)], list[str]()
+    shared = _read(path, SharedOptions, {name: entry[name] for name in entry if name in _SHARED}, names, problems)
+    own = _read(path, kind, {name: entry[name] for name in entry if name not in _SHARED}, names, problems)
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return shared, own
 
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
 
-
-def _read(path: str, model: type[Any], values: Mapping[str, Any], problems: list[str]) -> Any:
+def _read(path: str, model: type[Any], values: Mapping[str, Any], names: list[str], problems: list[str]) -> Any:
+    """Return the validated options; add problems without the values, which may be secrets."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        known = [field.alias or name for name, field in model.model_fields.items()] + sorted(_COMMON)
         for fault in error.errors(include_url=False, include_input=False):
-            place = ".".join(map(str, (path, *fault["loc"])))
+            text = f"{fault['msg'][:1].lower()}{fault['msg'][1:]}"
             if fault["type"] == "extra_forbidden":
-                problems.append(f"{place}: unknown option; {suggestion(str(fault['loc'][-1]), known)}")
-            else:
-                problems.append(f"{place}: {fault['msg'][:1].lower()}{fault['msg'][1:]}")
-        return None
+                is_nested = len(fault["loc"]) > 1
+                text = "unknown option" if is_nested else f"unknown option; {suggestion(str(fault['loc'][0]), names)}"
+            problems.append(f"{'.'.join(map(str, (path, *fault['loc'])))}: {text}")
 
 
 def suggestion(name: str, names: Iterable[str]) -> str:
     """Return the nearest right name, or all of them."""
-    names = list(dict.fromkeys(names))
-    close = difflib.get_close_matches(name.lower(), {other.lower(): other for other in names}, n=1)
-    nearest = next((other for other in names if close and other.lower() == close[0]), None)
-    return f"did you mean {nearest!r}?" if nearest is not None else f"use one of {', '.join(sorted(names))}"
+    names_by_lower = {other.lower(): other for other in names}
+    close = get_close_matches(name.lower(), names_by_lower, n=1)
+    return f"did you mean {names_by_lower[close[0]]!r}?" if close else f"use one of {', '.join(sorted(names))}"

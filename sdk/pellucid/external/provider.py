@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError
 from pellucid.external.factories import FACTORIES
-from pellucid.external.options import Common, Factory, OptionErrors, options_type, read_options, suggestion
+from pellucid.external.options import Factory, SharedOptions, options_type, read_options, suggestion
 from pellucid.tools import ProviderTool, Tool
+from pellucid.tools.names import problem_of
 
 
+@dataclass(frozen=True, slots=True)
 class ExternalTools:
-    """Provider of configured tools, in the order of the configuration.
+    """Provider of configured tools.
 
     Attributes:
-        tools: The enabled tools.
+        tools: The enabled tools, in the order of the configuration.
     """
 
     id: ClassVar[str] = "external"
     kind: ClassVar[str] = "static"
 
-    def __init__(self, tools: tuple[Tool, ...]) -> None:
-        self.tools = tools
-
-    def __repr__(self) -> str:
-        return f"ExternalTools({', '.join(tool.name for tool in self.tools)})"
+    tools: tuple[Tool, ...]
 
     def list_tools(self, ctx: DiscoveryContext) -> tuple[Tool, ...]:
         """Return the enabled tools."""
@@ -55,86 +52,93 @@ def external_tools(config: Mapping[str, Any], *, factories: Mapping[str, Factory
     Raises:
         ConfigError: tools or options are unknown, or options have wrong values; all of them, each with its path.
     """
-    entries = _entries(config, factories)
     problems: list[str] = []
     tools: list[Tool] = []
-    for name, entry in entries.items():
-        path = f"config.tools.{name}"
+    for name, entry in _entries(config, factories, problems).items():
         try:
-            tool = _create(path, name, entry, factories)
-        except OptionErrors as error:
-            problems += error.problems
+            tool = _create(f"config.tools.{name}", name, entry, factories)
+        except ConfigError as error:
+            problems.append(str(error))
         else:
             tools += [tool] if tool is not None else []
     if problems:
-        raise ConfigError("\n".join(["external tools cannot be created:", *(f"- {problem}" for problem in problems)]))
+        raise ConfigError("\n".join(["external tools cannot be created:", *problems]))
     return ExternalTools(tuple(tools))
 
 
-def _entries(config: object, factories: Mapping[str, Factory]) -> Mapping[str, Any]:
-    entries = config
-    if isinstance(config, Mapping) and "tools" in config and "tools" not in factories:
-        entries = config["tools"]
-    if not isinstance(entries, Mapping):
+def _entries(config: object, factories: Mapping[str, Factory], problems: list[str]) -> Mapping[str, Any]:
+    """Return the options by name of the tool; `config` may be a whole file of which they are the table `tools`."""
+    if not isinstance(config, Mapping):
+        raise ConfigError("config must be an object: options by name of the tool")
+    if "tools" not in config:
+        return config
+    problems += [f"config.{name}: move it to config.tools.{name}" for name in config if name in factories]
+    if not isinstance(config["tools"], Mapping):
         raise ConfigError("config.tools must be an object: options by name of the tool")
-    return entries
+    return config["tools"]
 
 
 def _create(path: str, name: str, entry: object, factories: Mapping[str, Factory]) -> Tool | None:
     """Return a tool, or None if it is disabled.
 
     Raises:
-        OptionErrors: it cannot be created.
+        ConfigError: it cannot be created.
     """
-    factory = factories.get(name)
-    if factory is None:
-        raise OptionErrors([f"{path} is not a supported tool; {suggestion(name, factories)}"])
+    if name not in factories:
+        raise ConfigError(f"{path} is not a supported tool; {suggestion(str(name), factories)}")
+    if (problem := problem_of(name)) is not None:
+        raise ConfigError(f"{path}: {problem}")
     if not isinstance(entry, Mapping):
-        raise OptionErrors([f"{path} must be an object: {{}} enables the tool with its defaults"])
+        raise ConfigError(f"{path} must be an object: {{}} enables the tool with its defaults")
+    factory = factories[name]
     kind = options_type(name, factory)
-    common, options = read_options(path, entry, kind)
-    if not common.enabled:
+    shared, options = read_options(path, entry, kind)
+    if not shared.enabled:
         return None
     try:
-        tool = factory(options) if inspect.signature(factory).parameters else factory()
+        tool: object = factory(options) if kind is not None else factory()
+        if not isinstance(tool, Tool):
+            raise ConfigError(f"factories[{name!r}] returned {type(tool).__name__}, not a Tool")  # noqa: TRY301
+        return _configured(path, tool.named(name), shared)
     except ConfigError as error:
-        raise OptionErrors([f"{path}: {error}"]) from error
-    return _configured(path, tool.named(name), common)
+        raise ConfigError(f"{path}: {error}") from error
+    except Exception as error:
+        error.add_note(f"raised by the factory of {path}")
+        raise
 
 
-def _configured(path: str, tool: Tool, common: Common) -> Tool:
-    """Return the tool with the common options.
+def _configured(path: str, tool: Tool, shared: SharedOptions) -> Tool:
+    """Return the tool with the options that every tool has.
 
     Raises:
-        OptionErrors: the tool does not support one.
+        ConfigError: the tool does not support one.
     """
     if isinstance(tool, ProviderTool):
-        if common.needs_approval:
-            raise OptionErrors([f"{path}.needsApproval: the model's vendor runs this tool; its calls cannot wait"])
-        if common.asynchronous or common.execution:
+        if shared.needs_approval:
+            raise ConfigError("needsApproval is not supported: the model's vendor runs this tool")
+        if shared.asynchronous or shared.execution:
             warnings.warn(f"{path}: the model's vendor runs this tool; async does not change it", stacklevel=4)
         return tool
-    if common.needs_approval is not None:
-        tool = replace(tool, needs_approval=common.needs_approval)
-    return _with_execution(path, tool, common)
+    if shared.needs_approval is not None:
+        tool = replace(tool, needs_approval=shared.needs_approval)
+    return _with_execution(tool, shared)
 
 
-def _with_execution(path: str, tool: Tool, common: Common) -> Tool:
+def _with_execution(tool: Tool, shared: SharedOptions) -> Tool:
     """Return the tool with `async` and `execution`.
 
     Raises:
-        OptionErrors: the tool does not support them.
+        ConfigError: the tool does not support them.
     """
-    is_external = tool.execution == "external-dispatch"
-    execution = common.execution or ("same-invocation" if common.asynchronous and not is_external else tool.execution)
-    problem = ""
-    if common.asynchronous is False and execution is not None:
-        cause = "contradicts execution" if common.execution is not None else "this tool is always asynchronous"
-        problem = f"{path}.async: {cause}; remove async"
-    elif is_external and execution == "same-invocation":
-        problem = f"{path}.execution: this tool hands its work to another process; use 'external-dispatch'"
-    elif execution == "external-dispatch" and not is_external:
-        problem = f"{path}.execution: this tool returns its result itself; use 'same-invocation'"
-    if problem:
-        raise OptionErrors([problem])
-    return tool if execution == tool.execution else replace(tool, execution=execution)
+    execution = shared.execution or tool.execution or ("same-invocation" if shared.asynchronous else None)
+    if execution is not None and shared.asynchronous is False:
+        if shared.execution is not None:
+            raise ConfigError("async = false contradicts execution; remove one of them")
+        raise ConfigError("async = false is not supported: this tool is always asynchronous")
+    if execution == tool.execution:
+        return tool
+    if tool.execution == "external-dispatch":
+        raise ConfigError(f"execution = {execution!r} is not supported: this tool hands its work to another process")
+    if execution == "external-dispatch":
+        raise ConfigError(f"execution = {execution!r} is not supported: this tool returns its result itself")
+    return replace(tool, execution=execution)

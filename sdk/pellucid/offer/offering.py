@@ -61,8 +61,16 @@ class Offering:
         self._excess_reported = 0
         self._shadowed: Emitted = frozenset()
 
-    async def narrow(self, b: Boundary, catalog: Catalog, history: Sequence[Message]) -> Catalog:
+    async def narrow(
+        self, b: Boundary, catalog: Catalog, history: Sequence[Message], added: Binding | None = None
+    ) -> Catalog:
         """Return the tools of a catalogue to offer now: those that are permitted, not redefined, and active.
+
+        Args:
+            b: Boundary of the phase.
+            catalog: The catalogue.
+            history: The conversation, from which active tools are restored.
+            added: Built-in tool to offer after them.
 
         Raises:
             ToolNameCollision: two providers list the same name, and the agent has `collisions="error"`.
@@ -72,7 +80,10 @@ class Offering:
         permitted = await self._permit(b, catalog)
         pinned = self.pins.check(b, permitted, history)
         span = b.span.get_span_context()
-        offered = await self._activate(span, pinned, history)
+        reserved = added.tool.tokens if added is not None else 0
+        offered = await self._activate(span, pinned, history, reserved)
+        if added is not None:
+            offered = offered.narrowed({**offered.bindings, added.tool.name: added})
         if self._max_tokens is not None:
             self._report_excess(span, self._max_tokens, offered, pinned)
         return offered
@@ -94,8 +105,10 @@ class Offering:
         b.note(denied=len(self._permitted[1].denied))
         return self._permitted[1]
 
-    async def _activate(self, span: SpanContext, catalog: Catalog, history: Sequence[Message]) -> Catalog:
-        """Remove the lazy tools that are not active."""
+    async def _activate(
+        self, span: SpanContext, catalog: Catalog, history: Sequence[Message], reserved: int
+    ) -> Catalog:
+        """Remove the lazy tools that are not active; `reserved` tokens of the budget are taken."""
         activation = self.activation
         if not catalog.lazy and not activation.active:
             return catalog
@@ -108,7 +121,7 @@ class Offering:
         if self._max_tokens is not None:
             # Including all tools that discover others: they are offered again once a tool is deactivated.
             fixed = catalog.eager_tokens + sum(meta.tool.tokens for meta in metas.values())
-            activation.fit(span, catalog, self._max_tokens - fixed)
+            activation.fit(span, catalog, self._max_tokens - fixed - reserved)
         active = tuple(name for name in activation.active if name in catalog.lazy)
         if latest is None or latest.active != active:
             latest = _LazyOffer(catalog, metas, active, _without_inactive(catalog, metas, active, activation))

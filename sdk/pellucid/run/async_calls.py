@@ -24,6 +24,7 @@ from pellucid.run.state import Run
 from pellucid.telemetry import AWAIT, Boundary, boundary
 from pellucid.text import close_to
 from pellucid.tools.catalog import Catalog
+from pellucid.tools.collisions import Binding
 from pellucid.tools.names import ASYNC_STATUS
 from pellucid.tools.tool import MetaTool
 from pellucid.types import JSONObject, JSONValue
@@ -170,11 +171,20 @@ async def next_results(run: Run, b: Boundary) -> bool:
     return deliver(run, b)
 
 
-def with_status(run: Run, catalog: Catalog) -> Catalog:
-    """Return a catalogue with `async_status`, offered while the model lacks results, and callable afterwards."""
+async def narrow(run: Run, b: Boundary, catalog: Catalog) -> Catalog:
+    """Return the tools to offer now, with `async_status` while the model lacks results; it can be called afterwards.
+
+    Raises:
+        ToolNameCollision, PolicyHalt: as `Offering.narrow`.
+    """
     if not run.async_calls.by_id:
-        return catalog
-    return catalog.with_meta_tool(_status_tool(run), PROVIDER, is_offered=run.async_calls.is_open)
+        return await run.offering.narrow(b, catalog, run.conversation.messages)
+    tool = _status_tool(run)
+    status = Binding(tool, PROVIDER, tool.source)
+    added = status if run.async_calls.is_open else None
+    offered = await run.offering.narrow(b, catalog, run.conversation.messages, added)
+    callable_ = {**offered.callable, tool.name: status}
+    return offered.narrowed(offered.bindings, callable=callable_, recorded=offered.recorded)
 
 
 def _status_tool(run: Run) -> MetaTool:

@@ -10,7 +10,7 @@ from pellucid.errors import ConfigError
 from pellucid.messages import ProviderToolDefinition, ToolDefinition
 from pellucid.models import Model, ModelRequest, OutputSchema, Settings
 from pellucid.models.fallback import candidates
-from pellucid.run.async_calls import with_status
+from pellucid.run.async_calls import narrow
 from pellucid.run.state import Run
 from pellucid.telemetry import COMPOSE, Recorded, boundary
 from pellucid.telemetry.recording import Recorder
@@ -34,7 +34,7 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
         facts = {"catalog": catalog.digest, "messages": len(messages), "closing": closing}
         b.record_input(lambda recorder: recorder.facts(facts))
         if not closing:
-            catalog = with_status(run, await offering.narrow(b, catalog, messages))
+            catalog = await narrow(run, b, catalog)
         definitions = () if closing else catalog.definitions
         _check_provider_tools(run.setup.model, definitions)
         is_new = offering.digest != catalog.digest

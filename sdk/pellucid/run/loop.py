@@ -21,7 +21,7 @@ from pellucid.messages import Message, ToolCall, ToolResult
 from pellucid.models import ModelResponse
 from pellucid.models.fallback import candidates
 from pellucid.run.answers import accept
-from pellucid.run.async_calls import deliver, emit_continued, next_results, with_status
+from pellucid.run.async_calls import deliver, emit_continued, narrow, next_results
 from pellucid.run.background import cancel_running, stop_all
 from pellucid.run.call_checks import halted
 from pellucid.run.compose import compose
@@ -161,7 +161,8 @@ def _conclude(run: Run, b: Boundary) -> None:
     run.scope.count(semconv.TOOL_CALLS, run.tally.own_tool_calls, labels, b.context)
     withdraw(run, b)
     cancel_running(run)  # those of an abandoned run; otherwise none are left
-    cancel_all(run)
+    if run.resumption is None or run.resumption.is_claimed:
+        cancel_all(run)
 
 
 async def _loop(run: Run, b: Boundary) -> RunResult[Any]:
@@ -219,13 +220,12 @@ async def _resume(run: Run, b: Boundary, resumption: Resumption) -> tuple[Catalo
     catalog = Catalog(bindings={})
     try:
         if has_calls:
-            catalog = await run.offering.narrow(b, await discover(run), messages)
+            catalog = await narrow(run, b, await discover(run))
     except PolicyHalt as halt:
         messages.append(Message("tool", in_order(calls, _not_run(halt, calls), resumption.results.values())))
         raise
     _check(run)
     decided = await claim_calls(run, resumption, catalog, calls)
-    catalog = with_status(run, catalog)
     apply_results(run, b, resumption.external, resumption.late)
     done = await dispatch(run, catalog, decided, resumption.settled)
     resumption.nested.clear()  # later calls may reuse the ids of calls whose nested runs were not resumed now

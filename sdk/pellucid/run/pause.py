@@ -150,6 +150,7 @@ def prepare(
     )
     run.tally.tool_calls = state.tool_calls - len(run.resumption.nested)  # these are dispatched again
     run.tally.earlier = state.usage
+    restore(run, state)
     run.offering.names.update(call.name for call in run.conversation.calls)
     run.offering.activation.iterations = state.discoveries
     run.offering.activation.preset = state.active
@@ -171,7 +172,6 @@ async def claim_calls(
     resumption.is_claimed = True
     run.check_open()
     run.approvals.expect(resumption.checkpoint.approvals)
-    restore(run, resumption.checkpoint)
     return edited
 
 

@@ -190,13 +190,6 @@ class Catalog:
         """Return this catalogue with other bindings, whose definitions are recorded separately."""
         return replace(self, bindings=bindings, recorded=changes.pop("recorded", {}), **changes)
 
-    def with_meta_tool(self, tool: MetaTool, provider_id: str, *, is_offered: bool) -> Catalog:
-        """Return this catalogue with a built-in tool that can be called; the last one to be offered, if it is."""
-        added = {tool.name: Binding(tool, provider_id, tool.source)}
-        if is_offered:
-            return self.narrowed({**self.bindings, **added})
-        return self.narrowed(self.bindings, callable={**self.callable, **added}, recorded=self.recorded)
-
     def check(self) -> None:
         """Reject a catalogue with two tools of one name, if the agent's policy is `error`.
 

@@ -207,7 +207,7 @@ def _iteration(run: str, group: Sequence[Seen], previous: int, order: Sequence[s
         if seen.start < previous:
             yield f"{seen} begins before the iteration before has ended"
     counts = Counter(seen.phase.name for seen in group)
-    if not counts[semconv.DISCOVERY] and order is ORDER:  # results alone need no tools
+    if not counts[semconv.DISCOVERY] and order is not RESUMED:  # a resumed run may have no calls to dispatch
         yield f"run {run} called no provider in iteration {group[0].iteration}"
     calls = [seen for seen in group if seen.phase.name == semconv.INFERENCE]
     first_attempts = sum(seen.attributes.get(semconv.ATTEMPT) == 1 for seen in calls)

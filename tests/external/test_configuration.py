@@ -1,0 +1,339 @@
+"""Tools from a configuration: what it enables, what it refuses, and what it never repeats."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pydantic import ConfigDict, SecretStr
+
+from pellucid import Agent, ConfigError, ProviderTool, Tool, ToolCall, ToolResult, external_tools, tool
+from pellucid.external import FACTORIES, Factory, ToolOptions
+from pellucid.testing import ScriptedModel
+from pellucid_exporters.testing import Captured
+from support.runs import within
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pellucid import ModelRequest
+
+SECRET = "hunter2-is-a-secret"
+
+
+class WeatherOptions(ToolOptions):
+    """Options of a tool of a team."""
+
+    token: SecretStr | None = None
+    max_days: int = 7
+    units: str = "metric"
+
+
+def weather(options: WeatherOptions) -> Tool:
+    """Return a tool with options."""
+
+    @tool
+    def forecast(city: str) -> str:
+        """Return the forecast."""
+        return f"{city}: rain, {options.max_days} days, {options.units}"
+
+    return forecast
+
+
+def clock() -> Tool:
+    """Return a tool without options."""
+
+    @tool
+    def now() -> str:
+        """Return the time."""
+        return "noon"
+
+    return now
+
+
+def serial() -> Tool:
+    """Return a tool that cannot run in the background."""
+    return Tool(name="x", run=lambda arguments, ctx: None, serial=True)
+
+
+OWN: Mapping[str, Factory] = {**FACTORIES, "weather": weather, "clock": clock, "serial": serial}
+
+
+def problems(config: Any, **factories: Any) -> list[str]:
+    """Return the lines with which a configuration is refused."""
+    with pytest.raises(ConfigError) as caught:
+        external_tools(config, factories={**OWN, **factories})
+    title, *lines = str(caught.value).splitlines()
+    assert title == "external tools cannot be created:"
+    return lines
+
+
+def results(request: ModelRequest) -> list[Any]:
+    """Return the results that the model reads."""
+    return [part.response for message in request.messages for part in message.parts if isinstance(part, ToolResult)]
+
+
+@pytest.mark.anyio
+async def test_tools_are_listed_under_the_names_and_in_the_order_of_the_configuration(telemetry: Captured) -> None:
+    """The provider has the id `external`; a tool is enabled by its presence and disabled by `enabled = false`."""
+    provider = external_tools(
+        {"weather": {"maxDays": 2}, "clock": {"enabled": True}, "test_async": {"enabled": False}}, factories=OWN
+    )
+    model = ScriptedModel(ToolCall("weather", {"city": "Bergen"}), "done")
+    await within(Agent("a", model=model, providers=[provider]).run("x"))
+    assert [definition.name for definition in model.requests[0].tools] == ["weather", "clock"]
+    assert results(model.requests[1]) == ["Bergen: rain, 2 days, metric"]
+    assert telemetry.find("discover_tools external")
+
+
+def test_a_table_of_a_toml_file_is_a_configuration() -> None:
+    """Other tables of the file belong to the application."""
+    text = """
+        [application]
+        name = "support"
+
+        [tools.weather]
+        units = "imperial"
+        needsApproval = true
+
+        [tools.test_async]
+        async = true
+        delay = 0
+    """
+    forecast, echo = external_tools(tomllib.loads(text), factories=OWN).tools
+    assert (forecast.name, forecast.needs_approval, forecast.execution) == ("weather", True, None)
+    assert (echo.name, echo.execution) == ("test_async", "same-invocation")
+
+
+def test_all_problems_are_reported_at_once_each_with_its_path() -> None:
+    """And with the nearest right name, of tools and of options; also for disabled tools."""
+    config = {
+        "tavilysearch": {},
+        "webSearch": {},
+        "weather": {"max_days": 2, "needs_approval": True, "unit": "metric", "maxDays": "2", "enabled": "no"},
+        "clock": {"zone": "UTC", "execution": "elsewhere"},
+        "test_async": {"delay": -1, "async": 1, "enabled": False},
+        "test_external_async": {"serviceUrl": "ftp://x", "deadline": float("nan")},
+        "googleSearch": [],
+    }
+    assert problems({"tools": config}) == [
+        "config.tools.tavilysearch is not a supported tool; did you mean 'tavilySearch'?",
+        "config.tools.webSearch is not a supported tool; did you mean 'googleSearch'?",
+        "config.tools.weather.enabled: input should be a valid boolean",
+        "config.tools.weather.maxDays: input should be a valid integer",
+        "config.tools.weather.max_days: unknown option; did you mean 'maxDays'?",
+        "config.tools.weather.needs_approval: unknown option; did you mean 'needsApproval'?",
+        "config.tools.weather.unit: unknown option; did you mean 'units'?",
+        "config.tools.clock.execution: input should be 'same-invocation' or 'external-dispatch'",
+        "config.tools.clock.zone: unknown option; use one of async, enabled, execution, needsApproval",
+        "config.tools.test_async.async: input should be a valid boolean",
+        "config.tools.test_async.delay: input should be greater than or equal to 0",
+        "config.tools.test_external_async.serviceUrl: string should match pattern '^https?://'",
+        "config.tools.test_external_async.deadline: input should be a finite number",
+        "config.tools.googleSearch must be an object: {} enables the tool with its defaults",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        (None, "config must be an object"),
+        (["weather"], "config must be an object"),
+        ({"tools": ["weather"]}, r"config\.tools must be an object"),
+        ({"tools": None}, r"config\.tools must be an object"),
+        ({"tools": {}, "weather": {}}, r"config\.weather: move it to config\.tools\.weather"),
+        ({5: {}}, r"config\.tools\.5 is not a supported tool; use one of clock, "),
+        ({"weather": {5: 1}}, r"config\.tools\.weather\.5: keys should be strings"),
+        ({"weather": True}, r"config\.tools\.weather must be an object"),
+        ({"test_external_async": {}}, r"config\.tools\.test_external_async\.serviceUrl: field required"),
+    ],
+)
+def test_other_shapes_are_refused(config: Any, text: str) -> None:
+    """A configuration is an object of objects with names."""
+    with pytest.raises(ConfigError, match=text):
+        external_tools(config, factories=OWN)
+
+
+@pytest.mark.parametrize("value", [SECRET.encode(), [SECRET], {"key": SECRET}])
+def test_values_are_not_repeated(value: Any) -> None:
+    """They may be secrets; the error has no cause that repeats them either."""
+    with pytest.raises(ConfigError) as caught:
+        external_tools({"weather": {"token": value, "maxDays": SECRET, "units": value}}, factories=OWN)
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert SECRET not in str(error)
+        error = error.__cause__ or error.__context__
+
+
+def test_secrets_are_not_in_the_representation_of_the_provider() -> None:
+    """Nor in those of its tools."""
+    tools = {"weather": {"token": SECRET}, "tavilySearch": {"apiKey": SECRET}}
+    assert SECRET not in repr(external_tools(tools, factories=OWN))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "text"),
+    [
+        ("test_async", {"execution": "external-dispatch"}, "this tool returns its result itself"),
+        ("test_async", {"execution": "same-invocation", "async": False}, "async = false contradicts execution"),
+        ("external", {"async": False}, "this tool is always asynchronous"),
+        ("external", {"execution": "same-invocation"}, "this tool hands its work to another process"),
+        ("googleSearch", {"needsApproval": True}, "needsApproval is not supported: the model's vendor runs this tool"),
+        ("serial", {"async": True}, "a serial tool cannot run in the background"),
+    ],
+)
+def test_options_that_a_tool_does_not_support_are_refused(name: str, options: Any, text: str) -> None:
+    """The message says why."""
+    if name == "external":
+        name, options = "test_external_async", {"serviceUrl": "http://localhost", **options}
+    [line] = problems({name: options})
+    assert line.startswith(f"config.tools.{name}: ")
+    assert text in line
+
+
+@pytest.mark.parametrize(
+    ("options", "execution"),
+    [
+        ({}, None),
+        ({"async": False}, None),
+        ({"async": True}, "same-invocation"),
+        ({"execution": "same-invocation"}, "same-invocation"),
+        ({"async": True, "execution": "same-invocation"}, "same-invocation"),
+    ],
+)
+def test_async_and_execution(options: Any, execution: str | None) -> None:
+    """`execution` implies `async`; an external tool is asynchronous without either."""
+    [echo] = external_tools({"test_async": options}).tools
+    assert echo.execution == execution
+    [external] = external_tools({"test_external_async": {"serviceUrl": "http://localhost", "async": True}}).tools
+    assert external.execution == "external-dispatch"
+
+
+@pytest.mark.anyio
+async def test_a_configured_tool_runs_in_the_background(telemetry: Captured) -> None:
+    """With `async`, the model goes on at once and gets the result later."""
+    provider = external_tools({"test_async": {"async": True, "delay": 0.01}})
+    model = ScriptedModel(ToolCall("test_async", {"message": "hi"}), "wait", "done")
+    await within(Agent("a", model=model, providers=[provider]).run("x"))
+    pending, settled = results(model.requests[-1])
+    assert (pending["status"], settled["status"]) == ("running", "completed")
+    assert settled["result"] == {"message": "hi", "delay": 0.01}
+    assert telemetry.find("await_tool test_async")
+
+
+@pytest.mark.anyio
+async def test_a_tool_of_the_vendor_is_offered_and_async_on_it_is_one_warning() -> None:
+    """The warning is shown where the provider is made, and the tool is the same."""
+    options = {"searchTypes": {"webSearch": {}}, "excludeDomains": ["example.com"]}
+    with pytest.warns(UserWarning, match=r"config\.tools\.googleSearch: .*async does not change it") as caught:
+        changed = external_tools({"googleSearch": {**options, "async": True, "execution": "same-invocation"}})
+    assert [warning.filename for warning in caught] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        unchanged = external_tools({"googleSearch": {**options, "async": False, "needsApproval": False}})
+
+    class Gemini(ScriptedModel):
+        provider_tools = frozenset({("gemini", "google_search")})
+
+    for provider in (changed, unchanged):
+        model = Gemini("done")
+        await within(Agent("a", model=model, providers=[provider]).run("x"))
+        assert [definition.name for definition in model.requests[0].tools] == ["googleSearch"]
+        [search] = provider.tools
+        assert isinstance(search, ProviderTool)
+        assert (search.vendor, search.type, search.options) == ("gemini", "google_search", options)
+        assert search.execution is None
+
+
+def unannotated(options: Any) -> Tool:
+    """Be a factory that does not say which options it has."""
+    raise NotImplementedError
+
+
+def two(first: WeatherOptions, second: WeatherOptions) -> Tool:
+    """Be a factory with too many parameters."""
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("factory", "text"),
+    [
+        (unannotated, "its only parameter must be annotated with a subclass of pellucid.external.ToolOptions"),
+        (two, "its only parameter must be annotated"),
+        (clock(), "is not a callable object"),
+        (lambda: "text", "factories['own'] returned str, not a Tool"),
+    ],
+)
+def test_wrong_factories_are_refused(factory: Any, text: str) -> None:
+    """Together with the problems of other tools."""
+    first, second = problems({"own": {}, "weahter": {}}, own=factory)
+    assert text in first
+    assert second == "config.tools.weahter is not a supported tool; did you mean 'weather'?"
+
+
+@pytest.mark.parametrize(("name", "text"), [("my tool", "is not 1 to 64 characters"), ("tool_search", "is reserved")])
+def test_names_that_no_tool_may_have_are_refused(name: str, text: str) -> None:
+    """When the provider is made, not when it is asked."""
+    [line] = problems({name: {}}, **{name: clock})
+    assert line.startswith(f"config.tools.{name}: tool name '{name}' {text}")
+
+
+def test_what_a_factory_raises_names_its_tool() -> None:
+    """A `ConfigError` is one problem of several; any other exception is raised as it is, with a note."""
+
+    def refuses() -> Tool:
+        raise ConfigError("no quota left")
+
+    def breaks() -> Tool:
+        raise OSError("disk full")
+
+    assert problems({"a": {}, "b": {}}, a=refuses, b=refuses) == [
+        "config.tools.a: no quota left",
+        "config.tools.b: no quota left",
+    ]
+    with pytest.raises(OSError, match="disk full") as caught:
+        external_tools({"own": {}}, factories={"own": breaks})
+    assert caught.value.__notes__ == ["raised by the factory of config.tools.own"]
+
+
+class PathOptions(ToolOptions):
+    """Options that are converted."""
+
+    model_config = ConfigDict(strict=False)
+
+    folder: Path = Path()
+
+
+def in_folder(options: PathOptions, *, folders: list[Path]) -> Tool:
+    """Return a tool, and keep its folder."""
+    folders.append(options.folder)
+    return clock()
+
+
+class Weather:
+    """A factory that is an object."""
+
+    def __call__(self, options: WeatherOptions) -> Tool:
+        """Return a tool with options."""
+        return weather(options)
+
+
+def test_factories_can_be_any_callable() -> None:
+    """Such as a partial, or an object; their options may turn conversion on."""
+    folders: list[Path] = []
+    factories: Mapping[str, Factory] = {"a": partial(in_folder, folders=folders), "b": Weather()}
+    tools = external_tools({"a": {"folder": "x"}, "b": {}}, factories=factories).tools
+    assert ([item.name for item in tools], folders) == (["a", "b"], [Path("x")])
+
+
+def test_importing_the_factories_imports_no_extra() -> None:
+    """Only a configured tool needs its package."""
+    code = "import sys, pellucid.external; print('tavily' in sys.modules, 'httpx' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "False"]
