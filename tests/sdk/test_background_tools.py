@@ -6,6 +6,7 @@ import math
 import os
 import random
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -379,6 +380,29 @@ async def test_a_run_waits_for_the_tasks_of_stopped_calls(telemetry: Captured) -
 
     await within(Agent("a", model=ScriptedModel(ToolCall("slow"), asks("stop"), "done"), tools=[slow(run)]).run("go"))
     assert cleaned.is_set()
+
+
+async def test_a_call_in_the_background_outlives_another_one_of_its_id(telemetry: Captured) -> None:
+    """Some servers use the same call ids in every message."""
+    release = anyio.Event()
+
+    async def help_slowly(request: ModelRequest) -> str:
+        if "slowly" in str(request.messages):
+            await release.wait()
+        return "helped"
+
+    inner = Agent("helper", model=FunctionModel(help_slowly), description="d").as_tool()
+    tools = [inner, replace(inner, name="slow", execution="same-invocation")]
+
+    def step(request: ModelRequest) -> str:
+        release.set()
+        return "wait"
+
+    model = ScriptedModel(
+        ToolCall("slow", {"input": "slowly"}, "c"), ToolCall("helper", {"input": "x"}, "c"), step, "end"
+    )
+    result = await within(Agent("a", model=model, tools=tools).run("x"))
+    assert [answer["result"] for answer in answers(result)] == ["helped"]
 
 
 async def test_a_sub_agent_can_run_in_the_background(telemetry: Captured) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import anyio
 from opentelemetry.context import Context
@@ -53,6 +54,10 @@ class AsyncCall:
     def takes_place(self) -> bool:
         """Whether the result takes the place of the call's result."""
         return self.request is not None and self.request.takes_place
+
+
+background_call: Final[ContextVar[str]] = ContextVar("pellucid_background_call", default="")
+"""Result id of the call in the background to which the current task belongs."""
 
 
 class AsyncCalls:

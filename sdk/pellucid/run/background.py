@@ -16,7 +16,7 @@ from pellucid.concurrency.tasks import call_soon, spawn
 from pellucid.errors import ToolError
 from pellucid.failures import describe
 from pellucid.run.async_calls import emit_late, pending_result, register, settle
-from pellucid.run.async_state import AsyncCall, CallFacts
+from pellucid.run.async_state import AsyncCall, CallFacts, background_call
 from pellucid.run.outcomes import Suspended
 from pellucid.run.state import Run
 from pellucid.run.tool_results import respond, to_response
@@ -69,6 +69,7 @@ def _limit(tool: Tool) -> float | None:
 
 async def _work(run: Run, call: AsyncCall, work: Callable[[], Awaitable[Any]]) -> None:
     """Run a call to its end, and settle it."""
+    background_call.set(call.facts.result_id)
     status: CallStatus = "cancelled"
     response: JSONValue = "The call was cancelled."
     error: Exception | None = None
@@ -99,7 +100,7 @@ async def _work(run: Run, call: AsyncCall, work: Callable[[], Awaitable[Any]]) -
     finally:
         if call.status is None:
             settle(run, call, status, response, error)
-        run.nesting.release_all(call.facts.tool_call_id)
+        run.nesting.release_all(call.facts.result_id)
         call.ended.set()
 
 

@@ -246,7 +246,7 @@ class Nesting:
         depth: Number of outer runs.
         deadline: Time at which the outer run must end, on the event loop's clock.
         may_wait: Whether the run can be resumed once it has paused.
-        inner: Active runs nested in this one, with the ids of their calls.
+        inner: Active runs nested in this one, with the ids of their calls; result ids of calls in the background.
     """
 
     def __init__(self, run: Run) -> None:
