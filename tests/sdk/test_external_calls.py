@@ -497,6 +497,18 @@ async def test_calls_of_a_paused_sub_agent_end_with_the_outer_run(telemetry: Cap
     assert pending(telemetry) == 0
 
 
+async def test_settled_calls_of_sub_agents_are_not_owed(telemetry: Captured) -> None:
+    """`RunResult.external` lists only calls without a result, also while the sub-agent stays paused."""
+    queue = Queue()
+    inner = Agent("inner", model=ScriptedModel(JOBS, "wait"), tools=[queue.tool()], description="d")
+    outer = Agent("outer", model=ScriptedModel(ToolCall("inner", {"input": "x"})), tools=[inner.as_tool()])
+    paused = await within(outer.run("go"))
+    half = await within(outer.resume(stored(paused), results=[queue.result(0)]))
+    again = await within(outer.resume(stored(half)))
+    for result in (half, again):
+        assert [request.result_id for request in result.external] == [queue.jobs[1].result_id]
+
+
 @pytest.mark.parametrize("given", ["inner", "outer", "both"])
 async def test_calls_of_sub_agents_settle_once(telemetry: Captured, given: str) -> None:
     """The number of pending calls returns to zero, in whatever order the results come."""
