@@ -20,6 +20,7 @@ from pellucid import (
     Limits,
     RunCancelled,
     RunTimeout,
+    TextPart,
     Tool,
     ToolCall,
     ToolError,
@@ -138,6 +139,26 @@ async def test_a_result_that_the_model_asked_for_is_not_delivered_again(telemetr
         result = await within(agent.run("go"))
     assert [answer["status"] for answer in answers(result)] == ["completed"]
     assert result.output == "done"
+
+
+async def test_content_too_large_for_an_answer_is_delivered(telemetry: Captured) -> None:
+    """Content within the limit reaches the model, even if the answer of `async_status` exceeds the limit."""
+    settled = anyio.Event()
+
+    async def run(arguments: Any, ctx: ToolContext) -> Any:
+        return (TextPart("x" * 900),)
+
+    async def model(request: ModelRequest) -> Any:
+        if len(request.messages) == 3:
+            await settled.wait()
+            return asks()(request)
+        return ToolCall("slow") if len(request.messages) == 1 else "done"
+
+    agent = Agent("a", model=FunctionModel(model), tools=[slow(run)], limits=Limits(max_result_bytes=1000))
+    agent.on("async_tool.settled", lambda event: settled.set())
+    result = await within(agent.run("go"))
+    assert "at most 1,000 can be passed on" in answers(result)[0]
+    assert answers(result)[1][1:] == (TextPart("x" * 900),)
 
 
 async def test_the_status_of_a_delivered_result_can_be_asked_for(telemetry: Captured) -> None:

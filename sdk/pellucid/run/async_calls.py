@@ -21,6 +21,7 @@ from pellucid.events import AsyncToolContinued, AsyncToolDispatched, AsyncToolEx
 from pellucid.messages import Message, TextPart, ToolCall, ToolResult
 from pellucid.run.async_state import AsyncCall, CallFacts
 from pellucid.run.state import Run
+from pellucid.run.tool_results import to_response
 from pellucid.telemetry import AWAIT, Boundary, boundary
 from pellucid.text import close_to
 from pellucid.tools.catalog import Catalog
@@ -197,7 +198,8 @@ def _status_tool(run: Run) -> MetaTool:
         if arguments.get("action") == "stop" and call.status is None:
             settle(run, call, "cancelled", "The call was stopped.")
             call.scope.cancel()
+        answer = to_response(_answer(call), run.limits.max_result_bytes)  # delivered later if it is too large
         call.delivered = call.status is not None
-        return _answer(call)
+        return answer
 
     return MetaTool(name=ASYNC_STATUS, description=_DESCRIPTION, input_schema=_SCHEMA, run=status)
