@@ -316,7 +316,21 @@ async def test_results_are_delivered_before_the_last_answer(telemetry: Captured)
     assert [answer["result"] for answer in answers(result)] == ["there"]
 
 
-@pytest.mark.parametrize("ending", ["cancelled", "deadline", "failed", "limit"])
+@pytest.mark.parametrize("limits", [Limits(max_iterations=1), Limits(max_tool_calls=1)])
+async def test_a_run_that_reaches_a_limit_waits_for_its_calls(telemetry: Captured, limits: Limits) -> None:
+    """The closing answer has their results."""
+
+    async def run(arguments: Any, ctx: ToolContext) -> str:
+        await anyio.sleep(0.05)
+        return "there"
+
+    agent = Agent("a", model=ScriptedModel(ToolCall("slow"), "done"), tools=[slow(run)], limits=limits)
+    result = await within(agent.run("x"))
+    assert (result.status, result.output) == ("limit_reached", "done")
+    assert [answer["result"] for answer in answers(result)] == ["there"]
+
+
+@pytest.mark.parametrize("ending", ["cancelled", "deadline", "failed"])
 async def test_calls_end_with_their_run(ending: str) -> None:
     """Whatever ends it: they are cancelled, and their waits have spans within that of the run."""
     token, stopped = CancelToken(), anyio.Event()
@@ -335,14 +349,11 @@ async def test_calls_end_with_their_run(ending: str) -> None:
             raise OSError("down")
         return ToolCall("slow") if request.tools and request.messages[-1].role == "user" else "answer"
 
-    limits = Limits(deadline=0.5 if ending == "deadline" else None, max_iterations=1 if ending == "limit" else 5)
+    limits = Limits(deadline=0.5 if ending == "deadline" else None)
     with capture() as telemetry:
         agent = Agent("a", model=FunctionModel(model), tools=[slow(run)], limits=limits, telemetry=telemetry)
-        if ending == "limit":
-            assert (await within(agent.run("x"))).status == "limit_reached"
-        else:
-            with pytest.raises((RunCancelled, RunTimeout, Exception)):
-                await within(agent.run("x", signal=token))
+        with pytest.raises((RunCancelled, RunTimeout, Exception)):
+            await within(agent.run("x", signal=token))
         await within(stopped.wait())
         assert statuses(telemetry) == ["cancelled"]
         check_telemetry(telemetry)

@@ -21,6 +21,7 @@ from pellucid import (
     ExternalResult,
     Limits,
     Message,
+    ModelError,
     PolicyHalt,
     Reliability,
     Rule,
@@ -412,24 +413,24 @@ async def test_results_of_background_calls_survive_a_pause(telemetry: Captured) 
     assert [answer["result"] for answer in answers(result)] == ["worked"]
 
 
-@pytest.mark.parametrize("ending", ["limit", "failed"])
-async def test_calls_of_a_run_that_ends_are_cancelled(telemetry: Captured, ending: str) -> None:
-    """Their waits end with it."""
+@pytest.mark.parametrize("limits", [Limits(max_iterations=1), Limits(max_tool_calls=1)])
+async def test_a_run_that_reaches_a_limit_waits_for_its_calls(telemetry: Captured, limits: Limits) -> None:
+    """The closing answer has their results."""
     queue = Queue()
+    model = ScriptedModel(ToolCall("job"), "done")
+    agent = Agent("a", model=model, tools=[queue.tool()], limits=limits)
+    paused = await within(agent.run("go"))
+    assert (paused.status, len(model.requests)) == ("awaiting_tools", 1)
+    result = await within(agent.resume(stored(paused), results=[queue.result(0)]))
+    assert result.output == "done"
+    assert [answer["result"] for answer in answers(result)] == ["done"]
 
-    def answer(request: Any) -> Any:
-        if ending == "failed" and len(request.messages) > 1:
-            raise OSError("down")
-        return ToolCall("job") if request.tools and len(request.messages) == 1 else "done"
 
-    agent = Agent(
-        "a", model=FunctionModel(answer), tools=[queue.tool()], limits=Limits(max_iterations=1 + (ending != "limit"))
-    )
-    if ending == "limit":
-        assert (await within(agent.run("go"))).status == "limit_reached"
-    else:
-        with pytest.raises(Exception, match="down"):
-            await within(agent.run("go"))
+async def test_calls_of_a_run_that_fails_are_cancelled(telemetry: Captured) -> None:
+    """Their waits end with it."""
+    agent = Agent("a", model=ScriptedModel(ToolCall("job"), OSError("down")), tools=[Queue().tool()])
+    with pytest.raises(ModelError, match="down"):
+        await within(agent.run("go"))
     assert attributes(telemetry.span("await_tool job"))["pellucid.async_tool.status"] == "cancelled"
 
 

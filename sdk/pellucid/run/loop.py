@@ -198,8 +198,10 @@ async def _loop(run: Run, b: Boundary) -> RunResult[Any]:
             continue
         _check(run)
         stop = _conclude_calls(run, catalog, calls, await dispatch(run, catalog, calls))
+    await run.async_calls.all_ended()  # the checkpoint or the closing answer has their results
+    if run.approvals.paused is None and run.async_calls.external:
+        stop = _await(run, Paused((), (), {}, {}))
     if (paused := run.approvals.paused) is not None:
-        await run.async_calls.all_ended()  # the checkpoint has their results
         status: Status = "awaiting_approval" if paused.waiting else "awaiting_tools"
         return _finish(run, b, status, status, "tool_call")
     deliver(run, b)
