@@ -435,7 +435,7 @@ class _AsyncCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsyncToolDispatched(_AsyncCall, Event, name="async_tool.dispatched"):
-    """An asynchronous tool call was dispatched, and the model goes on without its result.
+    """An asynchronous tool call was dispatched, and the model continues without its result.
 
     Attributes:
         deadline: Time at which it expires, in seconds since the epoch; None if it never does.

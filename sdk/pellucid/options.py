@@ -104,7 +104,7 @@ class ResumeOptions(CallerOptions, total=False):
     """Decisions about the pending approvals; calls without a decision stay pending."""
 
     results: Sequence[ExternalResult]
-    """Results of calls that other processes owe; the run goes on once no result and no decision is missing."""
+    """Results of calls that other processes owe; the run continues once no result and no decision is missing."""
 
     claims: Claims | None
     """Prevents another process from resuming the same checkpoint, such as `FileClaims(directory)`.

@@ -140,7 +140,7 @@ class PostgresDatabase:
         """Pass notifications on until the store is closed; raise if the connection is lost."""
         with self._connect() as connection:
             connection.execute(f"LISTEN {self._schema}")
-            wakeups.notify_all()  # of what was committed while nobody listened
+            wakeups.notify_all()  # commits without a listener are noticed now
             number = connection.fileno()
             selector.register(number, selectors.EVENT_READ)
             try:
@@ -195,7 +195,7 @@ class PostgresDatabase:
     def _notify(self, channel: Channel, key: str) -> str:
         payload = f"{channel} {key}"
         if len(payload.encode()) > _MAX_PAYLOAD:
-            payload = ""  # anybody may be meant
+            payload = ""  # any run may be meant
         literal = payload.replace("'", "''")
         return f"NOTIFY {self._schema}, '{literal}'"
 

@@ -30,7 +30,7 @@ class RunSummary:
         id: Id given to `submit`.
         agent: Name of the agent that runs it.
         status: Where the run is.
-        pass_no: Number of the pass that is running or comes next, from 1; a pass goes on after a crash.
+        pass_no: Number of the pass that is running or comes next, from 1; a pass continues after a crash.
         pending: Calls that are processing.
         last_seq: Sequence number of the latest journal entry, call or event; 0 if there is none.
         cancel_reason: Reason given to `cancel`; None unless it was called.
@@ -54,7 +54,7 @@ class RunRecord(RunSummary):
     """A run.
 
     Attributes:
-        request: What was submitted.
+        request: Submitted data.
         checkpoint: What the last pass ended with; None before.
         checkpoint_seq: Sequence number up to which the checkpoint contains the journal; 0 without one.
         result: What the run finished with; None before.
@@ -115,7 +115,7 @@ class CallRecord:
         tool_call_id: Id of the model's tool call.
         status: `processing`, or how it was settled.
         request: What the call is about.
-        payload: What it was settled with; None before.
+        payload: Data with which it was settled; None before.
         digest: Digest of status and payload, by which a second settlement is compared.
         deadline: Time at which it expires; None for never.
         heartbeat_at: Time of the latest heartbeat or progress.

@@ -278,7 +278,7 @@ class RunStore:
         Args:
             call_id: The call.
             status: How it ended.
-            payload: What it ended with.
+            payload: Data with which the call ended.
             digest: What a second settlement is compared by, with the status; defaults to one of canonical JSON.
             events: Events of the run, written only if the outcome is `settled`.
             trace: Trace context of the settlement, for the pass that continues.
@@ -367,7 +367,7 @@ class RunStore:
 
     async def _wait(self, keys: Sequence[Key], check: Callable[[], Awaitable[bool]], timeout: float) -> bool:  # noqa: ASYNC109
         with self._wakeups.subscribe(keys) as waiter, anyio.move_on_after(timeout):
-            if not self._is_watching:  # a store in which nobody waits needs no notifications
+            if not self._is_watching:  # a store without waiting tasks needs no notifications
                 self._is_watching = True
                 self._database.watch(self._wakeups)
             while True:

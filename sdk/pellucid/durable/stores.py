@@ -23,7 +23,7 @@ class SQLiteStore(RunStore):
             when only the process ends, and is several times as fast.
         busy_timeout: Seconds to wait for another process that writes.
         watch_interval: Seconds between two checks for commits of other processes, while a task waits for one.
-        poll: Seconds between two looks of a waiting task for itself: a lease that expires notifies nobody.
+        poll: Seconds between two checks of a waiting task: the expiry of a lease sends no notification.
         patience: Seconds for which a transaction is repeated while the file is locked.
 
     Raises:
@@ -61,7 +61,7 @@ class PostgresStore(RunStore):
         schema: Schema of the tables; it is created if it is missing.
         connections: Maximum number of connections that write; half as many read, and one listens.
         statement_timeout: Seconds after which the server ends a statement, such as one that waits for a lock.
-        poll: Seconds between two looks of a waiting task for itself: a lease that expires notifies nobody, and the
+        poll: Seconds between two checks of a waiting task: the expiry of a lease sends no notification, and the
             listening connection may be lost.
         patience: Seconds for which a transaction is repeated while the server is not available.
 

@@ -24,7 +24,7 @@ class Waiter:
         self._event = anyio.Event()
 
     def clear(self) -> None:
-        """Forget earlier wake-ups; call it before looking for what is waited for."""
+        """Forget earlier wake-ups; call it before each check of the condition."""
         self._event = anyio.Event()
 
     async def wait(self) -> None:

@@ -26,7 +26,7 @@ class CallFacts(NamedTuple):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class AsyncCall:
-    """A call that goes on after the model has read that it is running.
+    """A call that continues after the model has read that it is running.
 
     Attributes:
         facts: What identifies it.

@@ -258,7 +258,7 @@ def _await(run: Run, paused: Paused) -> str:
     """Pause the run; return why the loop ends.
 
     Raises:
-        ToolError: nobody can resume the run.
+        ToolError: the run cannot be resumed.
     """
     if not run.nesting.may_wait:
         raise ToolError(

@@ -100,10 +100,10 @@ class Tool:
             if it is `"search"`, after the model finds it with `tool_search`.
         tags: Additional words by which `tool_search` finds it.
         needs_approval: Whether a person must approve each call, or a function `(arguments, ctx)` that decides.
-        execution: Where calls run while the model goes on; None if it waits for their results. With
+        execution: Where calls run while the model continues; None if it waits for their results. With
             `same-invocation`, `run` works in the background of the run; with `external-dispatch`, `run` only hands the
             work to another process, with `ctx.external`.
-        pending: Whether the model goes on at once with the information that an external call is running (`continue`),
+        pending: Whether the model continues at once with the information that an external call is running (`continue`),
             or the run ends there and the result takes the call's place once it is there (`wait`).
         deadline: Seconds until an asynchronous call expires; for calls in the background, `timeout` by default.
         heartbeat: Seconds until a call in the background expires unless it calls `ctx.heartbeat()` or `ctx.progress()`.
@@ -272,7 +272,7 @@ def tool(
             it.
         lazy: Whether the tool is offered only after the model requests it by name.
         needs_approval: Whether a person must approve each call, or a function `(arguments, ctx)` that decides.
-        execution: Where calls run while the model goes on: `same-invocation`, `external-dispatch`, or None if it waits.
+        execution: Where calls run while the model continues: `same-invocation` or `external-dispatch`; None: it waits.
         pending: `continue` or `wait`; see `Tool`.
         deadline: Seconds until an asynchronous call expires.
         heartbeat: Seconds until a call in the background expires unless it shows that it is alive.

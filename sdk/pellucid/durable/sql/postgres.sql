@@ -26,7 +26,7 @@ OR EXISTS (
     SELECT 1 FROM runs WHERE status = 'running' AND lease_until <= @now
     AND agent IN (SELECT json_array_elements_text(CAST(:agents AS json))))
 
--- settle: one statement, as each is a round trip. The row of the run is locked first; a call that somebody else settled
+-- settle: one statement, as each is a round trip. The row of the run is locked first; a call that another transaction settled
 -- meanwhile is no longer processing when it is looked at again
 WITH locked AS (
     SELECT runs.id FROM runs JOIN calls ON calls.run_id = runs.id WHERE calls.id = :id FOR UPDATE OF runs
@@ -47,7 +47,7 @@ WHERE runs.id = settled.run_id
 RETURNING settled.*, runs.pending AS run_pending, runs.status AS run_status, runs.agent AS run_agent,
     runs.last_seq AS run_last_seq
 
--- overdue: of runs that nobody else is settling calls of; locking them in any order cannot deadlock, as nothing waits
+-- overdue: of runs whose calls no other transaction is settling; locking them in any order cannot deadlock, as nothing waits
 SELECT calls.id FROM calls JOIN runs ON runs.id = calls.run_id
 WHERE calls.status = 'processing' AND calls.deadline <= @now
 ORDER BY calls.deadline LIMIT :limit

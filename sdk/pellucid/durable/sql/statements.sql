@@ -29,7 +29,7 @@ SELECT id, agent, status, pass_no, pending, last_seq, cancel_reason, created_at,
 WHERE (created_at, id) > (:created_at, :id)
 ORDER BY created_at, id LIMIT :limit
 
--- advance_claimed: every write of a claim to a run that goes on; renews the lease
+-- advance_claimed: every write of a claim to a run that continues; renews the lease
 UPDATE runs
 SET last_seq = last_seq + :entries, pending = pending + :calls, lease_until = @now + :lease, updated_at = @now
 WHERE id = :id AND fence = :fence AND lease_until IS NOT NULL
