@@ -29,9 +29,11 @@ from pellucid.run.discovery import discover
 from pellucid.run.dispatch import dispatch
 from pellucid.run.external import apply_results, cancel_all, results_in_place
 from pellucid.run.inference import infer
+from pellucid.run.journal import Folded
 from pellucid.run.outcomes import Paused, RunResult, Status, Waiting
 from pellucid.run.pause import AWAITING, claim_calls, in_order, pause, withdraw
 from pellucid.run.state import Run, enter_run, leave_run
+from pellucid.run.steps import write_answer
 from pellucid.run.tool_results import with_note
 from pellucid.telemetry import RUN, Boundary, boundary, enter_scope, leave_scope
 from pellucid.tools.catalog import Catalog
@@ -124,7 +126,7 @@ async def _observed(run: Run) -> RunResult[Any]:
         ) as b,
     ):
         b.note(finish_reasons=("error",))  # replaced when the run ends normally
-        for link in links or ():
+        for link in (*(links or ()), *(resumed.links if resumed is not None else ())):
             b.link(link)
         if setup.description and b.records:
             b.note(description=run.scope.label(setup.description))
@@ -166,46 +168,71 @@ def _conclude(run: Run, b: Boundary) -> None:
 
 async def _loop(run: Run, b: Boundary) -> RunResult[Any]:
     stop: str | None = None
+    response: ModelResponse | None = None
     can_repair = True
     activation = run.offering.activation
     # Delivers a cancellation that is already pending; later ones are delivered where the run awaits a model.
     await checkpoint()
     if run.resumption is not None:
         catalog, stop = await _resume(run, b, run.resumption)
-    while stop is None and run.scope.iteration < run.limits.max_iterations + activation.iterations:
-        run.scope.iteration += 1
-        b.note(iterations=run.scope.iteration)
-        _check(run)
-        deliver(run, b)
-        discovered = await discover(run)
-        _check(run)
-        request, catalog = await compose(run, discovered)
-        _check(run)
-        response = await infer(run, request, catalog)
-        _note_usage(run, b)
-        run.conversation.messages.append(_without_repeated_ids(response.message))
-        calls = response.message.tool_calls
-        if not calls:
-            if await next_results(run, b):
-                continue
+    if run.folded is not None:
+        response, can_repair = _interrupted_answer(run, run.folded), run.folded.can_repair
+    while stop is None:
+        if response is None:
+            if run.scope.iteration >= run.limits.max_iterations + activation.iterations:
+                break
+            response, catalog = await _iterate(run, b, can_repair=can_repair)
+        if calls := response.message.tool_calls:
+            _check(run)
+            stop = _conclude_calls(run, catalog, calls, await dispatch(run, catalog, calls))
+        elif not await next_results(run, b):
             if run.async_calls.by_id and run.async_calls.external:
                 stop = _await(run, Paused((), (), {}, {}))
-                continue
-            if (answer := accept(run, b, response, can_repair=can_repair)) is not None:
+            elif (answer := accept(run, b, response, can_repair=can_repair)) is not None:
                 return _finish(run, b, "completed", response.finish_reason, response.finish_reason, answer.value)
-            can_repair = False
-            continue
-        _check(run)
-        stop = _conclude_calls(run, catalog, calls, await dispatch(run, catalog, calls))
+            else:
+                can_repair = False
+        response = None
     if (paused := run.approvals.paused) is not None:
         await run.async_calls.all_ended()  # the checkpoint has their results
         status: Status = "awaiting_approval" if paused.waiting else "awaiting_tools"
         return _finish(run, b, status, status, "tool_call")
-    response = await _closing_answer(run, catalog)
-    _note_usage(run, b)
+    stop = stop or "max_iterations"
+    return _conclude_limit(run, b, response or await _closing_answer(run, b, catalog, stop), stop)
+
+
+def _conclude_limit(run: Run, b: Boundary, response: ModelResponse, stop: str) -> RunResult[Any]:
+    """End a run that has reached a limit with the closing answer.
+
+    Raises:
+        OutputError: the answer does not fit the output type.
+    """
     answer = accept(run, b, response, can_repair=False)
     assert answer is not None  # otherwise it raises
-    return _finish(run, b, "limit_reached", stop or "max_iterations", response.finish_reason, answer.value)
+    return _finish(run, b, "limit_reached", stop, response.finish_reason, answer.value)
+
+
+def _interrupted_answer(run: Run, folded: Folded) -> ModelResponse | None:
+    """Return the last answer if the run was interrupted before it was concluded, and nothing was added to it since."""
+    last = run.conversation.messages[-1]
+    return folded.answer if last.role == "assistant" and run.approvals.paused is None else None
+
+
+async def _iterate(run: Run, b: Boundary, *, can_repair: bool) -> tuple[ModelResponse, Catalog]:
+    """Start an iteration; return the model's response, and the catalogue that it was offered."""
+    run.scope.iteration += 1
+    b.note(iterations=run.scope.iteration)
+    _check(run)
+    deliver(run, b)
+    discovered = await discover(run)
+    _check(run)
+    request, catalog = await compose(run, discovered)
+    _check(run)
+    response = await infer(run, request, catalog)
+    _note_usage(run, b)
+    run.conversation.messages.append(_without_repeated_ids(response.message))
+    await write_answer(run, response, catalog.digest, can_repair=can_repair)
+    return response, catalog
 
 
 async def _resume(run: Run, b: Boundary, resumption: Resumption) -> tuple[Catalog, str | None]:
@@ -214,7 +241,10 @@ async def _resume(run: Run, b: Boundary, resumption: Resumption) -> tuple[Catalo
     run.scope.iteration = resumption.checkpoint.iteration
     b.note(iterations=run.scope.iteration)
     waiting = [Waiting(request, is_reported=True) for request in resumption.waiting]
+    folded = run.folded
     has_calls = bool(resumption.settled or resumption.nested or not resumption.checkpoint.has_external)
+    if folded is not None:
+        has_calls = bool(resumption.settled or resumption.nested or folded.left)
     catalog = Catalog(bindings={})
     try:
         if has_calls:
@@ -226,6 +256,8 @@ async def _resume(run: Run, b: Boundary, resumption: Resumption) -> tuple[Catalo
     decided = await claim_calls(run, resumption, catalog, calls)
     apply_results(run, b, resumption.external, resumption.late)
     done = await dispatch(run, catalog, decided, resumption.settled)
+    if folded is not None and folded.left:  # nobody was asked about these
+        done = done.joined(await dispatch(run, catalog, [call for call in calls if call.id in folded.left]))
     resumption.nested.clear()  # later calls may reuse the ids of calls whose nested runs were not resumed now
     notes = {**resumption.checkpoint.notes, **done.notes}
     placed = results_in_place(run)
@@ -241,7 +273,10 @@ async def _resume(run: Run, b: Boundary, resumption: Resumption) -> tuple[Catalo
         [*done.external, *(request for inner in still_paused for request in inner.all_external)],
     )
     stop = _conclude_calls(run, catalog, calls, paused) if calls else None
-    if stop != AWAITING and run.async_calls.external:  # approvals and external calls are one group
+    if folded is not None and folded.stop is not None:
+        return catalog, folded.stop
+    # Approvals and external calls are one group, unless the run was interrupted before it waited for them.
+    if stop != AWAITING and run.async_calls.external and folded is None:
         stop = _await(run, Paused((), (), {}, {}))
     if stop != AWAITING:
         if placed:
@@ -294,7 +329,7 @@ def _note_usage(run: Run, b: Boundary) -> None:
     b.note(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, cost=usage.cost)
 
 
-async def _closing_answer(run: Run, catalog: Catalog) -> ModelResponse:
+async def _closing_answer(run: Run, b: Boundary, catalog: Catalog, stop: str) -> ModelResponse:
     """Call the model once more, without tools, within the last iteration, so that the limit is never exceeded."""
     _check(run)
     request, catalog = await compose(run, catalog, closing=True)
@@ -302,6 +337,8 @@ async def _closing_answer(run: Run, catalog: Catalog) -> ModelResponse:
     response = await infer(run, request, catalog)
     parts = [part for part in response.message.parts if not isinstance(part, ToolCall)]
     run.conversation.messages.append(Message("assistant", parts))
+    _note_usage(run, b)
+    await write_answer(run, response, catalog.digest, stop=stop)
     return response
 
 
