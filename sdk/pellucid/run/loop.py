@@ -29,7 +29,6 @@ from pellucid.run.discovery import discover
 from pellucid.run.dispatch import dispatch
 from pellucid.run.external import apply_results, cancel_all, results_in_place
 from pellucid.run.inference import infer
-from pellucid.run.journal import Folded
 from pellucid.run.outcomes import Paused, RunResult, Status, Waiting
 from pellucid.run.pause import AWAITING, claim_calls, in_order, pause, withdraw
 from pellucid.run.state import Run, enter_run, leave_run
@@ -175,8 +174,7 @@ async def _loop(run: Run, b: Boundary) -> RunResult[Any]:
     await checkpoint()
     if run.resumption is not None:
         catalog, stop = await _resume(run, b, run.resumption)
-    if run.folded is not None:
-        response, can_repair = _interrupted_answer(run, run.folded), run.folded.can_repair
+        response, can_repair = _interrupted_answer(run)
     while stop is None:
         if response is None:
             if run.scope.iteration >= run.limits.max_iterations + activation.iterations:
@@ -212,10 +210,16 @@ def _conclude_limit(run: Run, b: Boundary, response: ModelResponse, stop: str) -
     return _finish(run, b, "limit_reached", stop, response.finish_reason, answer.value)
 
 
-def _interrupted_answer(run: Run, folded: Folded) -> ModelResponse | None:
-    """Return the last answer if the run was interrupted before it was concluded, and nothing was added to it since."""
-    last = run.conversation.messages[-1]
-    return folded.answer if last.role == "assistant" and run.approvals.paused is None else None
+def _interrupted_answer(run: Run) -> tuple[ModelResponse | None, bool]:
+    """Return the last answer if the run was interrupted before it was concluded, and nothing was added to it since.
+
+    Returns:
+        The answer, and whether the model may correct it if it does not fit the output type.
+    """
+    folded, last = run.folded, run.conversation.messages[-1]
+    if folded is None or last.role != "assistant" or run.approvals.paused is not None:
+        return None, folded.can_repair if folded is not None else True
+    return folded.answer, folded.can_repair
 
 
 async def _iterate(run: Run, b: Boundary, *, can_repair: bool) -> tuple[ModelResponse, Catalog]:
