@@ -32,15 +32,13 @@ SCRIPT = """
 """
 TESTS = Path(__file__).parents[1]
 BACKENDS = ("asyncio", "trio")
-BATCH = 12
+BATCH = 30
 
 
 def start(location: Location, journey: Journey, backend: str) -> subprocess.Popen[str]:
     """Start a process that goes through a run, and is killed at a point."""
     arguments = (TESTS, *location.arguments, journey.path, journey.kill_at, backend)
-    return subprocess.Popen(
-        command(SCRIPT, *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    return subprocess.Popen(command(SCRIPT, *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 async def check(store: RunStore, journey: Journey) -> None:
