@@ -291,8 +291,11 @@ async def test_stopped_in_a_tool(store: RunStore) -> None:
     def count(name: str) -> Callable[..., Awaitable[Any]]:
         async def run(arguments: Any, ctx: ToolContext) -> Any:
             counts[name] += 1
-            if name != "kept" and counts[name] == 1:
-                await anyio.wait_all_tasks_blocked()
+            if name == "again" and counts[name] == 1:
+                await anyio.sleep_forever()
+            if name == "stopped":
+                while not any(entry.key.startswith("result:1:c-kept") for entry in await store.journal("run")):
+                    await anyio.sleep(0.01)
                 await stop.now()
             return name
 
@@ -301,9 +304,9 @@ async def test_stopped_in_a_tool(store: RunStore) -> None:
     calls = [ToolCall(name, {}, f"c-{name}") for name in counts]
     tools = [Tool(name=name, run=count(name), idempotent=name == "again") for name in counts]
     model = ScriptedModel(calls, "x")
-    agent = Agent("a", model=model, tools=tools, limits=Limits(parallel_tools=3))
+    agent = Agent("a", model=model, tools=tools)
     runs = DurableRuns(store, [agent])
-    run_id = await runs.submit(agent, "go")
+    run_id = await runs.submit(agent, "go", run_id="run")
     with anyio.fail_after(60):
         await stop.work(runs)
         assert (await runs.status(run_id)).status == "due"
@@ -382,7 +385,9 @@ async def test_fenced(store: RunStore, location: Location, anyio_backend: str, e
 
     tool = Tool(name="still", run=stand_still, execution=execution)
     model = FunctionModel(lambda request: "x" if len(request.messages) > 1 else ToolCall("still", {}, "c"))
-    rules = Reliability(post_decide=[Rule(when=lambda situation: situation.error is not None, then=retry())])
+    rules = Reliability(
+        post_decide=[Rule(when=lambda situation: situation.error is not None, then=retry(), kind="all")]
+    )
     agent = Agent("a", model=model, tools=[tool], reliability=rules)
     runs = DurableRuns(store, [agent], lease=0.5)
     run_id = await runs.submit(agent, "go")

@@ -164,6 +164,7 @@ class Run:
         serial: Lock held by the call of a serial tool.
         async_calls: Its asynchronous tool calls.
         journal: Journal of the pass, if the run is durable.
+        writing: Lock held while the journal is written.
         folded: State in which the run was interrupted, if it was.
         halted: Error with which the policy ended the run, if it did.
         closed: Whether its spans have ended; an abandoned run must not do anything more.
@@ -193,6 +194,7 @@ class Run:
         self.serial = anyio.Lock()
         self.async_calls = AsyncCalls()
         self.journal = caller.journal
+        self.writing = anyio.Lock()
         self.folded: Folded | None = None
         self.halted: PolicyHalt | None = None
         self.closed = False

@@ -96,8 +96,9 @@ async def write_result(run: Run, call_id: str, outcome: ToolResult | Waiting | S
     else:
         notes = {call_id: outcome.note} if outcome.note is not None else {}
         pending = {"approvals": list(outcome.approvals), "nested": {call_id: outcome.checkpoint}, "notes": notes}
-    value = {"call_id": call_id, "state": state_of(run, _span(), "", (), **pending).to_dict()}
-    await run.journal.write(RESULT, f"{run.scope.iteration}:{call_id}", value)
+    async with run.writing:  # the states of calls that run at the same time are written in the order of their times
+        value = {"call_id": call_id, "state": state_of(run, _span(), "", (), **pending).to_dict()}
+        await run.journal.write(RESULT, f"{run.scope.iteration}:{call_id}", value)
 
 
 def _span() -> SpanContext:
