@@ -22,6 +22,7 @@ from pellucid import (
     Tool,
     ToolCall,
     ToolResult,
+    fail_fast,
     retry,
 )
 from pellucid.durable_runs import DurableRuns, RunState
@@ -140,7 +141,6 @@ async def test_submitted_once(store: RunStore) -> None:
 
 async def test_outcomes_of_decisions_and_results(store: RunStore) -> None:
     """Repeated, different, late and unknown ones are told apart, and an invalid decision is refused."""
-    agent = Agent("a", model=ScriptedModel([ToolCall("job", {}, "c1"), ToolCall("pay", {}, "c2")], "x", "y"))
     agent = Agent(
         "a", model=ScriptedModel([ToolCall("job", {}, "c1"), ToolCall("pay", {}, "c2")], "y"), tools=[JOB, PAY]
     )
@@ -285,7 +285,7 @@ async def test_fifty_settlements_at_once(store: RunStore) -> None:
 
 
 async def test_stopped_in_a_tool(store: RunStore) -> None:
-    """A worker that is stopped gives the run back; what has a result is kept, and a tool that had begun is not repeated."""
+    """A worker that is stopped gives the run back; results are kept, and a tool that had begun is not repeated."""
     stop, counts = Stop(), {"kept": 0, "stopped": 0, "again": 0}
 
     def count(name: str) -> Callable[..., Awaitable[Any]]:
@@ -294,7 +294,7 @@ async def test_stopped_in_a_tool(store: RunStore) -> None:
             if name == "again" and counts[name] == 1:
                 await anyio.sleep_forever()
             if name == "stopped":
-                while not any(entry.key.startswith("result:1:c-kept") for entry in await store.journal("run")):
+                while not any(e.key.startswith("result:1:c-kept") for e in await store.journal("run")):  # noqa: ASYNC110
                     await anyio.sleep(0.01)
                 await stop.now()
             return name
@@ -324,7 +324,7 @@ async def test_stopped_with_a_call_in_the_background(store: RunStore) -> None:
     async def forever(arguments: Any, ctx: ToolContext) -> None:
         await anyio.sleep_forever()
 
-    steps = [ToolCall("slow", {}, "c1"), stop.now, "waiting", "x"]
+    steps: list[Any] = [ToolCall("slow", {}, "c1"), stop.now, "waiting", "x"]
     agent = Agent("a", model=ScriptedModel(*steps), tools=[Tool(name="slow", run=forever, execution="same-invocation")])
     runs = DurableRuns(store, [agent])
     run_id = await runs.submit(agent, "go")
@@ -364,13 +364,55 @@ async def test_stopped_at_the_limit(store: RunStore) -> None:
     assert [len(request.tools) for request in model.requests] == [1, 0, 0]
 
 
+async def test_fenced_before_a_dispatch(store: RunStore, location: Location, anyio_backend: str) -> None:
+    """A call that cannot be registered is not dispatched, and no rule retries it; another pass dispatches it."""
+    delays: list[float] = []
+    calls: list[str] = []
+
+    async def recover() -> None:
+        async with location.open() as other:
+            while not (await other.recover()).run_ids:  # noqa: ASYNC110  (the database's clock)
+                await anyio.sleep(0.05)
+
+    def stand_still(situation: Any) -> bool:
+        if situation.operation == "tool" and not calls:
+            calls.append("stopped")
+            thread = threading.Thread(target=lambda: anyio.run(recover, backend=anyio_backend))
+            thread.start()
+            thread.join()
+        return False
+
+    async def sleep(delay: float) -> None:
+        delays.append(delay)
+
+    async def enqueue(arguments: Any, ctx: ToolContext) -> None:
+        calls.append(ctx.tool_call_id)
+
+    tool = Tool(name="owed", run=enqueue, execution="external-dispatch", pending="wait", idempotent=True)
+    model = FunctionModel(lambda request: "x" if len(request.messages) > 1 else ToolCall("owed", {}, "c"))
+    retries = Rule(when=lambda situation: situation.error is not None, then=retry(), kind="all")
+    rules = Reliability([retries], pre_check=[Rule(when=stand_still, then=fail_fast(), kind="still")], sleep=sleep)
+    agent = Agent("a", model=model, tools=[tool], reliability=rules)
+    runs = DurableRuns(store, [agent], lease=0.5)
+    run_id = await runs.submit(agent, "go")
+    with anyio.fail_after(60):
+        while not (state := await runs.status(run_id)).is_over:
+            await runs.work_until_idle()
+            for call in state.external:
+                await runs.settle(call.id, output=1)
+    assert (state.status, results(state)) == ("completed", {"c": 1})
+    assert calls == ["stopped", "c"]
+    assert len(model.requests) == 2
+    assert delays == []
+
+
 @pytest.mark.parametrize("execution", [None, "external-dispatch"])
 async def test_fenced(store: RunStore, location: Location, anyio_backend: str, execution: Any) -> None:
     """A worker that stood still beyond its lease writes nothing, whatever its rules; the run goes on elsewhere."""
 
     async def recover() -> None:
         async with location.open() as other:
-            while not (await other.recover()).run_ids:
+            while not (await other.recover()).run_ids:  # noqa: ASYNC110  (the database's clock)
                 await anyio.sleep(0.05)
 
     calls: list[str] = []

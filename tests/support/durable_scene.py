@@ -69,7 +69,8 @@ def scene(journey: Journey) -> Agent[str]:
         async def run(arguments: Any, ctx: ToolContext) -> str | None:
             journey.point(f"{name} begins")
             suffix = f" {ctx.external.result_id}" if ctx.external is not None else ""
-            journey.note(f"{name} {ctx.tool_call_id}{suffix}")
+            prefix = f"{ctx.identity.principal} " if ctx.identity is not None else ""
+            journey.note(f"{prefix}{name} {ctx.tool_call_id}{suffix}")
             journey.point(f"{name} ends")
             return f"{name} done"
 
@@ -143,6 +144,16 @@ async def go_through(store: RunStore, journey: Journey, run_id: str = "run", *, 
         await runs.decide(run_id, [Decision(request.approval_id, approved=True) for request in state.approvals])
         for call in state.external:
             await runs.settle(call.id, output=f"{call.tool} settled")
+
+
+def work(url: str, options: str, path: str, backend: str, lease: str) -> None:
+    """Work on all runs of the scene, until this process is killed."""
+
+    async def run() -> None:
+        async with open_store(url, **json.loads(options)) as store:
+            await DurableRuns(store, [scene(Journey(Path(path)))], lease=float(lease), poll=0.1).work()
+
+    anyio.run(run, backend=backend)
 
 
 def main(url: str, options: str, path: str, kill_at: str, backend: str) -> None:
