@@ -31,6 +31,7 @@ class StoreJournal:
         self._claim = claim
         self._token = token
         self._calls = {call.id: call for call in claim.calls}
+        self._registered_now: set[str] = set()
 
     async def write(self, step: str, key: str, value: JSONObject) -> None:
         """Append a step.
@@ -67,6 +68,7 @@ class StoreJournal:
         )
         event: JSONObject = {"type": "async_tool.registered", "result_id": call.id, "tool": call.tool}
         name = f"register {call.id}"
+        self._registered_now.add(call.id)
         try:
             self.update(await self._guarded(name, self._store.register(self._claim, [call], [event])))
         except JournalError as error:
@@ -74,6 +76,11 @@ class StoreJournal:
                 raise
             return await self._guarded(name, self._store.call(call.id))
         return None
+
+    @property
+    def known_calls(self) -> set[str]:
+        """Ids of the calls that earlier passes and this one have registered."""
+        return {*self._calls, *self._registered_now}
 
     async def dispatched(self, result_id: str) -> None:
         """Mark a call as dispatched.

@@ -64,11 +64,18 @@ async def _run_pass(store: RunStore, agent: Agent[Any], claim: Claim, deps: Any)
         await _finish(store, claim, "failed", {"error": describe(error), "error_type": error_type_of(error)})
         return
     outcome = await _executed(store, claim, journal, run)
-    if isinstance(outcome, RunResult) and outcome.checkpoint is not None:
-        await _wait(store, claim, outcome)
-    elif isinstance(outcome, RunResult):
-        await _complete(store, claim, outcome)
-    elif isinstance(outcome, RunCancelled) and journal.cancel_reason is not None:
+    if isinstance(outcome, RunResult):
+        try:
+            content = _content(outcome)
+        except ValueError as error:  # the output is not JSON
+            outcome = error
+        else:
+            if outcome.checkpoint is not None:
+                await _wait(store, claim, journal, outcome)
+            else:
+                await _finish(store, claim, "completed", content)
+            return
+    if isinstance(outcome, RunCancelled) and journal.cancel_reason is not None:
         await _finish(store, claim, "cancelled", None)
     elif isinstance(outcome, JournalError) and isinstance(outcome.__cause__, Fenced | UnknownRun | StoreUnavailable):
         raise outcome.__cause__
@@ -119,14 +126,19 @@ async def _renew(store: RunStore, claim: Claim, journal: StoreJournal, scope: an
     scope.cancel()
 
 
-async def _wait(store: RunStore, claim: Claim, result: RunResult[Any]) -> None:
-    """End a pass that waits: register its approvals, and cancel calls whose results nobody needs any longer."""
+async def _wait(store: RunStore, claim: Claim, journal: StoreJournal, result: RunResult[Any]) -> None:
+    """End a pass that waits: register its approvals, and cancel calls whose results nobody needs any longer.
+
+    The run would wait for such calls: one that could not be dispatched, that the model has stopped, or of a sub-agent
+    that was interrupted.
+    """
     checkpoint = Checkpoint.from_dict(result.checkpoint)
+    await store.renew(claim)  # settlements need no claim: a worker that has lost its own must not cancel anything
     calls = {call.id: call for call in await store.calls(claim.run.id)}
     needed = {request.result_id for request in checkpoint.all_external if request.result is None}
     needed |= {request.approval_id for request in checkpoint.approvals}
     for call in calls.values():
-        if call.status == "processing" and call.id not in needed:
+        if call.status == "processing" and call.id in journal.known_calls and call.id not in needed:
             await store.settle(call.id, "cancelled", "The run no longer needs the result.")
     approvals = [
         NewCall(
@@ -150,8 +162,13 @@ async def _wait(store: RunStore, claim: Claim, result: RunResult[Any]) -> None:
     await store.end_pass(claim, result.checkpoint, events=[event])
 
 
-async def _complete(store: RunStore, claim: Claim, result: RunResult[Any]) -> None:
-    content: JSONObject = {
+def _content(result: RunResult[Any]) -> JSONObject:
+    """Return what a completed run keeps of its result.
+
+    Raises:
+        ValueError: the output cannot be turned into JSON.
+    """
+    return {
         "status": result.status,
         "output": to_jsonable_python(result.output, bytes_mode="base64", inf_nan_mode="strings"),
         "messages": dump_messages(result.messages),
@@ -160,7 +177,6 @@ async def _complete(store: RunStore, claim: Claim, result: RunResult[Any]) -> No
         "stop_reason": result.stop_reason,
         "trace_id": result.trace_id,
     }
-    await _finish(store, claim, "completed", content)
 
 
 async def _finish(store: RunStore, claim: Claim, status: Any, result: JSONObject | None) -> None:

@@ -141,7 +141,7 @@ class DurableRuns:
             await self._store.wait_for_events(run_id, after, _WAIT)
 
     async def cancel(self, run_id: str, reason: str) -> Cancellation:
-        """Cancel a run: at once if no worker has it, otherwise when the worker sees it, at its next step at the latest."""
+        """Cancel a run: at once, or if a worker has it, when the worker writes its next step or renews its lease."""
         return await self._store.cancel(run_id, reason, [{"type": "run.cancelled"}])
 
     # What runs wait for
