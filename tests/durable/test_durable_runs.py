@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
 from pellucid import (
     Agent,
@@ -362,6 +363,71 @@ async def test_stopped_at_the_limit(store: RunStore) -> None:
     state = await runs.status(run_id)
     assert (state.status, state.output, state.stop_reason) == ("completed", "closing", "max_iterations")
     assert [len(request.tools) for request in model.requests] == [1, 0, 0]
+
+
+async def test_links_of_a_continuation(store: RunStore, telemetry: Captured) -> None:
+    """The next pass is in the trace of the submission, and linked to the pass before, the wait and the settlement."""
+
+    def span(number: int) -> Any:
+        context = SpanContext(0xABC, number, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+        return use_span(NonRecordingSpan(context))
+
+    model = ScriptedModel([ToolCall("owed", {}, "c1")], "x")
+    agent = Agent("a", model=model, tools=[OWED])
+    runs = DurableRuns(store, [agent])
+    with span(0xF1):
+        run_id = await runs.submit(agent, "go")
+    await within(runs.work_until_idle())
+    [call] = (await runs.status(run_id)).external
+    with span(0xF2):
+        await runs.settle(call.id, output=1)
+    await within(runs.work_until_idle())
+    first, second = telemetry.find("invoke_agent a")
+    [wait] = telemetry.find("await_tool owed")
+    assert {span.context.trace_id for span in telemetry.spans if span.context} == {0xABC}
+    assert first.parent is not None
+    assert first.parent.span_id == 0xF1
+    assert first.context is not None
+    assert wait.context is not None
+    assert {link.context.span_id for link in second.links} == {first.context.span_id, wait.context.span_id, 0xF2}
+
+
+async def test_a_sub_agent_that_waits(store: RunStore) -> None:
+    """Approvals and external calls of a sub-agent are those of the run, and its run goes on in the next pass."""
+    inner = ScriptedModel([ToolCall("owed", {}, "c1"), ToolCall("pay", {}, "c2")], "inner end")
+    clerk = Agent("clerk", model=inner, tools=[OWED, PAY], description="Pays.", limits=Limits(approval_timeout=3600))
+    outer = ScriptedModel([ToolCall("clerk", {"input": "?"}, "c1")], "outer end")
+    agent = Agent("a", model=outer, tools=[clerk.as_tool()])
+    runs = DurableRuns(store, [agent])
+    run_id = await runs.submit(agent, "go")
+    await within(runs.work_until_idle())
+    state = await runs.status(run_id)
+    assert ([item.tool_name for item in state.approvals], [item.tool for item in state.external]) == (["pay"], ["owed"])
+    await runs.settle(state.external[0].id, output=1)
+    await runs.decide(run_id, [Decision(state.approvals[0].approval_id, approved=True)])
+    await within(runs.work_until_idle())
+    state = await runs.status(run_id)
+    assert (state.status, state.output, results(state)) == ("completed", "outer end", {"c1": "inner end"})
+    assert (len(inner.requests), len(outer.requests)) == (2, 2)
+
+
+@pytest.mark.parametrize("offset", [-3600.0, 3600.0])
+async def test_a_clock_an_hour_off(store: RunStore, monkeypatch: pytest.MonkeyPatch, offset: float) -> None:
+    """What has expired is for the store to say: a worker whose clock is wrong accepts results and decisions."""
+    owed = Tool(name="owed", run=nothing, execution="external-dispatch", pending="wait", deadline=600.0)
+    model = ScriptedModel([ToolCall("owed", {}, "c1"), ToolCall("pay", {}, "c2")], "x")
+    agent = Agent("a", model=model, tools=[owed, PAY], limits=Limits(approval_timeout=600.0))
+    runs = DurableRuns(store, [agent])
+    run_id = await runs.submit(agent, "go")
+    await within(runs.work_until_idle())
+    state = await runs.status(run_id)
+    await runs.settle(state.external[0].id, output=1)
+    await runs.decide(run_id, [Decision(state.approvals[0].approval_id, approved=True)])
+    now = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: now() + int(offset * 1e9))
+    await within(runs.work_until_idle())
+    state = await runs.status(run_id)
+    assert (state.status, results(state)) == ("completed", {"c1": 1, "c2": "c2 done"})
 
 
 async def test_fenced_before_a_dispatch(store: RunStore, location: Location, anyio_backend: str) -> None:
