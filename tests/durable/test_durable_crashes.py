@@ -59,7 +59,7 @@ async def check(store: RunStore, journey: Journey) -> None:
     assert by_id["c-safe"] == "safe done", where
     assert by_id["c-owed"] == "owed settled", where
     assert by_id["c-ask"] in ("inner", INTERRUPTED), where
-    delivered = [response for call_id, response in by_id.items() if call_id and call_id.endswith("_status")]
+    delivered = [response for call_id, response in by_id.items() if call_id and call_id.startswith("status_")]
     assert [response["result"] for response in delivered if isinstance(response, dict)] == ["job settled"], where
     assert state.output == f"{len(results)} results", where
     # Only what was done and not yet written is done again: at most one thing, by one process that was killed.

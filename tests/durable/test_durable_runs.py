@@ -110,7 +110,7 @@ async def test_a_group_of_approval_and_external_calls(store: RunStore, telemetry
     assert state.messages[0].text == "before"
     answers = results(state)
     assert (answers["c-owed"], answers["c-pay"], answers["c-look"]) == ("owed is done", "c-pay done", "seen")
-    [delivered] = [answer["result"] for key, answer in answers.items() if key.endswith("_status")]
+    [delivered] = [answer["result"] for key, answer in answers.items() if key.startswith("status_")]
     assert delivered == "job is done"
     assert seen == [("deps", identity)]
     assert len(model.requests) == 2
@@ -168,7 +168,7 @@ async def test_outcomes_of_decisions_and_results(store: RunStore) -> None:
     await within(runs.work_until_idle())
     answers = results(await runs.status(run_id))
     assert answers["c2"] == "Not run: a person denied this call: no. Do not retry unless asked to."
-    assert [answer["error"] for key, answer in answers.items() if key.endswith("_status")] == ["no luck"]
+    assert [answer["error"] for key, answer in answers.items() if key.startswith("status_")] == ["no luck"]
 
 
 async def test_expired(store: RunStore) -> None:
@@ -333,7 +333,7 @@ async def test_stopped_with_a_call_in_the_background(store: RunStore) -> None:
     await within(runs.work_until_idle())
     state = await runs.status(run_id)
     assert (state.status, state.output) == ("completed", "waiting")
-    [delivered] = [answer for key, answer in results(state).items() if key.endswith("_status")]
+    [delivered] = [answer for key, answer in results(state).items() if key.startswith("status_")]
     assert (delivered["status"], delivered["error"]) == ("failed", INTERRUPTED)
 
 

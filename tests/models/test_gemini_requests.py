@@ -237,6 +237,18 @@ async def test_results_in_several_messages_are_one_content() -> None:
     ]
 
 
+async def test_consecutive_answers_are_one_content() -> None:
+    """The API refuses a call right after another content of the model, such as one that delivers a late result."""
+    sent_contents = await contents(
+        Message("user", "start it"),
+        Message("assistant", "It is running."),
+        Message("assistant", [ToolCall("async_status", {"resultId": "r1"}, "s1")]),
+        Message("tool", [ToolResult("s1", "sunny")]),
+    )
+    assert [content["role"] for content in sent_contents] == ["user", "model", "user"]
+    assert [next(iter(part)) for part in sent_contents[1]["parts"]] == ["text", "functionCall"]
+
+
 async def test_an_id_that_is_used_again_is_the_latest_call_s() -> None:
     """Each result is named after the call before it."""
     found = await contents(

@@ -139,7 +139,7 @@ async def test_rules_do_not_judge_a_call_that_waits() -> None:
 async def test_an_agent_tool_that_nobody_can_resume_asks_nobody(telemetry: Captured) -> None:
     """Called outside of a run, it fails, and leaves no request behind."""
     clerk = Agent("clerk", model=ScriptedModel(REFUND), tools=[refund], description="Refunds.")
-    with pytest.raises(ToolError, match="needs an approval, which cannot be requested here"):
+    with pytest.raises(ToolError, match="needs an approval or an external result, which cannot be requested here"):
         await within(clerk.as_tool().run({"input": "x"}, ToolContext()))
     assert events(telemetry, "approval.requested") == []
 

@@ -6,6 +6,7 @@ import math
 import os
 import random
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from pellucid import (
     Limits,
     RunCancelled,
     RunTimeout,
+    TextPart,
     Tool,
     ToolCall,
     ToolError,
@@ -53,6 +55,11 @@ def answers(result: RunResult[Any]) -> list[Any]:
 def statuses(telemetry: Captured) -> list[Any]:
     """Return the statuses of the waits that have ended."""
     return [attributes(span)["pellucid.async_tool.status"] for span in telemetry.find("await_tool slow")]
+
+
+def pending(telemetry: Captured) -> float:
+    """Return the number of pending calls."""
+    return sum(point.value for point in telemetry.metrics if point.name == "pellucid.external.pending")
 
 
 def asks(action: str = "status") -> Callable[[ModelRequest], ToolCall]:
@@ -95,6 +102,7 @@ async def test_the_model_goes_on_and_gets_the_result_when_it_is_there(telemetry:
     assert result.output == "done"
     assert answers(result) == [{"resultId": result_id, "toolName": "slow", "status": "completed", "result": "sum 1"}]
     assert [message.role for message in result.messages[-3:]] == ["assistant", "tool", "assistant"]
+    assert len(result.messages[-3].tool_calls[0].id or "") <= 40  # the limit of OpenAI
     offered = [[definition.name for definition in request.tools] for request in model.requests]
     assert offered == [["slow", "other"], *[["slow", "other", "async_status"]] * 2, ["slow", "other"]]
     wait, call = telemetry.span("await_tool slow"), telemetry.span("execute_tool slow")
@@ -131,6 +139,26 @@ async def test_a_result_that_the_model_asked_for_is_not_delivered_again(telemetr
         result = await within(agent.run("go"))
     assert [answer["status"] for answer in answers(result)] == ["completed"]
     assert result.output == "done"
+
+
+async def test_content_too_large_for_an_answer_is_delivered(telemetry: Captured) -> None:
+    """Content within the limit reaches the model, even if the answer of `async_status` exceeds the limit."""
+    settled = anyio.Event()
+
+    async def run(arguments: Any, ctx: ToolContext) -> Any:
+        return (TextPart("x" * 900),)
+
+    async def model(request: ModelRequest) -> Any:
+        if len(request.messages) == 3:
+            await settled.wait()
+            return asks()(request)
+        return ToolCall("slow") if len(request.messages) == 1 else "done"
+
+    agent = Agent("a", model=FunctionModel(model), tools=[slow(run)], limits=Limits(max_result_bytes=1000))
+    agent.on("async_tool.settled", lambda event: settled.set())
+    result = await within(agent.run("go"))
+    assert "at most 1,000 can be passed on" in answers(result)[0]
+    assert answers(result)[1][1:] == (TextPart("x" * 900),)
 
 
 async def test_the_status_of_a_delivered_result_can_be_asked_for(telemetry: Captured) -> None:
@@ -217,6 +245,34 @@ async def test_a_call_expires_at_its_deadline_and_a_late_result_is_an_event(tele
     assert point.value == 1
 
 
+async def test_a_result_right_after_the_deadline_is_late(telemetry: Captured) -> None:
+    """Also if the call ends while the run still waits for it to stop."""
+
+    async def run(arguments: Any, ctx: ToolContext) -> str:
+        with suppress(anyio.get_cancelled_exc_class()):
+            await anyio.sleep_forever()
+        return "late"
+
+    model = ScriptedModel(ToolCall("slow"), "wait", "done")
+    result = await within(Agent("a", model=model, tools=[slow(run, deadline=0.05)]).run("x"))
+    assert [answer["status"] for answer in answers(result)] == ["expired"]
+    assert [type(event) for event in telemetry.events if isinstance(event, AsyncToolExpired | AsyncToolLate)] == [
+        AsyncToolExpired,
+        AsyncToolLate,
+    ]
+
+
+async def test_the_text_of_a_failure_is_cut(telemetry: Captured) -> None:
+    """Like that of any tool."""
+
+    async def run(arguments: Any, ctx: ToolContext) -> str:
+        raise ToolError("x" * 5000)
+
+    model, limits = ScriptedModel(ToolCall("slow"), "wait", "done"), Limits(max_result_bytes=1000)
+    result = await within(Agent("a", model=model, tools=[slow(run)], limits=limits).run("x"))
+    assert "[cut: 5,000 bytes in all" in answers(result)[0]["error"]
+
+
 async def test_a_heartbeat_keeps_a_call_alive(telemetry: Captured) -> None:
     """Progress counts as one; without any, the call expires."""
     beats = 0
@@ -239,7 +295,42 @@ async def test_a_heartbeat_keeps_a_call_alive(telemetry: Captured) -> None:
     assert [answer["status"] for answer in answers(result)] == ["expired"]
 
 
-@pytest.mark.parametrize("ending", ["cancelled", "deadline", "failed", "limit"])
+async def test_results_are_delivered_before_the_last_answer(telemetry: Captured) -> None:
+    """A run that reaches a limit first delivers the results that are there."""
+    settled = anyio.Event()
+
+    async def run(arguments: Any, ctx: ToolContext) -> str:
+        return "there"
+
+    @tool
+    async def other() -> str:
+        """Wait until the call in the background has ended."""
+        await settled.wait()
+        return "ok"
+
+    model = ScriptedModel(ToolCall("slow"), ToolCall("other"), "done")
+    agent = Agent("a", model=model, tools=[slow(run), other], limits=Limits(max_iterations=2))
+    agent.on("async_tool.settled", lambda event: settled.set())
+    result = await within(agent.run("go"))
+    assert (result.status, result.output) == ("limit_reached", "done")
+    assert [answer["result"] for answer in answers(result)] == ["there"]
+
+
+@pytest.mark.parametrize("limits", [Limits(max_iterations=1), Limits(max_tool_calls=1)])
+async def test_a_run_that_reaches_a_limit_waits_for_its_calls(telemetry: Captured, limits: Limits) -> None:
+    """The closing answer has their results."""
+
+    async def run(arguments: Any, ctx: ToolContext) -> str:
+        await anyio.sleep(0.05)
+        return "there"
+
+    agent = Agent("a", model=ScriptedModel(ToolCall("slow"), "done"), tools=[slow(run)], limits=limits)
+    result = await within(agent.run("x"))
+    assert (result.status, result.output) == ("limit_reached", "done")
+    assert [answer["result"] for answer in answers(result)] == ["there"]
+
+
+@pytest.mark.parametrize("ending", ["cancelled", "deadline", "failed"])
 async def test_calls_end_with_their_run(ending: str) -> None:
     """Whatever ends it: they are cancelled, and their waits have spans within that of the run."""
     token, stopped = CancelToken(), anyio.Event()
@@ -258,17 +349,92 @@ async def test_calls_end_with_their_run(ending: str) -> None:
             raise OSError("down")
         return ToolCall("slow") if request.tools and request.messages[-1].role == "user" else "answer"
 
-    limits = Limits(deadline=0.5 if ending == "deadline" else None, max_iterations=1 if ending == "limit" else 5)
+    limits = Limits(deadline=0.5 if ending == "deadline" else None)
     with capture() as telemetry:
         agent = Agent("a", model=FunctionModel(model), tools=[slow(run)], limits=limits, telemetry=telemetry)
-        if ending == "limit":
-            assert (await within(agent.run("x"))).status == "limit_reached"
-        else:
-            with pytest.raises((RunCancelled, RunTimeout, Exception)):
-                await within(agent.run("x", signal=token))
+        with pytest.raises((RunCancelled, RunTimeout, Exception)):
+            await within(agent.run("x", signal=token))
         await within(stopped.wait())
         assert statuses(telemetry) == ["cancelled"]
         check_telemetry(telemetry)
+
+
+@pytest.mark.parametrize("stubborn", ["model", "tool"])
+async def test_calls_end_with_a_run_that_is_abandoned(stubborn: str) -> None:
+    """A model or tool that ignores cancellation changes neither the spans nor the number of pending calls."""
+    token, release, ended = CancelToken(), anyio.Event(), anyio.Event()
+
+    async def ignore_cancellation() -> None:
+        while not release.is_set():
+            with anyio.CancelScope(shield=True), suppress(anyio.get_cancelled_exc_class()):
+                await release.wait()
+
+    async def run(arguments: Any, ctx: ToolContext) -> str:
+        try:
+            await (ignore_cancellation() if stubborn == "tool" else anyio.sleep_forever())
+        finally:
+            ended.set()
+        return "late"
+
+    async def model(request: ModelRequest) -> Any:
+        if len(request.messages) == 1:
+            return ToolCall("slow")
+        token.cancel("enough")
+        if stubborn == "model":
+            await ignore_cancellation()
+        return "answer"
+
+    with capture() as telemetry:
+        agent = Agent("a", model=FunctionModel(model), tools=[slow(run)], telemetry=telemetry)
+        with pytest.raises(RunCancelled):
+            await within(agent.run("x", signal=token))
+        assert statuses(telemetry) == ["cancelled"]
+        assert pending(telemetry) == 0
+        check_telemetry(telemetry)
+        release.set()
+        await within(ended.wait())
+        assert statuses(telemetry) == ["cancelled"]
+        check_telemetry(telemetry)
+
+
+async def test_a_run_waits_for_the_tasks_of_stopped_calls(telemetry: Captured) -> None:
+    """A call that the model stopped can clean up before the run ends."""
+    cleaned = anyio.Event()
+
+    async def run(arguments: Any, ctx: ToolContext) -> str:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(0.05)
+            cleaned.set()
+        raise AssertionError
+
+    await within(Agent("a", model=ScriptedModel(ToolCall("slow"), asks("stop"), "done"), tools=[slow(run)]).run("go"))
+    assert cleaned.is_set()
+
+
+async def test_a_call_in_the_background_outlives_another_one_of_its_id(telemetry: Captured) -> None:
+    """Some servers use the same call ids in every message."""
+    release = anyio.Event()
+
+    async def help_slowly(request: ModelRequest) -> str:
+        if "slowly" in str(request.messages):
+            await release.wait()
+        return "helped"
+
+    inner = Agent("helper", model=FunctionModel(help_slowly), description="d").as_tool()
+    tools = [inner, replace(inner, name="slow", execution="same-invocation")]
+
+    def step(request: ModelRequest) -> str:
+        release.set()
+        return "wait"
+
+    model = ScriptedModel(
+        ToolCall("slow", {"input": "slowly"}, "c"), ToolCall("helper", {"input": "x"}, "c"), step, "end"
+    )
+    result = await within(Agent("a", model=model, tools=tools).run("x"))
+    assert [answer["result"] for answer in answers(result)] == ["helped"]
 
 
 async def test_a_sub_agent_can_run_in_the_background(telemetry: Captured) -> None:
@@ -335,21 +501,21 @@ async def test_generated_runs() -> None:
     """Calls that end early, late, never, after their deadline or with an error: one result each, delivered once."""
     generated = Generated()
 
-    async def one() -> None:
-        with capture() as telemetry:
-            tools = [slow(generated.slow, deadline=0.03)]
-            agent = Agent("a", model=FunctionModel(generated.answer), tools=tools, telemetry=telemetry)
-            result = await within(agent.run("x"))
-            settled = [event.result_id for event in telemetry.events if isinstance(event, AsyncToolSettled)]
-            assert len(set(settled)) == len(settled) == len(result.messages[1].tool_calls)
-            assert {answer["resultId"] for answer in answers(result) if answer["status"] != "running"} == set(settled)
-            continued = [event.result_ids for event in telemetry.events if isinstance(event, AsyncToolContinued)]
-            delivered = list(chain.from_iterable(continued))
-            assert len(set(delivered)) == len(delivered)
-            assert result.output == "done"
-            check_telemetry(telemetry)
+    async def one(agent: Agent, telemetry: Captured) -> None:
+        result = await within(agent.run("x"))
+        events = [event for event in telemetry.events if event.run_id == result.run_id]
+        settled = [event.result_id for event in events if isinstance(event, AsyncToolSettled)]
+        assert len(set(settled)) == len(settled) == len(result.messages[1].tool_calls)
+        assert {answer["resultId"] for answer in answers(result) if answer["status"] != "running"} == set(settled)
+        continued = [event.result_ids for event in events if isinstance(event, AsyncToolContinued)]
+        delivered = list(chain.from_iterable(continued))
+        assert len(set(delivered)) == len(delivered)
+        assert result.output == "done"
 
     for _ in range(int(os.environ.get("PELLUCID_GENERATED_RUNS", "80")) // 20):
-        async with anyio.create_task_group() as tasks:
-            for _ in range(20):
-                tasks.start_soon(one)
+        with capture() as telemetry:
+            agent = Agent("a", model=FunctionModel(generated.answer), tools=[slow(generated.slow, deadline=0.03)])
+            async with anyio.create_task_group() as tasks:
+                for _ in range(20):
+                    tasks.start_soon(one, agent, telemetry)
+            check_telemetry(telemetry)

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import json
+import math
+import random
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
 
 from pellucid import (
     Agent,
+    AlreadyResumed,
     CheckpointError,
     ConfigError,
     Decision,
     ExternalResult,
     Limits,
+    Message,
+    ModelError,
+    PolicyHalt,
     Reliability,
     Rule,
+    RunTimeout,
     Tool,
     ToolCall,
     ToolError,
     ToolResult,
+    dump_messages,
+    load_messages,
     retry,
 )
 from pellucid.context import ExternalCall
@@ -28,7 +40,7 @@ from pellucid.testing import FunctionModel, ScriptedModel
 from support.runs import attributes, within
 
 if TYPE_CHECKING:
-    from pellucid import RunResult, ToolContext
+    from pellucid import PermissionRequest, RunResult, ToolContext
     from pellucid_exporters.testing import Captured
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
@@ -82,6 +94,11 @@ def parts(result: RunResult[Any]) -> list[ToolResult]:
     return [part for message in result.messages for part in message.parts if isinstance(part, ToolResult)]
 
 
+def pending(telemetry: Captured) -> float:
+    """Return the number of pending calls."""
+    return sum(point.value for point in telemetry.metrics if point.name == "pellucid.external.pending")
+
+
 JOBS = [ToolCall("job", {"n": 1}, "c1"), ToolCall("job", {"n": 2}, "c2")]
 
 
@@ -117,6 +134,17 @@ async def test_the_model_goes_on_and_the_run_waits_for_the_results(telemetry: Ca
     assert linked[1] == {passes[0].context.span_id, waits[0].context.span_id}
     continued = [event.result_ids for event in telemetry.events if isinstance(event, AsyncToolContinued)]
     assert [set(result_ids) for result_ids in continued] == [{job.result_id for job in queue.jobs}]
+
+
+async def test_results_are_delivered_in_the_last_iteration(telemetry: Captured) -> None:
+    """A run that paused in its last iteration has one more answer, with the results."""
+    queue = Queue()
+    model = ScriptedModel(ToolCall("job"), "I wait.", "sum")
+    agent = Agent("a", model=model, tools=[queue.tool()], limits=Limits(max_iterations=2))
+    paused = await within(agent.run("go"))
+    whole = await within(agent.resume(stored(paused), results=[queue.result(0, 3)]))
+    assert (whole.status, whole.output) == ("limit_reached", "sum")
+    assert [answer["result"] for answer in answers(whole)] == [3]
 
 
 async def test_a_result_can_take_the_place_of_the_call(telemetry: Captured) -> None:
@@ -226,6 +254,115 @@ async def test_results_that_do_not_fit_are_refused(telemetry: Captured) -> None:
     assert {answer["result"] for answer in answers(whole)} == {1, "done"}
 
 
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        ({"dispatched_at": math.nan}, "a time of external call 'async_tool_.*' is out of range"),
+        ({"dispatched_at": math.inf}, "a time of external call 'async_tool_.*' is out of range"),
+        ({"deadline": 1e300}, "a time of external call 'async_tool_.*' is out of range"),
+        ({"result_id": "other", "result": {"result_id": "x"}}, "the result of external call 'other' has another id"),
+        ({"trace": None}, "external.0.trace"),
+        ({}, "two external calls have the same result id"),
+    ],
+)
+async def test_damaged_calls_are_refused(telemetry: Captured, damage: Any, text: str) -> None:
+    """The text names the fault."""
+    queue = Queue()
+    paused = await within(Agent("a", model=ScriptedModel(ToolCall("job"), "wait"), tools=[queue.tool()]).run("go"))
+    checkpoint = stored(paused)
+    checkpoint["external"] = [{**call, **damage} for call in checkpoint["external"]] * (1 if damage else 2)
+    with pytest.raises(CheckpointError, match=f"the checkpoint is damaged: {text}"):
+        await within(Agent("a", model=ScriptedModel("done")).resume(checkpoint))
+
+
+async def test_every_change_of_a_checkpoint_is_accepted_or_refused() -> None:
+    """A damaged checkpoint raises `CheckpointError` and nothing else."""
+    queue, chance = Queue(), random.Random(5)
+
+    def create() -> Agent:
+        def answer(request: Any) -> Any:
+            calls = [*JOBS, ToolCall("inner", {"input": "x"}, "c3")]
+            return calls if len(request.messages) == 1 else "done"
+
+        model = FunctionModel(lambda request: ToolCall("job", {"n": 3}) if len(request.messages) == 1 else "done")
+        inner = Agent("inner", model=model, tools=[queue.tool(pending="wait")], description="d")
+        return Agent("a", model=FunctionModel(answer), tools=[queue.tool(pending="wait"), inner.as_tool()])
+
+    paused = await within(create().run("go"))
+    half = stored(await within(create().resume(stored(paused), results=[queue.result(0)])))
+    for number in range(200):
+        checkpoint = json.loads(json.dumps({**half, "id": f"{number:032x}"}))
+        requests = [*checkpoint["external"], *checkpoint["nested"]["c3"]["external"]]
+        request = chance.choice(requests)
+        request[chance.choice(list(request))] = chance.choice([None, -1, "x", [], {"a": 1}, True, math.nan, 1e308])
+        with suppress(CheckpointError):
+            await within(create().resume(checkpoint, results=[queue.result(1)]))
+
+
+@pytest.mark.parametrize("kind", ["job", "slow"])
+async def test_asking_for_a_result_can_need_approval(telemetry: Captured, kind: str) -> None:
+    """The approved call of `async_status` runs when the run resumes."""
+    queue = Queue()
+
+    async def work(arguments: Any, ctx: ToolContext) -> str:
+        return "done"
+
+    def ask(request: Any) -> ToolCall:
+        return ToolCall("async_status", {"resultId": request.messages[2].parts[0].response["resultId"]}, "s1")
+
+    agent = Agent(
+        "a",
+        model=ScriptedModel(ToolCall(kind), ask, "end"),
+        tools=[queue.tool(), Tool(name="slow", run=work, execution="same-invocation")],
+        policy=lambda request: "ask" if (request.stage, request.tool_name) == ("dispatch", "async_status") else "allow",
+    )
+    paused = await within(agent.run("go"))
+    decisions = [Decision(paused.approvals[0].approval_id, approved=True)]
+    given = [queue.result(0)] if kind == "job" else []
+    result = await within(agent.resume(stored(paused), decisions=decisions, results=given))
+    assert [answer["result"] for answer in answers(result)] == ["done"]
+
+
+@pytest.mark.parametrize("pending", ["continue", "wait"])
+@pytest.mark.parametrize("more", [{"output": "x" * 5000}, {"output": None, "status": "cancelled"}])
+async def test_a_repeated_result_changes_nothing(telemetry: Captured, pending: str, more: Any) -> None:
+    """As long as calls of its group are pending; the model gets every result once."""
+    queue = Queue()
+    steps: list[Any] = [JOBS, *(["wait"] if pending == "continue" else []), "done"]
+    limits = Limits(max_result_bytes=1000)
+    agent = Agent("a", model=ScriptedModel(*steps), tools=[queue.tool(pending=pending)], limits=limits)
+    paused = await within(agent.run("go"))
+    first = queue.result(0, **more)
+    half = await within(agent.resume(stored(paused), results=[first, first]))
+    again = await within(agent.resume(stored(half), results=[first]))
+    assert [request.result_id for request in again.external] == [queue.jobs[1].result_id]
+    whole = await within(agent.resume(stored(again), results=[queue.result(1), first]))
+    assert whole.output == "done"
+    continued = [event.result_ids for event in telemetry.events if isinstance(event, AsyncToolContinued)]
+    assert [set(result_ids) for result_ids in continued] == [{job.result_id for job in queue.jobs}]
+
+
+@pytest.mark.parametrize("pending", ["continue", "wait"])
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"output": "x" * 5000}, "[cut: 5,000 bytes in all"),
+        ({"error": "x" * 5000, "output": None}, "[cut: 5,000 bytes in all"),
+        ({"output": ("a", 1)}, "['a', 1]"),
+    ],
+)
+async def test_results_are_bounded_and_plain(telemetry: Captured, pending: str, more: Any, text: str) -> None:
+    """The model reads them as it reads results of any tool."""
+    queue = Queue()
+    steps: list[Any] = [ToolCall("job"), *(["wait"] if pending == "continue" else []), "done"]
+    limits = Limits(max_result_bytes=1000)
+    agent = Agent("a", model=ScriptedModel(*steps), tools=[queue.tool(pending=pending)], limits=limits)
+    paused = await within(agent.run("go"))
+    whole = await within(agent.resume(stored(paused), results=[queue.result(0, **more)]))
+    assert text in str((answers(whole) or results(whole))[0])
+    assert load_messages(dump_messages(whole.messages)) == whole.messages
+
+
 @pytest.mark.parametrize("pending", ["continue", "wait"])
 async def test_sub_agents_wait_at_any_depth(telemetry: Captured, pending: str) -> None:
     """The outer run waits too; results find the run that needs them."""
@@ -276,25 +413,122 @@ async def test_results_of_background_calls_survive_a_pause(telemetry: Captured) 
     assert [answer["result"] for answer in answers(result)] == ["worked"]
 
 
-@pytest.mark.parametrize("ending", ["limit", "failed"])
-async def test_calls_of_a_run_that_ends_are_cancelled(telemetry: Captured, ending: str) -> None:
+@pytest.mark.parametrize("limits", [Limits(max_iterations=1), Limits(max_tool_calls=1)])
+async def test_a_run_that_reaches_a_limit_waits_for_its_calls(telemetry: Captured, limits: Limits) -> None:
+    """The closing answer has their results."""
+    queue = Queue()
+    model = ScriptedModel(ToolCall("job"), "done")
+    agent = Agent("a", model=model, tools=[queue.tool()], limits=limits)
+    paused = await within(agent.run("go"))
+    assert (paused.status, len(model.requests)) == ("awaiting_tools", 1)
+    result = await within(agent.resume(stored(paused), results=[queue.result(0)]))
+    assert result.output == "done"
+    assert [answer["result"] for answer in answers(result)] == ["done"]
+
+
+async def test_calls_of_a_run_that_fails_are_cancelled(telemetry: Captured) -> None:
     """Their waits end with it."""
+    agent = Agent("a", model=ScriptedModel(ToolCall("job"), OSError("down")), tools=[Queue().tool()])
+    with pytest.raises(ModelError, match="down"):
+        await within(agent.run("go"))
+    assert attributes(telemetry.span("await_tool job"))["pellucid.async_tool.status"] == "cancelled"
+
+
+async def test_a_refused_resumption_settles_nothing(telemetry: Captured) -> None:
+    """The calls of a checkpoint belong to the run that claimed it."""
+    queue = Queue()
+    agent = Agent("a", model=ScriptedModel(ToolCall("job"), "wait", "done"), tools=[queue.tool()])
+    paused = await within(agent.run("go"))
+    await within(agent.resume(stored(paused), results=[queue.result(0)]))
+    with pytest.raises(AlreadyResumed):
+        await within(agent.resume(stored(paused), results=[queue.result(0)]))
+    assert len(telemetry.find("await_tool job")) == 1
+    assert pending(telemetry) == 0
+
+
+@pytest.mark.parametrize("obstacle", ["deadline", "conversation"])
+async def test_calls_of_a_run_that_cannot_pause_are_cancelled(telemetry: Captured, obstacle: str) -> None:
+    """Without a checkpoint nobody can deliver their results."""
     queue = Queue()
 
-    def answer(request: Any) -> Any:
-        if ending == "failed" and len(request.messages) > 1:
-            raise OSError("down")
-        return ToolCall("job") if request.tools and len(request.messages) == 1 else "done"
+    async def never(arguments: Any, ctx: ToolContext) -> None:
+        await anyio.sleep_forever()
 
-    agent = Agent(
-        "a", model=FunctionModel(answer), tools=[queue.tool()], limits=Limits(max_iterations=1 + (ending != "limit"))
-    )
-    if ending == "limit":
-        assert (await within(agent.run("go"))).status == "limit_reached"
-    else:
-        with pytest.raises(Exception, match="down"):
-            await within(agent.run("go"))
+    tools = [queue.tool(), Tool(name="never", run=never, execution="same-invocation")]
+    approved = Tool(name="pay", run=never, needs_approval=True)
+    calls = [ToolCall("job", {}, "c1"), ToolCall("pay", {}, "c2")]
+    calls += [ToolCall("never", {}, "c3")] if obstacle == "deadline" else []
+    agent = Agent("a", model=ScriptedModel(calls), tools=[*tools, approved], limits=Limits(deadline=0.5))
+    history = [Message("user", "x"), Message("assistant", [ToolCall("q", {"x": object()}, "q1")])]
+    history.append(Message("tool", [ToolResult("q1", "x")]))
+    with pytest.raises(RunTimeout if obstacle == "deadline" else CheckpointError):
+        await within(agent.run("go", history=history if obstacle == "conversation" else ()))
     assert attributes(telemetry.span("await_tool job"))["pellucid.async_tool.status"] == "cancelled"
+    assert pending(telemetry) == 0
+
+
+@pytest.mark.parametrize("ending", ["halted", "background"])
+async def test_calls_of_a_paused_sub_agent_end_with_the_outer_run(telemetry: Captured, ending: str) -> None:
+    """They are cancelled if no checkpoint has them: the outer run failed, or ran the sub-agent in the background."""
+    queue = Queue()
+    has_paused = anyio.Event()
+    agent = Agent("inner", model=ScriptedModel(ToolCall("job"), "wait"), tools=[queue.tool()], description="d")
+    agent.on("run.completed", lambda event: has_paused.set())
+    inner = replace(agent.as_tool(), execution="same-invocation" if ending == "background" else None)
+
+    async def policy(request: PermissionRequest) -> str:
+        if (request.stage, request.tool_name) != ("dispatch", "stop"):
+            return "allow"
+        await has_paused.wait()
+        return "halt"
+
+    async def stop(arguments: Any, ctx: ToolContext) -> None:
+        raise AssertionError
+
+    calls = [ToolCall("inner", {"input": "x"}, "c1"), *([ToolCall("stop", {}, "c2")] if ending == "halted" else [])]
+    outer = Agent(
+        "outer",
+        model=ScriptedModel(calls, "wait", "done"),
+        tools=[inner, Tool(name="stop", run=stop)],
+        policy=policy,
+    )
+    with pytest.raises(PolicyHalt) if ending == "halted" else nullcontext():
+        await within(outer.run("go"))
+    assert attributes(telemetry.span("await_tool job"))["pellucid.async_tool.status"] == "cancelled"
+    assert pending(telemetry) == 0
+
+
+async def test_settled_calls_of_sub_agents_are_not_owed(telemetry: Captured) -> None:
+    """`RunResult.external` lists only calls without a result, also while the sub-agent stays paused."""
+    queue = Queue()
+    inner = Agent("inner", model=ScriptedModel(JOBS, "wait"), tools=[queue.tool()], description="d")
+    outer = Agent("outer", model=ScriptedModel(ToolCall("inner", {"input": "x"})), tools=[inner.as_tool()])
+    paused = await within(outer.run("go"))
+    half = await within(outer.resume(stored(paused), results=[queue.result(0)]))
+    again = await within(outer.resume(stored(half)))
+    for result in (half, again):
+        assert [request.result_id for request in result.external] == [queue.jobs[1].result_id]
+
+
+@pytest.mark.parametrize("given", ["inner", "outer", "both"])
+async def test_calls_of_sub_agents_settle_once(telemetry: Captured, given: str) -> None:
+    """The number of pending calls returns to zero, in whatever order the results come."""
+    queue = Queue()
+    tools = [queue.tool()]
+    inner = Agent(
+        "inner", model=ScriptedModel(ToolCall("job", {"n": 0}), "wait", "inner done"), tools=tools, description="d"
+    )
+    calls = [ToolCall("inner", {"input": "x"}, "i1"), ToolCall("job", {"n": 1}, "j1")]
+    outer = Agent("outer", model=ScriptedModel(calls, "done"), tools=[inner.as_tool(), *tools])
+    paused = await within(outer.run("go"))
+    assert (len(paused.external), pending(telemetry)) == (2, 2)
+    first = {"inner": [0], "outer": [1], "both": [0, 1]}[given]
+    result = await within(outer.resume(stored(paused), results=[queue.result(number) for number in first]))
+    while result.status == "awaiting_tools":
+        owed = [request.result_id for request in result.external]
+        assert (len(owed), pending(telemetry)) == (1, 1)
+        result = await within(outer.resume(stored(result), results=[ExternalResult(result_id=owed[0], output="x")]))
+    assert (result.output, pending(telemetry), len(telemetry.find("await_tool job"))) == ("done", 0, 2)
 
 
 @pytest.mark.parametrize(

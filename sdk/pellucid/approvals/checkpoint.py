@@ -28,6 +28,9 @@ VERSION: Final = 2
 without calls of other processes.
 """
 
+_MAX_TIME: Final = 1e11
+"""Maximum number of seconds since the epoch in a checkpoint, which also rules out infinity and NaN."""
+
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
@@ -137,7 +140,19 @@ class Checkpoint:
             return "its id is invalid, or it has no messages, or nothing to wait for"
         if self.iteration < 1 or self.tool_calls < 0 or self.discoveries < 0:
             return "a counter is out of range"
-        return self._mismatch()
+        return self._external_fault() or self._mismatch()
+
+    def _external_fault(self) -> str | None:
+        """Return the fault of the calls of other processes, or None."""
+        ids = [request.result_id for request in self.all_external]
+        if len({*ids}) < len(ids):
+            return "two external calls have the same result id"
+        for request in self.external:
+            if request.result is not None and request.result.result_id != request.result_id:
+                return f"the result of external call {request.result_id!r} has another id"
+            if not all(0 <= time < _MAX_TIME for time in (request.dispatched_at, request.deadline or 0)):
+                return f"a time of external call {request.result_id!r} is out of range"
+        return None
 
     def _mismatch(self) -> str | None:
         """Return the inconsistency, or None: each call of the last message has one result or one pending approval."""

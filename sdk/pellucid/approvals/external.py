@@ -65,7 +65,7 @@ class ExternalResult:
             ConfigError: the output is not JSON.
         """
         try:
-            content = json.dumps([self.status, self.output, self.error], sort_keys=True, allow_nan=False)
+            content = json.dumps([self.status, self.content], sort_keys=True, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigError(f"the output of ExternalResult {self.result_id!r} is not JSON: {error}") from error
         return blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

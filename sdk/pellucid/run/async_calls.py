@@ -21,6 +21,7 @@ from pellucid.events import AsyncToolContinued, AsyncToolDispatched, AsyncToolEx
 from pellucid.messages import Message, TextPart, ToolCall, ToolResult
 from pellucid.run.async_state import AsyncCall, CallFacts
 from pellucid.run.state import Run
+from pellucid.run.tool_results import to_response
 from pellucid.telemetry import AWAIT, Boundary, boundary
 from pellucid.text import close_to
 from pellucid.tools.catalog import Catalog
@@ -148,7 +149,8 @@ def deliver(run: Run, b: Boundary) -> bool:
         return False
     calls, results = [], []
     for call in settled:
-        call_id, arguments = f"{call.facts.result_id}_status", {"resultId": call.facts.result_id, "action": "status"}
+        arguments: JSONObject = {"resultId": call.facts.result_id, "action": "status"}
+        call_id = f"status_{call.facts.result_id[-32:]}"  # OpenAI refuses ids of more than 40 characters
         calls.append(ToolCall(ASYNC_STATUS, arguments, call_id))
         results.append(ToolResult(call_id, _answer(call), is_error=call.status != "completed", name=ASYNC_STATUS))
     run.conversation.messages += [Message("assistant", calls), Message("tool", results)]
@@ -196,7 +198,8 @@ def _status_tool(run: Run) -> MetaTool:
         if arguments.get("action") == "stop" and call.status is None:
             settle(run, call, "cancelled", "The call was stopped.")
             call.scope.cancel()
+        answer = to_response(_answer(call), run.limits.max_result_bytes)  # delivered later if it is too large
         call.delivered = call.status is not None
-        return _answer(call)
+        return answer
 
     return MetaTool(name=ASYNC_STATUS, description=_DESCRIPTION, input_schema=_SCHEMA, run=status)

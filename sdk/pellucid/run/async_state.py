@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import anyio
 from opentelemetry.context import Context
@@ -55,23 +56,36 @@ class AsyncCall:
         return self.request is not None and self.request.takes_place
 
 
+background_call: Final[ContextVar[str]] = ContextVar("pellucid_background_call", default="")
+"""Result id of the call in the background to which the current task belongs."""
+
+
 class AsyncCalls:
     """Asynchronous calls of a run.
 
     Attributes:
         by_id: The calls by result id, in the order of their dispatch.
+        nested: External calls of paused sub-agents by result id; cancelled if the run ends without a checkpoint.
+        paused: External calls without a result that the checkpoint of this run has, if it paused.
     """
 
-    __slots__ = ("_settled", "by_id")
+    __slots__ = ("_settled", "by_id", "nested", "paused")
 
     def __init__(self) -> None:
         self.by_id: dict[str, AsyncCall] = {}
+        self.nested: dict[str, AsyncCall] = {}
+        self.paused: list[AsyncCall] = []
         self._settled: anyio.Event | None = None
 
     @property
     def running(self) -> list[AsyncCall]:
         """Calls without a result in the background of this run."""
         return [call for call in self._unsettled() if call.request is None]
+
+    @property
+    def not_ended(self) -> list[AsyncCall]:
+        """Calls in the background of this run whose tasks have not ended."""
+        return [call for call in self.by_id.values() if call.request is None and not call.ended.is_set()]
 
     @property
     def external(self) -> list[AsyncCall]:
@@ -99,6 +113,12 @@ class AsyncCalls:
         """Wait until no call runs in the background of this run."""
         for call in self.running:
             await call.ended.wait()
+
+    def pause(self, requests: Iterable[ExternalRequest]) -> None:
+        """Release the calls that a checkpoint has; `requests` are those of sub-agents."""
+        nested = (self.nested.pop(request.result_id, None) for request in requests)
+        self.paused = [*self.external, *(call for call in nested if call is not None)]
+        self.by_id = {result_id: call for result_id, call in self.by_id.items() if call.request is None}
 
     def take(self) -> list[AsyncCall]:
         """Return the calls with results that the model does not have, and mark them as delivered."""

@@ -16,16 +16,18 @@ from pellucid.concurrency.tasks import call_soon, spawn
 from pellucid.errors import ToolError
 from pellucid.failures import describe
 from pellucid.run.async_calls import emit_late, pending_result, register, settle
-from pellucid.run.async_state import AsyncCall, CallFacts
+from pellucid.run.async_state import AsyncCall, CallFacts, background_call
 from pellucid.run.outcomes import Suspended
 from pellucid.run.state import Run
-from pellucid.run.tool_results import respond
+from pellucid.run.tool_results import respond, to_response
 from pellucid.telemetry import Boundary
 from pellucid.tools.tool import Tool
 from pellucid.types import JSONObject, JSONValue
 
 PATIENCE: Final = 0.5
 """Seconds that a run which ends waits for the tasks of calls that it cancels."""
+
+_EXPIRED: Final = "The call did not end before its deadline and was stopped."
 
 
 def new_call(run: Run, b: Boundary, tool: Tool, tool_call_id: str) -> AsyncCall:
@@ -67,12 +69,15 @@ def _limit(tool: Tool) -> float | None:
 
 async def _work(run: Run, call: AsyncCall, work: Callable[[], Awaitable[Any]]) -> None:
     """Run a call to its end, and settle it."""
+    background_call.set(call.facts.result_id)
     status: CallStatus = "cancelled"
     response: JSONValue = "The call was cancelled."
     error: Exception | None = None
 
     async def watched() -> Any:
         value = await work()
+        if call.status is None and call.scope.cancel_called:
+            settle(run, call, "expired", _EXPIRED)
         if call.status is not None and not run.closed:  # it ended although it was stopped
             emit_late(run, call, "completed")
         return value
@@ -87,24 +92,29 @@ async def _work(run: Run, call: AsyncCall, work: Callable[[], Awaitable[Any]]) -
             response = await respond(value, run.limits.max_result_bytes)
             status = "completed"
         if call.scope.cancelled_caught:
-            status, response = "expired", "The call did not end before its deadline and was stopped."
+            status, response = "expired", _EXPIRED
     except Exception as failure:  # noqa: BLE001  (any exception of a tool is a result for the model)
         status, error = "failed", failure
-        response = str(failure) if isinstance(failure, ToolError) else f"The tool failed. {describe(failure)}"
+        text = str(failure) if isinstance(failure, ToolError) else f"The tool failed. {describe(failure)}"
+        response = to_response(text, run.limits.max_result_bytes)
     finally:
         if call.status is None:
             settle(run, call, status, response, error)
-        run.nesting.release_all(call.facts.tool_call_id)
+        run.nesting.release_all(call.facts.result_id)
         call.ended.set()
 
 
-async def stop_all(run: Run) -> None:
-    """Cancel the calls in the background of a run that ends, and wait for their tasks."""
-    calls = run.async_calls.running if run.async_calls.by_id else []
-    for call in calls:
+def cancel_running(run: Run) -> None:
+    """Cancel the calls in the background of a run that ends."""
+    for call in run.async_calls.running:
         settle(run, call, "cancelled", "The run ended before the call.")
         call.scope.cancel()
-    if calls:
+
+
+async def stop_all(run: Run) -> None:
+    """Cancel the calls in the background of a run that ends, and wait for their tasks, also those already stopped."""
+    cancel_running(run)
+    if calls := run.async_calls.not_ended:
         with anyio.move_on_after(PATIENCE, shield=True):
             for call in calls:
                 await call.ended.wait()

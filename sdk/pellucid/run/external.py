@@ -8,7 +8,7 @@ from typing import Final
 
 from opentelemetry.trace import get_current_span
 
-from pellucid.approvals.checkpoint import context_of, trace_of
+from pellucid.approvals.checkpoint import Checkpoint, context_of, trace_of
 from pellucid.approvals.external import ExternalRequest, ExternalResult
 from pellucid.context import ExternalCall
 from pellucid.messages import ToolResult
@@ -16,6 +16,7 @@ from pellucid.run.async_calls import emit_late, pending_result, register, settle
 from pellucid.run.async_state import AsyncCall, CallFacts
 from pellucid.run.outcomes import Enqueued
 from pellucid.run.state import Run
+from pellucid.run.tool_results import to_response
 from pellucid.telemetry import Boundary
 from pellucid.tools.tool import Execution, Tool
 from pellucid.types import JSONObject
@@ -58,27 +59,34 @@ def enqueued(run: Run, b: Boundary, request: ExternalRequest) -> JSONObject | En
     return Enqueued(request) if request.takes_place else pending_result(call.facts)
 
 
-def restore(run: Run, requests: Iterable[ExternalRequest]) -> None:
+def restore(run: Run, checkpoint: Checkpoint) -> None:
     """Restore the calls of a paused run, with the results that were known when it paused."""
-    for request in requests:
+    inner = (request for paused in checkpoint.nested_checkpoints.values() for request in paused.all_external)
+    run.async_calls.nested = {request.result_id: _call(request) for request in inner if request.result is None}
+    for request in checkpoint.external:
         call = _call(request)
         run.async_calls.by_id[request.result_id] = call
-        if request.result is not None:
-            call.status, call.response = request.result.status, request.result.content
+        if (result := request.result) is not None:
+            call.status, call.response = result.status, to_response(result.content, run.limits.max_result_bytes)
 
 
 def apply_results(run: Run, b: Boundary, results: Iterable[ExternalResult], late: Iterable[ExternalResult]) -> None:
     """Settle calls with their results, link the run to their waits, and emit late results."""
     for result in results:
         call = run.async_calls.by_id[result.result_id]
+        assert call.request is not None
         assert result.status is not None  # set when it was created
-        b.link(settle(run, call, result.status, result.content))
+        call.request = replace(call.request, result=result)  # whole, to recognize it if it is repeated
+        b.link(settle(run, call, result.status, to_response(result.content, run.limits.max_result_bytes)))
     for result in late:
         emit_late(run, run.async_calls.by_id[result.result_id], result.status)
 
 
 def results_in_place(run: Run) -> dict[str, ToolResult]:
-    """Remove the settled calls whose results take their places, and return these results by result id."""
+    """Remove the settled calls whose results take their places, and return these results by result id.
+
+    Until all calls of the message are settled, they stay, so that repeated results are recognized.
+    """
     settled = [call for call in run.async_calls.by_id.values() if call.takes_place and call.status is not None]
     for call in settled:
         del run.async_calls.by_id[call.facts.result_id]
@@ -96,12 +104,12 @@ def requests_of(run: Run) -> list[ExternalRequest]:
 
 
 def _request(call: AsyncCall) -> ExternalRequest:
+    if call.request is not None:
+        return call.request
     facts, response = call.facts, call.response
     if isinstance(response, tuple):  # content that is not text
         response = [part.to_dict() for part in response]
     result = ExternalResult.of(facts.result_id, call.status, response) if call.status is not None else None
-    if call.request is not None:
-        return replace(call.request, result=result)
     return ExternalRequest(
         result_id=facts.result_id,
         tool_name=facts.tool_name,
@@ -114,8 +122,8 @@ def _request(call: AsyncCall) -> ExternalRequest:
 
 
 def cancel_all(run: Run) -> None:
-    """Cancel the calls of a run that ends without a checkpoint."""
-    for call in run.async_calls.external:
+    """Cancel the external calls of a run that ends, except those that its checkpoint has."""
+    for call in [*run.async_calls.external, *run.async_calls.nested.values()]:
         settle(run, call, "cancelled", "The run ended before the result.")
 
 

@@ -22,7 +22,7 @@ from pellucid.models import ModelResponse
 from pellucid.models.fallback import candidates
 from pellucid.run.answers import accept
 from pellucid.run.async_calls import deliver, emit_continued, narrow, next_results
-from pellucid.run.background import stop_all
+from pellucid.run.background import cancel_running, stop_all
 from pellucid.run.call_checks import halted
 from pellucid.run.compose import compose
 from pellucid.run.discovery import discover
@@ -161,7 +161,8 @@ def _conclude(run: Run, b: Boundary) -> None:
     run.scope.count(semconv.INFERENCE_CALLS, run.tally.model_calls, labels, b.context)
     run.scope.count(semconv.TOOL_CALLS, run.tally.own_tool_calls, labels, b.context)
     withdraw(run, b)
-    if run.approvals.paused is None:
+    cancel_running(run)  # those of an abandoned run; otherwise none are left
+    if run.resumption is None or run.resumption.is_claimed:
         cancel_all(run)
 
 
@@ -191,20 +192,24 @@ async def _loop(run: Run, b: Boundary) -> RunResult[Any]:
             else:
                 can_repair = False
         response = None
-    if (paused := run.approvals.paused) is not None:
-        await run.async_calls.all_ended()  # the checkpoint has their results
-        status: Status = "awaiting_approval" if paused.waiting else "awaiting_tools"
-        return _finish(run, b, status, status, "tool_call")
-    stop = stop or "max_iterations"
-    return _conclude_limit(run, b, response or await _closing_answer(run, b, catalog, stop), stop)
+    return await _end(run, b, catalog, stop or "max_iterations", response)
 
 
-def _conclude_limit(run: Run, b: Boundary, response: ModelResponse, stop: str) -> RunResult[Any]:
-    """End a run that has reached a limit with the closing answer.
+async def _end(run: Run, b: Boundary, catalog: Catalog, stop: str, response: ModelResponse | None) -> RunResult[Any]:
+    """Pause, or end with the closing answer; `response` is that answer if the run was interrupted after it.
 
     Raises:
         OutputError: the answer does not fit the output type.
     """
+    await run.async_calls.all_ended()  # the checkpoint or the closing answer has their results
+    if run.approvals.paused is None and run.async_calls.external:
+        _await(run, Paused((), (), {}, {}))
+    if (paused := run.approvals.paused) is not None:
+        status: Status = "awaiting_approval" if paused.waiting else "awaiting_tools"
+        return _finish(run, b, status, status, "tool_call")
+    if response is None:
+        deliver(run, b)
+        response = await _closing_answer(run, b, catalog, stop)
     answer = accept(run, b, response, can_repair=False)
     assert answer is not None  # otherwise it raises
     return _finish(run, b, "limit_reached", stop, response.finish_reason, answer.value)
@@ -264,28 +269,28 @@ async def _resume(run: Run, b: Boundary, resumption: Resumption) -> tuple[Catalo
         done = done.joined(await dispatch(run, catalog, [call for call in calls if call.id in folded.left]))
     resumption.nested.clear()  # later calls may reuse the ids of calls whose nested runs were not resumed now
     notes = {**resumption.checkpoint.notes, **done.notes}
-    placed = results_in_place(run)
+    still_paused = [Checkpoint.from_dict(paused) for paused in resumption.still_paused.values()]
+    enqueued = any(call.takes_place for call in run.async_calls.external)
+    is_waiting = bool(done.waiting or waiting or done.nested or still_paused or enqueued)
+    placed = results_in_place(run) if run.halted is not None or not is_waiting else {}
     new = [*done.results, *placed.values()]
     results = [with_note(result, notes.pop(result.id)) if result.id in notes else result for result in new]
-    still_paused = [Checkpoint.from_dict(paused) for paused in resumption.still_paused.values()]
     paused = Paused(
         in_order(calls, resumption.results.values(), results),
         [*done.waiting, *waiting],
         {**done.nested, **resumption.still_paused},
         notes,
-        any(call.takes_place for call in run.async_calls.external),
-        [*done.external, *(request for inner in still_paused for request in inner.all_external)],
+        enqueued,
+        [*done.external, *(request for inner in still_paused for request in inner.all_external if not request.result)],
     )
     stop = _conclude_calls(run, catalog, calls, paused) if calls else None
     if folded is not None and folded.stop is not None:
         return catalog, folded.stop
+    if stop != AWAITING and placed:
+        emit_continued(run, b, placed)
     # Approvals and external calls are one group, unless the run was interrupted before it waited for them.
     if stop != AWAITING and run.async_calls.external and folded is None:
         stop = _await(run, Paused((), (), {}, {}))
-    if stop != AWAITING:
-        if placed:
-            emit_continued(run, b, placed)
-        deliver(run, b)
     return catalog, stop
 
 

@@ -53,6 +53,7 @@ def pause(run: Run, b: Boundary, paused: Paused) -> JSONObject:
             _emit_requested(run, b, waiting)
     run.approvals.requested = tuple(waiting.request for waiting in paused.waiting)
     run.approvals.release(run.approvals.requested)
+    run.async_calls.pause(paused.external)
     return checkpoint
 
 
@@ -143,7 +144,7 @@ def prepare(
     run.folded = folded
     run.tally.tool_calls = state.tool_calls - len(run.resumption.nested)  # these are dispatched again
     run.tally.earlier = state.usage
-    restore(run, state.external)
+    restore(run, state)
     run.offering.names.update(call.name for call in run.conversation.calls)
     run.offering.activation.iterations = state.discoveries
     run.offering.activation.preset = state.active

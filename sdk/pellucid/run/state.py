@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import anyio
 
-from pellucid.approvals.checkpoint import Resumption
+from pellucid.approvals.checkpoint import Checkpoint, Resumption
 from pellucid.approvals.decisions import ApprovalRequest
 from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits
 from pellucid.errors import PolicyHalt, RunCancelled
@@ -262,7 +262,7 @@ class Nesting:
         depth: Number of outer runs.
         deadline: Time at which the outer run must end, on the event loop's clock.
         may_wait: Whether the run can be resumed once it has paused.
-        inner: Active runs nested in this one, with the ids of their calls.
+        inner: Active runs nested in this one, with the ids of their calls; result ids of calls in the background.
     """
 
     def __init__(self, run: Run) -> None:
@@ -295,11 +295,17 @@ class Nesting:
         if self.inner.pop(nested, None) is None:
             return
         nested.close()
-        approvals = self._run.approvals
         if (resumed := nested.resumption) is not None and resumed.is_claimed:
-            approvals.release(resumed.checkpoint.approvals)
-        approvals.expect(nested.approvals.requested)
+            self.release_paused(resumed.checkpoint)
+        self._run.approvals.expect(nested.approvals.requested)
+        self._run.async_calls.nested.update({call.facts.result_id: call for call in nested.async_calls.paused})
         self._run.tally.delegated += nested.nesting.used
+
+    def release_paused(self, checkpoint: Checkpoint) -> None:
+        """Release the approvals and external calls of a paused nested run that another run has resumed."""
+        self._run.approvals.release(checkpoint.approvals)
+        for request in checkpoint.all_external:
+            self._run.async_calls.nested.pop(request.result_id, None)
 
     def release_all(self, call_id: str | None = None) -> None:
         """Release the runs nested in a call, or all nested runs."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 from pellucid.context import ToolContext
 from pellucid.errors import AlreadyResumed, ConfigError, PolicyHalt, ReliabilityFailFast, RunCancelled, ToolError
 from pellucid.failures import describe, error_type_of
+from pellucid.run.async_state import background_call
 from pellucid.run.journal import NestedJournal
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import Suspended
@@ -94,7 +95,7 @@ async def _nested(setup: Setup, outer: Run | None, task: str, ctx: ToolContext, 
         run = create_run(setup, ResumeRequest(checkpoint, decisions, results, resumption.claims), caller)
         return await _run(outer, run, ctx)
     except AlreadyResumed:
-        outer.approvals.release(checkpoint.approvals)  # another process applies the decisions
+        outer.nesting.release_paused(checkpoint)  # another process applies the decisions
         raise
     except (PolicyHalt, RunCancelled):
         raise
@@ -119,7 +120,9 @@ async def _run(outer: Run | None, run: Run, ctx: ToolContext) -> Any:
             f"Do not call other agents; answer with what you have.",
             error_type="nested_too_deep",
         )
-    outer.nesting.inner[run] = ctx.tool_call_id
+    # A later message may use the id of a call in the background again.
+    owner = background_call.get()
+    outer.nesting.inner[run] = owner if owner in outer.async_calls.by_id else ctx.tool_call_id
     try:
         result = await execute(run)
     finally:

@@ -73,7 +73,7 @@ class Dialect:
     def contents(self, messages: Sequence[Message]) -> list[types.Content]:
         """Convert the history without system messages.
 
-        The results of one answer's calls are one content, as the API requires.
+        Results of one answer's calls are one content, and so are an answer and the calls after it, as the API requires.
         """
         contents: list[types.Content] = []
         calls: dict[str | None, ToolCall] = {}
@@ -83,8 +83,10 @@ class Dialect:
             calls.update((call.id, call) for call in message.tool_calls)
             if not parts:
                 continue
-            if message.role == previous == "tool":
-                contents[-1].parts = [*(contents[-1].parts or ()), *parts]
+            last = (contents[-1].parts or ()) if contents else ()
+            is_text = previous == "assistant" and not any(part.function_call for part in last)
+            if message.role == previous and (previous == "tool" or is_text):
+                contents[-1].parts = [*last, *parts]
             else:
                 role = "model" if message.role == "assistant" else "user"
                 contents.append(types.Content(role=role, parts=parts))

@@ -1,10 +1,4 @@
-"""Every name that Pellucid emits: spans, attributes, metrics, buckets.
-
-Dashboards, alert rules, exporters and tests import from here; nothing else spells a name out.
-`gen_ai.*`, `mcp.*`, `openai.*`, `error.*`, `server.*` are the OpenTelemetry conventions' own (GenAI and MCP,
-release 1.41 with names that were agreed on since, development status); what those lack lives under `pellucid.*`.
-No published schema has all of these names, so there is no schema URL.
-"""
+"""All instruments, with their labels and buckets."""
 
 from __future__ import annotations
 
@@ -12,163 +6,37 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-SCOPE: Final = "pellucid"
-
-# --- phases, operations, outcomes -------------------------------------------------------------------------------------
-
-RUN: Final = "run"
-DISCOVERY: Final = "discovery"
-COMPOSE: Final = "compose"
-INFERENCE: Final = "inference"
-DISPATCH: Final = "dispatch"
-AWAIT: Final = "await"
-
-EXCEPTION_EVENT: Final = "gen_ai.client.operation.exception"
-"""Name of the log record of an exception that ended a model call."""
-
-INVOKE_AGENT: Final = "invoke_agent"
-DISCOVER_TOOLS: Final = "discover_tools"
-COMPOSE_REQUEST: Final = "compose_request"
-CHAT: Final = "chat"
-EXECUTE_TOOL: Final = "execute_tool"
-AWAIT_TOOL: Final = "await_tool"
-
-COMPLETED: Final = "completed"
-FAILED: Final = "failed"
-CANCELLED: Final = "cancelled"
-TIMEOUT: Final = "timeout"
-
-OTHER: Final = "_OTHER"
-"""Label of a tool name that the model invented."""
-
-# --- attributes of the conventions ------------------------------------------------------------------------------------
-
-ERROR_TYPE: Final = "error.type"
-SERVER_ADDRESS: Final = "server.address"
-SERVER_PORT: Final = "server.port"
-NETWORK_TRANSPORT: Final = "network.transport"
-NETWORK_PROTOCOL_NAME: Final = "network.protocol.name"
-NETWORK_PROTOCOL_VERSION: Final = "network.protocol.version"
-
-OPERATION_NAME: Final = "gen_ai.operation.name"
-PROVIDER_NAME: Final = "gen_ai.provider.name"
-AGENT_NAME: Final = "gen_ai.agent.name"
-AGENT_DESCRIPTION: Final = "gen_ai.agent.description"
-CONVERSATION_ID: Final = "gen_ai.conversation.id"
-REQUEST_MODEL: Final = "gen_ai.request.model"
-REQUEST_STREAM: Final = "gen_ai.request.stream"
-REQUEST_MAX_TOKENS: Final = "gen_ai.request.max_tokens"
-REQUEST_TEMPERATURE: Final = "gen_ai.request.temperature"
-REQUEST_TOP_P: Final = "gen_ai.request.top_p"
-REQUEST_TOP_K: Final = "gen_ai.request.top_k"
-REQUEST_SEED: Final = "gen_ai.request.seed"
-REQUEST_FREQUENCY_PENALTY: Final = "gen_ai.request.frequency_penalty"
-REQUEST_PRESENCE_PENALTY: Final = "gen_ai.request.presence_penalty"
-REQUEST_STOP_SEQUENCES: Final = "gen_ai.request.stop_sequences"
-REQUEST_REASONING_LEVEL: Final = "gen_ai.request.reasoning.level"
-OUTPUT_TYPE: Final = "gen_ai.output.type"
-RESPONSE_ID: Final = "gen_ai.response.id"
-RESPONSE_MODEL: Final = "gen_ai.response.model"
-RESPONSE_FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
-RESPONSE_TIME_TO_FIRST_CHUNK: Final = "gen_ai.response.time_to_first_chunk"
-USAGE_INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
-USAGE_OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
-USAGE_CACHE_READ_INPUT_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
-USAGE_CACHE_WRITE_INPUT_TOKENS: Final = "gen_ai.usage.cache_write.input_tokens"
-USAGE_REASONING_OUTPUT_TOKENS: Final = "gen_ai.usage.reasoning.output_tokens"
-USAGE_TEXT_INPUT_TOKENS: Final = "gen_ai.usage.text.input_tokens"
-USAGE_TEXT_OUTPUT_TOKENS: Final = "gen_ai.usage.text.output_tokens"
-USAGE_TEXT_CACHE_READ_INPUT_TOKENS: Final = "gen_ai.usage.text.cache_read.input_tokens"
-USAGE_IMAGE_INPUT_TOKENS: Final = "gen_ai.usage.image.input_tokens"
-USAGE_IMAGE_OUTPUT_TOKENS: Final = "gen_ai.usage.image.output_tokens"
-USAGE_IMAGE_CACHE_READ_INPUT_TOKENS: Final = "gen_ai.usage.image.cache_read.input_tokens"
-USAGE_AUDIO_INPUT_TOKENS: Final = "gen_ai.usage.audio.input_tokens"
-USAGE_AUDIO_OUTPUT_TOKENS: Final = "gen_ai.usage.audio.output_tokens"
-USAGE_AUDIO_CACHE_READ_INPUT_TOKENS: Final = "gen_ai.usage.audio.cache_read.input_tokens"
-TOKEN_TYPE: Final = "gen_ai.token.type"  # noqa: S105  (an attribute name)
-TOOL_NAME: Final = "gen_ai.tool.name"
-TOOL_TYPE: Final = "gen_ai.tool.type"
-TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
-TOOL_DESCRIPTION: Final = "gen_ai.tool.description"
-
-SYSTEM_INSTRUCTIONS: Final = "gen_ai.system_instructions"
-INPUT_MESSAGES: Final = "gen_ai.input.messages"
-OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
-TOOL_DEFINITIONS: Final = "gen_ai.tool.definitions"
-TOOL_CALL_ARGUMENTS: Final = "gen_ai.tool.call.arguments"
-TOOL_CALL_RESULT: Final = "gen_ai.tool.call.result"
-
-OPENAI_API_TYPE: Final = "openai.api.type"
-OPENAI_REQUEST_SERVICE_TIER: Final = "openai.request.service_tier"
-OPENAI_RESPONSE_SERVICE_TIER: Final = "openai.response.service_tier"
-OPENAI_RESPONSE_SYSTEM_FINGERPRINT: Final = "openai.response.system_fingerprint"
-
-MCP_METHOD_NAME: Final = "mcp.method.name"
-MCP_PROTOCOL_VERSION: Final = "mcp.protocol.version"
-MCP_SESSION_ID: Final = "mcp.session.id"
-JSONRPC_REQUEST_ID: Final = "jsonrpc.request.id"
-RPC_RESPONSE_STATUS_CODE: Final = "rpc.response.status_code"
-HTTP_RESPONSE_STATUS_CODE: Final = "http.response.status_code"
-HTTP_RETRY_AFTER: Final = "http.response.header.retry-after"
-
-# --- attributes of ours -----------------------------------------------------------------------------------------------
-
-RUN_ID: Final = "pellucid.run.id"
-ITERATION: Final = "pellucid.iteration"
-ITERATIONS: Final = "pellucid.iterations"
-PHASE: Final = "pellucid.phase"
-OUTCOME: Final = "pellucid.outcome"
-STOP_REASON: Final = "pellucid.stop_reason"
-ATTEMPT: Final = "pellucid.attempt"
-PROVIDER_ID: Final = "pellucid.provider.id"
-PROVIDER_KIND: Final = "pellucid.provider.kind"
-DISCOVERY_CACHE: Final = "pellucid.discovery.cache"
-DISCOVERY_TOOL_COUNT: Final = "pellucid.discovery.tool_count"
-DISCOVERY_ATTEMPTS: Final = "pellucid.discovery.attempts"
-CATALOG_DIGEST: Final = "pellucid.catalog.digest"
-CATALOG_CHANGED: Final = "pellucid.catalog.changed"
-COMPOSE_TOOLS: Final = "pellucid.compose.tools"
-COMPOSE_MESSAGES: Final = "pellucid.compose.messages"
-COMPOSE_DENIED: Final = "pellucid.compose.denied"
-COMPOSE_REDEFINED: Final = "pellucid.compose.redefined"
-COMPOSE_SHADOWED: Final = "pellucid.compose.shadowed"
-COMPOSE_TOOL_TOKENS: Final = "pellucid.compose.tool_tokens"
-REQUEST_DIGEST: Final = "pellucid.request.digest"
-DISPATCH_MODE: Final = "pellucid.dispatch.mode"
-PERMISSION: Final = "pellucid.permission"
-APPROVAL_ID: Final = "pellucid.approval.id"
-APPROVAL_OUTCOME: Final = "pellucid.approval.outcome"
-APPROVAL_WAITED: Final = "pellucid.approval.waited"
-APPROVAL_DECIDED_BY: Final = "pellucid.approval.decided_by"
-RESUMED_FROM: Final = "pellucid.run.resumed_from"
-TOOL_SOURCE: Final = "pellucid.tool.source"
-TOOL_SOURCE_PLACE: Final = "pellucid.tool.source_place"
-TOOL_QUEUED: Final = "pellucid.tool.queued_ms"
-TOOL_EXECUTION: Final = "pellucid.tool.execution"
-ASYNC_RESULT_ID: Final = "pellucid.async_tool.result_id"
-ASYNC_STATUS: Final = "pellucid.async_tool.status"
-SEARCH_QUERY: Final = "pellucid.search.query"
-SEARCH_HITS: Final = "pellucid.search.hits"
-SEARCH_RANKED: Final = "pellucid.search.ranked"
-INPUT: Final = "pellucid.boundary.input"
-OUTPUT: Final = "pellucid.boundary.output"
-INPUT_DIGEST: Final = "pellucid.boundary.input.digest"
-INPUT_BYTES: Final = "pellucid.boundary.input.bytes"
-OUTPUT_DIGEST: Final = "pellucid.boundary.output.digest"
-OUTPUT_BYTES: Final = "pellucid.boundary.output.bytes"
-CONTENT_OMITTED: Final = "pellucid.content.omitted"
-CONTENT_REPEATED: Final = "pellucid.content.repeated"
-CONTENT_RECORDED_ON: Final = "pellucid.content.recorded_on"
-COST_USD: Final = "pellucid.cost.usd"
-CACHED_SHARE: Final = "pellucid.usage.cached_share"
-OPERATION: Final = "pellucid.operation"
-RELIABILITY_THEN: Final = "pellucid.reliability.then"
-RELIABILITY_KIND: Final = "pellucid.reliability.kind"
-TELEMETRY_PART: Final = "pellucid.telemetry.part"
-SAMPLING_REASON: Final = "pellucid.sampling.reason"
-SAMPLING_EARLY: Final = "pellucid.sampling.early"
-
-# --- metrics ----------------------------------------------------------------------------------------------------------
+from pellucid.semconv.names import (
+    AGENT_NAME,
+    ASYNC_STATUS,
+    DISCOVERY_CACHE,
+    ERROR_TYPE,
+    MCP_METHOD_NAME,
+    MCP_PROTOCOL_VERSION,
+    NETWORK_PROTOCOL_NAME,
+    NETWORK_PROTOCOL_VERSION,
+    NETWORK_TRANSPORT,
+    OPERATION,
+    OPERATION_NAME,
+    PROVIDER_ID,
+    PROVIDER_KIND,
+    PROVIDER_NAME,
+    RELIABILITY_KIND,
+    RELIABILITY_THEN,
+    REQUEST_MODEL,
+    RESPONSE_MODEL,
+    RPC_RESPONSE_STATUS_CODE,
+    SAMPLING_EARLY,
+    SAMPLING_REASON,
+    SERVER_ADDRESS,
+    SERVER_PORT,
+    STOP_REASON,
+    TELEMETRY_PART,
+    TOKEN_TYPE,
+    TOOL_NAME,
+    TOOL_SOURCE,
+    TOOL_TYPE,
+)
 
 CLIENT_BUCKETS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 MCP_BUCKETS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
