@@ -318,6 +318,22 @@ async def test_stopped_in_a_tool(store: RunStore) -> None:
     assert len(model.requests) == 2
 
 
+async def test_stopped_while_an_external_call_is_pending(store: RunStore, telemetry: Captured) -> None:
+    """A worker that is stopped does not cancel what other processes owe to the run."""
+    stop = Stop()
+    agent = Agent("a", model=ScriptedModel([ToolCall("job", {}, "c1")], stop.now, "waiting", "x"), tools=[JOB])
+    runs = DurableRuns(store, [agent])
+    run_id = await runs.submit(agent, "go")
+    await stop.work(runs)
+    await within(runs.work_until_idle())
+    assert telemetry.find("await_tool job") == []
+    [call] = (await runs.status(run_id)).external
+    assert (await runs.settle(call.id, output=1)).is_run_due
+    await within(runs.work_until_idle())
+    assert (await runs.status(run_id)).output == "x"
+    assert len(telemetry.find("await_tool job")) == 1
+
+
 async def test_stopped_with_a_call_in_the_background(store: RunStore) -> None:
     """A call in the background ends with its process; the model reads once that it was interrupted."""
     stop = Stop()

@@ -16,7 +16,7 @@ from pellucid import semconv
 from pellucid.approvals.checkpoint import Checkpoint, Resumption, in_trace
 from pellucid.approvals.external import ExternalRequest
 from pellucid.concurrency.race import race
-from pellucid.errors import PolicyHalt, RunCancelled, RunTimeout, ToolError
+from pellucid.errors import JournalError, PolicyHalt, RunCancelled, RunTimeout, ToolError
 from pellucid.messages import Message, ToolCall, ToolResult
 from pellucid.models import ModelResponse
 from pellucid.models.fallback import candidates
@@ -140,6 +140,10 @@ async def _observed(run: Run) -> RunResult[Any]:
         except PolicyHalt as halt:
             halt.messages = tuple(run.conversation.messages)
             raise
+        except (JournalError, anyio.get_cancelled_exc_class()) as error:
+            # Another process continues a durable run, unless it was cancelled or passed its deadline.
+            run.is_interrupted = run.journal is not None and (isinstance(error, JournalError) or not run.stop_cause())
+            raise
         except Exception as error:
             # A failure in a run that was cancelled is a cancellation to its caller.
             if run.signal is not None and run.signal.cancelled and not isinstance(error, RunCancelled):
@@ -160,8 +164,10 @@ def _conclude(run: Run, b: Boundary) -> None:
         labels[semconv.REQUEST_MODEL] = model
     run.scope.count(semconv.INFERENCE_CALLS, run.tally.model_calls, labels, b.context)
     run.scope.count(semconv.TOOL_CALLS, run.tally.own_tool_calls, labels, b.context)
-    withdraw(run, b)
     cancel_running(run)  # those of an abandoned run; otherwise none are left
+    if run.is_interrupted:
+        return
+    withdraw(run, b)
     if run.resumption is None or run.resumption.is_claimed:
         cancel_all(run)
 

@@ -166,6 +166,7 @@ class Run:
         journal: Journal of the pass, if the run is durable.
         writing: Lock held while the journal is written.
         folded: State in which the run was interrupted, if it was.
+        is_interrupted: Whether another process continues the run.
         halted: Error with which the policy ended the run, if it did.
         closed: Whether its spans have ended; an abandoned run must not do anything more.
     """
@@ -196,6 +197,7 @@ class Run:
         self.journal = caller.journal
         self.writing = anyio.Lock()
         self.folded: Folded | None = None
+        self.is_interrupted = False
         self.halted: PolicyHalt | None = None
         self.closed = False
 
