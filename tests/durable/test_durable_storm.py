@@ -158,3 +158,29 @@ async def test_stopped_beyond_the_lease(location: Location, tmp_path: Path) -> N
             workers.processes[0].send_signal(signal.SIGCONT)
             await anyio.sleep(LEASE / 2)
             await check(store, runs, run_ids, journey)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("location", ["postgres"], indirect=True)
+@pytest.mark.parametrize("how", ["stop", "kill"])
+async def test_database_restarted(location: Location, tmp_path: Path, how: str) -> None:
+    """While the database restarts, workers wait or lose their claims; all runs end right."""
+    assert location.server is not None
+    journey = Journey(tmp_path / "log.txt")
+    run_ids = [f"run-{number}" for number in range(6)]
+    with anyio.fail_after(4 * PATIENCE):
+        async with location.open(patience=60.0) as store, anyio.create_task_group() as tasks:
+            agent = scene(journey)
+            runs = DurableRuns(store, [agent], lease=LEASE, poll=0.1)
+            for run_id in run_ids:
+                await runs.submit(agent, "go", run_id=run_id, identity=Identity(principal=run_id))
+            tasks.start_soon(runs.work)
+            while not journey.lines:  # noqa: ASYNC110  (a file)
+                await anyio.sleep(0.001)
+            await anyio.to_thread.run_sync(getattr(location.server, how))
+            await anyio.to_thread.run_sync(location.server.start)
+            while not await attend(runs, run_ids):  # noqa: ASYNC110  (a worker)
+                await anyio.sleep(0.05)
+            tasks.cancel_scope.cancel()
+        async with location.open() as store:
+            await check(store, DurableRuns(store, [agent]), run_ids, journey)
