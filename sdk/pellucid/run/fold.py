@@ -35,7 +35,7 @@ def fold(start: Checkpoint, entries: Sequence[tuple[str, Mapping[str, Any]]], re
     """
     state, started = start, dict[str, str]()
     answer: Mapping[str, Any] | None = None
-    earlier: Collection[str] = ()
+    earlier = {request.result_id for request in start.external}
     for step, value in entries:
         if step == ANSWER:
             answer, new = value, Checkpoint.from_dict(value["state"], is_partial=True)
@@ -47,19 +47,19 @@ def fold(start: Checkpoint, entries: Sequence[tuple[str, Mapping[str, Any]]], re
         else:
             started.pop(value["call_id"], None)
             state = _with_outcome(state, value["call_id"], Checkpoint.from_dict(value["state"], is_partial=True))
-    for call_id, tool_name in started.items():
-        result = ToolResult(call_id, INTERRUPTED, is_error=True, name=tool_name)
-        state = _with_outcome(
-            state, call_id, replace(state, results=[dump_part(result)], approvals=[], nested={}, notes={})
-        )
-    if answer is None:  # the calls of the last message were left to decisions and results, which the store has
-        return Folded(checkpoint=_without_background(state, registered))
     last = state.conversation[-1]
-    left = {call.id or "" for call in last.tool_calls} - state.known_results.keys() - state.nested.keys()
-    external = [item for item in state.external if item.result_id in earlier or item.tool_call_id not in left]
+    unfinished = {call.id or "" for call in last.tool_calls} - state.known_results.keys() - state.nested.keys()
+    # Another call may have journalled that an unfinished one was dispatched: it is dispatched again, or interrupted.
+    external = [item for item in state.external if item.result_id in earlier or item.tool_call_id not in unfinished]
+    state = replace(state, external=[_settled(item, registered) for item in external])
+    for call_id, tool_name in started.items():
+        result = dump_part(ToolResult(call_id, INTERRUPTED, is_error=True, name=tool_name))
+        state = _with_outcome(state, call_id, replace(state, results=[result], approvals=[], nested={}, notes={}))
+    if answer is None:  # the calls of the last message wait for decisions and results, which the store has
+        return Folded(checkpoint=state)
     return Folded(
-        checkpoint=_without_background(replace(state, external=external), registered),
-        left=left,
+        checkpoint=state,
+        left=unfinished - started.keys(),
         answer=ModelResponse(message=last, finish_reason=answer["finish_reason"]) if not last.tool_calls else None,
         can_repair=answer["can_repair"],
         stop=answer["stop"],
@@ -96,12 +96,8 @@ def _noted(result: JSONObject, note: str | None) -> JSONObject:
     return dump_part(with_note(part, note)) if note is not None else result
 
 
-def _without_background(state: Checkpoint, registered: Collection[str]) -> Checkpoint:
-    """Return the state with calls that ran in the background as failed."""
-    return replace(state, external=[_settled(item, registered) for item in state.external])
-
-
 def _settled(request: ExternalRequest, registered: Collection[str]) -> ExternalRequest:
+    """Return a request as failed if its call ran in the background of the process that ended."""
     if request.result is not None or request.result_id in registered:
         return request
     return replace(request, result=ExternalResult(result_id=request.result_id, error=INTERRUPTED))

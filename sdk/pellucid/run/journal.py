@@ -37,7 +37,7 @@ class Folded:
     checkpoint: Checkpoint
     left: Collection[str] = ()
     answer: ModelResponse | None = None
-    can_repair: bool = False
+    can_repair: bool = True
     stop: str | None = None
 
 
