@@ -24,6 +24,7 @@ from pellucid.options import AgentOptions, CallerOptions, ResumeOptions, RunOpti
 from pellucid.providers import Lister, static_tools
 from pellucid.providers.skills import SkillProvider
 from pellucid.run.compose import digest_of_parameters
+from pellucid.run.journal import Journal
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
 from pellucid.run.start import Input, ResumeRequest, conversation, create_run
@@ -239,7 +240,11 @@ class Agent(Generic[OutputT]):
         return await explain(self.name, setup.listers, setup.catalogs, setup.permissions, within, tool_name, ctx)
 
     def _create_run(
-        self, source: Sequence[Message] | ResumeRequest, options: CallerOptions, stream: Listeners | None = None
+        self,
+        source: Sequence[Message] | ResumeRequest,
+        options: CallerOptions,
+        stream: Listeners | None = None,
+        journal: Journal | None = None,
     ) -> Run:
         caller = CallerContext(
             identity=options.get("identity"),
@@ -247,6 +252,7 @@ class Agent(Generic[OutputT]):
             deps=options.get("deps"),
             stream=stream,
             pipeline=self._telemetry,
+            journal=journal,
         )
         return create_run(self._setup, source, caller)
 

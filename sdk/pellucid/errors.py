@@ -364,6 +364,20 @@ class Fenced(StoreError):
         self.status = status
 
 
+class JournalError(PellucidError):
+    """A step of a durable run was not written, and its pass has ended; the cause says why. Nobody else receives this.
+
+    Attributes:
+        is_fenced: Whether another worker may be continuing the run.
+    """
+
+    error_type = "journal_error"
+
+    def __init__(self, step: str, *, is_fenced: bool) -> None:
+        super().__init__(f"step {step!r} was not written to the journal; the pass has ended")
+        self.is_fenced = is_fenced
+
+
 class IdempotencyConflict(StoreError):
     """A run was submitted with an id or idempotency key of another agent or request.
 

@@ -98,8 +98,12 @@ class Checkpoint:
         return plain
 
     @classmethod
-    def from_dict(cls, data: object) -> Checkpoint:
+    def from_dict(cls, data: object, *, is_partial: bool = False) -> Checkpoint:
         """Return the checkpoint that `to_dict` turned into this data.
+
+        Args:
+            data: The data.
+            is_partial: Whether it is a step of a journal: a part of a checkpoint.
 
         Raises:
             CheckpointError: the data is not a checkpoint, is damaged, or has another version.
@@ -113,7 +117,7 @@ class Checkpoint:
             )
         try:
             checkpoint: Checkpoint = _adapter().validate_python({**data})
-            fault = checkpoint._fault()
+            fault = checkpoint._fault() if not is_partial else None
         except ValidationError as error:
             first = error.errors(include_input=False, include_url=False)[0]
             fault = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
@@ -224,6 +228,7 @@ class Resumption:
         late: External results that come too late.
         waiting: Approvals that stay pending.
         still_paused: Checkpoints of sub-agents that stay paused, by ids of calls.
+        links: Spans that the run links to.
         is_claimed: Whether the checkpoint was claimed. Until then nothing was run, and it can be resumed again.
     """
 
@@ -236,6 +241,7 @@ class Resumption:
     waiting: Sequence[ApprovalRequest]
     still_paused: Mapping[str, JSONObject]
     claims: Claims | None
+    links: Sequence[SpanContext] = ()
     is_claimed: bool = False
 
 

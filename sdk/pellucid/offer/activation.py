@@ -44,6 +44,11 @@ class Activation:
         self._used: dict[str, int] = {}
         self.preset: Sequence[str] | None = None
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the active tools, in order of activation."""
+        return list(self.active) if self._read or self.preset is None else list(self.preset)
+
     async def activate(
         self, span: SpanContext, catalog: Catalog, names: Sequence[str], *, via: str, tool_call_id: str | None = None
     ) -> Mapping[str, Denied]:

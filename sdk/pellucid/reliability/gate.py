@@ -12,7 +12,7 @@ from opentelemetry import trace
 from opentelemetry.trace import Span
 
 from pellucid import events, semconv
-from pellucid.errors import CircuitOpen, DiscoveryCircuitOpen, ModelCircuitOpen, ReliabilityFailFast
+from pellucid.errors import CircuitOpen, DiscoveryCircuitOpen, JournalError, ModelCircuitOpen, ReliabilityFailFast
 from pellucid.events import Event
 from pellucid.failures import describe, error_kind_of, retry_after_of
 from pellucid.messages import Usage
@@ -146,6 +146,9 @@ class Gate:
         try:
             with self.admitted():
                 response = await call()
+        except JournalError:  # ends the pass of a durable run, whatever the rules say
+            self.decision = None
+            raise
         except Exception as error:
             self.judge(span, error=error)
             raise

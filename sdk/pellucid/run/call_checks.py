@@ -22,7 +22,7 @@ from pellucid.telemetry import Boundary
 from pellucid.text import close_to
 from pellucid.tools.catalog import Catalog, Denied
 from pellucid.tools.collisions import Binding
-from pellucid.tools.tool import Tool
+from pellucid.tools.tool import MetaTool, Tool
 from pellucid.types import JSONObject
 
 
@@ -59,6 +59,17 @@ class Call:
         """Id of the call; inference assigns one if the model did not."""
         assert self.request.id is not None
         return self.request.id
+
+    @property
+    def must_not_repeat(self) -> bool:
+        """Whether the call is about to run a tool that may not run twice."""
+        if self.binding is None or self.denied is not None or not isinstance(self.arguments, dict):
+            return False
+        tool = self.binding.tool
+        is_refused = self.approval is not None and self.approval.error is not None
+        return not (
+            is_refused or tool.idempotent or tool.execution == "external-dispatch" or isinstance(tool, MetaTool)
+        )
 
 
 def bind(
@@ -98,7 +109,7 @@ async def decide(run: Run, call: Call) -> Call | Waiting:
         return call
     now, timeout = run.scope.now() / 1e9, run.limits.approval_timeout
     request = ApprovalRequest(
-        approval_id=f"approval_{uuid.uuid4().hex}",
+        approval_id=f"approval_{uuid.uuid4().hex if run.journal is None else run.id_of(call.id).hex}",
         tool_call_id=call.id,
         tool_name=binding.tool.name,
         arguments=arguments,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -20,7 +20,7 @@ from pellucid.approvals.external import ExternalRequest
 from pellucid.concurrency.race import OutOfTime, race, together
 from pellucid.concurrency.tasks import call_soon
 from pellucid.context import ToolContext
-from pellucid.errors import PermissionDenied, PolicyHalt, ReliabilityFailFast, ToolError
+from pellucid.errors import JournalError, PermissionDenied, PolicyHalt, ReliabilityFailFast, ToolError
 from pellucid.events import ToolProgress
 from pellucid.failures import describe
 from pellucid.messages import Parts, ToolCall, ToolResult
@@ -31,6 +31,7 @@ from pellucid.run.external import enqueued, external_call, new_request
 from pellucid.run.outcomes import Enqueued, Paused, Suspended, Waiting
 from pellucid.run.pause import apply_decision
 from pellucid.run.state import Run
+from pellucid.run.steps import write_result, write_started
 from pellucid.run.tool_results import respond, to_response, with_note
 from pellucid.telemetry import DISPATCH, Boundary, boundary
 from pellucid.tools.catalog import Catalog
@@ -119,11 +120,19 @@ async def _in_turn(
     binding = catalog.find_listed(request.name)
     if binding is None or not binding.tool.serial:
         async with slot:
-            return await _execute(run, bind(run, catalog, request, approvals))
+            return await _journalled(run, bind(run, catalog, request, approvals))
     queued_at = run.scope.now()
     async with run.serial, slot:
         queued = (run.scope.now() - queued_at) / 1e6
-        return await _execute(run, bind(run, catalog, request, approvals, queued))
+        return await _journalled(run, bind(run, catalog, request, approvals, queued))
+
+
+async def _journalled(run: Run, call: Call) -> _Outcome:
+    """Run one call, and write its outcome to the journal of a durable run, outside of the call's boundary."""
+    outcome = await _execute(run, call)
+    if run.journal is not None:
+        await write_result(run, call.id, outcome)
+    return outcome
 
 
 async def _execute(run: Run, call: Call) -> _Outcome:
@@ -133,6 +142,8 @@ async def _execute(run: Run, call: Call) -> _Outcome:
         return decided
     call = decided
     note = call.approval.note if call.approval is not None else None
+    if run.journal is not None and call.must_not_repeat:
+        await write_started(run, call.id, call.request.name)
     with _observed(run, call) as b:
         b.input(call.request.arguments)
         try:
@@ -147,7 +158,7 @@ async def _execute(run: Run, call: Call) -> _Outcome:
                 _record_waiting(b, value)
                 return replace(value, note=note)
             response = await respond(value, run.limits.max_result_bytes)
-        except ReliabilityFailFast:
+        except (ReliabilityFailFast, JournalError):
             raise
         except Exception as error:  # noqa: BLE001  (any exception of a tool is a result for the model)
             b.fail(error)
@@ -267,10 +278,10 @@ async def _perform(run: Run, b: Boundary, binding: Binding, call: Call) -> Any:
     request = new_request(run, b, tool, call.id, arguments) if tool.execution is not None else None
     external = external_call(request) if request is not None else None
     ctx = context_of(run, call, progress=progress, external=external)
+    work = partial(race, function, arguments, ctx, within=timeout)
     try:
         check_running(run)
-        value = await race(function, arguments, ctx, within=timeout)
-        return value if request is None else enqueued(run, b, request)
+        return await work() if request is None else await _enqueue(run, b, request, work)
     except PolicyHalt as halt:
         if isinstance(tool, MetaTool):  # the policy halted an activation
             halt_run(run, b, halt)
@@ -282,6 +293,18 @@ async def _perform(run: Run, b: Boundary, binding: Binding, call: Call) -> Any:
     finally:
         if run.nesting.inner:  # abandoned nested runs must not outlive the call
             run.nesting.release_all(call.id)
+
+
+async def _enqueue(
+    run: Run, b: Boundary, request: ExternalRequest, work: Callable[[], Awaitable[object]]
+) -> JSONObject | Enqueued:
+    """Hand work to another process; in a durable run, only once the call is registered, and once only."""
+    if run.journal is None:
+        await work()
+    elif await run.journal.register(request):
+        await work()
+        await run.journal.dispatched(request.result_id)
+    return enqueued(run, b, request)
 
 
 async def _run_in_thread(function: Callable[..., Any], arguments: JSONObject, ctx: ToolContext) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
@@ -32,7 +31,7 @@ def new_request(run: Run, b: Boundary, tool: Tool, tool_call_id: str, arguments:
     """
     now = run.scope.now() / 1e9
     return ExternalRequest(
-        result_id=f"async_tool_{uuid.uuid5(uuid.UUID(run.scope.run_id), f'{run.scope.iteration}:{tool_call_id}')}",
+        result_id=f"async_tool_{run.id_of(tool_call_id)}",
         tool_name=tool.name,
         tool_call_id=tool_call_id,
         arguments=arguments,

@@ -16,7 +16,7 @@ from pellucid import semconv
 from pellucid.approvals.checkpoint import Checkpoint, Resumption, in_trace
 from pellucid.approvals.external import ExternalRequest
 from pellucid.concurrency.race import race
-from pellucid.errors import PolicyHalt, RunCancelled, RunTimeout, ToolError
+from pellucid.errors import JournalError, PolicyHalt, RunCancelled, RunTimeout, ToolError
 from pellucid.messages import Message, ToolCall, ToolResult
 from pellucid.models import ModelResponse
 from pellucid.models.fallback import candidates
@@ -32,6 +32,7 @@ from pellucid.run.inference import infer
 from pellucid.run.outcomes import Paused, RunResult, Status, Waiting
 from pellucid.run.pause import AWAITING, claim_calls, in_order, pause, withdraw
 from pellucid.run.state import Run, enter_run, leave_run
+from pellucid.run.steps import write_answer
 from pellucid.run.tool_results import with_note
 from pellucid.telemetry import RUN, Boundary, boundary, enter_scope, leave_scope
 from pellucid.tools.catalog import Catalog
@@ -124,7 +125,7 @@ async def _observed(run: Run) -> RunResult[Any]:
         ) as b,
     ):
         b.note(finish_reasons=("error",))  # replaced when the run ends normally
-        for link in links or ():
+        for link in (*(links or ()), *(resumed.links if resumed is not None else ())):
             b.link(link)
         if setup.description and b.records:
             b.note(description=run.scope.label(setup.description))
@@ -138,6 +139,10 @@ async def _observed(run: Run) -> RunResult[Any]:
                 await stop_all(run)
         except PolicyHalt as halt:
             halt.messages = tuple(run.conversation.messages)
+            raise
+        except (JournalError, anyio.get_cancelled_exc_class()) as error:
+            # Another process continues a durable run, unless it was cancelled or passed its deadline.
+            run.is_interrupted = run.journal is not None and (isinstance(error, JournalError) or not run.stop_cause())
             raise
         except Exception as error:
             # A failure in a run that was cancelled is a cancellation to its caller.
@@ -159,57 +164,90 @@ def _conclude(run: Run, b: Boundary) -> None:
         labels[semconv.REQUEST_MODEL] = model
     run.scope.count(semconv.INFERENCE_CALLS, run.tally.model_calls, labels, b.context)
     run.scope.count(semconv.TOOL_CALLS, run.tally.own_tool_calls, labels, b.context)
-    withdraw(run, b)
     cancel_running(run)  # those of an abandoned run; otherwise none are left
+    if run.is_interrupted:
+        return
+    withdraw(run, b)
     if run.resumption is None or run.resumption.is_claimed:
         cancel_all(run)
 
 
 async def _loop(run: Run, b: Boundary) -> RunResult[Any]:
     stop: str | None = None
+    response: ModelResponse | None = None
     can_repair = True
     activation = run.offering.activation
     # Delivers a cancellation that is already pending; later ones are delivered where the run awaits a model.
     await checkpoint()
     if run.resumption is not None:
         catalog, stop = await _resume(run, b, run.resumption)
-    while stop is None and run.scope.iteration < run.limits.max_iterations + activation.iterations:
-        run.scope.iteration += 1
-        b.note(iterations=run.scope.iteration)
-        _check(run)
-        deliver(run, b)
-        discovered = await discover(run)
-        _check(run)
-        request, catalog = await compose(run, discovered)
-        _check(run)
-        response = await infer(run, request, catalog)
-        _note_usage(run, b)
-        run.conversation.messages.append(_without_repeated_ids(response.message))
-        calls = response.message.tool_calls
-        if not calls:
-            if await next_results(run, b):
-                continue
+        response, can_repair = _interrupted_answer(run)
+    while stop is None:
+        if response is None:
+            if run.scope.iteration >= run.limits.max_iterations + activation.iterations:
+                break
+            response, catalog = await _iterate(run, b, can_repair=can_repair)
+        if calls := response.message.tool_calls:
+            _check(run)
+            stop = _conclude_calls(run, catalog, calls, await dispatch(run, catalog, calls))
+        elif not await next_results(run, b):
             if run.async_calls.by_id and run.async_calls.external:
                 stop = _await(run, Paused((), (), {}, {}))
-                continue
-            if (answer := accept(run, b, response, can_repair=can_repair)) is not None:
+            elif (answer := accept(run, b, response, can_repair=can_repair)) is not None:
                 return _finish(run, b, "completed", response.finish_reason, response.finish_reason, answer.value)
-            can_repair = False
-            continue
-        _check(run)
-        stop = _conclude_calls(run, catalog, calls, await dispatch(run, catalog, calls))
+            else:
+                can_repair = False
+        response = None
+    return await _end(run, b, catalog, stop or "max_iterations", response)
+
+
+async def _end(run: Run, b: Boundary, catalog: Catalog, stop: str, response: ModelResponse | None) -> RunResult[Any]:
+    """Pause, or end with the closing answer; `response` is that answer if the run was interrupted after it.
+
+    Raises:
+        OutputError: the answer does not fit the output type.
+    """
     await run.async_calls.all_ended()  # the checkpoint or the closing answer has their results
     if run.approvals.paused is None and run.async_calls.external:
-        stop = _await(run, Paused((), (), {}, {}))
+        _await(run, Paused((), (), {}, {}))
     if (paused := run.approvals.paused) is not None:
         status: Status = "awaiting_approval" if paused.waiting else "awaiting_tools"
         return _finish(run, b, status, status, "tool_call")
-    deliver(run, b)
-    response = await _closing_answer(run, catalog)
-    _note_usage(run, b)
+    if response is None:
+        deliver(run, b)
+        response = await _closing_answer(run, b, catalog, stop)
     answer = accept(run, b, response, can_repair=False)
     assert answer is not None  # otherwise it raises
-    return _finish(run, b, "limit_reached", stop or "max_iterations", response.finish_reason, answer.value)
+    return _finish(run, b, "limit_reached", stop, response.finish_reason, answer.value)
+
+
+def _interrupted_answer(run: Run) -> tuple[ModelResponse | None, bool]:
+    """Return the last answer if the run was interrupted before it was concluded, and nothing was added to it since.
+
+    Returns:
+        The answer, and whether the model may correct it if it does not fit the output type.
+    """
+    folded, last = run.folded, run.conversation.messages[-1]
+    if folded is None or last.role != "assistant" or run.approvals.paused is not None:
+        return None, folded.can_repair if folded is not None else True
+    return folded.answer, folded.can_repair
+
+
+async def _iterate(run: Run, b: Boundary, *, can_repair: bool) -> tuple[ModelResponse, Catalog]:
+    """Start an iteration; return the model's response, and the catalogue that it was offered."""
+    run.scope.iteration += 1
+    b.note(iterations=run.scope.iteration)
+    _check(run)
+    deliver(run, b)
+    discovered = await discover(run)
+    _check(run)
+    request, catalog = await compose(run, discovered)
+    _check(run)
+    response = await infer(run, request, catalog)
+    _note_usage(run, b)
+    run.conversation.messages.append(_without_repeated_ids(response.message))
+    await write_answer(run, response, catalog.digest, can_repair=can_repair)
+    return response, catalog
 
 
 async def _resume(run: Run, b: Boundary, resumption: Resumption) -> tuple[Catalog, str | None]:
@@ -218,7 +256,10 @@ async def _resume(run: Run, b: Boundary, resumption: Resumption) -> tuple[Catalo
     run.scope.iteration = resumption.checkpoint.iteration
     b.note(iterations=run.scope.iteration)
     waiting = [Waiting(request, is_reported=True) for request in resumption.waiting]
+    folded = run.folded
     has_calls = bool(resumption.settled or resumption.nested or not resumption.checkpoint.has_external)
+    if folded is not None:
+        has_calls = bool(resumption.settled or resumption.nested or folded.left)
     catalog = Catalog(bindings={})
     try:
         if has_calls:
@@ -230,6 +271,8 @@ async def _resume(run: Run, b: Boundary, resumption: Resumption) -> tuple[Catalo
     decided = await claim_calls(run, resumption, catalog, calls)
     apply_results(run, b, resumption.external, resumption.late)
     done = await dispatch(run, catalog, decided, resumption.settled)
+    if folded is not None and folded.left:  # nobody was asked about these
+        done = done.joined(await dispatch(run, catalog, [call for call in calls if call.id in folded.left]))
     resumption.nested.clear()  # later calls may reuse the ids of calls whose nested runs were not resumed now
     notes = {**resumption.checkpoint.notes, **done.notes}
     still_paused = [Checkpoint.from_dict(paused) for paused in resumption.still_paused.values()]
@@ -247,9 +290,12 @@ async def _resume(run: Run, b: Boundary, resumption: Resumption) -> tuple[Catalo
         [*done.external, *(request for inner in still_paused for request in inner.all_external if not request.result)],
     )
     stop = _conclude_calls(run, catalog, calls, paused) if calls else None
+    if folded is not None and folded.stop is not None:
+        return catalog, folded.stop
     if stop != AWAITING and placed:
         emit_continued(run, b, placed)
-    if stop != AWAITING and run.async_calls.external:  # approvals and external calls are one group
+    # Approvals and external calls are one group, unless the run was interrupted before it waited for them.
+    if stop != AWAITING and run.async_calls.external and folded is None:
         stop = _await(run, Paused((), (), {}, {}))
     return catalog, stop
 
@@ -298,7 +344,7 @@ def _note_usage(run: Run, b: Boundary) -> None:
     b.note(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, cost=usage.cost)
 
 
-async def _closing_answer(run: Run, catalog: Catalog) -> ModelResponse:
+async def _closing_answer(run: Run, b: Boundary, catalog: Catalog, stop: str) -> ModelResponse:
     """Call the model once more, without tools, within the last iteration, so that the limit is never exceeded."""
     _check(run)
     request, catalog = await compose(run, catalog, closing=True)
@@ -306,6 +352,8 @@ async def _closing_answer(run: Run, catalog: Catalog) -> ModelResponse:
     response = await infer(run, request, catalog)
     parts = [part for part in response.message.parts if not isinstance(part, ToolCall)]
     run.conversation.messages.append(Message("assistant", parts))
+    _note_usage(run, b)
+    await write_answer(run, response, catalog.digest, stop=stop)
     return response
 
 

@@ -117,6 +117,17 @@ class Paused:
     enqueued: bool = False
     external: Sequence[ExternalRequest] = ()
 
+    def joined(self, other: Paused) -> Paused:
+        """Return the outcomes of these calls and of other calls of the message."""
+        return Paused(
+            [*self.results, *other.results],
+            [*self.waiting, *other.waiting],
+            {**self.nested, **other.nested},
+            {**self.notes, **other.notes},
+            self.enqueued or other.enqueued,
+            [*self.external, *other.external],
+        )
+
     @property
     def is_waiting(self) -> bool:
         """Whether calls of the message have no result yet."""

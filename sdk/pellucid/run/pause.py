@@ -10,17 +10,19 @@ from itertools import chain
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
-from pellucid.approvals.checkpoint import Checkpoint, Resumption, trace_of
+from pellucid.approvals.checkpoint import Checkpoint, Resumption
 from pellucid.approvals.claims import Claims, claim
 from pellucid.approvals.decisions import ApprovalRequest, Decision, Settled, settle
 from pellucid.approvals.external import ExternalResult, settle_results
 from pellucid.errors import CheckpointError, ToolError
 from pellucid.events import ApprovalDecided, ApprovalRequested
 from pellucid.failures import error_type_of
-from pellucid.messages import ToolCall, ToolResult, dump_messages, dump_part
-from pellucid.run.external import requests_of, restore
+from pellucid.messages import ToolCall, ToolResult, dump_part
+from pellucid.run.external import restore
+from pellucid.run.journal import Folded
 from pellucid.run.outcomes import Paused, Waiting
 from pellucid.run.state import Run
+from pellucid.run.steps import state_of
 from pellucid.telemetry import Boundary
 from pellucid.tools.catalog import Catalog
 from pellucid.types import JSONObject
@@ -36,25 +38,15 @@ def pause(run: Run, b: Boundary, paused: Paused) -> JSONObject:
         CheckpointError: something in the conversation cannot be turned into JSON.
     """
     span = b.span.get_span_context()
-    checkpoint = Checkpoint(
-        id=uuid.uuid4().hex,
-        agent=run.scope.agent,
-        run_id=run.scope.run_id,
-        trace=trace_of(span),
-        created_at=run.scope.now() / 1e9,
-        identity=run.scope.identity,
-        iteration=run.scope.iteration,
-        tool_calls=run.tally.tool_calls,
-        discoveries=run.offering.activation.iterations,
-        usage=run.spent,
-        active=list(run.offering.activation.active),
-        pins=run.offering.pins.to_dict(),
-        messages=dump_messages(run.conversation.messages),
+    checkpoint = state_of(
+        run,
+        span,
+        uuid.uuid4().hex,
+        run.conversation.messages,
         results=[dump_part(result) for result in paused.results],
         approvals=[waiting.request for waiting in paused.waiting],
         nested=dict(paused.nested),
         notes=dict(paused.notes),
-        external=requests_of(run),
     ).to_dict()
     for waiting in paused.waiting:
         if not waiting.is_reported:
@@ -107,6 +99,7 @@ def prepare(
     decisions: Sequence[Decision],
     results: Sequence[ExternalResult],
     claims: Claims | None,
+    folded: Folded | None = None,
 ) -> None:
     """Restore the state of a paused run in a run that has not started.
 
@@ -116,7 +109,7 @@ def prepare(
     now = run.scope.now() / 1e9
     settled, waiting = settle(state.approvals, decisions, now)
     nested = state.nested_checkpoints
-    if not (settled or results or state.has_external):
+    if not (settled or results or state.has_external or folded is not None):
         waiting_for = ", ".join(repr(request.approval_id) for request in state.approvals)
         raise CheckpointError(f"no decision was given; pass a Decision for at least one of {waiting_for}")
     # Ids of the calls that run sub-agents, by the ids of the results that these wait for.
@@ -148,6 +141,7 @@ def prepare(
         still_paused={call_id: paused for call_id, paused in state.nested.items() if call_id not in resuming},
         claims=claims,
     )
+    run.folded = folded
     run.tally.tool_calls = state.tool_calls - len(run.resumption.nested)  # these are dispatched again
     run.tally.earlier = state.usage
     restore(run, state)

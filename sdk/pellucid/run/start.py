@@ -6,12 +6,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from opentelemetry.trace import SpanContext
+
 from pellucid.approvals.checkpoint import Checkpoint
 from pellucid.approvals.claims import Claims
 from pellucid.approvals.decisions import Decision
 from pellucid.approvals.external import ExternalResult
 from pellucid.errors import CheckpointError, ConfigError
 from pellucid.messages import Message
+from pellucid.run.journal import Folded
 from pellucid.run.pause import prepare
 from pellucid.run.state import CallerContext, Run, Setup
 from pellucid.text import excerpt
@@ -21,12 +24,19 @@ Input: TypeAlias = str | Message | Sequence[Message]
 
 @dataclass(frozen=True, slots=True)
 class ResumeRequest:
-    """A checkpoint to resume from, with the decisions and external results."""
+    """A checkpoint to resume from, with the decisions and external results.
+
+    Attributes:
+        folded: State that the checkpoint is of, if the run was interrupted.
+        links: Spans that the run links to.
+    """
 
     checkpoint: Checkpoint
     decisions: Sequence[Decision]
     results: Sequence[ExternalResult]
     claims: Claims | None
+    folded: Folded | None = None
+    links: Sequence[SpanContext] = ()
 
 
 def create_run(setup: Setup, source: Sequence[Message] | ResumeRequest, context: CallerContext) -> Run:
@@ -44,7 +54,9 @@ def create_run(setup: Setup, source: Sequence[Message] | ResumeRequest, context:
         )
     context = replace(context, identity=context.identity or checkpoint.identity)
     run = Run(setup, checkpoint.conversation, context)
-    prepare(run, checkpoint, source.decisions, source.results, source.claims)
+    prepare(run, checkpoint, source.decisions, source.results, source.claims, source.folded)
+    assert run.resumption is not None  # prepared
+    run.resumption.links = source.links
     return run
 
 

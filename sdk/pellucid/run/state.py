@@ -23,6 +23,7 @@ from pellucid.providers.listing import Lister
 from pellucid.providers.skills import ActiveSkills, Skill
 from pellucid.reliability import Decision, Gate, Reliability, Subject
 from pellucid.run.async_state import AsyncCalls
+from pellucid.run.journal import Folded, Journal
 from pellucid.run.outcomes import Paused
 from pellucid.run.structured_output import Output
 from pellucid.telemetry import Listeners, Pipeline, Scope, current_scope
@@ -61,6 +62,7 @@ class CallerContext:
 
     Attributes:
         stream: Listeners of the stream's reader, if the run is streamed.
+        journal: Journal of the pass, if the run is durable.
     """
 
     identity: Identity | None
@@ -68,6 +70,7 @@ class CallerContext:
     deps: Any
     stream: Listeners | None = None
     pipeline: Pipeline | None = None
+    journal: Journal | None = None
 
 
 @dataclass(slots=True)
@@ -78,11 +81,13 @@ class Conversation:
         messages: The messages, oldest first.
         answered_by: Name of the model that answered last.
         skills: Reader of the active skills, if the agent has skills.
+        journalled: Number of messages that the journal has, if the run is durable.
     """
 
     messages: list[Message]
     answered_by: str
     skills: ActiveSkills | None
+    journalled: int
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
@@ -158,6 +163,10 @@ class Run:
         reader: Listeners of the stream's reader, if the run is streamed; then the model's answer is streamed too.
         serial: Lock held by the call of a serial tool.
         async_calls: Its asynchronous tool calls.
+        journal: Journal of the pass, if the run is durable.
+        writing: Lock held while the journal is written.
+        folded: State in which the run was interrupted, if it was.
+        is_interrupted: Whether another process continues the run.
         halted: Error with which the policy ended the run, if it did.
         closed: Whether its spans have ended; an abandoned run must not do anything more.
     """
@@ -174,7 +183,7 @@ class Run:
             listeners=(setup.listeners,) if caller.stream is None else (setup.listeners, caller.stream),
         )
         skills = ActiveSkills(setup.skills) if setup.skills else None
-        self.conversation = Conversation(list(messages), setup.model.name, skills)
+        self.conversation = Conversation(list(messages), setup.model.name, skills, len(messages))
         self.offering = Offering(self.scope, setup.permissions, setup.limits, pin=setup.pin)
         self.tally = Tally()
         self.nesting = Nesting(self)
@@ -185,6 +194,10 @@ class Run:
         self.reader = caller.stream
         self.serial = anyio.Lock()
         self.async_calls = AsyncCalls()
+        self.journal = caller.journal
+        self.writing = anyio.Lock()
+        self.folded: Folded | None = None
+        self.is_interrupted = False
         self.halted: PolicyHalt | None = None
         self.closed = False
 
@@ -192,6 +205,11 @@ class Run:
     def spent(self) -> Usage:
         """Usage so far, including nested runs and the time before the run was resumed."""
         return self.tally.earlier + self.nesting.used
+
+    def id_of(self, tool_call_id: str) -> uuid.UUID:
+        """Return an id for a call of this iteration, which is the same if the call is repeated in another process."""
+        namespace = self.journal.namespace if self.journal is not None else uuid.UUID(self.scope.run_id)
+        return uuid.uuid5(namespace, f"{self.scope.iteration}:{tool_call_id}")
 
     def stop_cause(self) -> str | None:
         """Return why the run must stop (`cancelled`, `deadline`), or None, also before the event loop stops it."""

@@ -10,6 +10,7 @@ from pellucid.context import ToolContext
 from pellucid.errors import AlreadyResumed, ConfigError, PolicyHalt, ReliabilityFailFast, RunCancelled, ToolError
 from pellucid.failures import describe, error_type_of
 from pellucid.run.async_state import background_call
+from pellucid.run.journal import NestedJournal
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import Suspended
 from pellucid.run.start import ResumeRequest, conversation, create_run
@@ -50,7 +51,10 @@ def agent_tool(
     async def run(arguments: JSONObject, ctx: ToolContext) -> Any:
         outer = current_run()
         target = outer.scope.pipeline if pipeline is None and outer is not None else pipeline
-        caller = CallerContext(identity=ctx.identity, signal=ctx.signal, deps=ctx.deps, pipeline=target)
+        journal = _journal(outer, ctx.tool_call_id)
+        caller = CallerContext(
+            identity=ctx.identity, signal=ctx.signal, deps=ctx.deps, pipeline=target, journal=journal
+        )
         try:
             return await _nested(setup, outer, str(arguments["input"]), ctx, caller)
         except (PolicyHalt, ReliabilityFailFast) as error:
@@ -66,6 +70,12 @@ def agent_tool(
         run=run,
         timeout=timeout,
     )
+
+
+def _journal(outer: Run | None, tool_call_id: str) -> NestedJournal | None:
+    if outer is None or outer.journal is None:
+        return None
+    return NestedJournal(outer.journal, outer.id_of(tool_call_id))
 
 
 async def _nested(setup: Setup, outer: Run | None, task: str, ctx: ToolContext, caller: CallerContext) -> Any:

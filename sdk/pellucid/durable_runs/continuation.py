@@ -1,0 +1,113 @@
+"""From what a claimed run continues: its input, the checkpoint of its last pass, or its journal."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from opentelemetry.trace import SpanContext, get_current_span
+
+from pellucid.approvals.checkpoint import Checkpoint, context_of
+from pellucid.approvals.decisions import ApprovalRequest, Decision
+from pellucid.approvals.external import CallStatus, ExternalResult
+from pellucid.context import Identity
+from pellucid.durable import CallRecord, Claim, RunRecord
+from pellucid.messages import Message, load_messages
+from pellucid.run.fold import fold
+from pellucid.run.start import ResumeRequest
+
+
+def source_of(claim: Claim) -> Sequence[Message] | ResumeRequest:
+    """Return what the pass of a claim starts from.
+
+    Raises:
+        CheckpointError, ConfigError: the checkpoint or the journal is damaged.
+    """
+    run, calls = claim.run, {call.id: call for call in claim.calls}
+    entries = [(value["step"], value) for value in (cast("dict[str, Any]", entry.value) for entry in claim.journal)]
+    if run.checkpoint is None and not entries:
+        return load_messages(_request(run)["messages"])
+    start = Checkpoint.from_dict(run.checkpoint) if run.checkpoint is not None else _first(run)
+    folded = fold(start, entries, calls.keys()) if entries else None
+    state = _authorized(folded.checkpoint if folded is not None else start, calls)
+    decisions = [
+        decision_of(call)
+        for request in state.approvals
+        if (call := calls.get(request.approval_id)) is not None and call.status == "completed"
+    ]
+    settled = [
+        call
+        for request in state.all_external
+        if request.result is None and (call := calls.get(request.result_id)) is not None and call.status != "processing"
+    ]
+    links = [span for call in settled if (span := _span(call.settlement_trace)) is not None]
+    results = [_result(call) for call in settled]
+    folded = replace(folded, checkpoint=state) if folded is not None else None
+    return ResumeRequest(state, decisions, results, None, folded, links)
+
+
+def identity_of(run: RunRecord) -> Identity | None:
+    """Return the identity with which a run was submitted."""
+    identity = _request(run)["identity"]
+    return Identity(**identity) if identity is not None else None
+
+
+def decision_of(call: CallRecord) -> Decision:
+    """Return the decision with which an approval was settled."""
+    payload = cast("dict[str, Any]", call.payload)
+    return Decision(call.id, **payload)
+
+
+def _request(run: RunRecord) -> dict[str, Any]:
+    return cast("dict[str, Any]", run.request)
+
+
+def _first(run: RunRecord) -> Checkpoint:
+    """Return the state of a run before its first answer."""
+    return Checkpoint(
+        id="",
+        agent=run.agent,
+        run_id="",
+        trace=cast("dict[str, str]", run.trace) or {},
+        created_at=run.created_at,
+        identity=identity_of(run),
+        messages=_request(run)["messages"],
+    )
+
+
+def _authorized(state: Checkpoint, calls: Mapping[str, CallRecord]) -> Checkpoint:
+    """Return a state to resume from, in which the store alone decides what has expired.
+
+    It has another id, because a process resumes each checkpoint once, and this one may be claimed again.
+    """
+    return replace(
+        state,
+        id=uuid.uuid4().hex,
+        approvals=[replace(item, expires_at=_expiry(item, calls.get(item.approval_id))) for item in state.approvals],
+        external=[replace(item, deadline=None) for item in state.external],
+        nested={key: _authorized(nested, calls).to_dict() for key, nested in state.nested_checkpoints.items()},
+    )
+
+
+def _expiry(request: ApprovalRequest, call: CallRecord | None) -> float | None:
+    if call is None:
+        return request.expires_at
+    return None if call.status in ("processing", "completed") else 0.0
+
+
+def _result(call: CallRecord) -> ExternalResult:
+    status = cast("CallStatus", call.status)
+    if status != "completed" and call.payload is None:
+        return ExternalResult(
+            result_id=call.id, status=status, error=f"The call was {status}." if status == "failed" else None
+        )
+    return ExternalResult.of(call.id, status, call.payload)
+
+
+def _span(trace: object) -> SpanContext | None:
+    if not isinstance(trace, dict):
+        return None
+    span = get_current_span(context_of(trace)).get_span_context()
+    return span if span.is_valid else None

@@ -1,0 +1,103 @@
+"""The journal of a pass, in the store."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from pellucid.approvals.external import ExternalRequest
+from pellucid.context import CancelToken
+from pellucid.durable import CallRecord, Claim, Lease, NewCall, RunStore
+from pellucid.errors import DuplicateKey, Fenced, JournalError, StoreError
+from pellucid.run.journal import ANSWER
+from pellucid.types import JSONObject
+
+T = TypeVar("T")
+
+
+class StoreJournal:
+    """Journal of one pass. Each write requires the pass's claim and renews its lease.
+
+    Attributes:
+        namespace: Namespace of the ids of calls and approvals, the same in all passes of the run.
+        cancel_reason: Reason given to `cancel`, once a write has seen it; the pass is then being cancelled.
+    """
+
+    def __init__(self, store: RunStore, claim: Claim, token: CancelToken) -> None:
+        self.namespace = uuid.uuid5(uuid.NAMESPACE_OID, claim.run.id)
+        self.cancel_reason: str | None = None
+        self._store = store
+        self._claim = claim
+        self._token = token
+        self._calls = {call.id: call for call in claim.calls}
+        self._registered_now: set[str] = set()
+
+    async def write(self, step: str, key: str, value: JSONObject) -> None:
+        """Append a step.
+
+        Raises:
+            JournalError: nothing was written.
+        """
+        name = f"{step}:{key}"
+        # A call can start again in a later pass, when its sub-agent resumes; each answer is given once.
+        unique = name if step == ANSWER else f"{name}:{self._claim.run.pass_no}"
+        event: JSONObject = {"type": f"step.{step}", "key": key}
+        lease = await self._guarded(name, self._store.append(self._claim, unique, {"step": step, **value}, [event]))
+        self.update(lease)
+
+    async def register(self, request: ExternalRequest) -> bool:
+        """Register a call before its dispatch; return False if it was dispatched or settled already.
+
+        Raises:
+            JournalError: nothing was written.
+        """
+        call = self._calls.get(request.result_id) or await self._registered(request)
+        return call is None or (call.dispatched_at is None and call.status == "processing")
+
+    async def _registered(self, request: ExternalRequest) -> CallRecord | None:
+        """Register a call; return the one of this id that exists, or None if it is new."""
+        timeout = request.deadline - request.dispatched_at if request.deadline is not None else None
+        call = NewCall(
+            id=request.result_id,
+            tool=request.tool_name,
+            tool_call_id=request.tool_call_id,
+            request={"arguments": request.arguments},
+            timeout=timeout,
+            trace={**request.trace},
+        )
+        event: JSONObject = {"type": "async_tool.registered", "result_id": call.id, "tool": call.tool}
+        name = f"register {call.id}"
+        self._registered_now.add(call.id)
+        try:
+            self.update(await self._guarded(name, self._store.register(self._claim, [call], [event])))
+        except JournalError as error:
+            if not isinstance(error.__cause__, DuplicateKey):
+                raise
+            return await self._guarded(name, self._store.call(call.id))
+        return None
+
+    @property
+    def known_calls(self) -> set[str]:
+        """Ids of the calls that earlier passes and this one have registered."""
+        return {*self._calls, *self._registered_now}
+
+    async def dispatched(self, result_id: str) -> None:
+        """Mark a call as dispatched.
+
+        Raises:
+            JournalError: nothing was written.
+        """
+        await self._guarded(f"dispatched {result_id}", self._store.mark_dispatched(result_id))
+
+    def update(self, lease: Lease) -> None:
+        """Cancel the pass if the run was cancelled."""
+        if lease.cancel_reason is not None and self.cancel_reason is None:
+            self.cancel_reason = lease.cancel_reason
+            self._token.cancel(lease.cancel_reason)
+
+    async def _guarded(self, step: str, operation: Awaitable[T]) -> T:
+        try:
+            return await operation
+        except StoreError as error:
+            raise JournalError(step, is_fenced=isinstance(error, Fenced)) from error

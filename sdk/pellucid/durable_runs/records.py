@@ -1,0 +1,105 @@
+"""What applications read about a durable run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from pellucid.approvals.decisions import ApprovalRequest
+from pellucid.durable import CallRecord, RunRecord, RunStatus
+from pellucid.messages import Message, Usage, load_messages
+from pellucid.types import JSONObject, JSONValue
+
+FINAL: Final[frozenset[RunStatus]] = frozenset({"completed", "failed", "cancelled"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """State of a durable run.
+
+    Attributes:
+        run_id: Id of the run, the same in all its passes.
+        agent: Name of the agent.
+        status: `due` if a worker can continue it; `running`; `waiting` for approvals or external results; or how it
+            ended.
+        output: Answer as JSON; None unless the run is completed.
+        stop_reason: The model's finish reason, or the name of the limit; None unless the run is completed.
+        messages: The whole conversation; empty unless the run is completed.
+        usage: Usage of all passes; None unless the run is completed.
+        error: Redacted text of the error with which the run failed, or the reason why it was cancelled.
+        error_type: Value of `error.type`; None unless the run failed.
+        approvals: Pending approvals, for `DurableRuns.decide`.
+        external: Calls whose results other processes owe, for `DurableRuns.settle`.
+        passes: Number of passes, including the next one of a run that has not ended.
+        trace_id: 32 hexadecimal digits; None unless the run is completed.
+    """
+
+    run_id: str
+    agent: str
+    status: RunStatus
+    output: JSONValue = None
+    stop_reason: str | None = None
+    messages: tuple[Message, ...] = ()
+    usage: Usage | None = None
+    error: str | None = None
+    error_type: str | None = None
+    approvals: tuple[ApprovalRequest, ...] = ()
+    external: tuple[CallRecord, ...] = ()
+    passes: int = 1
+    trace_id: str | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended."""
+        return self.status in FINAL
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvent:
+    """Event of a durable run, without content.
+
+    Attributes:
+        seq: Position of the event, for `events(after=...)`.
+        type: Name of the event.
+        data: Its facts.
+        time: Seconds since the epoch, by the database's clock.
+    """
+
+    seq: int
+    type: str
+    data: JSONObject
+    time: float
+
+
+def state_of(run: RunRecord, calls: Sequence[CallRecord]) -> RunState:
+    """Return the state of a run from its row and its calls."""
+    pending = [call for call in calls if call.status == "processing"]
+    result: dict[str, Any] = run.result if isinstance(run.result, dict) else {}
+    usage = result.get("usage")
+    return RunState(
+        run_id=run.id,
+        agent=run.agent,
+        status=run.status,
+        output=result.get("output"),
+        stop_reason=result.get("stop_reason"),
+        messages=load_messages(result.get("messages", [])),
+        usage=Usage(**usage) if usage is not None else None,
+        error=result.get("error") or (run.cancel_reason if run.status == "cancelled" else None),
+        error_type=result.get("error_type"),
+        approvals=tuple(approval_of(call) for call in pending if call.kind == "approval"),
+        external=tuple(call for call in pending if call.kind == "external"),
+        passes=run.pass_no,
+        trace_id=result.get("trace_id"),
+    )
+
+
+def approval_of(call: CallRecord) -> ApprovalRequest:
+    """Return the approval request that a call of kind `approval` was registered with."""
+    request: Any = call.request
+    return ApprovalRequest(**{**request, "expires_at": call.deadline})
+
+
+def plain(value: Any) -> JSONObject:
+    """Return a flat dataclass as a JSON object."""
+    return {item.name: getattr(value, item.name) for item in fields(value)}

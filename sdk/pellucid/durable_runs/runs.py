@@ -1,0 +1,264 @@
+"""Submit durable runs, wait for them, decide and settle what they wait for, and work on them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import uuid
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any, cast
+
+import anyio
+from opentelemetry.trace import get_current_span
+
+from pellucid.agent import Agent
+from pellucid.approvals.checkpoint import trace_of
+from pellucid.approvals.decisions import Decision
+from pellucid.approvals.decisions import settle as check_decisions
+from pellucid.approvals.external import CallStatus, ExternalResult
+from pellucid.context import Identity
+from pellucid.durable import CallRecord, Cancellation, Claim, Recovery, RunStore, Settlement
+from pellucid.durable_runs.passes import run_pass
+from pellucid.durable_runs.records import FINAL, RunEvent, RunState, approval_of, plain, state_of
+from pellucid.errors import ConfigError, StoreUnavailable, UnknownRun
+from pellucid.messages import Message, dump_messages
+from pellucid.run.start import Input, conversation
+from pellucid.types import JSONObject, JSONValue
+
+_log = logging.getLogger("pellucid.durable_runs")
+
+_WAIT = 60.0
+"""Seconds after which a reader of events looks again, whatever it was notified of."""
+
+
+class DurableRuns:
+    """Runs of agents whose steps are in a store, so that any process can continue them.
+
+    ```python
+    async with open_store("sqlite:///runs.db") as store:
+        runs = DurableRuns(store, [agent])
+        run_id = await runs.submit(agent, "Will it rain in Bergen?")
+        await runs.work_until_idle()
+        print((await runs.status(run_id)).output)
+    ```
+
+    Only the loop is durable: what a tool does besides is its own. A call that had started in a process that ended is
+    not repeated, unless its tool is `idempotent`; give tools the id of the call as their idempotency key.
+
+    Args:
+        store: The store, open.
+        agents: The agents that this process can run; each process that works on a run needs its agent.
+        lease: Seconds after which other workers continue the run of a process that ended or stopped.
+        worker: Name of this process, for people.
+        poll: Seconds between sweeps for expired leases and calls.
+        deps: Value for tools, `ToolContext.deps`.
+
+    Raises:
+        ConfigError: two agents have the same name, or the lease is not positive.
+    """
+
+    def __init__(
+        self,
+        store: RunStore,
+        agents: Iterable[Agent[Any]],
+        *,
+        lease: float = 30.0,
+        worker: str | None = None,
+        poll: float = 1.0,
+        deps: Any = None,
+    ) -> None:
+        listed = list(agents)
+        self._agents = {agent.name: agent for agent in listed}
+        if len(self._agents) < len(listed):
+            names = [agent.name for agent in listed]
+            raise ConfigError(f"DurableRuns: two agents have the same name in {names}; rename one of them")
+        if not lease > 0 or not poll > 0:
+            raise ConfigError(f"DurableRuns(lease={lease!r}, poll={poll!r}): both must be positive numbers of seconds")
+        self._store = store
+        self._lease = lease
+        self._poll = poll
+        self._deps = deps
+        self._worker = worker or f"{socket.gethostname()}:{os.getpid()}"
+
+    # Runs
+
+    async def submit(
+        self,
+        agent: Agent[Any] | str,
+        input: Input,  # noqa: A002  (as in `Agent.run`)
+        *,
+        history: Sequence[Message] = (),
+        identity: Identity | None = None,
+        run_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> str:
+        """Submit a run, and return its id; the same id or idempotency key submits the same run once.
+
+        Raises:
+            ConfigError: the agent is unknown, or the input has another type.
+            IdempotencyConflict: the id or the key belongs to a run with another agent or input.
+        """
+        name = agent if isinstance(agent, str) else agent.name
+        if self._agents and name not in self._agents:
+            raise ConfigError(f"unknown agent {name!r}; known agents are {', '.join(map(repr, self._agents))}")
+        request: JSONObject = {
+            "messages": dump_messages(conversation(history, input)),
+            "identity": plain(identity) if identity is not None else None,
+        }
+        submission = await self._store.submit(
+            run_id or uuid.uuid4().hex, name, request, idempotency_key=idempotency_key, trace=_current_trace()
+        )
+        return submission.run.id
+
+    async def status(self, run_id: str) -> RunState:
+        """Return the state of a run.
+
+        Raises:
+            UnknownRun: there is no such run.
+        """
+        run = await self._store.run(run_id)
+        if run is None:
+            raise UnknownRun(run_id)
+        return state_of(run, await self._store.calls(run_id) if run.status not in FINAL else ())
+
+    async def events(self, run_id: str, after: int = 0) -> AsyncIterator[RunEvent]:
+        """Yield the events of a run after a sequence number, until the run has ended.
+
+        Raises:
+            UnknownRun: there is no such run.
+        """
+        while True:
+            page = await self._store.events(run_id, after=after)
+            for event in page.events:
+                after = event.seq
+                data = {**cast("dict[str, Any]", event.value)}
+                yield RunEvent(event.seq, data.pop("type"), data, event.created_at)
+            if page.has_more:
+                continue
+            if page.run_status in FINAL:
+                return
+            await self._store.wait_for_events(run_id, after, _WAIT)
+
+    async def cancel(self, run_id: str, reason: str) -> Cancellation:
+        """Cancel a run: at once, or if a worker has it, when the worker writes its next step or renews its lease."""
+        return await self._store.cancel(run_id, reason, [{"type": "run.cancelled"}])
+
+    # What runs wait for
+
+    async def decide(self, run_id: str, decisions: Iterable[Decision]) -> list[Settlement]:
+        """Store decisions about the pending approvals of a run; the outcome of each says whether it counts.
+
+        Raises:
+            CheckpointError: a decision is not valid; those before it are stored.
+        """
+        calls = {call.id: call for call in await self._store.calls(run_id) if call.kind == "approval"}
+        settlements: list[Settlement] = []
+        for decision in decisions:
+            call = calls.get(decision.approval_id)
+            settlements.append(await self._decide(call, decision) if call is not None else Settlement("unknown"))
+        return settlements
+
+    async def _decide(self, call: CallRecord, decision: Decision) -> Settlement:
+        check_decisions([approval_of(call)], [decision], 0.0)
+        payload = plain(decision)
+        del payload["approval_id"]
+        event: JSONObject = {"type": "approval.decided", "approval_id": call.id, "approved": decision.approved}
+        return await self._store.settle(call.id, "completed", payload, events=[event], trace=_current_trace())
+
+    async def settle(
+        self,
+        result_id: str,
+        *,
+        output: JSONValue = None,
+        error: str | None = None,
+        status: CallStatus | None = None,
+    ) -> Settlement:
+        """Store the result of a call; when it is the last one that its run waits for, a worker continues the run.
+
+        The first result counts; the outcome says whether this one is it, repeats it, differs from it, or is late.
+
+        Raises:
+            ConfigError: the status does not fit the output and the error, or the output is not JSON.
+        """
+        result = ExternalResult(result_id=result_id, output=output, error=error, status=status)
+        if not result_id.startswith("async_tool_"):
+            return Settlement("unknown")
+        assert result.status is not None  # set when it was created
+        event: JSONObject = {"type": "async_tool.settled", "result_id": result_id, "status": result.status}
+        return await self._store.settle(
+            result_id, result.status, result.content, digest=result.digest, events=[event], trace=_current_trace()
+        )
+
+    async def heartbeat(self, result_id: str, *, extend: float | None = None) -> CallRecord | None:
+        """Note that a call is being worked on; see `RunStore.heartbeat`."""
+        return await self._store.heartbeat(result_id, extend=extend)
+
+    async def progress(self, result_id: str, value: JSONValue) -> CallRecord | None:
+        """Store the progress of a call, which is also a heartbeat."""
+        return await self._store.progress(result_id, value)
+
+    # Work
+
+    async def recover(self) -> Recovery:
+        """Make the runs of processes that ended due again, and expire overdue calls; a second call changes nothing."""
+        return await self._store.recover()
+
+    async def work(self, *, concurrency: int = 8) -> None:
+        """Continue runs of the agents as they become due, until cancelled; then give unfinished ones back."""
+        slots = anyio.Semaphore(concurrency)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._sweep)
+            while True:
+                await slots.acquire()
+                tasks.start_soon(self._continue, await self._next(), slots)
+
+    async def work_until_idle(self, *, concurrency: int = 8) -> int:
+        """Continue the runs that are due until none is; return the number of passes."""
+        await self.recover()
+        slots, passes = anyio.Semaphore(concurrency), 0
+        while True:
+            before = passes
+            async with anyio.create_task_group() as tasks:
+                await slots.acquire()
+                while (claim := await self._claim()) is not None:
+                    passes += 1
+                    tasks.start_soon(self._continue, claim, slots)
+                    await slots.acquire()
+                slots.release()
+            if passes == before:
+                return passes
+
+    async def _continue(self, claim: Claim, slots: anyio.Semaphore) -> None:
+        try:
+            await run_pass(self._store, self._agents[claim.run.agent], claim, self._deps)
+        finally:
+            slots.release()
+
+    async def _claim(self) -> Claim | None:
+        return await self._store.claim(self._worker, list(self._agents), self._lease)
+
+    async def _next(self) -> Claim:
+        """Wait for a run that is due, and claim it."""
+        while True:
+            try:
+                if (claim := await self._claim()) is not None:
+                    return claim
+                await self._store.wait_for_work(list(self._agents), _WAIT)
+            except StoreUnavailable as error:
+                _log.warning("durable_runs.store_unavailable %s", error)
+                await anyio.sleep(self._poll)
+
+    async def _sweep(self) -> None:
+        """Expire overdue calls, and recover runs of workers that ended."""
+        while True:
+            try:
+                await self._store.recover()
+            except StoreUnavailable as error:
+                _log.warning("durable_runs.store_unavailable %s", error)
+            await anyio.sleep(self._poll)
+
+
+def _current_trace() -> JSONValue:
+    span = get_current_span().get_span_context()
+    return {**trace_of(span)} if span.is_valid else None

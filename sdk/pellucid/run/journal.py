@@ -1,0 +1,85 @@
+"""The journal of a durable run, as a protocol: its steps as they end, and the state that they add up to."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from pellucid.approvals.checkpoint import Checkpoint
+from pellucid.approvals.external import ExternalRequest
+from pellucid.models import ModelResponse
+from pellucid.types import JSONObject
+
+ANSWER: Final = "answer"
+"""Step: the model has answered. Its messages are all those since the answer before."""
+
+STARTED: Final = "started"
+"""Step: a tool that is not idempotent is about to run."""
+
+RESULT: Final = "result"
+"""Step: a call has its result, or its sub-agent has paused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folded:
+    """State of a run that was interrupted.
+
+    Attributes:
+        checkpoint: Conversation and counters; results and pending approvals of the calls of the last message.
+        left: Ids of the calls of the last message that have to run.
+        answer: The last answer, if it has no calls.
+        can_repair: Whether the model may correct that answer if it does not fit the output type.
+        stop: Reason why that answer is the closing one, if it is.
+    """
+
+    checkpoint: Checkpoint
+    left: Collection[str] = ()
+    answer: ModelResponse | None = None
+    can_repair: bool = True
+    stop: str | None = None
+
+
+class Journal(Protocol):
+    """Journal of one pass of a durable run. A method that raises `JournalError` ends the pass.
+
+    Attributes:
+        namespace: Namespace of the ids of calls and approvals, the same in all passes of the run.
+    """
+
+    @property
+    def namespace(self) -> uuid.UUID:
+        """Namespace of the ids of calls and approvals."""
+        ...
+
+    async def write(self, step: str, key: str, value: JSONObject) -> None:
+        """Append a step; `key` is unique among the steps of its kind in a pass."""
+        ...
+
+    async def register(self, request: ExternalRequest) -> bool:
+        """Register a call before its dispatch; return False if it was dispatched or settled already."""
+        ...
+
+    async def dispatched(self, result_id: str) -> None:
+        """Mark a call as dispatched."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NestedJournal:
+    """Journal of a sub-agent's run: its external calls are registered; its steps are one step of the outer run."""
+
+    outer: Journal
+    namespace: uuid.UUID
+
+    async def write(self, step: str, key: str, value: JSONObject) -> None:
+        """Write nothing."""
+
+    async def register(self, request: ExternalRequest) -> bool:
+        """Register a call of the outer run."""
+        return await self.outer.register(request)
+
+    async def dispatched(self, result_id: str) -> None:
+        """Mark a call of the outer run as dispatched."""
+        await self.outer.dispatched(result_id)

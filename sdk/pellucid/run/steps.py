@@ -1,0 +1,113 @@
+"""Write the steps of a durable run to its journal; every function does nothing for a run without a journal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from opentelemetry.trace import SpanContext, get_current_span
+
+from pellucid.approvals.checkpoint import Checkpoint, trace_of
+from pellucid.messages import Message, ToolResult, dump_messages, dump_part
+from pellucid.models import ModelResponse
+from pellucid.run.external import requests_of
+from pellucid.run.journal import ANSWER, RESULT, STARTED
+from pellucid.run.outcomes import Enqueued, Suspended, Waiting
+from pellucid.run.state import Run
+from pellucid.types import JSONObject
+
+
+def state_of(
+    run: Run, span: SpanContext, checkpoint_id: str, messages: Sequence[Message], **pending: Any
+) -> Checkpoint:
+    """Return the state of a run with these messages; `pending` is about the calls of the last one."""
+    activation = run.offering.activation
+    return Checkpoint(
+        id=checkpoint_id,
+        agent=run.scope.agent,
+        run_id=run.scope.run_id,
+        trace=trace_of(span),
+        created_at=run.scope.now() / 1e9,
+        identity=run.scope.identity,
+        iteration=run.scope.iteration,
+        tool_calls=run.tally.tool_calls,
+        discoveries=activation.iterations,
+        usage=run.spent,
+        active=activation.names,
+        pins=run.offering.pins.to_dict(),
+        messages=dump_messages(messages),
+        external=requests_of(run),
+        **pending,
+    )
+
+
+async def write_answer(
+    run: Run, response: ModelResponse, catalog_digest: str, *, can_repair: bool = False, stop: str | None = None
+) -> None:
+    """Write the messages since the last answer, the last of which is the model's.
+
+    Args:
+        run: The run.
+        response: The model's response.
+        catalog_digest: Digest of the tools that the model was offered.
+        can_repair: Whether the model may correct the answer if it does not fit the output type.
+        stop: Reason why it is the closing answer, if it is.
+
+    Raises:
+        JournalError: the step was not written.
+        CheckpointError: something in the messages cannot be turned into JSON.
+    """
+    if run.journal is None:
+        return
+    conversation = run.conversation
+    state = state_of(run, _span(), "", conversation.messages[conversation.journalled :])
+    value = {
+        "state": _short(state),
+        "finish_reason": response.finish_reason,
+        "catalog": catalog_digest,
+        "can_repair": can_repair,
+        "stop": stop,
+    }
+    await run.journal.write(ANSWER, f"{run.scope.iteration}{':closing' if stop is not None else ''}", value)
+    conversation.journalled = len(conversation.messages)
+
+
+async def write_started(run: Run, call_id: str, tool_name: str) -> None:
+    """Write that a tool is about to run.
+
+    Raises:
+        JournalError: the step was not written.
+    """
+    if run.journal is not None:
+        value = {"call_id": call_id, "tool": tool_name}
+        await run.journal.write(STARTED, f"{run.scope.iteration}:{call_id}", value)
+
+
+async def write_result(run: Run, call_id: str, outcome: ToolResult | Waiting | Suspended | Enqueued) -> None:
+    """Write the result of a call or the checkpoint of its sub-agent; calls that wait otherwise are written elsewhere.
+
+    Raises:
+        JournalError: the step was not written.
+        CheckpointError: something in the result cannot be turned into JSON.
+    """
+    if run.journal is None or isinstance(outcome, Waiting | Enqueued):
+        return
+    if isinstance(outcome, ToolResult):
+        pending: dict[str, Any] = {"results": [dump_part(outcome)]}
+    else:
+        notes = {call_id: outcome.note} if outcome.note is not None else {}
+        pending = {"approvals": list(outcome.approvals), "nested": {call_id: outcome.checkpoint}, "notes": notes}
+    async with run.writing:  # the states of calls that run at the same time are written in the order of their times
+        value = {"call_id": call_id, "state": _short(replace(state_of(run, _span(), "", (), **pending), pins={}))}
+        await run.journal.write(RESULT, f"{run.scope.iteration}:{call_id}", value)
+
+
+def _short(state: Checkpoint) -> JSONObject:
+    """Return a state as JSON without what is empty."""
+    value = {key: item for key, item in state.to_dict().items() if item not in (None, [], {}) or key == "trace"}
+    return {**value, "usage": {key: item for key, item in value["usage"].items() if item not in (None, {})}}
+
+
+def _span() -> SpanContext:
+    return get_current_span().get_span_context()

@@ -1,0 +1,148 @@
+"""A durable run of every feature of the loop, whose worker is stopped at each of its commits."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from pellucid import Agent, Decision, Limits, Tool, ToolCall, ToolResult
+from pellucid.durable_runs import DurableRuns
+from pellucid.run.fold import INTERRUPTED
+from pellucid.testing import FunctionModel
+
+if TYPE_CHECKING:
+    from pellucid import ModelRequest, ToolContext
+    from pellucid.durable import RunStore
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
+
+DISCOVERY = "__lazy__tool__discovery__"
+CALLS = ("late", "slow", "job", "clerk")
+
+
+class Interruption:
+    """Stops the worker before or after a number of commits of its store; a number that is not reached stops nothing."""
+
+    def __init__(self, store: RunStore, number: int) -> None:
+        self._store: Any = store
+        self._number = number
+        self._write = self._store._write
+        self.commits = 0
+        self.is_over = False
+
+    async def run(self, runs: DurableRuns) -> None:
+        """Work until nothing is due, or until stopped."""
+        scope = anyio.CancelScope()
+
+        async def write(work: Any, **options: Any) -> Any:
+            self.commits = commit = self.commits + 1
+            if commit * 2 == self._number:
+                scope.cancel()
+                await anyio.lowlevel.checkpoint()
+            result = await self._write(work, **options)
+            if commit * 2 + 1 == self._number:
+                scope.cancel()
+            return result
+
+        self._store._write = write
+        try:
+            with scope:
+                await runs.work_until_idle()
+        finally:
+            self._store._write = self._write
+            self.is_over = scope.cancel_called
+
+
+def results_of(request: Any) -> dict[str, Any]:
+    """Return the results in a conversation, by ids of calls."""
+    parts = [part for message in request.messages for part in message.parts if isinstance(part, ToolResult)]
+    return {part.id or "": part.response for part in parts}
+
+
+def make(counts: dict[str, int]) -> Agent[int]:
+    """Return an agent that discovers a tool, calls all kinds of tools, asks for a status, and corrects its answer."""
+
+    async def count(arguments: Any, ctx: ToolContext) -> str:
+        counts[ctx.tool_call_id] = counts.get(ctx.tool_call_id, 0) + 1
+        return "done"
+
+    def answer(request: ModelRequest) -> Any:
+        results = results_of(request)
+        if "c-find" not in results:
+            return ToolCall(DISCOVERY, {"toolNames": ["late"]}, "c-find")
+        if "c-late" not in results:
+            assert "late" in [tool.name for tool in request.tools]
+            return [ToolCall(name, {"input": "?"} if name == "clerk" else {}, f"c-{name}") for name in CALLS]
+        if "c-status" not in results:
+            job = results["c-job"]
+            return ToolCall("async_status", {"resultId": job["resultId"]}, "c-status")
+        if sum(call_id.startswith("status_") for call_id in results) < sum(
+            isinstance(results[call_id], dict) for call_id in ("c-slow", "c-job")
+        ):
+            return "waiting"
+        return '{"result": 3}' if request.messages[-1].role == "user" else '{"result": "three"}'
+
+    def inner(request: ModelRequest) -> Any:
+        return "inner" if "i-pay" in results_of(request) else ToolCall("pay", {}, "i-pay")
+
+    pay = Tool(name="pay", run=count, needs_approval=True)
+    clerk = Agent("clerk", model=FunctionModel(inner), tools=[pay], description="Pays.")
+    tools = [
+        Tool(name="late", run=count, lazy=True),
+        Tool(name="slow", run=count, execution="same-invocation"),
+        Tool(name="job", run=count, execution="external-dispatch"),
+        clerk.as_tool(),
+    ]
+    limits = Limits(max_iterations=12)
+    return Agent("a", model=FunctionModel(answer), tools=tools, output=int, limits=limits)
+
+
+async def go_through(store: RunStore, run_id: str, number: int) -> int:
+    """Go through a run that is interrupted once; check its end, and return the number of commits before."""
+    counts: dict[str, int] = {}
+    agent = make(counts)
+    runs = DurableRuns(store, [agent])
+    await runs.submit(agent, "go", run_id=run_id)
+    interruption = Interruption(store, number)
+    while not (state := await runs.status(run_id)).is_over:
+        if interruption.is_over:
+            await runs.work_until_idle()
+        else:
+            await interruption.run(runs)
+        state = await runs.status(run_id)
+        if state.status == "waiting":
+            await runs.decide(run_id, [Decision(item.approval_id, approved=True) for item in state.approvals])
+            for call in state.external:
+                await runs.settle(call.id, output="settled")
+    where = f"interrupted at {number}: {state.error} {results_of(state)}"
+    assert (state.status, state.output) == ("completed", 3), where
+    results = results_of(state)
+    assert [call.id for message in state.messages for call in message.tool_calls] == list(results), where
+    assert results["c-late"] in ("done", INTERRUPTED), where
+    assert results["c-clerk"] in ("inner", INTERRUPTED), where
+    for call_id in ("c-late", "c-slow", "i-pay"):
+        assert counts.get(call_id, 0) <= 1, where
+    assert counts["c-job"] <= 2, where
+    assert "c-status" in results, where
+    delivered = [answer for call_id, answer in results.items() if call_id.startswith("status_")]
+    running = [call_id for call_id in ("c-slow", "c-job") if isinstance(results[call_id], dict)]
+    assert len(delivered) == len(running), where
+    for answer in delivered:
+        expected = [("completed", "done"), ("completed", "settled"), ("failed", INTERRUPTED)]
+        assert (answer["status"], answer.get("result", answer.get("error"))) in expected, where
+    run = await store.run(run_id)
+    assert run is not None
+    assert run.pending == 0, where
+    return interruption.commits if interruption.is_over else -1
+
+
+async def test_interrupted_at_each_commit(store: RunStore) -> None:
+    """Wherever a worker is stopped, the run ends with the same answer, each call with one result."""
+    with anyio.fail_after(300):
+        for number in itertools.count(2):
+            if await go_through(store, f"run-{number}", number) < 0:
+                break
+        assert number > 40

@@ -1,0 +1,169 @@
+"""A durable run with every kind of call, and a process that works on it and can be killed at any point of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from pellucid import Agent, Decision, Message, Tool, ToolCall, ToolResult
+from pellucid.durable import open_store
+from pellucid.durable_runs import DurableRuns
+from pellucid.testing import FunctionModel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pellucid import ToolContext
+    from pellucid.durable import RunStore
+    from pellucid.models import ModelRequest
+
+FIRST = ("safe", "once", "job", "owed", "pay", "ask")
+"""Tools of the first message: idempotent, not idempotent, two external ones, one with approval, and a sub-agent."""
+
+
+@dataclass
+class Journey:
+    """What happens outside of the store, in a file that survives the process.
+
+    Attributes:
+        kill_at: Number of the point at which the process kills itself; 0 for never.
+    """
+
+    path: Path
+    kill_at: int = 0
+    points: int = 0
+
+    def point(self, name: str) -> None:
+        """Pass a point at which the process may be killed."""
+        self.points += 1
+        if self.points == self.kill_at:
+            self.note(f"killed at {name}")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def note(self, line: str) -> None:
+        """Add a line to the file."""
+        with self.path.open("a") as file:
+            file.write(f"{line}\n")
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines so far."""
+        return self.path.read_text().splitlines() if self.path.exists() else []
+
+    def counts(self) -> Counter[str]:
+        """Return how often each line was written."""
+        return Counter(self.lines)
+
+
+def scene(journey: Journey) -> Agent[str]:
+    """Return an agent that calls all tools, then one again, and answers with what it got."""
+
+    def work(name: str) -> Callable[[Any, ToolContext], Any]:
+        async def run(arguments: Any, ctx: ToolContext) -> str | None:
+            journey.point(f"{name} begins")
+            suffix = f" {ctx.external.result_id}" if ctx.external is not None else ""
+            prefix = f"{ctx.identity.principal} " if ctx.identity is not None else ""
+            journey.note(f"{prefix}{name} {ctx.tool_call_id}{suffix}")
+            journey.point(f"{name} ends")
+            return f"{name} done"
+
+        return run
+
+    def answer(request: ModelRequest) -> Any:
+        results = [part for message in request.messages for part in message.parts if isinstance(part, ToolResult)]
+        iteration = sum(message.role == "assistant" and not _is_delivery(message) for message in request.messages) + 1
+        journey.point(f"model {iteration} begins")
+        journey.note(f"model {iteration}")
+        journey.point(f"model {iteration} ends")
+        if iteration == 1:
+            return [ToolCall(name, {"input": "?"} if name == "ask" else {}, f"c-{name}") for name in FIRST]
+        if iteration == 2:
+            return [ToolCall("once", {}, "c-again")]
+        return f"{len(results)} results"
+
+    def inner(request: ModelRequest) -> Any:
+        if len(request.messages) == 1:
+            return [ToolCall("job", {}, "c-inner")]
+        return "inner"
+
+    external = {"execution": "external-dispatch"}
+    job = Tool(name="job", run=work("job"), **external)  # type: ignore[arg-type]
+    clerk = Agent("clerk", model=FunctionModel(inner), tools=[job], description="Asks.")
+    tools = [
+        Tool(name="safe", run=work("safe"), idempotent=True),
+        Tool(name="once", run=work("once")),
+        job,
+        Tool(name="owed", run=work("owed"), pending="wait", **external),  # type: ignore[arg-type]
+        Tool(name="pay", run=work("pay"), needs_approval=True),
+        clerk.as_tool("ask"),
+    ]
+    return Agent("scene", model=FunctionModel(answer), tools=tools)
+
+
+def _is_delivery(message: Message) -> bool:
+    return any(call.name == "async_status" for call in message.tool_calls)
+
+
+def watch(store: RunStore, journey: Journey) -> None:
+    """Make the beginning and the end of each commit a point."""
+    database: Any = store._database
+    write = database.write
+
+    def write_watched(work: Any, **arguments: Any) -> Any:
+        name = getattr(getattr(work, "func", work), "__name__", "?")
+
+        def watched(transaction: Any) -> Any:
+            result = work(transaction)
+            journey.point(f"{name} before commit")
+            return result
+
+        result = write(watched, **arguments)
+        journey.point(f"{name} after commit")
+        return result
+
+    database.write = write_watched
+
+
+async def go_through(store: RunStore, journey: Journey, run_id: str = "run", *, lease: float = 5.0) -> None:
+    """Work on the run until it has ended, and settle what it waits for."""
+    agent = scene(journey)
+    runs = DurableRuns(store, [agent], lease=lease)
+    await runs.submit(agent, "go", run_id=run_id)
+    while not (state := await runs.status(run_id)).is_over:
+        if await runs.work_until_idle() == 0 and state.status == "running":
+            await anyio.sleep(0.05)
+        if state.status != "waiting":
+            continue
+        await runs.decide(run_id, [Decision(request.approval_id, approved=True) for request in state.approvals])
+        for call in state.external:
+            await runs.settle(call.id, output=f"{call.tool} settled")
+
+
+def work(url: str, options: str, path: str, backend: str, lease: str) -> None:
+    """Work on all runs of the scene, until this process is killed."""
+
+    async def run() -> None:
+        async with open_store(url, **json.loads(options)) as store:
+            await DurableRuns(store, [scene(Journey(Path(path)))], lease=float(lease), poll=0.1).work()
+
+    anyio.run(run, backend=backend)
+
+
+def main(url: str, options: str, path: str, kill_at: str, backend: str) -> None:
+    """Go through the run in this process, and print the number of points."""
+    journey = Journey(Path(path), int(kill_at))
+
+    async def run() -> None:
+        async with open_store(url, **json.loads(options)) as store:
+            watch(store, journey)
+            await go_through(store, journey)
+
+    anyio.run(run, backend=backend)
+    print(journey.points)
