@@ -261,6 +261,28 @@ async def test_a_worker_that_waits_for_work(store: RunStore) -> None:
     assert {(await runs.status(run_id)).output for run_id in run_ids} == {"x"}
 
 
+async def test_stopped_while_it_claims(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that is stopped while it claims a run gives it back at once."""
+    agent = Agent("a", model=ScriptedModel("x"))
+    runs = DurableRuns(store, [agent])
+    run_id = await runs.submit(agent, "go")
+    claim = store.claim
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+
+            async def stop_and_claim(*arguments: Any) -> Any:
+                tasks.cancel_scope.cancel()
+                return await claim(*arguments)
+
+            monkeypatch.setattr(store, "claim", stop_and_claim)
+            tasks.start_soon(runs.work)
+    monkeypatch.undo()
+    run = await store.run(run_id)
+    assert run is not None
+    assert (run.status, run.fence) == ("due", 1)
+    assert await within(runs.work_until_idle()) == 1
+
+
 async def test_fifty_settlements_at_once(store: RunStore) -> None:
     """Of fifty callers that settle the same two calls at once, two count, and the run goes on once."""
     model = ScriptedModel([ToolCall("owed", {}, "c1"), ToolCall("owed", {}, "c2")], "x")
