@@ -240,7 +240,7 @@ class DurableRuns:
         claim: Claim | None = None
         with anyio.CancelScope(shield=True):
             claim = await self._store.claim(self._worker, list(self._agents), self._lease)
-        return claim
+        return claim  # noqa: RET504  (mypy holds that the scope may swallow exceptions)
 
     async def _next(self) -> Claim:
         """Wait for a run that is due, and claim it."""
