@@ -27,7 +27,7 @@ from pellucid import (
     retry,
 )
 from pellucid.durable_runs import DurableRuns, RunState
-from pellucid.errors import IdempotencyConflict, UnknownRun
+from pellucid.errors import IdempotencyConflict, StoreUnavailable, UnknownRun
 from pellucid.run.fold import INTERRUPTED
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.runs import within
@@ -261,6 +261,28 @@ async def test_a_worker_that_waits_for_work(store: RunStore) -> None:
     assert {(await runs.status(run_id)).output for run_id in run_ids} == {"x"}
 
 
+async def test_stopped_while_it_claims(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that is stopped while it claims a run gives it back at once."""
+    agent = Agent("a", model=ScriptedModel("x"))
+    runs = DurableRuns(store, [agent])
+    run_id = await runs.submit(agent, "go")
+    claim = store.claim
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+
+            async def stop_and_claim(*arguments: Any) -> Any:
+                tasks.cancel_scope.cancel()
+                return await claim(*arguments)
+
+            monkeypatch.setattr(store, "claim", stop_and_claim)
+            tasks.start_soon(runs.work)
+    monkeypatch.undo()
+    run = await store.run(run_id)
+    assert run is not None
+    assert (run.status, run.fence) == ("due", 1)
+    assert await within(runs.work_until_idle()) == 1
+
+
 async def test_fifty_settlements_at_once(store: RunStore) -> None:
     """Of fifty callers that settle the same two calls at once, two count, and the run goes on once."""
     model = ScriptedModel([ToolCall("owed", {}, "c1"), ToolCall("owed", {}, "c2")], "x")
@@ -486,6 +508,31 @@ async def test_fenced_before_a_dispatch(store: RunStore, location: Location, any
     assert calls == ["stopped", "c"]
     assert len(model.requests) == 2
     assert delays == []
+
+
+@pytest.mark.parametrize("method", ["append", "register", "mark_dispatched", "end_pass"])
+async def test_the_store_is_away(store: RunStore, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    """A write that fails ends the pass, and the model reads nothing of it; the run goes on when the lease is over."""
+    write, failures = getattr(store, method), [1]
+
+    async def fail_once(*arguments: Any, **options: Any) -> Any:
+        if failures:
+            failures.pop()
+            raise StoreUnavailable("test")
+        return await write(*arguments, **options)
+
+    monkeypatch.setattr(store, method, fail_once)
+    model = FunctionModel(lambda request: "x" if len(request.messages) > 1 else ToolCall("owed", {}, "c"))
+    agent = Agent("a", model=model, tools=[OWED])
+    runs = DurableRuns(store, [agent], lease=0.3)
+    run_id = await runs.submit(agent, "go")
+    with anyio.fail_after(60):
+        while not (state := await runs.status(run_id)).is_over:
+            await runs.work_until_idle()
+            for call in state.external:
+                await runs.settle(call.id, output=1)
+    assert not failures
+    assert (state.status, state.output, results(state)) == ("completed", "x", {"c": 1})
 
 
 @pytest.mark.parametrize("execution", [None, "external-dispatch"])

@@ -236,7 +236,11 @@ class DurableRuns:
             slots.release()
 
     async def _claim(self) -> Claim | None:
-        return await self._store.claim(self._worker, list(self._agents), self._lease)
+        # A claim whose caller is cancelled would be lost until its lease ends; this one is given back by its pass.
+        claim: Claim | None = None
+        with anyio.CancelScope(shield=True):
+            claim = await self._store.claim(self._worker, list(self._agents), self._lease)
+        return claim  # noqa: RET504  (mypy holds that the scope may swallow exceptions)
 
     async def _next(self) -> Claim:
         """Wait for a run that is due, and claim it."""

@@ -304,3 +304,16 @@ def _unfinished(partial: list[ModelDelta]) -> Message:
     text = "".join(delta.content for delta in partial if delta.type == "text")
     reasoning = "".join(delta.content for delta in partial if delta.type == "reasoning")
     return Message("assistant", [part for part in (ReasoningPart(reasoning), TextPart(text)) if part.content])
+
+
+def without_repeated_ids(message: Message) -> Message:
+    """Return the message with only the first call of each id: vendors reject two calls with one result."""
+    seen: set[str | None] = set()
+    parts = []
+    for part in message.parts:
+        if isinstance(part, ToolCall):
+            if part.id in seen:
+                continue
+            seen.add(part.id)
+        parts.append(part)
+    return message if len(parts) == len(message.parts) else Message(message.role, parts)

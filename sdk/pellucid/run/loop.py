@@ -28,7 +28,7 @@ from pellucid.run.compose import compose
 from pellucid.run.discovery import discover
 from pellucid.run.dispatch import dispatch
 from pellucid.run.external import apply_results, cancel_all, results_in_place
-from pellucid.run.inference import infer
+from pellucid.run.inference import infer, without_repeated_ids
 from pellucid.run.outcomes import Paused, RunResult, Status, Waiting
 from pellucid.run.pause import AWAITING, claim_calls, in_order, pause, withdraw
 from pellucid.run.state import Run, enter_run, leave_run
@@ -245,7 +245,7 @@ async def _iterate(run: Run, b: Boundary, *, can_repair: bool) -> tuple[ModelRes
     _check(run)
     response = await infer(run, request, catalog)
     _note_usage(run, b)
-    run.conversation.messages.append(_without_repeated_ids(response.message))
+    run.conversation.messages.append(without_repeated_ids(response.message))
     await write_answer(run, response, catalog.digest, can_repair=can_repair)
     return response, catalog
 
@@ -355,19 +355,6 @@ async def _closing_answer(run: Run, b: Boundary, catalog: Catalog, stop: str) ->
     _note_usage(run, b)
     await write_answer(run, response, catalog.digest, stop=stop)
     return response
-
-
-def _without_repeated_ids(message: Message) -> Message:
-    """Return the message with only the first call of each id: vendors reject two calls with one result."""
-    seen: set[str | None] = set()
-    parts = []
-    for part in message.parts:
-        if isinstance(part, ToolCall):
-            if part.id in seen:
-                continue
-            seen.add(part.id)
-        parts.append(part)
-    return message if len(parts) == len(message.parts) else Message(message.role, parts)
 
 
 def _finish(
