@@ -44,7 +44,7 @@ class DurableRuns:
     ```
 
     Only the loop is durable: what a tool does besides is its own. A call that had started in a process that ended is
-    not repeated, unless its tool is `idempotent`; give tools the id of the call as their idempotency key.
+    not repeated, unless its tool is `idempotent`.
 
     Args:
         store: The store, open.
