@@ -152,7 +152,7 @@ class DiscoveryContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalCall:
-    """What another process needs to return the result of a call that is handed to it.
+    """Address and credentials with which another process returns the result of a call.
 
     Attributes:
         result_id: Id of the result, `async_tool_` and a UUID; also the idempotency key of the work.

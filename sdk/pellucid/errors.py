@@ -468,7 +468,7 @@ class PolicyHalt(PellucidError):
         tool_name: Name of the tool that the decision was about.
         stage: `offer`, `activation` or `dispatch`.
         reason: Reason given by the policy.
-        messages: The conversation so far, with a result for every call in it.
+        messages: Conversation until the halt, with a result for every call in it.
     """
 
     error_type = "policy_halt"

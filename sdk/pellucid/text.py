@@ -24,6 +24,13 @@ def excerpt(text: object, length: int = 200) -> str:
     return clean(content) if len(content) <= length else f"{clean(content[:length])}…"
 
 
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return a remedy for an unknown name: the nearest right one, whatever its case, or else all of them."""
+    by_lower = {other.lower(): other for other in names}
+    close = get_close_matches(name.lower(), by_lower, n=1)
+    return f"did you mean {by_lower[close[0]]!r}?" if close else f"use one of {', '.join(sorted(by_lower.values()))}"
+
+
 def close_to(name: str, names: Iterable[str]) -> str:
     """Return a question that suggests up to three similar names; empty if none is similar, or there are too many."""
     candidates = list(names)

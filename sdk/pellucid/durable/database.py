@@ -1,4 +1,4 @@
-"""What a store needs of a database: transactions, and notifications of their commits."""
+"""The interface between a store and a database: transactions, and notifications of their commits."""
 
 from __future__ import annotations
 

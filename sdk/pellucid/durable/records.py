@@ -284,7 +284,7 @@ class PendingCalls:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What a store holds.
+    """Numbers of runs and pending calls in a store.
 
     Attributes:
         runs: Number of runs by status, without statuses that no run has.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import asdict
 from typing import Any, Final, cast
 
 import anyio
@@ -15,7 +16,6 @@ from pellucid.context import CancelToken
 from pellucid.durable import Claim, NewCall, RunStore
 from pellucid.durable_runs.continuation import identity_of, source_of
 from pellucid.durable_runs.journal import StoreJournal
-from pellucid.durable_runs.records import plain
 from pellucid.errors import Fenced, JournalError, RunCancelled, StoreError, StoreUnavailable, UnknownRun
 from pellucid.failures import describe, error_type_of
 from pellucid.messages import dump_messages
@@ -65,15 +65,15 @@ async def _run_pass(store: RunStore, agent: Agent[Any], claim: Claim, deps: Any)
         return
     outcome = await _executed(store, claim, journal, run)
     if isinstance(outcome, RunResult):
+        if outcome.checkpoint is not None:
+            await _wait(store, claim, journal, outcome)
+            return
         try:
             content = _content(outcome)
         except ValueError as error:  # the output is not JSON
             outcome = error
         else:
-            if outcome.checkpoint is not None:
-                await _wait(store, claim, journal, outcome)
-            else:
-                await _finish(store, claim, "completed", content)
+            await _finish(store, claim, "completed", content)
             return
     if isinstance(outcome, RunCancelled) and journal.cancel_reason is not None:
         await _finish(store, claim, "cancelled", None)
@@ -137,15 +137,16 @@ async def _wait(store: RunStore, claim: Claim, journal: StoreJournal, result: Ru
     calls = {call.id: call for call in await store.calls(claim.run.id)}
     needed = {request.result_id for request in checkpoint.all_external if request.result is None}
     needed |= {request.approval_id for request in checkpoint.approvals}
+    unneeded = journal.known_calls - needed
     for call in calls.values():
-        if call.status == "processing" and call.id in journal.known_calls and call.id not in needed:
+        if call.status == "processing" and call.id in unneeded:
             await store.settle(call.id, "cancelled", "The run no longer needs the result.")
     approvals = [
         NewCall(
             id=request.approval_id,
             tool=request.tool_name,
             tool_call_id=request.tool_call_id,
-            request=plain(request),
+            request=asdict(request),
             kind="approval",
             timeout=max(0.0, request.expires_at - request.requested_at) if request.expires_at is not None else None,
         )
@@ -172,7 +173,7 @@ def _content(result: RunResult[Any]) -> JSONObject:
         "status": result.status,
         "output": to_jsonable_python(result.output, bytes_mode="base64", inf_nan_mode="strings"),
         "messages": dump_messages(result.messages),
-        "usage": to_jsonable_python(plain(result.usage)),
+        "usage": to_jsonable_python(asdict(result.usage)),
         "iterations": result.iterations,
         "stop_reason": result.stop_reason,
         "trace_id": result.trace_id,

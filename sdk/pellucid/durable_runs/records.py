@@ -1,9 +1,9 @@
-"""What applications read about a durable run."""
+"""State and events of a durable run, as applications read them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pellucid.approvals.decisions import ApprovalRequest
@@ -98,8 +98,3 @@ def approval_of(call: CallRecord) -> ApprovalRequest:
     """Return the approval request that a call of kind `approval` was registered with."""
     request: Any = call.request
     return ApprovalRequest(**{**request, "expires_at": call.deadline})
-
-
-def plain(value: Any) -> JSONObject:
-    """Return a flat dataclass as a JSON object."""
-    return {item.name: getattr(value, item.name) for item in fields(value)}

@@ -7,6 +7,7 @@ import os
 import socket
 import uuid
 from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import asdict
 from typing import Any, cast
 
 import anyio
@@ -20,7 +21,7 @@ from pellucid.approvals.external import CallStatus, ExternalResult
 from pellucid.context import Identity
 from pellucid.durable import CallRecord, Cancellation, Claim, Recovery, RunStore, Settlement
 from pellucid.durable_runs.passes import run_pass
-from pellucid.durable_runs.records import FINAL, RunEvent, RunState, approval_of, plain, state_of
+from pellucid.durable_runs.records import FINAL, RunEvent, RunState, approval_of, state_of
 from pellucid.errors import ConfigError, StoreUnavailable, UnknownRun
 from pellucid.messages import Message, dump_messages
 from pellucid.run.start import Input, conversation
@@ -104,7 +105,7 @@ class DurableRuns:
             raise ConfigError(f"unknown agent {name!r}; known agents are {', '.join(map(repr, self._agents))}")
         request: JSONObject = {
             "messages": dump_messages(conversation(history, input)),
-            "identity": plain(identity) if identity is not None else None,
+            "identity": asdict(identity) if identity is not None else None,
         }
         submission = await self._store.submit(
             run_id or uuid.uuid4().hex, name, request, idempotency_key=idempotency_key, trace=_current_trace()
@@ -161,7 +162,7 @@ class DurableRuns:
 
     async def _decide(self, call: CallRecord, decision: Decision) -> Settlement:
         check_decisions([approval_of(call)], [decision], 0.0)
-        payload = plain(decision)
+        payload = asdict(decision)
         del payload["approval_id"]
         event: JSONObject = {"type": "approval.decided", "approval_id": call.id, "approved": decision.approved}
         return await self._store.settle(call.id, "completed", payload, events=[event], trace=_current_trace())

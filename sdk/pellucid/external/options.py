@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from pellucid.errors import ConfigError
+from pellucid.text import nearest
 from pellucid.tools import Tool
 
 Factory: TypeAlias = Callable[..., Tool]
@@ -106,12 +106,5 @@ def _read(path: str, model: type[Any], values: Mapping[str, Any], names: list[st
             text = f"{fault['msg'][:1].lower()}{fault['msg'][1:]}"
             if fault["type"] == "extra_forbidden":
                 is_nested = len(fault["loc"]) > 1
-                text = "unknown option" if is_nested else f"unknown option; {suggestion(str(fault['loc'][0]), names)}"
+                text = "unknown option" if is_nested else f"unknown option; {nearest(str(fault['loc'][0]), names)}"
             problems.append(f"{'.'.join(map(str, (path, *fault['loc'])))}: {text}")
-
-
-def suggestion(name: str, names: Iterable[str]) -> str:
-    """Return the nearest right name, or all of them."""
-    names_by_lower = {other.lower(): other for other in names}
-    close = get_close_matches(name.lower(), names_by_lower, n=1)
-    return f"did you mean {names_by_lower[close[0]]!r}?" if close else f"use one of {', '.join(sorted(names))}"

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError
 from pellucid.external.factories import FACTORIES
-from pellucid.external.options import Factory, SharedOptions, options_type, read_options, suggestion
+from pellucid.external.options import Factory, SharedOptions, options_type, read_options
+from pellucid.text import nearest
 from pellucid.tools import ProviderTool, Tool
 from pellucid.tools.names import problem_of
 
@@ -85,7 +86,7 @@ def _create(path: str, name: str, entry: object, factories: Mapping[str, Factory
         ConfigError: it cannot be created.
     """
     if name not in factories:
-        raise ConfigError(f"{path} is not a supported tool; {suggestion(str(name), factories)}")
+        raise ConfigError(f"{path} is not a supported tool; {nearest(str(name), factories)}")
     if (problem := problem_of(name)) is not None:
         raise ConfigError(f"{path}: {problem}")
     if not isinstance(entry, Mapping):

@@ -145,7 +145,8 @@ def deliver(run: Run, b: Boundary) -> bool:
     Returns:
         Whether there were any.
     """
-    if not run.async_calls.by_id or not (settled := run.async_calls.take()):
+    settled = run.async_calls.take()
+    if not settled:
         return False
     calls, results = [], []
     for call in settled:
@@ -165,8 +166,6 @@ def emit_continued(run: Run, b: Boundary, result_ids: Iterable[str]) -> None:
 
 async def next_results(run: Run, b: Boundary) -> bool:
     """Wait for results of calls in the background and deliver them; return False if there are none to wait for."""
-    if not run.async_calls.by_id:
-        return False
     if run.async_calls.running:
         await run.async_calls.wait()
     return deliver(run, b)

@@ -105,7 +105,7 @@ class AsyncCalls:
 
     async def wait(self) -> None:
         """Wait until a call has a result that the model does not have."""
-        while not any(call.status is not None and not call.delivered for call in self.by_id.values()):
+        while not self._deliverable():
             self._settled = anyio.Event()
             await self._settled.wait()
 
@@ -122,10 +122,13 @@ class AsyncCalls:
 
     def take(self) -> list[AsyncCall]:
         """Return the calls with results that the model does not have, and mark them as delivered."""
-        calls = [call for call in self.by_id.values() if call.status and not call.delivered and not call.takes_place]
+        calls = self._deliverable()
         for call in calls:
             call.delivered = True
         return calls
+
+    def _deliverable(self) -> list[AsyncCall]:
+        return [call for call in self.by_id.values() if call.status and not call.delivered and not call.takes_place]
 
     def _unsettled(self) -> Iterator[AsyncCall]:
         return (call for call in self.by_id.values() if call.status is None)

@@ -14,12 +14,11 @@ from pellucid.approvals.external import CallStatus
 from pellucid.concurrency.race import race
 from pellucid.concurrency.tasks import call_soon, spawn
 from pellucid.errors import ToolError
-from pellucid.failures import describe
 from pellucid.run.async_calls import emit_late, pending_result, register, settle
 from pellucid.run.async_state import AsyncCall, CallFacts, background_call
 from pellucid.run.outcomes import Suspended
 from pellucid.run.state import Run
-from pellucid.run.tool_results import respond, to_response
+from pellucid.run.tool_results import failure_text, respond, to_response
 from pellucid.telemetry import Boundary
 from pellucid.tools.tool import Tool
 from pellucid.types import JSONObject, JSONValue
@@ -95,8 +94,7 @@ async def _work(run: Run, call: AsyncCall, work: Callable[[], Awaitable[Any]]) -
             status, response = "expired", _EXPIRED
     except Exception as failure:  # noqa: BLE001  (any exception of a tool is a result for the model)
         status, error = "failed", failure
-        text = str(failure) if isinstance(failure, ToolError) else f"The tool failed. {describe(failure)}"
-        response = to_response(text, run.limits.max_result_bytes)
+        response = to_response(failure_text(failure), run.limits.max_result_bytes)
     finally:
         if call.status is None:
             settle(run, call, status, response, error)

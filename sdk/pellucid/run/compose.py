@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from pellucid.errors import ConfigError
-from pellucid.messages import ProviderToolDefinition, ToolDefinition
+from pellucid.messages import ProviderToolDefinition
 from pellucid.models import Model, ModelRequest, OutputSchema, Settings
 from pellucid.models.fallback import candidates
 from pellucid.run.async_calls import narrow
@@ -36,7 +36,8 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
         if not closing:
             catalog = await narrow(run, b, catalog)
         definitions = () if closing else catalog.definitions
-        _check_provider_tools(run.setup.model, definitions)
+        if not closing:
+            _check_provider_tools(run.setup.model, catalog.provider_tools)
         is_new = offering.digest != catalog.digest
         if is_new and not closing:
             offering.add(catalog)
@@ -60,20 +61,19 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
         return request, catalog
 
 
-def _check_provider_tools(model: Model, definitions: Sequence[ToolDefinition]) -> None:
+def _check_provider_tools(model: Model, tools: Sequence[ProviderToolDefinition]) -> None:
     """Check that the model, and each model that replaces it, runs the provider tools that are offered.
 
     Raises:
         ConfigError: a model does not run one of them.
     """
-    for tool in definitions:
-        if isinstance(tool, ProviderToolDefinition):
-            for candidate in candidates(model):
-                if (tool.vendor, tool.type) not in getattr(candidate, "provider_tools", ()):
-                    raise ConfigError(
-                        f"model {candidate.name!r} of {candidate.provider_name} cannot run the provider tool "
-                        f"{tool.name!r} ({tool.vendor} {tool.type}); remove the tool, or use a model of {tool.vendor}"
-                    )
+    for tool in tools:
+        for candidate in candidates(model):
+            if (tool.vendor, tool.type) not in getattr(candidate, "provider_tools", ()):
+                raise ConfigError(
+                    f"model {candidate.name!r} of {candidate.provider_name} cannot run the provider tool "
+                    f"{tool.name!r} ({tool.vendor} {tool.type}); remove the tool, or use a model of {tool.vendor}"
+                )
 
 
 def digest_of_parameters(settings: Settings, output: OutputSchema | None) -> str:

@@ -22,7 +22,6 @@ from pellucid.concurrency.tasks import call_soon
 from pellucid.context import ToolContext
 from pellucid.errors import JournalError, PermissionDenied, PolicyHalt, ReliabilityFailFast, ToolError
 from pellucid.events import ToolProgress
-from pellucid.failures import describe
 from pellucid.messages import Parts, ToolCall, ToolResult
 from pellucid.reliability import Decision, Reliability, Subject
 from pellucid.run.background import callbacks, new_call, start
@@ -32,7 +31,7 @@ from pellucid.run.outcomes import Enqueued, Paused, Suspended, Waiting
 from pellucid.run.pause import apply_decision
 from pellucid.run.state import Run
 from pellucid.run.steps import write_result, write_started
-from pellucid.run.tool_results import respond, to_response, with_note
+from pellucid.run.tool_results import failure_text, respond, to_response, with_note
 from pellucid.telemetry import DISPATCH, Boundary, boundary
 from pellucid.tools.catalog import Catalog
 from pellucid.tools.collisions import Binding
@@ -338,7 +337,7 @@ def _progress(run: Run, span: SpanContext, call: Call) -> Callable[[JSONValue], 
 def _explain(error: Exception) -> str:
     if isinstance(error, PolicyHalt):
         return halted(error)
-    return str(error) if isinstance(error, ToolError) else f"The tool failed. {describe(error)}"
+    return failure_text(error)
 
 
 def _reject_repeated(run: Run, call: Call, outcome: _Outcome) -> _Outcome:

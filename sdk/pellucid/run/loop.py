@@ -191,8 +191,8 @@ async def _loop(run: Run, b: Boundary) -> RunResult[Any]:
             _check(run)
             stop = _conclude_calls(run, catalog, calls, await dispatch(run, catalog, calls))
         elif not await next_results(run, b):
-            if run.async_calls.by_id and run.async_calls.external:
-                stop = _await(run, Paused((), (), {}, {}))
+            if run.async_calls.external:
+                stop = AWAITING
             elif (answer := accept(run, b, response, can_repair=can_repair)) is not None:
                 return _finish(run, b, "completed", response.finish_reason, response.finish_reason, answer.value)
             else:
@@ -257,9 +257,8 @@ async def _resume(run: Run, b: Boundary, resumption: Resumption) -> tuple[Catalo
     b.note(iterations=run.scope.iteration)
     waiting = [Waiting(request, is_reported=True) for request in resumption.waiting]
     folded = run.folded
-    has_calls = bool(resumption.settled or resumption.nested or not resumption.checkpoint.has_external)
-    if folded is not None:
-        has_calls = bool(resumption.settled or resumption.nested or folded.left)
+    left = folded.left if folded is not None else not resumption.checkpoint.has_external
+    has_calls = bool(resumption.settled or resumption.nested or left)
     catalog = Catalog(bindings={})
     try:
         if has_calls:
@@ -295,8 +294,8 @@ async def _resume(run: Run, b: Boundary, resumption: Resumption) -> tuple[Catalo
     if stop != AWAITING and placed:
         emit_continued(run, b, placed)
     # Approvals and external calls are one group, unless the run was interrupted before it waited for them.
-    if stop != AWAITING and run.async_calls.external and folded is None:
-        stop = _await(run, Paused((), (), {}, {}))
+    if run.async_calls.external and folded is None:
+        stop = AWAITING
     return catalog, stop
 
 

@@ -8,13 +8,14 @@ from typing import Any, Final
 
 from pellucid.context import ToolContext
 from pellucid.errors import AlreadyResumed, ConfigError, PolicyHalt, ReliabilityFailFast, RunCancelled, ToolError
-from pellucid.failures import describe, error_type_of
+from pellucid.failures import error_type_of
 from pellucid.run.async_state import background_call
 from pellucid.run.journal import NestedJournal
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import Suspended
 from pellucid.run.start import ResumeRequest, conversation, create_run
 from pellucid.run.state import CallerContext, Run, Setup, current_run
+from pellucid.run.tool_results import failure_text
 from pellucid.telemetry import Pipeline
 from pellucid.tools.tool import Tool
 from pellucid.types import JSONObject
@@ -61,7 +62,7 @@ def agent_tool(
             if outer is None:
                 raise
             # These end the nested run, not the outer one.
-            raise ToolError(f"The tool failed. {describe(error)}", error_type=error_type_of(error)) from error
+            raise ToolError(failure_text(error), error_type=error_type_of(error)) from error
 
     return Tool(
         name=name or re.sub(r"[^A-Za-z0-9_-]+", "_", agent)[:64],

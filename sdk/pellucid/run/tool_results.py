@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from pellucid.errors import ToolError
+from pellucid.failures import describe
 from pellucid.messages import Part, TextPart, ToolResult
 from pellucid.types import JSONValue
 
@@ -60,6 +61,11 @@ def to_response(value: object, max_bytes: int, is_large: bool = False) -> JSONVa
             error_type="invalid_result",
         ) from error
     return data if len(text.encode("utf-8", "replace")) <= max_bytes else _cut(text, max_bytes)
+
+
+def failure_text(error: Exception) -> str:
+    """Return what the model reads of a failure: the text of a `ToolError`, or a description of another exception."""
+    return str(error) if isinstance(error, ToolError) else f"The tool failed. {describe(error)}"
 
 
 def with_note(result: ToolResult, note: str) -> ToolResult:

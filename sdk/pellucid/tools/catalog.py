@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from pellucid.errors import ConfigError, InvalidCatalog, ToolError, ToolNameCollision
 from pellucid.failures import describe
-from pellucid.messages import ToolDefinition
+from pellucid.messages import ProviderToolDefinition, ToolDefinition
 from pellucid.telemetry import Recorded
 from pellucid.text import excerpt
 from pellucid.tools.catalog_cache import MOST, Remembered
@@ -209,6 +209,11 @@ class Catalog:
     def definitions(self) -> tuple[ToolDefinition, ...]:
         """Definitions of the tools, as a model sees them."""
         return tuple(binding.tool.definition for binding in self.bindings.values())
+
+    @cached_property
+    def provider_tools(self) -> tuple[ProviderToolDefinition, ...]:
+        """Definitions of the tools that the model's vendor runs."""
+        return tuple(tool for tool in self.definitions if isinstance(tool, ProviderToolDefinition))
 
     @cached_property
     def tokens(self) -> int:

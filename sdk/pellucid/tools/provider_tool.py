@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,6 +10,7 @@ from typing import Any
 from pellucid.context import ToolContext
 from pellucid.errors import ConfigError, ToolError
 from pellucid.messages import PROVIDER_TOOLS, ProviderToolDefinition
+from pellucid.text import nearest
 from pellucid.tools.tool import Tool, ToolFunction
 from pellucid.types import JSONObject
 
@@ -50,9 +50,9 @@ class ProviderTool(Tool):
         super().__post_init__()
         types = PROVIDER_TOOLS.get(self.vendor)
         if types is None:
-            raise ConfigError(f"ProviderTool(vendor={self.vendor!r}): {_nearest(self.vendor, PROVIDER_TOOLS)}")
+            raise ConfigError(f"ProviderTool(vendor={self.vendor!r}): {nearest(self.vendor, PROVIDER_TOOLS)}")
         if self.type not in types:
-            raise ConfigError(f"ProviderTool(vendor={self.vendor!r}, type={self.type!r}): {_nearest(self.type, types)}")
+            raise ConfigError(f"ProviderTool(vendor={self.vendor!r}, type={self.type!r}): {nearest(self.type, types)}")
         if not self.name:
             object.__setattr__(self, "name", self.type)
 
@@ -67,8 +67,3 @@ class ProviderTool(Tool):
             type=self.type,
             options=self.options,
         )
-
-
-def _nearest(name: str, names: Mapping[str, Any] | frozenset[str]) -> str:
-    close = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(sorted(names))}"
