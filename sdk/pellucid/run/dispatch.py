@@ -298,12 +298,12 @@ async def _enqueue(
     run: Run, b: Boundary, request: ExternalRequest, work: Callable[[], Awaitable[object]]
 ) -> JSONObject | Enqueued:
     """Hand work to another process; in a durable run, only once the call is registered, and once only."""
-    if run.journal is None:
+    is_new = run.journal is None or await run.journal.register(request)
+    if is_new:
         await work()
-    elif await run.journal.register(request):
-        await work()
-        await run.journal.dispatched(request.result_id)
-    return enqueued(run, b, request)
+        if run.journal is not None:
+            await run.journal.dispatched(request.result_id)
+    return enqueued(run, b, request, is_new=is_new)
 
 
 async def _run_in_thread(function: Callable[..., Any], arguments: JSONObject, ctx: ToolContext) -> Any:

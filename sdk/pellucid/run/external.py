@@ -8,6 +8,7 @@ from typing import Final
 
 from opentelemetry.trace import get_current_span
 
+from pellucid import semconv
 from pellucid.approvals.checkpoint import Checkpoint, context_of, trace_of
 from pellucid.approvals.external import ExternalRequest, ExternalResult
 from pellucid.context import ExternalCall
@@ -52,10 +53,17 @@ def external_call(request: ExternalRequest) -> ExternalCall:
     )
 
 
-def enqueued(run: Run, b: Boundary, request: ExternalRequest) -> JSONObject | Enqueued:
-    """Add a dispatched call to those of the run; return what the model reads, or that it reads nothing yet."""
+def enqueued(run: Run, b: Boundary, request: ExternalRequest, *, is_new: bool) -> JSONObject | Enqueued:
+    """Add a dispatched call to those of the run; return what the model reads, or that it reads nothing yet.
+
+    A call that is not new was dispatched by an earlier pass of a durable run, which has emitted that.
+    """
     call = _call(request)
-    register(run, b, call, request.deadline)
+    if is_new:
+        register(run, b, call, request.deadline)
+    else:
+        run.async_calls.by_id[request.result_id] = call
+        run.scope.count(semconv.DURABLE_DISPATCHES_SKIPPED, 1, {semconv.TOOL_NAME: request.tool_name}, b.context)
     return Enqueued(request) if request.takes_place else pending_result(call.facts)
 
 
