@@ -141,7 +141,7 @@ class StoreMetrics:
         """
         if time.monotonic() - self._read_at < self._interval:
             return
-        statistics = await self._store.statistics()
+        statistics = await self._store.statistics(is_open_only=True)
         self._readings, self._read_at = _readings(statistics, self._agents), time.monotonic()
         self._current_scope().instruments.readers.add(self)
 
