@@ -361,9 +361,13 @@ class RunStore:
         check = partial(self._read, partial(queries.has_events, run_id=run_id, after=after))
         return await self._wait([("events", run_id)], check, timeout)
 
-    async def statistics(self) -> Statistics:
-        """Return numbers of runs by status, and of pending calls by tool, with the age of the oldest."""
-        return await self._read(queries.statistics)
+    async def statistics(self, *, is_open_only: bool = False) -> Statistics:
+        """Return numbers of runs by status, and of pending calls by tool, with the age of the oldest.
+
+        Args:
+            is_open_only: Do not count runs that have ended; counting them takes longer the more there are.
+        """
+        return await self._read(partial(queries.statistics, is_open_only=is_open_only))
 
     async def _wait(self, keys: Sequence[Key], check: Callable[[], Awaitable[bool]], timeout: float) -> bool:  # noqa: ASYNC109
         with self._wakeups.subscribe(keys) as waiter, anyio.move_on_after(timeout):

@@ -268,6 +268,7 @@ class DurableRuns:
 
     async def _sweep(self) -> None:
         """Expire overdue calls, and recover runs of workers that ended."""
+        self._metrics.start()
         try:
             while True:
                 try:

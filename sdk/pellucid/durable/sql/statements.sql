@@ -133,6 +133,9 @@ RETURNING *
 -- count_runs
 SELECT status, count(*) AS number FROM runs GROUP BY status
 
+-- count_open_runs
+SELECT status, count(*) AS number FROM runs WHERE status IN ('due', 'running', 'waiting') GROUP BY status
+
 -- count_due: a run that was given back may be due only in a while
 SELECT agent, count(*) AS number, @now - min(due_at) AS age FROM runs
 WHERE status = 'due' AND due_at <= @now GROUP BY agent ORDER BY agent
