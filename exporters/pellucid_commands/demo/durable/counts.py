@@ -1,0 +1,102 @@
+"""Numbers of a run, from three sources that do not depend on each other, and checks that compare them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, TypeAlias
+
+from pellucid import semconv
+from pellucid_commands.demo.durable.agent import ORDINARY, QUOTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pellucid_commands.demo.durable.results import Results
+
+Row: TypeAlias = tuple[str, int | None, int | None, int | None, str]
+"""What was counted: on disk, in the store, by telemetry (None: this source cannot know), and a remark."""
+
+Check: TypeAlias = tuple[str, bool]
+
+HEAD = ("counted", "on disk", "store", "telemetry", "")
+
+
+def rows_of(results: Results) -> list[Row]:
+    """Return the rows of the table."""
+    return [*_rows_of_calls(results), *_rows_of_settlements(results), *_rows_of_passes(results)]
+
+
+def checks_of(results: Results) -> list[Check]:
+    """Return statements about the run, and whether they are true."""
+    answers = Counter(note.facts["iteration"] for note in results.notes if note.action == "model")
+    killed = results.noted("stall")
+    effects = Counter((note.facts["tool"], note.facts["key"]) for note in results.notes if note.action in _EFFECTS)
+    rail = results.calls["quote_rail"]
+    return [
+        ("each tool had its effect once", sorted(effects.values()) == [1] * (1 + len(QUOTES))),
+        (
+            "each answer of the model in the journal was requested once, but for the request that was cut off",
+            sum(answers.values()) - killed == len(results.steps("answer")) == len(answers),
+        ),
+        (
+            "each call was registered and settled once",
+            len(results.calls) == len(QUOTES) and all(call.settled_at is not None for call in results.calls.values()),
+        ),
+        ("the late answer changed nothing", (rail.status, rail.payload) == ("expired", None)),
+        ("all spans are of one trace", len({item.context.trace_id for item in results.spans}) == 1),
+        ("the run is completed", results.run.status == "completed"),
+    ]
+
+
+_EFFECTS = ("tool", "enqueue")
+
+
+def _rows_of_calls(results: Results) -> Iterator[Row]:
+    yield (
+        "model calls",
+        results.noted("model"),
+        len(results.steps("answer")),
+        results.measured(semconv.OPERATION_DURATION),
+        f"{results.noted('stall')} was cut off, so it was made again",
+    )
+    done = Counter(str(value["tool"]) for value in results.steps("started"))
+    yield (
+        f"calls of {ORDINARY}",
+        results.noted("tool", tool=ORDINARY),
+        done[ORDINARY],
+        results.measured(semconv.TOOL_DURATION, {semconv.TOOL_NAME: ORDINARY}),
+        "not idempotent",
+    )
+    for tool in QUOTES:
+        yield (
+            f"dispatches of {tool}",
+            results.noted("enqueue", tool=tool),
+            sum(call.tool == tool and call.dispatched_at is not None for call in results.calls.values()),
+            results.measured(semconv.TOOL_DURATION, {semconv.TOOL_NAME: tool}),
+            "",
+        )
+
+
+def _rows_of_settlements(results: Results) -> Iterator[Row]:
+    def waits(status: str) -> int:
+        return results.measured(semconv.EXTERNAL_WAIT, {semconv.ASYNC_STATUS: status})
+
+    def answers(outcome: str) -> int:
+        return results.noted("answer", outcome=outcome)
+
+    yield "answers that count", answers("settled"), results.calls_that_are("completed"), waits("completed"), ""
+    yield "repeated answers", answers("duplicate"), None, None, "no effect"
+    yield "expired calls", None, results.calls_that_are("expired"), waits("expired"), "no heartbeat in time"
+    yield "late answers", answers("late"), None, None, "no effect"
+
+
+def _rows_of_passes(results: Results) -> Iterator[Row]:
+    run = results.run
+    yield "kills", results.noted("kill"), None, None, ", ".join(_codes(results))
+    yield "passes", None, run.pass_no, results.measured(semconv.AGENT_DURATION), ""
+    recovered = run.fence - run.pass_no
+    yield "recovered passes", None, recovered, None, f"{run.fence} claims for {run.pass_no} passes"
+
+
+def _codes(results: Results) -> Sequence[str]:
+    return [f"exit code {note.facts['exit_code']}" for note in results.notes if note.action == "kill"]
