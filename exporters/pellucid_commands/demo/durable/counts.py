@@ -57,7 +57,7 @@ def _rows_of_calls(results: Results) -> Iterator[Row]:
         results.noted("model"),
         len(results.steps("answer")),
         results.measured(semconv.OPERATION_DURATION),
-        f"{results.noted('stall')} was cut off, so it was made again",
+        f"cut off by the kill, and made again: {results.noted('stall')}",
     )
     done = Counter(str(value["tool"]) for value in results.steps("started"))
     yield (
@@ -95,7 +95,7 @@ def _rows_of_passes(results: Results) -> Iterator[Row]:
     yield "kills", results.noted("kill"), None, None, ", ".join(_codes(results))
     yield "passes", None, run.pass_no, results.measured(semconv.AGENT_DURATION), ""
     recovered = run.fence - run.pass_no
-    yield "recovered passes", None, recovered, None, f"{run.fence} claims for {run.pass_no} passes"
+    yield "recovered passes", None, recovered, None, f"claims: {run.fence}"
 
 
 def _codes(results: Results) -> Sequence[str]:
