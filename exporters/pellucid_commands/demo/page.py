@@ -13,6 +13,8 @@ from typing import Final
 from pellucid.text import clean
 
 WIDTH: Final = 98
+COLLECTOR: Final = "http://localhost:4318"
+"""Address of a collector, to be suggested."""
 
 
 def prepare_output() -> None:

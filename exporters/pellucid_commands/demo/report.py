@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pellucid_commands.demo.catalogue_server import LATENCY
 from pellucid_commands.demo.hubs import OBJECTIVE
 from pellucid_commands.demo.metrics import SERIES, sample_of_trace, series
-from pellucid_commands.demo.page import filled, paragraph, row, say, title
+from pellucid_commands.demo.page import COLLECTOR, filled, paragraph, row, say, title
 from pellucid_commands.demo.script import QUESTION
 from pellucid_exporters.console.hub_stats import hub_table
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from pellucid import DiscoveryBackoff, DiscoveryError, RunResult
     from pellucid_exporters.console.hub_stats import HubStats
-
-COLLECTOR: Final = "http://localhost:4318"
 
 
 @dataclass(slots=True, kw_only=True)

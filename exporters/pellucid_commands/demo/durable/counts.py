@@ -33,17 +33,17 @@ def checks_of(results: Results) -> list[Check]:
     effects = Counter((note.facts["tool"], note.facts["key"]) for note in results.notes if note.action in _EFFECTS)
     rail = results.calls["quote_rail"]
     return [
-        ("each tool had its effect once", sorted(effects.values()) == [1] * (1 + len(QUOTES))),
+        ("no tool ran twice, and no job was added to the queue twice", all(count == 1 for count in effects.values())),
         (
-            "each answer of the model in the journal was requested once, but for the request that was cut off",
-            sum(answers.values()) - killed == len(results.steps("answer")) == len(answers),
+            "no answer of the model that is in the journal was requested again",
+            sum(answers.values()) - killed == len(answers) == len(results.steps("answer")),
         ),
         (
-            "each call was registered and settled once",
+            "each call was settled once",
             len(results.calls) == len(QUOTES) and all(call.settled_at is not None for call in results.calls.values()),
         ),
         ("the late answer changed nothing", (rail.status, rail.payload) == ("expired", None)),
-        ("all spans are of one trace", len({item.context.trace_id for item in results.spans}) == 1),
+        ("all spans belong to one trace", len({item.context.trace_id for item in results.spans}) == 1),
         ("the run is completed", results.run.status == "completed"),
     ]
 

@@ -18,7 +18,7 @@ from opentelemetry.trace import SpanKind
 from pellucid.durable_runs import DurableRuns
 from pellucid_commands.demo.durable.agent import PATIENCE
 from pellucid_commands.demo.durable.notes import Notebook
-from pellucid_commands.demo.durable.options import ProcessOptions
+from pellucid_commands.demo.durable.options import DELIVERY, ProcessOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -122,7 +122,7 @@ def main() -> None:
         anyio.run(serve, options)
         options.write_metrics(telemetry)
     finally:
-        telemetry.shutdown()
+        telemetry.shutdown(DELIVERY)
 
 
 if __name__ == "__main__":

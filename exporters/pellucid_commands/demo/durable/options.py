@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 SPANS: Final[tuple[LineType, ...]] = ("span",)
 
+DELIVERY: Final = 1.5
+"""Seconds for writing spans, and for sending them to a collector."""
+
 PATIENCE: Final = 3.0
 """Seconds to wait for a database that is not available."""
 

@@ -15,7 +15,7 @@ from pellucid.text import clean
 from pellucid_commands.demo.durable.agent import QUESTION
 from pellucid_commands.demo.durable.counts import HEAD
 from pellucid_commands.demo.durable.trace import tree_of
-from pellucid_commands.demo.page import paragraph, row, say, title
+from pellucid_commands.demo.page import COLLECTOR, paragraph, row, say, title
 from pellucid_exporters.console import Console
 from pellucid_exporters.console.processor import make_writer
 from pellucid_exporters.console.tables import table
@@ -44,11 +44,11 @@ class Report:
     color: bool
     started: float = field(default_factory=time.time)
 
-    def introduce(self, options: ProcessOptions, workers: int, lease: float) -> None:
+    def introduce(self, options: ProcessOptions, workers: int, lease: float, *, is_temporary: bool) -> None:
         """Print the introduction."""
         self._title("Pellucid demo: a run that survives its process")
         row("question", QUESTION)
-        row("store", _without_password(options.store))
+        row("store", "a SQLite file, deleted afterwards" if is_temporary else _without_password(options.store))
         row("tools", "reserve_dock, run by the worker; quote_road and quote_rail, jobs for another process")
         row("model", "a script that repeats the results of the tools: no key, no network")
         row("lease", f"{lease:g} s; then {'another worker' if workers == 1 else f'one of {workers} workers'} continues")
@@ -57,7 +57,7 @@ class Report:
     def moment(self, moment: Moment) -> None:
         """Print what happened."""
         at, process, text = moment
-        say(f"  {at - self.started:6.2f}  {process:<8}  {clean(text)}")
+        say(f"  {at - self.started:5.1f}  {process:<8}  {clean(text)}")
 
     def answer(self, run: RunRecord) -> None:
         """Print the answer."""
@@ -82,6 +82,10 @@ class Report:
             (name, *("" if value is None else f"{value}" for value in values), remark) for name, *values, remark in rows
         ]
         say(textwrap.indent(table(HEAD, cells), "  ") + "\n")
+        row("on disk", "what the tools, the model and the job process noted in a file")
+        row("store", "rows and journal of the run")
+        row("telemetry", "counters and histograms of all processes, added up")
+        say()
         for statement, is_true in checks:
             row("ok" if is_true else "WRONG", statement)
         say()
@@ -90,7 +94,11 @@ class Report:
         """Print suggested next steps."""
         self._title("Next")
         row("trace", format_trace_id(results.spans[0].context.trace_id))
-        if otlp is not None:
+        if otlp is None:
+            row("", f"pellucid demo durable --otlp {COLLECTOR} sends such a trace to a collector")
+        elif not results.is_delivered:
+            row("", f"could not be sent to {otlp}; pellucid doctor --otlp {otlp} says why")
+        else:
             row("", f"was sent to {otlp}; paste the id into the search of Jaeger or Grafana")
         if store is None:
             row("PostgreSQL", "pellucid demo durable --store postgresql://user@host/database")

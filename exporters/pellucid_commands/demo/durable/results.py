@@ -37,6 +37,7 @@ class Results:
         notes: Notes of all processes.
         spans: Spans of all processes.
         samples: Samples of the metrics of all processes, added up, by name and labels.
+        is_delivered: Whether the collector, if there is one, has received the spans of the demo itself.
     """
 
     run: RunRecord
@@ -45,6 +46,7 @@ class Results:
     notes: list[Note]
     spans: list[ProcessSpan]
     samples: Mapping[Series, float]
+    is_delivered: bool
 
     def noted(self, action: Action, **facts: object) -> int:
         """Return how often an action with these facts was noted."""
@@ -67,7 +69,7 @@ class Results:
         return round(sum(value for (known, of), value in self.samples.items() if known == name and labels <= set(of)))
 
 
-async def collect(store: RunStore, run_id: str, options: ProcessOptions) -> Results:
+async def collect(store: RunStore, run_id: str, options: ProcessOptions, *, is_delivered: bool) -> Results:
     """Return what is left of a run that has ended."""
     run = await store.run(run_id)
     assert run is not None
@@ -78,6 +80,7 @@ async def collect(store: RunStore, run_id: str, options: ProcessOptions) -> Resu
         notes=Notebook(options.notes, options.process).read(),
         spans=read_spans(options.spans),
         samples=_samples(options.metrics),
+        is_delivered=is_delivered,
     )
 
 

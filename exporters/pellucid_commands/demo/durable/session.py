@@ -16,7 +16,7 @@ from pellucid_commands.demo.durable.agent import QUESTION
 from pellucid_commands.demo.durable.counts import checks_of, rows_of
 from pellucid_commands.demo.durable.jobs import SCOPE
 from pellucid_commands.demo.durable.notes import Notebook
-from pellucid_commands.demo.durable.options import ProcessOptions
+from pellucid_commands.demo.durable.options import DELIVERY, ProcessOptions
 from pellucid_commands.demo.durable.processes import Processes
 from pellucid_commands.demo.durable.report import Report
 from pellucid_commands.demo.durable.results import Results, collect
@@ -56,7 +56,7 @@ def show(arguments: Namespace) -> int:
         try:
             results = anyio.run(_go_through, options, workers, telemetry, report, arguments.store is not None)
         finally:
-            telemetry.shutdown(timeout=1)
+            telemetry.shutdown(DELIVERY)
     report.answer(results.run)
     report.trace(results.spans)
     checks = checks_of(results)
@@ -72,7 +72,7 @@ async def _go_through(
     try:
         async with options.open_store() as store:
             run_id = await _submit(store, options)
-            report.introduce(options, workers, LEASE)
+            report.introduce(options, workers, LEASE, is_temporary=not is_kept)
             try:
                 with Processes() as processes:
                     notebook = Notebook(options.notes, options.process)
@@ -82,8 +82,8 @@ async def _go_through(
                 if is_kept:
                     await _cancel(store, run_id)
                 raise
-            telemetry.flush()
-            return await collect(store, run_id, options)
+            is_delivered = telemetry.flush(DELIVERY)
+            return await collect(store, run_id, options, is_delivered=is_delivered)
     except StoreUnavailable as error:
         cause = " ".join(str(error.__cause__ or "").split())
         remedy = "check the URL, that the server runs or the folder exists; without --store, no database is needed"

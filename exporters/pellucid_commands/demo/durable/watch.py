@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import anyio
 
 from pellucid_commands.demo.durable.processes import DemoFailed
+from pellucid_exporters.console.tree import counted
 
 if TYPE_CHECKING:
     from pellucid.durable import CallRecord, RunRecord, RunStore
@@ -64,15 +65,28 @@ class Watch:
         calls = {call.tool: call for call in await self.store.calls(self.run_id)}
         notes = self.notebook.read()
         now = time.time()
-        was, is_claimed = self.run, run is not None and run.status == "running"
-        claims, others = (_changes_of_run(was, run), ()) if is_claimed else ((), _changes_of_run(was, run))
-        for text in (*claims, *_expired(self.calls, calls)):
+        change = await self._change(run)
+        texts = [change] if change and run is not None and run.status == "running" else []
+        for text in (*texts, *_expired(self.calls, calls)):
             self.tell((now, "store", text))
         for note in notes[len(self.notes) :]:
             self.tell((note.time, note.process, _text_of(note)))
-        for text in others:
-            self.tell((now, "store", text))
+        if change and not texts:
+            self.tell((now, "store", change))
         self.run, self.calls, self.notes = run, calls, notes
+
+    async def _change(self, run: RunRecord | None) -> str | None:
+        """Return what has changed in the row of the run."""
+        if run is None or (self.run is not None and (self.run.status, self.run.fence) == (run.status, run.fence)):
+            return None
+        if run.status == "running":
+            steps = sum(entry.fence < run.fence for entry in await self.store.journal(self.run_id))
+            return (
+                f"{run.lease_owner} has the run: claim {run.fence}, pass {run.pass_no}, {counted(steps, 'step')} known"
+            )
+        if run.status == "waiting":
+            return f"the run waits for {counted(run.pending, 'result')}"
+        return f"the run is {run.status}"
 
     @property
     def status(self) -> str:
@@ -86,17 +100,6 @@ class Watch:
     def count(self, action: Action) -> int:
         """Return how often an action was noted."""
         return sum(note.action == action for note in self.notes)
-
-
-def _changes_of_run(before: RunRecord | None, now: RunRecord | None) -> Iterator[str]:
-    if now is None or (before is not None and (before.status, before.fence) == (now.status, now.fence)):
-        return
-    if now.status == "running":
-        yield f"{now.lease_owner} has the run: claim {now.fence}, pass {now.pass_no}"
-    elif now.status == "waiting":
-        yield f"the run waits for {now.pending} result{'' if now.pending == 1 else 's'}"
-    else:
-        yield f"the run is {now.status}"
 
 
 def _expired(before: dict[str, CallRecord], now: dict[str, CallRecord]) -> Iterator[str]:

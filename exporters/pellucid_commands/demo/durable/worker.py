@@ -11,7 +11,7 @@ import anyio.to_thread
 from pellucid.durable_runs import DurableRuns
 from pellucid_commands.demo.durable.agent import freight_agent
 from pellucid_commands.demo.durable.notes import Notebook
-from pellucid_commands.demo.durable.options import ProcessOptions
+from pellucid_commands.demo.durable.options import DELIVERY, ProcessOptions
 
 if TYPE_CHECKING:
     from pellucid_exporters import Telemetry
@@ -21,7 +21,8 @@ async def work(options: ProcessOptions, telemetry: Telemetry) -> None:
     """Work until standard input is closed."""
 
     async def stall() -> None:
-        telemetry.flush()  # a collector would have received by now what was recorded up to here
+        # What was recorded up to here has left the process by now, as it would during a slow answer.
+        await anyio.to_thread.run_sync(telemetry.flush, DELIVERY)
         options.write_metrics(telemetry)
         notebook.write("stall")
         await anyio.sleep_forever()
@@ -44,7 +45,7 @@ def main() -> None:
         anyio.run(work, options, telemetry)
         options.write_metrics(telemetry)
     finally:
-        telemetry.shutdown()
+        telemetry.shutdown(DELIVERY)
 
 
 if __name__ == "__main__":
