@@ -30,12 +30,13 @@ COUNTED = {
     "dispatches of quote_road": "1 1 1",
     "dispatches of quote_rail": "1 1 1",
     "answers that count": "1 1 1",
-    "repeated answers": "1",
+    "repeated answers": "1 1",
     "expired calls": "1 1",
-    "late answers": "1",
+    "late answers": "1 1",
+    "waits for an answer": "2 2",
     "kills": "1",
     "passes": "2 2",
-    "recovered passes": "1",
+    "recovered passes": "1 1",
 }
 
 

@@ -6,7 +6,7 @@ import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pellucid_commands.demo.catalogue_server import LATENCY
+from pellucid_commands.demo.catalogue_server import LATENCY, RETRY_AFTER
 from pellucid_commands.demo.hubs import OBJECTIVE
 from pellucid_commands.demo.metrics import SERIES, sample_of_trace, series
 from pellucid_commands.demo.page import COLLECTOR, filled, paragraph, row, say, title
@@ -63,7 +63,8 @@ class Report:
         paragraph(f"REFUSED: {type(refusal).__name__}: {refusal}")
         paragraph(
             f"This time the hub was not called at all, so that a failing hub is not overloaded; other running work was "
-            f"cancelled. The error says how long to wait (retry_after): {refusal.retry_after:.2f} s."
+            f"cancelled. The hub asked to be left alone for {RETRY_AFTER} s (Retry-After); the error says how much of "
+            f"that remains (retry_after): {refusal.retry_after:.2f} s."
         )
 
     def answered(self, result: RunResult) -> None:

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from pellucid.approvals.claims import Claims
 from pellucid.approvals.decisions import ApprovalRequest, Decision, Settled
-from pellucid.approvals.external import ExternalRequest, ExternalResult
+from pellucid.approvals.external import EndedCall, ExternalRequest, ExternalResult
 from pellucid.context import Identity
 from pellucid.errors import CheckpointError, ConfigError
 from pellucid.messages import Message, ToolResult, Usage, load_messages, load_part
@@ -58,6 +58,7 @@ class Checkpoint:
         nested: Checkpoints of paused sub-agents, by ids of the calls that run them.
         notes: Texts to add to the results of waiting calls, by ids of calls.
         external: Calls of other processes whose results the model does not have.
+        ended: Calls of other processes that have ended, also those of sub-agents.
     """
 
     id: str
@@ -78,6 +79,7 @@ class Checkpoint:
     nested: dict[str, JSONObject] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     external: list[ExternalRequest] = field(default_factory=list)
+    ended: list[EndedCall] = field(default_factory=list)
 
     def to_dict(self) -> JSONObject:
         """Return the checkpoint as plain JSON, independent of the run.
@@ -87,7 +89,7 @@ class Checkpoint:
         """
         state = {item.name: getattr(self, item.name) for item in fields(self)}
         try:
-            version = VERSION if self.has_external else VERSION - 1  # which earlier releases read, too
+            version = VERSION if self.has_external or self.ended else VERSION - 1  # which earlier releases read, too
             text = json.dumps({"version": version, **state}, allow_nan=False, default=_plain)
         except (TypeError, ValueError, RecursionError) as error:
             raise CheckpointError(
@@ -143,11 +145,16 @@ class Checkpoint:
         return self._external_fault() or self._mismatch()
 
     def _external_fault(self) -> str | None:
-        """Return the fault of the calls of other processes, or None."""
+        """Return the fault of the calls of other processes, or None.
+
+        Raises:
+            ConfigError: the content of a result is damaged.
+        """
         ids = [request.result_id for request in self.all_external]
         if len({*ids}) < len(ids):
             return "two external calls have the same result id"
         for request in self.external:
+            _ = request.content_parts
             if request.result is not None and request.result.result_id != request.result_id:
                 return f"the result of external call {request.result_id!r} has another id"
             if not all(0 <= time < _MAX_TIME for time in (request.dispatched_at, request.deadline or 0)):
@@ -278,7 +285,7 @@ def trace_of(span: SpanContext) -> dict[str, str]:
 
 def _plain(value: object) -> JSONObject:
     """Return a dataclass of the checkpoint as a JSON object, for `json.dumps`."""
-    if isinstance(value, Identity | Usage | ApprovalRequest | ExternalRequest | ExternalResult):
+    if isinstance(value, Identity | Usage | ApprovalRequest | ExternalRequest | ExternalResult | EndedCall):
         return {item.name: getattr(value, item.name) for item in fields(value)}
     raise TypeError(f"an object of type {type(value).__name__}")
 

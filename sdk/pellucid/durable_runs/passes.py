@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import asdict
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 import anyio
 from opentelemetry.context import attach, detach
@@ -16,6 +16,7 @@ from pellucid.context import CancelToken
 from pellucid.durable import Claim, NewCall, RunStore
 from pellucid.durable_runs.continuation import identity_of, source_of
 from pellucid.durable_runs.journal import StoreJournal
+from pellucid.durable_runs.metrics import PassOutcome
 from pellucid.errors import Fenced, JournalError, RunCancelled, StoreError, StoreUnavailable, UnknownRun
 from pellucid.failures import describe, error_type_of
 from pellucid.messages import dump_messages
@@ -30,17 +31,19 @@ PATIENCE: Final = 5.0
 """Seconds for giving a claim back when the worker is stopped."""
 
 
-async def run_pass(store: RunStore, agent: Agent[Any], claim: Claim, deps: Any) -> None:
-    """Continue a claimed run until it waits, ends, or another worker has claimed it.
+async def run_pass(store: RunStore, agent: Agent[Any], claim: Claim, deps: Any) -> PassOutcome:
+    """Continue a claimed run until it waits, ends, or another worker has claimed it; return how the pass ended.
 
     If the worker is cancelled, the run is due again at once.
     """
     try:
-        await _run_pass(store, agent, claim, deps)
+        return await _run_pass(store, agent, claim, deps)
     except (Fenced, UnknownRun) as error:
         _log.warning("durable_run.fenced %s", error)
+        return "fenced"
     except StoreUnavailable as error:
         _log.warning("durable_run.interrupted run_id=%s %s", claim.run.id, error)  # continued after the lease
+        return "interrupted"
     except anyio.get_cancelled_exc_class():
         with anyio.move_on_after(PATIENCE, shield=True):
             try:
@@ -50,10 +53,9 @@ async def run_pass(store: RunStore, agent: Agent[Any], claim: Claim, deps: Any) 
         raise
 
 
-async def _run_pass(store: RunStore, agent: Agent[Any], claim: Claim, deps: Any) -> None:
+async def _run_pass(store: RunStore, agent: Agent[Any], claim: Claim, deps: Any) -> PassOutcome:
     if claim.run.cancel_reason is not None:
-        await _finish(store, claim, "cancelled", None)
-        return
+        return await _finish(store, claim, "cancelled", None)
     token = CancelToken()
     journal = StoreJournal(store, claim, token)
     try:
@@ -61,29 +63,36 @@ async def _run_pass(store: RunStore, agent: Agent[Any], claim: Claim, deps: Any)
         options = {"signal": token, "deps": deps, **({"identity": identity} if identity is not None else {})}
         run = agent._create_run(source_of(claim), cast("Any", options), journal=journal)  # noqa: SLF001  (not public: a journal is the SDK's)
     except Exception as error:  # noqa: BLE001  (the run cannot continue anywhere: its state or the agent is at fault)
-        await _finish(store, claim, "failed", {"error": describe(error), "error_type": error_type_of(error)})
-        return
-    outcome = await _executed(store, claim, journal, run)
+        return await _finish(store, claim, "failed", {"error": describe(error), "error_type": error_type_of(error)})
+    return await _concluded(store, claim, journal, run, await _executed(store, claim, journal, run))
+
+
+async def _concluded(
+    store: RunStore, claim: Claim, journal: StoreJournal, run: Run, outcome: RunResult[Any] | Exception | None
+) -> PassOutcome:
+    """Store how a pass ended.
+
+    Raises:
+        StoreError: nothing was stored.
+    """
     if isinstance(outcome, RunResult):
         if outcome.checkpoint is not None:
-            await _wait(store, claim, journal, outcome)
-            return
+            return await _wait(store, claim, journal, outcome)
         try:
             content = _content(outcome)
         except ValueError as error:  # the output is not JSON
             outcome = error
         else:
-            await _finish(store, claim, "completed", content)
-            return
+            return await _finish(store, claim, "completed", content)
     if isinstance(outcome, RunCancelled) and journal.cancel_reason is not None:
-        await _finish(store, claim, "cancelled", None)
-    elif isinstance(outcome, JournalError) and isinstance(outcome.__cause__, Fenced | UnknownRun | StoreUnavailable):
+        return await _finish(store, claim, "cancelled", None)
+    if isinstance(outcome, JournalError) and isinstance(outcome.__cause__, Fenced | UnknownRun | StoreUnavailable):
         raise outcome.__cause__
-    elif outcome is not None:
+    if outcome is not None:
         result: JSONObject = {"error": run.scope.text_of(outcome), "error_type": error_type_of(outcome)}
-        await _finish(store, claim, "failed", result)
-    else:
-        _log.warning("durable_run.fenced run_id=%s fence=%s", claim.run.id, claim.run.fence)
+        return await _finish(store, claim, "failed", result)
+    _log.warning("durable_run.fenced run_id=%s fence=%s", claim.run.id, claim.run.fence)
+    return "fenced"
 
 
 async def _executed(
@@ -126,7 +135,7 @@ async def _renew(store: RunStore, claim: Claim, journal: StoreJournal, scope: an
     scope.cancel()
 
 
-async def _wait(store: RunStore, claim: Claim, journal: StoreJournal, result: RunResult[Any]) -> None:
+async def _wait(store: RunStore, claim: Claim, journal: StoreJournal, result: RunResult[Any]) -> PassOutcome:
     """End a pass that waits: register its approvals, and cancel calls whose results nobody needs any longer.
 
     The run would wait for such calls: one that could not be dispatched, that the model has stopped, or of a sub-agent
@@ -160,7 +169,8 @@ async def _wait(store: RunStore, claim: Claim, journal: StoreJournal, result: Ru
         ]
         await store.register(claim, approvals, requested)
     event: JSONObject = {"type": "run.waiting", "status": result.status}
-    await store.end_pass(claim, result.checkpoint, events=[event])
+    end = await store.end_pass(claim, result.checkpoint, events=[event])
+    return "cancelled" if end == "cancelled" else "waiting"
 
 
 def _content(result: RunResult[Any]) -> JSONObject:
@@ -180,8 +190,11 @@ def _content(result: RunResult[Any]) -> JSONObject:
     }
 
 
-async def _finish(store: RunStore, claim: Claim, status: Any, result: JSONObject | None) -> None:
+async def _finish(
+    store: RunStore, claim: Claim, status: Literal["completed", "failed", "cancelled"], result: JSONObject | None
+) -> PassOutcome:
     event: JSONObject = {"type": f"run.{status}"}
     if result is not None and "error_type" in result:
         event["error_type"] = result["error_type"]
     await store.finish(claim, status, result, events=[event])
+    return status

@@ -20,11 +20,13 @@ from pellucid.approvals.decisions import settle as check_decisions
 from pellucid.approvals.external import CallStatus, ExternalResult
 from pellucid.context import Identity
 from pellucid.durable import CallRecord, Cancellation, Claim, Recovery, RunStore, Settlement
+from pellucid.durable_runs.metrics import PassOutcome, StoreMetrics
 from pellucid.durable_runs.passes import run_pass
 from pellucid.durable_runs.records import FINAL, RunEvent, RunState, approval_of, state_of
 from pellucid.errors import ConfigError, StoreUnavailable, UnknownRun
 from pellucid.messages import Message, dump_messages
 from pellucid.run.start import Input, conversation
+from pellucid.telemetry import Pipeline
 from pellucid.types import JSONObject, JSONValue
 
 _log = logging.getLogger("pellucid.durable_runs")
@@ -54,6 +56,7 @@ class DurableRuns:
         worker: Name of this process, for people.
         poll: Seconds between sweeps for expired leases and calls.
         deps: Value for tools, `ToolContext.deps`.
+        telemetry: Destination of the metrics of the store, as the option of an agent.
 
     Raises:
         ConfigError: two agents have the same name, or the lease is not positive.
@@ -68,6 +71,7 @@ class DurableRuns:
         worker: str | None = None,
         poll: float = 1.0,
         deps: Any = None,
+        telemetry: Pipeline | None = None,
     ) -> None:
         listed = list(agents)
         self._agents = {agent.name: agent for agent in listed}
@@ -81,6 +85,7 @@ class DurableRuns:
         self._poll = poll
         self._deps = deps
         self._worker = worker or f"{socket.gethostname()}:{os.getpid()}"
+        self._metrics = StoreMetrics(store, self._agents, telemetry, poll)
 
     # Runs
 
@@ -157,15 +162,18 @@ class DurableRuns:
         settlements: list[Settlement] = []
         for decision in decisions:
             call = calls.get(decision.approval_id)
-            settlements.append(await self._decide(call, decision) if call is not None else Settlement("unknown"))
+            settlements.append(await self._decide(call, decision))
         return settlements
 
-    async def _decide(self, call: CallRecord, decision: Decision) -> Settlement:
+    async def _decide(self, call: CallRecord | None, decision: Decision) -> Settlement:
+        if call is None:
+            return await self._metrics.settled(Settlement("unknown"), "completed")
         check_decisions([approval_of(call)], [decision], 0.0)
         payload = asdict(decision)
         del payload["approval_id"]
         event: JSONObject = {"type": "approval.decided", "approval_id": call.id, "approved": decision.approved}
-        return await self._store.settle(call.id, "completed", payload, events=[event], trace=_current_trace())
+        settlement = await self._store.settle(call.id, "completed", payload, events=[event], trace=_current_trace())
+        return await self._metrics.settled(settlement, "completed")
 
     async def settle(
         self,
@@ -183,13 +191,14 @@ class DurableRuns:
             ConfigError: the status does not fit the output and the error, or the output is not JSON.
         """
         result = ExternalResult(result_id=result_id, output=output, error=error, status=status)
-        if not result_id.startswith("async_tool_"):
-            return Settlement("unknown")
         assert result.status is not None  # set when it was created
+        if not result_id.startswith("async_tool_"):
+            return await self._metrics.settled(Settlement("unknown"), result.status)
         event: JSONObject = {"type": "async_tool.settled", "result_id": result_id, "status": result.status}
-        return await self._store.settle(
+        settlement = await self._store.settle(
             result_id, result.status, result.content, digest=result.digest, events=[event], trace=_current_trace()
         )
+        return await self._metrics.settled(settlement, result.status)
 
     async def heartbeat(self, result_id: str, *, extend: float | None = None) -> CallRecord | None:
         """Note that a call is being worked on; see `RunStore.heartbeat`."""
@@ -203,7 +212,7 @@ class DurableRuns:
 
     async def recover(self) -> Recovery:
         """Make the runs of processes that ended due again, and expire overdue calls; a second call changes nothing."""
-        return await self._store.recover()
+        return self._metrics.recovered(await self._store.recover())
 
     async def work(self, *, concurrency: int = 8) -> None:
         """Continue runs of the agents as they become due, until cancelled; then give unfinished ones back."""
@@ -231,9 +240,12 @@ class DurableRuns:
                 return passes
 
     async def _continue(self, claim: Claim, slots: anyio.Semaphore) -> None:
+        self._metrics.claimed(claim)
+        outcome: PassOutcome = "interrupted"
         try:
-            await run_pass(self._store, self._agents[claim.run.agent], claim, self._deps)
+            outcome = await run_pass(self._store, self._agents[claim.run.agent], claim, self._deps)
         finally:
+            self._metrics.pass_ended(claim.run.agent, outcome)
             slots.release()
 
     async def _claim(self) -> Claim | None:
@@ -256,12 +268,17 @@ class DurableRuns:
 
     async def _sweep(self) -> None:
         """Expire overdue calls, and recover runs of workers that ended."""
-        while True:
-            try:
-                await self._store.recover()
-            except StoreUnavailable as error:
-                _log.warning("durable_runs.store_unavailable %s", error)
-            await anyio.sleep(self._poll)
+        try:
+            while True:
+                try:
+                    await self.recover()
+                    await self._metrics.read()
+                except StoreUnavailable as error:
+                    self._metrics.clear()
+                    _log.warning("durable_runs.store_unavailable %s", error)
+                await anyio.sleep(self._poll)
+        finally:
+            self._metrics.clear()
 
 
 def _current_trace() -> JSONValue:

@@ -78,24 +78,26 @@ def _rows_of_calls(results: Results) -> Iterator[Row]:
 
 
 def _rows_of_settlements(results: Results) -> Iterator[Row]:
-    def waits(status: str) -> int:
-        return results.measured(semconv.EXTERNAL_WAIT, {semconv.ASYNC_STATUS: status})
-
     def answers(outcome: str) -> int:
         return results.noted("answer", outcome=outcome)
 
-    yield "answers that count", answers("settled"), results.calls_that_are("completed"), waits("completed"), ""
-    yield "repeated answers", answers("duplicate"), None, None, "no effect"
-    yield "expired calls", None, results.calls_that_are("expired"), waits("expired"), "no heartbeat in time"
-    yield "late answers", answers("late"), None, None, "no effect"
+    def settlements(outcome: str, status: str) -> int:
+        labels = {semconv.DURABLE_SETTLEMENT: outcome, semconv.ASYNC_STATUS: status}
+        return results.measured(semconv.DURABLE_SETTLEMENTS, labels)
+
+    completed, expired = (results.calls_that_are(status) for status in ("completed", "expired"))
+    yield "answers that count", answers("settled"), completed, settlements("settled", "completed"), ""
+    yield "repeated answers", answers("duplicate"), None, settlements("duplicate", "completed"), "no effect"
+    yield "expired calls", None, expired, settlements("settled", "expired"), "no heartbeat in time"
+    yield "late answers", answers("late"), None, results.measured(semconv.EXTERNAL_LATE), "no effect"
+    yield "waits for an answer", None, completed + expired, results.measured(semconv.EXTERNAL_WAIT), ""
 
 
 def _rows_of_passes(results: Results) -> Iterator[Row]:
     run = results.run
     yield "kills", results.noted("kill"), None, None, ", ".join(_codes(results))
-    yield "passes", None, run.pass_no, results.measured(semconv.AGENT_DURATION), ""
-    recovered = run.fence - run.pass_no
-    yield "recovered passes", None, recovered, None, f"claims: {run.fence}"
+    yield "passes", None, run.pass_no, results.measured(semconv.DURABLE_PASSES), f"claims: {run.fence}"
+    yield "recovered passes", None, run.fence - run.pass_no, results.measured(semconv.DURABLE_RECOVERIES), ""
 
 
 def _codes(results: Results) -> Sequence[str]:
