@@ -82,7 +82,7 @@ class Watch:
         if run.status == "running":
             steps = sum(entry.fence < run.fence for entry in await self.store.journal(self.run_id))
             return (
-                f"{run.lease_owner} has the run: claim {run.fence}, pass {run.pass_no}, {counted(steps, 'step')} known"
+                f"{run.lease_owner} has the run: claim {run.fence}, pass {run.pass_no}, {counted(steps, 'step')} journalled"
             )
         if run.status == "waiting":
             return f"the run waits for {counted(run.pending, 'result')}"
@@ -111,7 +111,7 @@ def _expired(before: dict[str, CallRecord], now: dict[str, CallRecord]) -> Itera
 def _text_of(note: Note) -> str:
     facts = note.facts
     return {
-        "model": "requests an answer of the model",
+        "model": "requests an answer from the model",
         "stall": "still waits for that answer",
         "tool": f"runs {facts.get('tool')}",
         "enqueue": f"adds the job {facts.get('tool')} to the queue",
