@@ -81,9 +81,8 @@ class Watch:
             return None
         if run.status == "running":
             steps = sum(entry.fence < run.fence for entry in await self.store.journal(self.run_id))
-            return (
-                f"{run.lease_owner} has the run: claim {run.fence}, pass {run.pass_no}, {counted(steps, 'step')} journalled"
-            )
+            owner, known = run.lease_owner, counted(steps, "step")
+            return f"{owner} has the run: claim {run.fence}, pass {run.pass_no}, {known} journalled"
         if run.status == "waiting":
             return f"the run waits for {counted(run.pending, 'result')}"
         return f"the run is {run.status}"
