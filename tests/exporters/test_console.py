@@ -151,6 +151,21 @@ def test_failures_are_loud() -> None:
     assert "FAILED tool_error: a must not be negative" in text
 
 
+class OutOfOrder(Exception):
+    """An exception of a library."""
+
+
+def test_an_exception_is_shown_without_its_module() -> None:
+    """The line has the class and the text of an exception, once each."""
+
+    def vend(_arguments: object, _ctx: object) -> str:
+        raise OutOfOrder("no coins left")
+
+    agent = Agent("sums", model=ScriptedModel(ToolCall("vend", {}), "Done."), tools=[Tool(name="vend", run=vend)])
+    text = shown(Console(stream=io.StringIO(), width=200), agent)
+    assert "FAILED OutOfOrder: no coins left" in text
+
+
 def test_what_waits_for_a_person_says_so_and_by_whom_it_was_decided() -> None:
     """The run that waits, and the call that was approved in the one that goes on."""
     stream = io.StringIO()

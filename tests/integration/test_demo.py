@@ -76,7 +76,7 @@ def test_answers_with_what_git_confirms(shown: str, repository: Path) -> None:
 
 def test_shows_the_failure_by_name_and_that_the_hub_is_left_alone(shown: str) -> None:
     """The first run fails with the hub's name and own words, the second is refused, the third answers."""
-    failure = "DiscoveryError: discovery of tools from provider 'catalogue' failed: OSError: HTTP 503"
+    failure = "DiscoveryError: discovery of tools from provider 'catalogue' failed: CatalogueError: HTTP 503"
     refusal = "DiscoveryBackoff: discovery of tools from provider 'catalogue' failed: it failed recently"
     text = " ".join(shown.split())
     assert 0 < text.index(failure) < text.index(refusal) < text.index("Harvest apples")

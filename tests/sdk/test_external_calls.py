@@ -238,6 +238,44 @@ async def test_a_call_past_its_deadline_expires_and_its_result_is_late(telemetry
     assert (again.status, answers(again)[0]["status"]) == ("completed", "expired")
 
 
+@pytest.mark.parametrize(("output", "late"), [("done", 0), ("other", 1)], ids=["the same result", "another result"])
+async def test_a_result_of_a_call_that_has_ended_is_late(telemetry: Captured, output: str, late: int) -> None:
+    """It changes nothing in a later pass; unless it is the same result once more, it is an event."""
+    queue = Queue()
+    inner = Agent("inner", model=ScriptedModel(ToolCall("job"), "wait", "inner"), tools=[queue.tool()], description="d")
+    steps: list[Any] = [
+        ToolCall("inner", {"input": "?"}),
+        ToolCall("job", {"n": 1}),
+        "wait",
+        ToolCall("job", {"n": 2}),
+        "wait",
+    ]
+    agent = Agent("a", model=ScriptedModel(*steps, "done"), tools=[queue.tool(), inner.as_tool()])
+    paused = await within(agent.run("go"))
+    for number in range(2):
+        paused = await within(agent.resume(stored(paused), results=[queue.result(number)]))
+        assert paused.status == "awaiting_tools"
+    given = [queue.result(0, output), queue.result(1, output), queue.result(2)]
+    result = await within(agent.resume(stored(paused), results=given))
+    assert (result.status, [answer["result"] for answer in answers(result)]) == ("completed", ["done", "done"])
+    events = [event.tool_call_id for event in telemetry.events if isinstance(event, AsyncToolLate)]
+    assert len(events) == len({*events}) == 2 * late
+
+
+async def test_the_result_of_a_stopped_call_is_late(telemetry: Captured) -> None:
+    """The model has stopped it, and the other process did not know."""
+    queue = Queue()
+
+    def stop(_request: object) -> ToolCall:
+        return ToolCall("async_status", {"resultId": queue.jobs[0].result_id, "action": "stop"})
+
+    agent = Agent("a", model=ScriptedModel(JOBS, stop, "wait", "done"), tools=[queue.tool()])
+    paused = await within(agent.run("go"))
+    result = await within(agent.resume(stored(paused), results=[queue.result(0), queue.result(1)]))
+    assert [answer["status"] for answer in answers(result)] == ["cancelled", "completed"]
+    assert [event.status for event in telemetry.events if isinstance(event, AsyncToolLate)] == ["completed"]
+
+
 async def test_results_that_do_not_fit_are_refused(telemetry: Captured) -> None:
     """Nothing is run then, and the checkpoint can be resumed; the same result twice is one."""
     queue = Queue()

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -147,13 +148,19 @@ async def go_through(store: RunStore, journey: Journey, run_id: str = "run", *, 
 
 
 def work(url: str, options: str, path: str, backend: str, lease: str) -> None:
-    """Work on all runs of the scene, until this process is killed."""
+    """Work on all runs of the scene, until this process is killed; SIGUSR1 stops it between two transactions."""
 
     async def run() -> None:
         async with open_store(url, **json.loads(options)) as store:
+            signal.signal(signal.SIGUSR1, lambda *_: _stop(store))
             await DurableRuns(store, [scene(Journey(Path(path)))], lease=float(lease), poll=0.1).work()
 
     anyio.run(run, backend=backend)
+
+
+def _stop(store: RunStore) -> None:
+    with getattr(store._database, "_writing", nullcontext()):
+        os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def main(url: str, options: str, path: str, kill_at: str, backend: str) -> None:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 LATENCY: Final = 0.4
 """Seconds that listing the tools takes."""
 
+RETRY_AFTER: Final = 3
+"""Seconds that the failing server asks its clients to wait."""
+
 SHORTEST_TOP_WORD: Final = 4
 
 
@@ -39,6 +42,8 @@ def _words(text: str) -> list[str]:
 
 
 TOOLS: Final[Mapping[str, Callable[..., Any]]] = {"count_words": count_words, "top_words": top_words}
+
+_NO_HEADERS: Final[Mapping[str, str]] = {}
 
 _TEXT: Final = {"type": "string", "description": "Any text."}
 _COUNT: Final = {"type": "integer", "minimum": 1, "description": "How many words to return; 3 unless given."}
@@ -86,7 +91,7 @@ class _Answer(BaseHTTPRequestHandler):
         time.sleep(LATENCY)
         if self.server.is_down:
             self.server.is_down = False
-            self._send(503, {"error": "the index is being rebuilt"})
+            self._send(503, {"error": "the index is being rebuilt"}, {"Retry-After": str(RETRY_AFTER)})
         else:
             self._send(200, {"tools": LISTING})
 
@@ -98,9 +103,11 @@ class _Answer(BaseHTTPRequestHandler):
         arguments = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self._send(200, {"result": run(**arguments)})
 
-    def _send(self, status: int, answer: object) -> None:
+    def _send(self, status: int, answer: object, headers: Mapping[str, str] = _NO_HEADERS) -> None:
         content = json.dumps(answer).encode()
         self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()

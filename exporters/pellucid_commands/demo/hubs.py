@@ -42,6 +42,18 @@ def catalogue_hub(port: int) -> DiscoveryProvider:
     return DiscoveryProvider(HttpCatalogue("127.0.0.1", port), id="catalogue", ttl=60.0, objective=OBJECTIVE)
 
 
+class CatalogueError(OSError):
+    """The catalogue responded with an error.
+
+    Attributes:
+        retry_after: Seconds for which the server asks to be left alone; Pellucid's back-off takes as long.
+    """
+
+    def __init__(self, message: str, retry_after: float | None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
 class HttpCatalogue:
     """`ToolHub` over HTTP.
 
@@ -91,5 +103,7 @@ class HttpCatalogue:
         finally:
             connection.close()
         if answer.status >= 400:  # noqa: PLR2004  (where HTTP's errors begin)
-            raise OSError(f"HTTP {answer.status} from {method} {path}: {body['error']}")
+            seconds = answer.getheader("Retry-After")
+            message = f"HTTP {answer.status} from {method} {path}: {body['error']}"
+            raise CatalogueError(message, float(seconds) if seconds is not None else None)
         return body

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pellucid.text import clean
-from pellucid_commands.demo.catalogue_server import LATENCY
+from pellucid_commands.demo.catalogue_server import LATENCY, RETRY_AFTER
 from pellucid_commands.demo.hubs import OBJECTIVE
 from pellucid_commands.demo.metrics import SERIES, sample_of_trace, series
 from pellucid_commands.demo.script import QUESTION
@@ -68,7 +68,8 @@ class Report:
         _paragraph(f"REFUSED: {type(refusal).__name__}: {refusal}")
         _paragraph(
             f"This time the hub was not called at all, so that a failing hub is not overloaded; other running work was "
-            f"cancelled. The error says how long to wait (retry_after): {refusal.retry_after:.2f} s."
+            f"cancelled. The hub asked to be left alone for {RETRY_AFTER} s (Retry-After); the error says how much of "
+            f"that remains (retry_after): {refusal.retry_after:.2f} s."
         )
 
     def answered(self, result: RunResult) -> None:

@@ -219,9 +219,10 @@ def _problem(span: ReadableSpan, attributes: Mapping[str, Any]) -> str:
         return "failed" if span.status.status_code is StatusCode.ERROR else ""
     text = _OWN_WORDS.sub("", (span.status.description or "").split("\n", 1)[0])
     words = [str(outcome or "failed").upper()]
-    if text and error is not None and text.startswith(f"{error}: "):
-        error = None
-    return " ".join([*words, *([f"{error}{':' if text else ''}"] if error else []), *([text] if text else [])])
+    name = str(error or "").rpartition(".")[2]  # an exception's without its module
+    if text and text.startswith(f"{name}: "):
+        name = ""
+    return " ".join([*words, *([f"{name}{':' if text else ''}"] if name else []), *([text] if text else [])])
 
 
 def _content(span: ReadableSpan) -> Iterator[str]:

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from pellucid.approvals.claims import Claims
 from pellucid.approvals.decisions import ApprovalRequest, Decision, Settled
-from pellucid.approvals.external import ExternalRequest, ExternalResult
+from pellucid.approvals.external import EndedCall, ExternalRequest, ExternalResult
 from pellucid.context import Identity
 from pellucid.errors import CheckpointError, ConfigError
 from pellucid.messages import Message, ToolResult, Usage, load_messages, load_part
@@ -58,6 +58,7 @@ class Checkpoint:
         nested: Checkpoints of paused sub-agents, by ids of the calls that run them.
         notes: Texts to add to the results of waiting calls, by ids of calls.
         external: Calls of other processes whose results the model does not have.
+        ended: Calls of other processes that have ended, also those of sub-agents.
     """
 
     id: str
@@ -78,6 +79,7 @@ class Checkpoint:
     nested: dict[str, JSONObject] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     external: list[ExternalRequest] = field(default_factory=list)
+    ended: list[EndedCall] = field(default_factory=list)
 
     def to_dict(self) -> JSONObject:
         """Return the checkpoint as plain JSON, independent of the run.
@@ -87,7 +89,7 @@ class Checkpoint:
         """
         state = {item.name: getattr(self, item.name) for item in fields(self)}
         try:
-            version = VERSION if self.has_external else VERSION - 1  # which earlier releases read, too
+            version = VERSION if self.has_external or self.ended else VERSION - 1  # which earlier releases read, too
             text = json.dumps({"version": version, **state}, allow_nan=False, default=_plain)
         except (TypeError, ValueError, RecursionError) as error:
             raise CheckpointError(
@@ -278,7 +280,7 @@ def trace_of(span: SpanContext) -> dict[str, str]:
 
 def _plain(value: object) -> JSONObject:
     """Return a dataclass of the checkpoint as a JSON object, for `json.dumps`."""
-    if isinstance(value, Identity | Usage | ApprovalRequest | ExternalRequest | ExternalResult):
+    if isinstance(value, Identity | Usage | ApprovalRequest | ExternalRequest | ExternalResult | EndedCall):
         return {item.name: getattr(value, item.name) for item in fields(value)}
     raise TypeError(f"an object of type {type(value).__name__}")
 

@@ -6,10 +6,12 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 from pellucid.errors import CheckpointError, ConfigError
 from pellucid.types import JSONObject, JSONValue
+
+_NONE: Final[Mapping[str, EndedCall]] = {}
 
 CallStatus: TypeAlias = Literal["completed", "failed", "expired", "cancelled"]
 
@@ -103,12 +105,34 @@ class ExternalRequest:
         return self.result is None and self.deadline is not None and now >= self.deadline
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedCall:
+    """A call that has its result, so that another one is late.
+
+    Attributes:
+        result_id: Id of the call.
+        tool_name: Name of the tool.
+        tool_call_id: Id of the tool call in the conversation.
+        digest: Digest of the result.
+        trace: Context of the dispatching span, as W3C Trace Context headers.
+    """
+
+    result_id: str
+    tool_name: str
+    tool_call_id: str
+    digest: str
+    trace: dict[str, str] = field(default_factory=dict)
+
+
 def settle_results(
-    requests: Sequence[ExternalRequest], results: Iterable[ExternalResult], now: float
+    requests: Sequence[ExternalRequest],
+    results: Iterable[ExternalResult],
+    now: float,
+    ended: Mapping[str, EndedCall] = _NONE,
 ) -> tuple[list[ExternalResult], list[ExternalResult]]:
     """Return the results that settle calls, and those that come too late; calls past their deadline expire.
 
-    A result that a call has already changes nothing.
+    A result that a call has already changes nothing. The results of calls in `ended`, by result id, come too late.
 
     Raises:
         CheckpointError: a result is for an unknown call, or differs from the one that the call has.
@@ -120,6 +144,10 @@ def settle_results(
             settled[request.result_id] = known_result
     late: list[ExternalResult] = []
     for result in results:
+        if result.result_id in ended and result.result_id not in known:
+            if ended[result.result_id].digest != result.digest:
+                late.append(result)
+            continue
         if result.result_id not in known:
             raise CheckpointError(_unknown(result.result_id, known))
         first = settled.setdefault(result.result_id, result)

@@ -11,10 +11,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from opentelemetry import context as otel_context
+from opentelemetry.context import Context
 from opentelemetry.trace import SpanContext, get_current_span
 
 from pellucid import semconv
-from pellucid.approvals.external import CallStatus
+from pellucid.approvals.external import CallStatus, ExternalResult
 from pellucid.context import ToolContext
 from pellucid.errors import RunCancelled, ToolError
 from pellucid.events import AsyncToolContinued, AsyncToolDispatched, AsyncToolExpired, AsyncToolLate
@@ -37,6 +38,8 @@ _DESCRIPTION: Final = (
     "Return the status of a tool call that runs in the background, and its result once it is there, or stop it. "
     "Results are also delivered without this call, as soon as they are there: do not ask repeatedly."
 )
+_STOPPED: Final = "The call was stopped."
+
 _SCHEMA: Final[JSONObject] = {
     "type": "object",
     "properties": {
@@ -104,11 +107,10 @@ def settle(
         otel_context.detach(token)
 
 
-def emit_late(run: Run, call: AsyncCall, status: CallStatus | None) -> None:
-    """Count and emit a result that comes too late."""
-    run.scope.count(semconv.EXTERNAL_LATE, 1, {semconv.TOOL_NAME: call.facts.tool_name})
-    span = get_current_span(call.dispatch).get_span_context()
-    run.scope.emit(AsyncToolLate, span, {**call.facts._asdict(), "status": status})
+def emit_late(run: Run, facts: CallFacts, dispatch: Context, status: CallStatus | None) -> None:
+    """Count and emit a result that comes too late; `dispatch` is the context of the dispatching span."""
+    run.scope.count(semconv.EXTERNAL_LATE, 1, {semconv.TOOL_NAME: facts.tool_name})
+    run.scope.emit(AsyncToolLate, get_current_span(dispatch).get_span_context(), {**facts._asdict(), "status": status})
 
 
 # --- what the model reads ---------------------------------------------------------------------------------------------
@@ -195,7 +197,9 @@ def _status_tool(run: Run) -> MetaTool:
             remedy = close_to(result_id, list(calls)) or f"Known ones: {', '.join(list(calls)[-8:])}."
             raise ToolError(f"Unknown resultId {result_id!r}. {remedy}", error_type="unknown_result_id")
         if arguments.get("action") == "stop" and call.status is None:
-            settle(run, call, "cancelled", "The call was stopped.")
+            settle(run, call, "cancelled", _STOPPED)
+            if call.request is not None:
+                run.async_calls.end(call.request, ExternalResult.of(result_id, "cancelled", _STOPPED))
             call.scope.cancel()
         answer = to_response(_answer(call), run.limits.max_result_bytes)  # delivered later if it is too large
         call.delivered = call.status is not None

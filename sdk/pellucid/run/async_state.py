@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import anyio
 from opentelemetry.context import Context
 
-from pellucid.approvals.external import CallStatus, ExternalRequest
+from pellucid.approvals.external import CallStatus, EndedCall, ExternalRequest, ExternalResult
 from pellucid.tools.tool import Execution
 from pellucid.types import JSONValue
 
@@ -67,14 +67,16 @@ class AsyncCalls:
         by_id: The calls by result id, in the order of their dispatch.
         nested: External calls of paused sub-agents by result id; cancelled if the run ends without a checkpoint.
         paused: External calls without a result that the checkpoint of this run has, if it paused.
+        ended: External calls with a result by result id, also those of sub-agents.
     """
 
-    __slots__ = ("_settled", "by_id", "nested", "paused")
+    __slots__ = ("_settled", "by_id", "ended", "nested", "paused")
 
     def __init__(self) -> None:
         self.by_id: dict[str, AsyncCall] = {}
         self.nested: dict[str, AsyncCall] = {}
         self.paused: list[AsyncCall] = []
+        self.ended: dict[str, EndedCall] = {}
         self._settled: anyio.Event | None = None
 
     @property
@@ -102,6 +104,16 @@ class AsyncCalls:
         call.status, call.response = status, response
         if self._settled is not None:
             self._settled.set()
+
+    def end(self, request: ExternalRequest, result: ExternalResult) -> None:
+        """Note that an external call has its result, so that another one is late."""
+        self.ended[request.result_id] = EndedCall(
+            result_id=request.result_id,
+            tool_name=request.tool_name,
+            tool_call_id=request.tool_call_id,
+            digest=result.digest,
+            trace=request.trace,
+        )
 
     async def wait(self) -> None:
         """Wait until a call has a result that the model does not have."""

@@ -78,7 +78,7 @@ async def _work(run: Run, call: AsyncCall, work: Callable[[], Awaitable[Any]]) -
         if call.status is None and call.scope.cancel_called:
             settle(run, call, "expired", _EXPIRED)
         if call.status is not None and not run.closed:  # it ended although it was stopped
-            emit_late(run, call, "completed")
+            emit_late(run, call.facts, call.dispatch, "completed")
         return value
 
     try:

@@ -62,12 +62,14 @@ def enqueued(run: Run, b: Boundary, request: ExternalRequest) -> JSONObject | En
 def restore(run: Run, checkpoint: Checkpoint) -> None:
     """Restore the calls of a paused run, with the results that were known when it paused."""
     inner = (request for paused in checkpoint.nested_checkpoints.values() for request in paused.all_external)
+    run.async_calls.ended = {call.result_id: call for call in checkpoint.ended}
     run.async_calls.nested = {request.result_id: _call(request) for request in inner if request.result is None}
     for request in checkpoint.external:
         call = _call(request)
         run.async_calls.by_id[request.result_id] = call
         if (result := request.result) is not None:
             call.status, call.response = result.status, to_response(result.content, run.limits.max_result_bytes)
+            run.async_calls.end(request, result)
 
 
 def apply_results(run: Run, b: Boundary, results: Iterable[ExternalResult], late: Iterable[ExternalResult]) -> None:
@@ -77,9 +79,12 @@ def apply_results(run: Run, b: Boundary, results: Iterable[ExternalResult], late
         assert call.request is not None
         assert result.status is not None  # set when it was created
         call.request = replace(call.request, result=result)  # whole, to recognize it if it is repeated
+        run.async_calls.end(call.request, result)
         b.link(settle(run, call, result.status, to_response(result.content, run.limits.max_result_bytes)))
     for result in late:
-        emit_late(run, run.async_calls.by_id[result.result_id], result.status)
+        ended = run.async_calls.ended[result.result_id]
+        facts = CallFacts(ended.result_id, ended.tool_name, ended.tool_call_id, EXECUTION)
+        emit_late(run, facts, context_of(ended.trace), result.status)
 
 
 def results_in_place(run: Run) -> dict[str, ToolResult]:

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import Final
 
 from opentelemetry.util.types import AttributeValue
 
@@ -30,6 +31,9 @@ from pellucid.types import JSONObject
 AWAITING = "awaiting"
 """Reason why the loop ends: calls wait for approvals or external results."""
 
+MAX_ENDED: Final = 256
+"""Number of ended calls in a checkpoint, the latest ones; results of earlier ones are for unknown calls."""
+
 
 def pause(run: Run, b: Boundary, paused: Paused) -> JSONObject:
     """Return the checkpoint of a paused run, and emit its approval requests.
@@ -47,6 +51,7 @@ def pause(run: Run, b: Boundary, paused: Paused) -> JSONObject:
         approvals=[waiting.request for waiting in paused.waiting],
         nested=dict(paused.nested),
         notes=dict(paused.notes),
+        ended=[*run.async_calls.ended.values()][-MAX_ENDED:],
     ).to_dict()
     for waiting in paused.waiting:
         if not waiting.is_reported:
@@ -114,7 +119,9 @@ def prepare(
         raise CheckpointError(f"no decision was given; pass a Decision for at least one of {waiting_for}")
     # Ids of the calls that run sub-agents, by the ids of the results that these wait for.
     owed = {request.result_id: call_id for call_id, paused in nested.items() for request in paused.all_external}
-    external, late = settle_results(state.external, [item for item in results if item.result_id not in owed], now)
+    ended = {call.result_id: call for call in state.ended}
+    own = [item for item in results if item.result_id not in owed]
+    external, late = settle_results(state.external, own, now, ended)
     # Ids of the calls that run sub-agents, by the ids of the sub-agents' approvals.
     inner = {request.approval_id: call_id for call_id, paused in nested.items() for request in paused.approvals}
     resuming = {inner[approval_id] for approval_id in settled if approval_id in inner}

@@ -301,6 +301,7 @@ class Nesting:
             self.release_paused(resumed.checkpoint)
         self._run.approvals.expect(nested.approvals.requested)
         self._run.async_calls.nested.update({call.facts.result_id: call for call in nested.async_calls.paused})
+        self._run.async_calls.ended.update(nested.async_calls.ended)
         self._run.tally.delegated += nested.nesting.used
 
     def release_paused(self, checkpoint: Checkpoint) -> None:
