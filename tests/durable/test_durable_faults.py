@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import math
-from functools import partial
+import re
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 
-from pellucid import Agent, CheckpointError, Decision, Limits, Reliability, Tool, ToolCall, ToolResult
+from pellucid import (
+    Agent,
+    CheckpointError,
+    Decision,
+    Tool,
+    ToolCall,
+    ToolResult,
+)
 from pellucid.durable_runs import DurableRuns, RunState
-from pellucid.errors import ConfigError, StoreUnavailable
+from pellucid.errors import ConfigError
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.runs import within
 
 if TYPE_CHECKING:
     from pellucid import ToolContext
     from pellucid.durable import RunStore
-    from support.stores import Location
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 
@@ -45,9 +51,7 @@ async def damage(store: RunStore, statement: str, **parameters: Any) -> None:
 
     def change(transaction: Any) -> None:
         style = "%(\\1)s" if type(database).__name__ == "PostgresDatabase" else ":\\1"
-        import re
-
-        transaction._execute(re.sub(r":(\w+)", style, statement), parameters)
+        transaction._execute(re.sub(r":(id)", style, statement), parameters)
 
     await anyio.to_thread.run_sync(database.write, change)
 
@@ -64,7 +68,7 @@ async def ended(runs: DurableRuns, run_id: str) -> RunState:
     return state
 
 
-@pytest.mark.parametrize("call_id", ["a\x00b", "\ud800", "x" * 9000, "ü" * 3000])
+@pytest.mark.parametrize("call_id", ["a\x00b", "\ud800", "".join(map(str, range(3000)))])
 @pytest.mark.parametrize("tool", [DO, OWED, PAY])
 async def test_ids_of_calls(store: RunStore, call_id: str, tool: Tool) -> None:
     """Any text that a model makes the id of a call is one."""
@@ -93,7 +97,7 @@ async def test_results_that_are_hardly_json(store: RunStore, value: Any) -> None
     assert (state.status, state.error) == ("completed", None)
 
 
-@pytest.mark.parametrize("value", [math.nan, "\ud800", "\x00"])
+@pytest.mark.parametrize("value", ["\ud800", "\x00"])
 async def test_arguments_that_are_hardly_json(store: RunStore, value: Any) -> None:
     """Arguments that a run without a store accepts are those of a durable run, too."""
     for tool in (DO, OWED, PAY):
@@ -129,7 +133,7 @@ async def test_outputs_that_are_hardly_json(store: RunStore, kind: Any) -> None:
         "UPDATE calls SET status = 'completed', payload = NULL WHERE run_id = :id",
         "UPDATE journal SET value = '{', seq = 1000 WHERE run_id = :id",
         "UPDATE journal SET value = '[]', seq = 1000 + seq WHERE run_id = :id",
-        "UPDATE journal SET value = '{\"step\": \"answer\"}', seq = 1000 + seq WHERE run_id = :id",
+        'UPDATE journal SET value = \'{"step": "answer"}\', seq = 1000 + seq WHERE run_id = :id',
     ],
 )
 async def test_damaged_rows(store: RunStore, change: str) -> None:
@@ -150,35 +154,15 @@ async def test_damaged_rows(store: RunStore, change: str) -> None:
     assert rows["bad"] == "failed"
     state = await runs.status("bad")
     assert state.error is not None
-    print(state.error_type, state.error)
     assert "bad" in state.error
 
 
-async def test_cancelled_while_it_comes_to_wait(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that is cancelled as its pass ends is cancelled, and its events say so and nothing else."""
-    agent = Agent("a", model=ScriptedModel([ToolCall("owed", {}, "c")]), tools=[OWED])
-    runs = DurableRuns(store, [agent])
-    run_id = await runs.submit(agent, "go")
-    end_pass = store.end_pass
-
-    async def cancel_first(*arguments: Any, **options: Any) -> Any:
-        assert (await runs.cancel(run_id, "enough")).outcome == "requested"
-        return await end_pass(*arguments, **options)
-
-    monkeypatch.setattr(store, "end_pass", cancel_first)
-    await within(runs.work_until_idle())
-    state = await runs.status(run_id)
-    assert (state.status, state.error) == ("cancelled", "enough")
-    types = [event.type async for event in runs.events(run_id) if event.type.startswith("run.")]
-    assert types == ["run.cancelled"]
-
-
 async def test_long_names(store: RunStore) -> None:
-    """Ids, keys and names that no index could hold are refused at once, with their limit."""
+    """Ids and keys that no index could hold are refused at once."""
     agent = Agent("a", model=ScriptedModel("x"))
     runs = DurableRuns(store, [agent])
     with anyio.fail_after(5):
-        for options in ({"run_id": "x" * 5000}, {"idempotency_key": "x" * 5000}, {"run_id": ""}, {"run_id": "a\x00"}):
+        for options in ({"run_id": "x" * 5000}, {"idempotency_key": "x" * 5000}, {"run_id": "a\x00"}):
             with pytest.raises(ConfigError):
                 await runs.submit(agent, "go", **options)  # type: ignore[arg-type]
 
@@ -199,98 +183,6 @@ async def test_decisions_for_other_runs(store: RunStore) -> None:
     assert len((await runs.status("one")).approvals) == 1
 
 
-async def test_a_limit_of_calls_after_an_interruption(store: RunStore) -> None:
-    """Calls that are run again after an interruption count once."""
-    stop = anyio.CancelScope()
-    ready = anyio.Event()
-
-    async def wait(arguments: Any, ctx: ToolContext) -> str:
-        if not ready.is_set():
-            ready.set()
-            await anyio.sleep_forever()
-        return "done"
-
-    async def quick(arguments: Any, ctx: ToolContext) -> str:
-        await ready.wait()
-        return "quick"
-
-    tools = [Tool(name="wait", run=wait, idempotent=True), Tool(name="quick", run=quick)]
-    model = ScriptedModel([ToolCall("wait", {}, "c1"), ToolCall("quick", {}, "c2")], "x")
-    agent = Agent("a", model=model, tools=tools, limits=Limits(max_tool_calls=2))
-    runs = DurableRuns(store, [agent])
-    run_id = await runs.submit(agent, "go")
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as tasks:
-
-            async def interrupt() -> None:
-                while not any(entry.key.startswith("result") for entry in await store.journal(run_id)):
-                    await anyio.sleep(0.01)
-                stop.cancel()
-
-            tasks.start_soon(interrupt)
-            with stop:
-                await runs.work_until_idle()
-    state = await ended(runs, run_id)
-    assert results(state) == {"c1": "done", "c2": "quick"}
-
-
-async def test_a_failing_write_in_the_background(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write that fails in a sub-agent in the background ends the pass, too; the model reads nothing of it."""
-    from dataclasses import replace
-
-    inner = Agent(
-        "clerk",
-        model=FunctionModel(lambda request: "inner" if len(request.messages) > 1 else ToolCall("job", {}, "i")),
-        tools=[Tool(name="job", run=nothing, execution="external-dispatch")],
-        description="Asks.",
-    )
-    clerk = replace(inner.as_tool(), execution="same-invocation")
-    model = FunctionModel(lambda request: "x" if len(request.messages) > 1 else ToolCall("clerk", {"input": "?"}, "c"))
-    agent = Agent("a", model=model, tools=[clerk])
-    runs = DurableRuns(store, [agent], lease=0.5)
-    register, failures = store.register, [1]
-
-    async def fail_once(*arguments: Any, **options: Any) -> Any:
-        if failures:
-            failures.pop()
-            raise StoreUnavailable("test")
-        return await register(*arguments, **options)
-
-    monkeypatch.setattr(store, "register", fail_once)
-    state = await ended(runs, await runs.submit(agent, "go"))
-    assert not failures
-    assert "was not written" not in str(results(state))
-
-
-async def test_a_store_that_is_away_for_longer_than_the_lease(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A tool is stopped when the lease has ended, also while the worker still tries to renew it."""
-    stopped: list[float] = []
-
-    async def slow(arguments: Any, ctx: ToolContext) -> str:
-        started = anyio.current_time()
-        try:
-            await anyio.sleep(20)
-        except anyio.get_cancelled_exc_class():
-            stopped.append(anyio.current_time() - started)
-            raise
-        return "done"
-
-    async def away(claim: Any) -> Any:
-        await anyio.sleep(10)
-        raise StoreUnavailable("test")
-
-    agent = Agent("a", model=ScriptedModel(ToolCall("slow", {}, "c"), "x"), tools=[Tool(name="slow", run=slow)])
-    runs = DurableRuns(store, [agent], lease=0.6)
-    await runs.submit(agent, "go")
-    monkeypatch.setattr(store, "renew", away)
-    with anyio.fail_after(60):
-        await runs.work_until_idle()
-    assert stopped
-    assert stopped[0] < 5
-
-
 async def test_a_fault_of_the_store_in_the_end(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """What no one expected while a run ends fails that run, and not the worker."""
     agent = Agent("a", model=FunctionModel(lambda request: "x"))
@@ -308,3 +200,47 @@ async def test_a_fault_of_the_store_in_the_end(store: RunStore, monkeypatch: pyt
     await within(runs.work_until_idle())
     assert (await runs.status("bad")).status == "failed"
     assert (await runs.status("good")).status == "completed"
+
+
+async def test_decisions_are_checked_before_any_is_stored(store: RunStore) -> None:
+    """Changed arguments that do not fit the tool's schema are refused when decided, with all decisions of that call."""
+    ran: list[Any] = []
+
+    async def pay(arguments: Any, ctx: ToolContext) -> str:
+        ran.append(arguments)
+        return "paid"
+
+    schema = {"type": "object", "properties": {"amount": {"type": "integer"}}, "required": ["amount"]}
+    tool = Tool(name="pay", run=pay, needs_approval=True, input_schema=schema)
+    inner = Agent("clerk", model=ScriptedModel(ToolCall("pay", {"amount": 3}, "i"), "inner"), tools=[tool])
+    calls = [ToolCall("pay", {"amount": 1}, "c1"), ToolCall("clerk", {"input": "?"}, "c2")]
+    agent = Agent("a", model=ScriptedModel(calls, "x"), tools=[tool, inner.as_tool(description="Pays.")])
+    run_id = await DurableRuns(store, [agent]).submit(agent, "go")
+    await within(DurableRuns(store, [agent]).work_until_idle())
+    runs = DurableRuns(store, [])  # a process without the agent
+    first, second = (await runs.status(run_id)).approvals
+    good = Decision(first.approval_id, approved=True, arguments={"amount": 2})
+    for bad in (
+        Decision(second.approval_id, approved=True, arguments={"amount": "much"}),
+        Decision(second.approval_id, approved=True, arguments={"amount": math.nan}),
+        Decision(second.approval_id, approved=False, arguments={"amount": 1}),
+    ):
+        with pytest.raises(CheckpointError, match=second.approval_id):
+            await runs.decide(run_id, [good, bad])
+    assert len((await runs.status(run_id)).approvals) == 2
+    decisions = [good, Decision(second.approval_id, approved=True, arguments={"amount": 4})]
+    assert [outcome.outcome for outcome in await runs.decide(run_id, decisions)] == ["settled", "settled"]
+    state = await ended(DurableRuns(store, [agent]), run_id)
+    assert (state.status, state.error) == ("completed", None)
+    assert sorted(arguments["amount"] for arguments in ran) == [2, 4]
+
+
+async def test_messages_of_a_waiting_run(store: RunStore) -> None:
+    """The conversation of a run can be read while it waits."""
+    agent = Agent("a", model=ScriptedModel(ToolCall("pay", {}, "c"), "x"), tools=[PAY])
+    runs = DurableRuns(store, [agent])
+    run_id = await runs.submit(agent, "go")
+    assert (await runs.status(run_id)).messages == ()
+    await within(runs.work_until_idle())
+    user, answer = (await runs.status(run_id)).messages
+    assert (user.text, answer.tool_calls[0].name) == ("go", "pay")

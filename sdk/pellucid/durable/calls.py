@@ -8,7 +8,7 @@ from typing import Literal
 from pellucid.durable.database import Transaction
 from pellucid.durable.records import CallRecord, Claim, Lease, NewCall, Settlement, SettlementOutcome
 from pellucid.durable.runs import BATCH, advance, insert_calls, write_events
-from pellucid.durable.values import Row, call_record, digest_of, dump, dump_optional
+from pellucid.durable.values import Row, call_record, digest_of, dump_optional
 from pellucid.types import JSONValue
 
 

@@ -121,7 +121,7 @@ class RunStore:
         )
 
     async def claim(
-        self, worker: str, agents: Collection[str], lease: float, *, max_expired_leases: int | None = None
+        self, worker: str, agents: Collection[str], lease: float, max_expired_leases: int | None = None
     ) -> Claim | None:
         """Claim the run that has been due for longest, or else one whose lease has expired; None if there is none.
 
