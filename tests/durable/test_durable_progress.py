@@ -184,14 +184,14 @@ async def test_a_run_that_ends_its_workers(store: RunStore, monkeypatch: pytest.
 
     def answer(request: Any) -> Any:
         number = len(request.messages) // 2
-        if request.messages[0].text == "good" and number == 6:
+        if request.messages[0].text == "good" and number == 3:
             return "x"
         return ToolCall("end", {}, "bad" if request.messages[0].text == "bad" else f"good-{number}")
 
     monkeypatch.setattr(store, "release", release)
     tool = Tool(name="end", run=end_the_worker, idempotent=True)
     agent = Agent("a", model=FunctionModel(answer), tools=[tool])
-    runs = DurableRuns(store, [agent], lease=0.2, max_expired_leases=3)
+    runs = DurableRuns(store, [agent], lease=0.5, max_expired_leases=2)
     with anyio.fail_after(60):
         for name in ("bad", "good"):
             await runs.submit(agent, name, run_id=name)
@@ -199,9 +199,9 @@ async def test_a_run_that_ends_its_workers(store: RunStore, monkeypatch: pytest.
                 with anyio.CancelScope() as worker:
                     await runs.work_until_idle()
     state = await runs.status("bad")
-    assert (state.status, state.error_type, starts["bad"]) == ("failed", "given_up", 3)
+    assert (state.status, state.error_type, starts["bad"]) == ("failed", "given_up", 2)
     assert state.error is not None
-    assert state.error.startswith("run 'bad' was given up: 3 leases in a row expired without a new step")
+    assert state.error.startswith("run 'bad' was given up: 2 leases in a row expired without a new step")
     assert [event.type async for event in runs.events("bad")][-1] == "run.failed"
     assert (await runs.status("good")).output == "x"
 
