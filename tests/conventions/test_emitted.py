@@ -24,6 +24,8 @@ from pellucid import (
     semconv,
     static_tools,
 )
+from pellucid.durable import NewCall, open_store
+from pellucid.durable_runs import DurableRuns
 from pellucid.mcp import MCPProvider
 from pellucid.models import OpenAIModel
 from pellucid.testing import FakeHub, ScriptedModel
@@ -35,6 +37,9 @@ from support.vendor_server import answer_json, vendor_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
+
+    from pellucid_exporters.testing import Captured
 
 pytestmark = [
     pytest.mark.anyio,
@@ -106,7 +111,26 @@ async def with_openai() -> None:
         await within(model.aclose())
 
 
-async def test_what_is_described_is_emitted() -> None:
+async def in_store(path: Path, telemetry: Captured) -> None:
+    """Work on durable runs until the worker has counted a pass and read its store."""
+    agent = Agent("a", model=ScriptedModel("hi"))
+    async with open_store(f"sqlite:///{path}/runs.db") as store, anyio.create_task_group() as tasks:
+        await store.submit("other", "agent", None)
+        claim = await store.claim("worker", ["agent"], 60.0)
+        assert claim is not None
+        await store.register(claim, [NewCall("async_tool_x", "add", "call")])
+        runs = DurableRuns(store, [agent])
+        await runs.settle("async_tool_x", output="done")
+        await runs.submit(agent, "hi")
+        tasks.start_soon(runs.work)
+        metrics = {semconv.DURABLE_PASSES.name, semconv.DURABLE_RUNS.name}
+        with anyio.fail_after(60):
+            while not metrics <= {point.name for point in telemetry.metrics}:  # noqa: ASYNC110  (no event)
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+
+
+async def test_what_is_described_is_emitted(tmp_path: Path) -> None:
     """Runs of all kinds together emit exactly the names that there are."""
     with capture(capture=CapturePolicy("redacted", max_bytes=512)) as telemetry:
         await within(scene.agent().run(scene.HISTORY, identity=scene.WHO))
@@ -141,6 +165,7 @@ async def test_what_is_described_is_emitted() -> None:
         model = ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "wait", "done")
         await within(Agent("a", model=model, tools=[background]).run("hi"))
         await with_openai()
+        await in_store(tmp_path, telemetry)
         await over_mcp(modern_server().streamable_http_app, "refuse")
         await over_mcp(lambda: LegacyHttp().app, "count")
     emitted = {name for span in telemetry.spans for name in attributes(span)}

@@ -437,6 +437,19 @@ async def test_a_conversation_is_written(server: VendorServer, model: OpenAIMode
     }
 
 
+async def test_an_answer_and_a_call_that_was_added_are_one_message(server: VendorServer, model: OpenAIModel) -> None:
+    """Servers whose templates have alternating roles refuse two answers in a row."""
+    added = ToolCall("async_status", {"resultId": "r"}, "c1")
+    history = [Message("user", "Go."), Message("assistant", "Wait."), Message("assistant", [added])]
+    messages = await written(server, model, *history, Message("tool", [ToolResult("c1", "done")]))
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
+    assert messages[1] == {
+        "role": "assistant",
+        "content": "Wait.",
+        "tool_calls": [call("async_status", '{"resultId":"r"}', "c1")],
+    }
+
+
 async def test_content_of_users_is_written(server: VendorServer, model: OpenAIModel) -> None:
     """Images, sound and documents, as data, by address or as a file."""
     pdf = BlobPart(content="cGRm", modality="document", mime_type="application/pdf")

@@ -145,11 +145,16 @@ class Checkpoint:
         return self._external_fault() or self._mismatch()
 
     def _external_fault(self) -> str | None:
-        """Return the fault of the calls of other processes, or None."""
+        """Return the fault of the calls of other processes, or None.
+
+        Raises:
+            ConfigError: the content of a result is damaged.
+        """
         ids = [request.result_id for request in self.all_external]
         if len({*ids}) < len(ids):
             return "two external calls have the same result id"
         for request in self.external:
+            _ = request.content_parts
             if request.result is not None and request.result.result_id != request.result_id:
                 return f"the result of external call {request.result_id!r} has another id"
             if not all(0 <= time < _MAX_TIME for time in (request.dispatched_at, request.deadline or 0)):

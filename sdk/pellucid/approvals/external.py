@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import Final, Literal, TypeAlias, get_args
 
 from pellucid.errors import CheckpointError, ConfigError
+from pellucid.messages import Part, load_part
 from pellucid.types import JSONObject, JSONValue
 
 _NONE: Final[Mapping[str, EndedCall]] = {}
@@ -88,6 +89,7 @@ class ExternalRequest:
             read that the call is running, and gets the result later.
         trace: Context of the dispatching span, as W3C Trace Context headers.
         result: The result, once there is one; the run resumes when no call of its group lacks one.
+        parts: Output of a call that ended in the background of its run, if it is content parts rather than JSON.
     """
 
     result_id: str
@@ -99,6 +101,16 @@ class ExternalRequest:
     takes_place: bool = False
     trace: dict[str, str] = field(default_factory=dict)
     result: ExternalResult | None = None
+    parts: list[JSONObject] = field(default_factory=list)
+
+    @property
+    def content_parts(self) -> tuple[Part, ...]:
+        """The `parts`.
+
+        Raises:
+            ConfigError: they are damaged.
+        """
+        return tuple(load_part(part, f"parts[{n}] of {self.result_id!r}") for n, part in enumerate(self.parts))
 
     def expires(self, now: float) -> bool:
         """Return whether the call has expired, with the time in seconds since the epoch."""

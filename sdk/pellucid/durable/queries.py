@@ -8,6 +8,7 @@ from typing import Final
 from pellucid.durable.database import Transaction
 from pellucid.durable.records import (
     CallRecord,
+    DueRuns,
     EventPage,
     JournalEntry,
     PendingCalls,
@@ -87,12 +88,8 @@ def has_work(tx: Transaction, agents: Sequence[str]) -> bool:
 
 def statistics(tx: Transaction) -> Statistics:
     """Return what the store holds."""
-    due = tx.one("due_age")
     return Statistics(
         runs={row["status"]: row["number"] for row in tx.all("count_runs")},
-        pending=tuple(
-            PendingCalls(tool=row["tool"], kind=row["kind"], number=row["number"], age=row["age"])
-            for row in tx.all("count_pending")
-        ),
-        due_age=None if due is None else due["age"],
+        pending=tuple(PendingCalls(**row) for row in tx.all("count_pending")),
+        due=tuple(DueRuns(**row) for row in tx.all("count_due")),
     )

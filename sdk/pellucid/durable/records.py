@@ -274,10 +274,25 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class PendingCalls:
-    """Calls of one tool and kind that are processing. Attributes: age: Seconds since the oldest was registered."""
+    """Calls of one tool and kind that are processing.
+
+    Attributes:
+        age: Seconds since the oldest was registered.
+        deadline_used: Largest share of its time until the deadline that one of them has used; None without deadlines.
+    """
 
     tool: str
     kind: CallKind
+    number: int
+    age: float
+    deadline_used: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DueRuns:
+    """Due runs of one agent. Attributes: age: Seconds for which the oldest has been due."""
+
+    agent: str
     number: int
     age: float
 
@@ -289,9 +304,14 @@ class Statistics:
     Attributes:
         runs: Number of runs by status, without statuses that no run has.
         pending: Calls that are processing, by tool and kind.
-        due_age: Seconds for which the oldest due run has been due; None if no run is due.
+        due: Runs that are due, by agent.
     """
 
     runs: dict[RunStatus, int]
     pending: tuple[PendingCalls, ...]
-    due_age: float | None
+    due: tuple[DueRuns, ...]
+
+    @property
+    def due_age(self) -> float | None:
+        """Seconds for which the oldest due run has been due; None if no run is due."""
+        return max((runs.age for runs in self.due), default=None)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 import anyio
 from opentelemetry.context import attach, detach
@@ -17,6 +17,7 @@ from pellucid.context import CancelToken
 from pellucid.durable import Claim, NewCall, RunStore
 from pellucid.durable_runs.continuation import identity_of, settled_ids, source_of
 from pellucid.durable_runs.journal import StoreJournal
+from pellucid.durable_runs.metrics import PassOutcome
 from pellucid.errors import (
     CheckpointError,
     Fenced,
@@ -40,19 +41,21 @@ PATIENCE: Final = 5.0
 """Seconds for giving a claim back when the worker is stopped."""
 
 
-async def run_pass(store: RunStore, agent: Agent[Any], claim: Claim, deps: Any) -> None:
-    """Continue a claimed run until it waits, ends, or another worker has claimed it.
+async def run_pass(store: RunStore, agent: Agent[Any], claim: Claim, deps: Any) -> PassOutcome:
+    """Continue a claimed run until it waits, ends, or another worker has claimed it; return how the pass ended.
 
     If the worker is cancelled, the run is due again at once.
     """
     try:
-        await _run_pass(store, agent, claim, deps)
+        return await _run_pass(store, agent, claim, deps)
     except (Fenced, UnknownRun) as error:
         _log.warning("durable_run.fenced %s", error)
+        return "fenced"
     except StoreUnavailable as error:
         _log.warning("durable_run.interrupted run_id=%s %s", claim.run.id, error)  # continued after the lease
+        return "interrupted"
     except Exception as error:  # noqa: BLE001  (a run that cannot continue must not end its worker)
-        await _fail(store, claim, error)
+        return await _fail(store, claim, error)
     except anyio.get_cancelled_exc_class():
         with anyio.move_on_after(PATIENCE, shield=True):
             try:
@@ -62,10 +65,9 @@ async def run_pass(store: RunStore, agent: Agent[Any], claim: Claim, deps: Any) 
         raise
 
 
-async def _run_pass(store: RunStore, agent: Agent[Any], claim: Claim, deps: Any) -> None:
+async def _run_pass(store: RunStore, agent: Agent[Any], claim: Claim, deps: Any) -> PassOutcome:
     if claim.run.cancel_reason is not None:
-        await _finish(store, claim, "cancelled", None)
-        return
+        return await _finish(store, claim, "cancelled", None)
     token = CancelToken()
     journal = StoreJournal(store, claim, token)
     identity, source = identity_of(claim.run), source_of(claim)
@@ -74,18 +76,17 @@ async def _run_pass(store: RunStore, agent: Agent[Any], claim: Claim, deps: Any)
     outcome = await _executed(store, claim, journal, run)
     if outcome is None:
         _log.warning("durable_run.fenced run_id=%s fence=%s", claim.run.id, claim.run.fence)
-    elif isinstance(outcome, RunResult):
+        return "fenced"
+    if isinstance(outcome, RunResult):
         if outcome.checkpoint is not None:
-            await _wait(store, claim, journal, outcome, settled_ids(source))
-        else:
-            await _finish(store, claim, "completed", _content(outcome))
-    elif isinstance(outcome, RunCancelled) and journal.cancel_reason is not None:
-        await _finish(store, claim, "cancelled", None)
-    elif isinstance(outcome, JournalError) and outcome.__cause__ is not None:
+            return await _wait(store, claim, journal, outcome, settled_ids(source))
+        return await _finish(store, claim, "completed", _content(outcome))
+    if isinstance(outcome, RunCancelled) and journal.cancel_reason is not None:
+        return await _finish(store, claim, "cancelled", None)
+    if isinstance(outcome, JournalError) and outcome.__cause__ is not None:
         raise outcome.__cause__
-    else:
-        result: JSONObject = {"error": run.scope.text_of(outcome), "error_type": error_type_of(outcome)}
-        await _finish(store, claim, "failed", result)
+    result: JSONObject = {"error": run.scope.text_of(outcome), "error_type": error_type_of(outcome)}
+    return await _finish(store, claim, "failed", result)
 
 
 async def _executed(
@@ -124,7 +125,7 @@ async def _renew(store: RunStore, claim: Claim, journal: StoreJournal, scope: an
 
 async def _wait(
     store: RunStore, claim: Claim, journal: StoreJournal, result: RunResult[Any], settled: Collection[str]
-) -> None:
+) -> PassOutcome:
     """End a pass that waits: register its approvals, and cancel calls whose results nobody needs any longer.
 
     The run would wait for such calls: one that could not be dispatched, that the model has stopped, or of a sub-agent
@@ -160,13 +161,14 @@ async def _wait(
         # The next pass would be due at once, with the same decisions and results.
         raise CheckpointError("a sub-agent could not resume; the span of its call says why")
     requested = [{"type": "approval.requested", "approval_id": call.id, "tool": call.tool} for call in approvals]
-    await store.end_pass(
+    end = await store.end_pass(
         claim,
         result.checkpoint,
         calls=approvals,
         events=[*requested, {"type": "run.waiting", "status": result.status}],
         cancellation_events=[{"type": "run.cancelled"}],
     )
+    return "cancelled" if end == "cancelled" else "waiting"
 
 
 def _content(result: RunResult[Any]) -> JSONObject:
@@ -186,18 +188,22 @@ def _content(result: RunResult[Any]) -> JSONObject:
     }
 
 
-async def _fail(store: RunStore, claim: Claim, error: Exception) -> None:
+async def _fail(store: RunStore, claim: Claim, error: Exception) -> PassOutcome:
     """Fail a run that cannot continue: its state, its output or the agent is at fault."""
     _log.error("durable_run.failed run_id=%s", claim.run.id, exc_info=error)
     text = f"run {claim.run.id!r} cannot continue: {describe(error)}"
     try:
-        await _finish(store, claim, "failed", {"error": text, "error_type": error_type_of(error)})
+        return await _finish(store, claim, "failed", {"error": text, "error_type": error_type_of(error)})
     except StoreError as failure:  # the next worker fails it
         _log.warning("durable_run.interrupted run_id=%s %s", claim.run.id, failure)
+        return "interrupted"
 
 
-async def _finish(store: RunStore, claim: Claim, status: Any, result: JSONObject | None) -> None:
+async def _finish(
+    store: RunStore, claim: Claim, status: Literal["completed", "failed", "cancelled"], result: JSONObject | None
+) -> PassOutcome:
     event: JSONObject = {"type": f"run.{status}"}
     if result is not None and "error_type" in result:
         event["error_type"] = result["error_type"]
     await store.finish(claim, status, result, events=[event])
+    return status

@@ -20,12 +20,14 @@ from pellucid.approvals.decisions import settle as check_decisions
 from pellucid.approvals.external import CallStatus, ExternalResult
 from pellucid.context import Identity
 from pellucid.durable import CallRecord, Cancellation, Claim, Recovery, RunStore, Settlement
+from pellucid.durable_runs.metrics import PassOutcome, StoreMetrics
 from pellucid.durable_runs.passes import run_pass
 from pellucid.durable_runs.records import FINAL, RunEvent, RunState, approval_of, state_of
 from pellucid.errors import ConfigError, StoreUnavailable, UnknownRun
 from pellucid.messages import Message, dump_messages
-from pellucid.run.pause import check_edited
+from pellucid.run.resume import check_edited
 from pellucid.run.start import Input, conversation
+from pellucid.telemetry import Pipeline
 from pellucid.tools.schema import Validator
 from pellucid.types import JSONObject, JSONValue
 
@@ -58,6 +60,7 @@ class DurableRuns:
         max_expired_leases: Leases of a run that may expire in a row without a new step; then the run fails, because it
             may be what ends the processes. None for any number.
         deps: Value for tools, `ToolContext.deps`.
+        telemetry: Destination of the metrics of the store, as the option of an agent.
 
     Raises:
         ConfigError: two agents have the same name, or a number is not positive.
@@ -73,6 +76,7 @@ class DurableRuns:
         poll: float = 1.0,
         max_expired_leases: int | None = 5,
         deps: Any = None,
+        telemetry: Pipeline | None = None,
     ) -> None:
         listed = list(agents)
         self._agents = {agent.name: agent for agent in listed}
@@ -89,6 +93,7 @@ class DurableRuns:
         self._max_expired_leases = max_expired_leases
         self._deps = deps
         self._worker = worker or f"{socket.gethostname()}:{os.getpid()}"
+        self._metrics = StoreMetrics(store, self._agents, telemetry, poll)
 
     # Runs
 
@@ -167,16 +172,18 @@ class DurableRuns:
         for decision in decisions:
             if (call := calls.get(decision.approval_id)) is not None:
                 _check(approval_of(call), decision)
-        return [
-            await self._decide(decision) if decision.approval_id in calls else Settlement("unknown")
-            for decision in decisions
-        ]
+        return [await self._decide(decision, is_known=decision.approval_id in calls) for decision in decisions]
 
-    async def _decide(self, decision: Decision) -> Settlement:
-        payload = asdict(decision)
-        approval_id = payload.pop("approval_id")
-        event: JSONObject = {"type": "approval.decided", "approval_id": approval_id, "approved": decision.approved}
-        return await self._store.settle(approval_id, "completed", payload, events=[event], trace=_current_trace())
+    async def _decide(self, decision: Decision, *, is_known: bool) -> Settlement:
+        settlement = Settlement("unknown")
+        if is_known:
+            payload = asdict(decision)
+            approval_id = payload.pop("approval_id")
+            event: JSONObject = {"type": "approval.decided", "approval_id": approval_id, "approved": decision.approved}
+            settlement = await self._store.settle(
+                approval_id, "completed", payload, events=[event], trace=_current_trace()
+            )
+        return await self._metrics.settled(settlement, "completed")
 
     async def settle(
         self,
@@ -194,13 +201,14 @@ class DurableRuns:
             ConfigError: the status does not fit the output and the error, or the output is not JSON.
         """
         result = ExternalResult(result_id=result_id, output=output, error=error, status=status)
-        if not result_id.startswith("async_tool_"):
-            return Settlement("unknown")
         assert result.status is not None  # set when it was created
+        if not result_id.startswith("async_tool_"):
+            return await self._metrics.settled(Settlement("unknown"), result.status)
         event: JSONObject = {"type": "async_tool.settled", "result_id": result_id, "status": result.status}
-        return await self._store.settle(
+        settlement = await self._store.settle(
             result_id, result.status, result.content, digest=result.digest, events=[event], trace=_current_trace()
         )
+        return await self._metrics.settled(settlement, result.status)
 
     async def heartbeat(self, result_id: str, *, extend: float | None = None) -> CallRecord | None:
         """Note that a call is being worked on; see `RunStore.heartbeat`."""
@@ -214,7 +222,7 @@ class DurableRuns:
 
     async def recover(self) -> Recovery:
         """Make the runs of processes that ended due again, and expire overdue calls; a second call changes nothing."""
-        return await self._store.recover()
+        return self._metrics.recovered(await self._store.recover())
 
     async def work(self, *, concurrency: int = 8) -> None:
         """Continue runs of the agents as they become due, until cancelled; then give unfinished ones back."""
@@ -242,9 +250,12 @@ class DurableRuns:
                 return passes
 
     async def _continue(self, claim: Claim, slots: anyio.Semaphore) -> None:
+        self._metrics.claimed(claim)
+        outcome: PassOutcome = "interrupted"
         try:
-            await run_pass(self._store, self._agents[claim.run.agent], claim, self._deps)
+            outcome = await run_pass(self._store, self._agents[claim.run.agent], claim, self._deps)
         finally:
+            self._metrics.pass_ended(claim.run.agent, outcome)
             slots.release()
 
     async def _claim(self) -> Claim | None:
@@ -267,12 +278,17 @@ class DurableRuns:
 
     async def _sweep(self) -> None:
         """Expire overdue calls, and recover runs of workers that ended."""
-        while True:
-            try:
-                await self._store.recover()
-            except StoreUnavailable as error:
-                _log.warning("durable_runs.store_unavailable %s", error)
-            await anyio.sleep(self._poll)
+        try:
+            while True:
+                try:
+                    await self.recover()
+                    await self._metrics.read()
+                except StoreUnavailable as error:
+                    self._metrics.clear()
+                    _log.warning("durable_runs.store_unavailable %s", error)
+                await anyio.sleep(self._poll)
+        finally:
+            self._metrics.clear()
 
 
 def _check(request: ApprovalRequest, decision: Decision) -> None:

@@ -18,6 +18,7 @@ from pellucid.messages import ToolCall
 from pellucid.offer.policy import Ruling
 from pellucid.run.outcomes import Waiting
 from pellucid.run.state import Run
+from pellucid.run.tool_results import halted_text
 from pellucid.telemetry import Boundary
 from pellucid.text import close_to
 from pellucid.tools.catalog import Catalog, Denied
@@ -242,7 +243,7 @@ def check_halted(run: Run) -> None:
         ToolError: the policy has ended it.
     """
     if run.halted is not None:
-        raise ToolError(halted(run.halted), error_type=run.halted.error_type)
+        raise ToolError(halted_text(run.halted), error_type=run.halted.error_type)
 
 
 def check_running(run: Run) -> None:
@@ -255,8 +256,3 @@ def check_running(run: Run) -> None:
     check_halted(run)
     if (reason := run.stop_cause()) is not None:
         raise TimeoutError("the run's deadline has passed") if reason == "deadline" else RunCancelled(run.scope.agent)
-
-
-def halted(halt: PolicyHalt) -> str:
-    """Return the result text for a call that was not run because the policy ended the run."""
-    return f"Not run: {halt.reason}. The run has ended."

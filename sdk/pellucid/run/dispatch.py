@@ -25,13 +25,13 @@ from pellucid.events import ToolProgress
 from pellucid.messages import Parts, ToolCall, ToolResult
 from pellucid.reliability import Decision, Reliability, Subject
 from pellucid.run.background import callbacks, new_call, start
-from pellucid.run.call_checks import Call, bind, check_running, context_of, decide, halt_run, halted, permit, resolve
+from pellucid.run.call_checks import Call, bind, check_running, context_of, decide, halt_run, permit, resolve
 from pellucid.run.external import enqueued, external_call, new_request
 from pellucid.run.outcomes import Enqueued, Paused, Suspended, Waiting
 from pellucid.run.pause import apply_decision
 from pellucid.run.state import Run
 from pellucid.run.steps import write_result, write_started
-from pellucid.run.tool_results import failure_text, respond, to_response, with_note
+from pellucid.run.tool_results import failure_text, halted_text, respond, to_response, with_note
 from pellucid.telemetry import DISPATCH, Boundary, boundary
 from pellucid.tools.catalog import Catalog
 from pellucid.tools.collisions import Binding
@@ -298,12 +298,12 @@ async def _enqueue(
     run: Run, b: Boundary, request: ExternalRequest, work: Callable[[], Awaitable[object]]
 ) -> JSONObject | Enqueued:
     """Hand work to another process; in a durable run, only once the call is registered, and once only."""
-    if run.journal is None:
+    is_new = run.journal is None or await run.journal.register(request)
+    if is_new:
         await work()
-    elif await run.journal.register(request):
-        await work()
-        await run.journal.dispatched(request.result_id)
-    return enqueued(run, b, request)
+        if run.journal is not None:
+            await run.journal.dispatched(request.result_id)
+    return enqueued(run, b, request, is_new=is_new)
 
 
 async def _run_in_thread(function: Callable[..., Any], arguments: JSONObject, ctx: ToolContext) -> Any:
@@ -336,7 +336,7 @@ def _progress(run: Run, span: SpanContext, call: Call) -> Callable[[JSONValue], 
 
 def _explain(error: Exception) -> str:
     if isinstance(error, PolicyHalt):
-        return halted(error)
+        return halted_text(error)
     return failure_text(error)
 
 

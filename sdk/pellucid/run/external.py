@@ -8,10 +8,11 @@ from typing import Final
 
 from opentelemetry.trace import get_current_span
 
+from pellucid import semconv
 from pellucid.approvals.checkpoint import Checkpoint, context_of, trace_of
 from pellucid.approvals.external import ExternalRequest, ExternalResult
 from pellucid.context import ExternalCall
-from pellucid.messages import ToolResult
+from pellucid.messages import ToolResult, dump_part
 from pellucid.run.async_calls import emit_late, pending_result, register, settle
 from pellucid.run.async_state import AsyncCall, CallFacts
 from pellucid.run.outcomes import Enqueued
@@ -52,10 +53,17 @@ def external_call(request: ExternalRequest) -> ExternalCall:
     )
 
 
-def enqueued(run: Run, b: Boundary, request: ExternalRequest) -> JSONObject | Enqueued:
-    """Add a dispatched call to those of the run; return what the model reads, or that it reads nothing yet."""
+def enqueued(run: Run, b: Boundary, request: ExternalRequest, *, is_new: bool) -> JSONObject | Enqueued:
+    """Add a dispatched call to those of the run; return what the model reads, or that it reads nothing yet.
+
+    A call that is not new was dispatched by an earlier pass of a durable run, which has emitted that.
+    """
     call = _call(request)
-    register(run, b, call, request.deadline)
+    if is_new:
+        register(run, b, call, request.deadline)
+    else:
+        run.async_calls.by_id[request.result_id] = call
+        run.scope.count(semconv.DURABLE_DISPATCHES_SKIPPED, 1, {semconv.TOOL_NAME: request.tool_name}, b.context)
     return Enqueued(request) if request.takes_place else pending_result(call.facts)
 
 
@@ -68,7 +76,8 @@ def restore(run: Run, checkpoint: Checkpoint) -> None:
         call = _call(request)
         run.async_calls.by_id[request.result_id] = call
         if (result := request.result) is not None:
-            call.status, call.response = result.status, to_response(result.content, run.limits.max_result_bytes)
+            call.status = result.status
+            call.response = request.content_parts or to_response(result.content, run.limits.max_result_bytes)
             run.async_calls.end(request, result)
 
 
@@ -112,8 +121,9 @@ def _request(call: AsyncCall) -> ExternalRequest:
     if call.request is not None:
         return call.request
     facts, response = call.facts, call.response
-    if isinstance(response, tuple):  # content that is not text
-        response = [part.to_dict() for part in response]
+    parts = response if isinstance(response, tuple) else ()
+    if parts:
+        response = None
     result = ExternalResult.of(facts.result_id, call.status, response) if call.status is not None else None
     return ExternalRequest(
         result_id=facts.result_id,
@@ -123,6 +133,7 @@ def _request(call: AsyncCall) -> ExternalRequest:
         dispatched_at=call.started / 1e9,
         trace=trace_of(get_current_span(call.dispatch).get_span_context()),
         result=result,
+        parts=[dump_part(part) for part in parts],
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -13,27 +12,26 @@ from anyio.lowlevel import checkpoint
 from opentelemetry.trace import format_trace_id
 
 from pellucid import semconv
-from pellucid.approvals.checkpoint import Checkpoint, Resumption, in_trace
+from pellucid.approvals.checkpoint import in_trace
 from pellucid.approvals.external import ExternalRequest
 from pellucid.concurrency.race import race
-from pellucid.errors import JournalError, PolicyHalt, RunCancelled, RunTimeout, ToolError
-from pellucid.messages import Message, ToolCall, ToolResult
+from pellucid.errors import JournalError, PolicyHalt, RunCancelled
+from pellucid.messages import Message, ToolCall
 from pellucid.models import ModelResponse
 from pellucid.models.fallback import candidates
 from pellucid.run.answers import accept
-from pellucid.run.async_calls import deliver, emit_continued, narrow, next_results
+from pellucid.run.async_calls import deliver, next_results
 from pellucid.run.background import cancel_running, stop_all
-from pellucid.run.call_checks import halted
 from pellucid.run.compose import compose
 from pellucid.run.discovery import discover
 from pellucid.run.dispatch import dispatch
-from pellucid.run.external import apply_results, cancel_all, results_in_place
+from pellucid.run.external import cancel_all
 from pellucid.run.inference import infer, without_repeated_ids
-from pellucid.run.outcomes import Paused, RunResult, Status, Waiting
-from pellucid.run.pause import AWAITING, claim_calls, in_order, pause, withdraw
+from pellucid.run.outcomes import Paused, RunResult, Status
+from pellucid.run.pause import AWAITING, conclude_calls, pause, suspend, withdraw
+from pellucid.run.resume import interrupted_answer, resume
 from pellucid.run.state import Run, enter_run, leave_run
 from pellucid.run.steps import write_answer
-from pellucid.run.tool_results import with_note
 from pellucid.telemetry import RUN, Boundary, boundary, enter_scope, leave_scope
 from pellucid.tools.catalog import Catalog
 
@@ -83,26 +81,7 @@ async def execute(run: Run) -> RunResult[Any]:
         return outcome
     if outcome is not None:
         raise outcome
-    raise _stopped(run)
-
-
-def _stopped(run: Run) -> RunCancelled | RunTimeout:
-    if run.scope.cancelled:
-        return RunCancelled(run.scope.agent, run.signal.reason if run.signal is not None else None)
-    deadline = run.limits.deadline
-    bound = f"its deadline of {deadline:g} s" if deadline is not None else "the deadline of the run that called it"
-    return RunTimeout(f"run of agent {run.scope.agent!r} did not finish within {bound}")
-
-
-def _check(run: Run) -> None:
-    """Check that the run was not stopped, also before the event loop delivers the cancellation.
-
-    Raises:
-        RunCancelled, RunTimeout: the run was stopped.
-    """
-    if (reason := run.stop_cause()) is not None:
-        run.scope.cancelled = run.scope.cancelled or reason == "cancelled"
-        raise _stopped(run)
+    raise run.stopped()
 
 
 async def _observed(run: Run) -> RunResult[Any]:
@@ -180,16 +159,16 @@ async def _loop(run: Run, b: Boundary) -> RunResult[Any]:
     # Delivers a cancellation that is already pending; later ones are delivered where the run awaits a model.
     await checkpoint()
     if run.resumption is not None:
-        catalog, stop = await _resume(run, b, run.resumption)
-        response, can_repair = _interrupted_answer(run)
+        catalog, stop = await resume(run, b, run.resumption)
+        response, can_repair = interrupted_answer(run)
     while stop is None:
         if response is None:
             if run.scope.iteration >= run.limits.max_iterations + activation.iterations:
                 break
             response, catalog = await _iterate(run, b, can_repair=can_repair)
         if calls := response.message.tool_calls:
-            _check(run)
-            stop = _conclude_calls(run, catalog, calls, await dispatch(run, catalog, calls))
+            run.check_stopped()
+            stop = conclude_calls(run, catalog, calls, await dispatch(run, catalog, calls))
         elif not await next_results(run, b):
             if run.async_calls.external:
                 stop = AWAITING
@@ -209,7 +188,7 @@ async def _end(run: Run, b: Boundary, catalog: Catalog, stop: str, response: Mod
     """
     await run.async_calls.all_ended()  # the checkpoint or the closing answer has their results
     if run.approvals.paused is None and run.async_calls.external:
-        _await(run, Paused((), (), {}, {}))
+        suspend(run, Paused((), (), {}, {}))
     if (paused := run.approvals.paused) is not None:
         status: Status = "awaiting_approval" if paused.waiting else "awaiting_tools"
         return _finish(run, b, status, status, "tool_call")
@@ -221,120 +200,21 @@ async def _end(run: Run, b: Boundary, catalog: Catalog, stop: str, response: Mod
     return _finish(run, b, "limit_reached", stop, response.finish_reason, answer.value)
 
 
-def _interrupted_answer(run: Run) -> tuple[ModelResponse | None, bool]:
-    """Return the last answer if the run was interrupted before it was concluded, and nothing was added to it since.
-
-    Returns:
-        The answer, and whether the model may correct it if it does not fit the output type.
-    """
-    folded, last = run.folded, run.conversation.messages[-1]
-    if folded is None or last.role != "assistant" or run.approvals.paused is not None:
-        return None, folded.can_repair if folded is not None else True
-    return folded.answer, folded.can_repair
-
-
 async def _iterate(run: Run, b: Boundary, *, can_repair: bool) -> tuple[ModelResponse, Catalog]:
     """Start an iteration; return the model's response, and the catalogue that it was offered."""
     run.scope.iteration += 1
     b.note(iterations=run.scope.iteration)
-    _check(run)
+    run.check_stopped()
     deliver(run, b)
     discovered = await discover(run)
-    _check(run)
+    run.check_stopped()
     request, catalog = await compose(run, discovered)
-    _check(run)
+    run.check_stopped()
     response = await infer(run, request, catalog)
     _note_usage(run, b)
     run.conversation.messages.append(without_repeated_ids(response.message))
     await write_answer(run, response, catalog.digest, can_repair=can_repair)
     return response, catalog
-
-
-async def _resume(run: Run, b: Boundary, resumption: Resumption) -> tuple[Catalog, str | None]:
-    """Run the calls that were decided about, in the iteration that requested them."""
-    calls, messages = run.conversation.calls, run.conversation.messages
-    run.scope.iteration = resumption.checkpoint.iteration
-    b.note(iterations=run.scope.iteration)
-    waiting = [Waiting(request, is_reported=True) for request in resumption.waiting]
-    folded = run.folded
-    left = folded.left if folded is not None else not resumption.checkpoint.has_external
-    has_calls = bool(resumption.settled or resumption.nested or left)
-    catalog = Catalog(bindings={})
-    try:
-        if has_calls:
-            catalog = await narrow(run, b, await discover(run))
-    except PolicyHalt as halt:
-        messages.append(Message("tool", in_order(calls, _not_run(halt, calls), resumption.results.values())))
-        raise
-    _check(run)
-    decided = await claim_calls(run, resumption, catalog, calls)
-    apply_results(run, b, resumption.external, resumption.late)
-    done = await dispatch(run, catalog, decided, resumption.settled)
-    if folded is not None and folded.left:  # nobody was asked about these
-        done = done.joined(await dispatch(run, catalog, [call for call in calls if call.id in folded.left]))
-    resumption.nested.clear()  # later calls may reuse the ids of calls whose nested runs were not resumed now
-    notes = {**resumption.checkpoint.notes, **done.notes}
-    still_paused = [Checkpoint.from_dict(paused) for paused in resumption.still_paused.values()]
-    enqueued = any(call.takes_place for call in run.async_calls.external)
-    is_waiting = bool(done.waiting or waiting or done.nested or still_paused or enqueued)
-    placed = results_in_place(run) if run.halted is not None or not is_waiting else {}
-    new = [*done.results, *placed.values()]
-    results = [with_note(result, notes.pop(result.id)) if result.id in notes else result for result in new]
-    paused = Paused(
-        in_order(calls, resumption.results.values(), results),
-        [*done.waiting, *waiting],
-        {**done.nested, **resumption.still_paused},
-        notes,
-        enqueued,
-        [*done.external, *(request for inner in still_paused for request in inner.all_external if not request.result)],
-    )
-    stop = _conclude_calls(run, catalog, calls, paused) if calls else None
-    if folded is not None and folded.stop is not None:
-        return catalog, folded.stop
-    if stop != AWAITING and placed:
-        emit_continued(run, b, placed)
-    # Approvals and external calls are one group, unless the run was interrupted before it waited for them.
-    if run.async_calls.external and folded is None:
-        stop = AWAITING
-    return catalog, stop
-
-
-def _await(run: Run, paused: Paused) -> str:
-    """Pause the run; return why the loop ends.
-
-    Raises:
-        ToolError: the run cannot be resumed.
-    """
-    if not run.nesting.may_wait:
-        raise ToolError(
-            f"Agent {run.scope.agent!r} needs an approval or an external result, which cannot be requested here.",
-            error_type="approval",
-        )
-    run.approvals.paused = paused
-    return AWAITING
-
-
-def _conclude_calls(run: Run, catalog: Catalog, calls: Sequence[ToolCall], done: Paused) -> str | None:
-    """Add the results of calls to the conversation; return why the loop ends, if it does."""
-    run.check_open()
-    messages = run.conversation.messages
-    if run.halted is not None:
-        calls = run.conversation.calls  # without repeated ids
-        messages.append(Message("tool", in_order(calls, _not_run(run.halted, calls), done.results)))
-        raise run.halted
-    if done.is_waiting:
-        return _await(run, done)
-    messages.append(Message("tool", done.results))
-    run.offering.activation.count(only_discovered=all(call.name in catalog.discovering for call in calls))
-    if run.limits.max_tool_calls is not None and run.tally.tool_calls >= run.limits.max_tool_calls:
-        return "max_tool_calls"
-    return None
-
-
-def _not_run(halt: PolicyHalt, calls: Sequence[ToolCall]) -> list[ToolResult]:
-    """Return the results of calls that are not run because the policy ended the run."""
-    text = halted(halt)
-    return [ToolResult(call.id, text, is_error=True, name=call.name) for call in calls if call.id is not None]
 
 
 def _note_usage(run: Run, b: Boundary) -> None:
@@ -345,9 +225,9 @@ def _note_usage(run: Run, b: Boundary) -> None:
 
 async def _closing_answer(run: Run, b: Boundary, catalog: Catalog, stop: str) -> ModelResponse:
     """Call the model once more, without tools, within the last iteration, so that the limit is never exceeded."""
-    _check(run)
+    run.check_stopped()
     request, catalog = await compose(run, catalog, closing=True)
-    _check(run)
+    run.check_stopped()
     response = await infer(run, request, catalog)
     parts = [part for part in response.message.parts if not isinstance(part, ToolCall)]
     run.conversation.messages.append(Message("assistant", parts))

@@ -1,32 +1,26 @@
-"""Pause a run that waits for approvals or external results, and resume it from its checkpoint."""
+"""Conclude the calls of a message: add their results, or pause the run if approvals or external results are missing."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import Final
 
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
-from pellucid.approvals.checkpoint import Checkpoint, Resumption
-from pellucid.approvals.claims import Claims, claim
-from pellucid.approvals.decisions import ApprovalRequest, Decision, Settled, settle
-from pellucid.approvals.external import ExternalResult, settle_results
-from pellucid.errors import CheckpointError, ToolError
+from pellucid.approvals.decisions import ApprovalRequest, Settled
+from pellucid.errors import PolicyHalt, ToolError
 from pellucid.events import ApprovalDecided, ApprovalRequested
 from pellucid.failures import error_type_of
-from pellucid.messages import ToolCall, ToolResult, dump_part
-from pellucid.run.external import restore
-from pellucid.run.journal import Folded
+from pellucid.messages import Message, ToolCall, ToolResult, dump_part
 from pellucid.run.outcomes import Paused, Waiting
 from pellucid.run.state import Run
 from pellucid.run.steps import state_of
+from pellucid.run.tool_results import halted_text
 from pellucid.telemetry import Boundary
 from pellucid.tools.catalog import Catalog
-from pellucid.tools.schema import Validator
 from pellucid.types import JSONObject
 
 AWAITING = "awaiting"
@@ -34,6 +28,49 @@ AWAITING = "awaiting"
 
 MAX_ENDED: Final = 256
 """Number of ended calls in a checkpoint, the latest ones; results of earlier ones are for unknown calls."""
+
+
+def conclude_calls(run: Run, catalog: Catalog, calls: Sequence[ToolCall], done: Paused) -> str | None:
+    """Add the results of calls to the conversation, or pause the run; return why the loop ends, if it does.
+
+    Raises:
+        PolicyHalt: the policy ended the run.
+        ToolError: calls wait, and the run cannot be resumed.
+    """
+    run.check_open()
+    messages = run.conversation.messages
+    if run.halted is not None:
+        calls = run.conversation.calls  # without repeated ids
+        messages.append(Message("tool", in_order(calls, not_run(run.halted, calls), done.results)))
+        raise run.halted
+    if done.is_waiting:
+        return suspend(run, done)
+    messages.append(Message("tool", done.results))
+    run.offering.activation.count(only_discovered=all(call.name in catalog.discovering for call in calls))
+    if run.limits.max_tool_calls is not None and run.tally.tool_calls >= run.limits.max_tool_calls:
+        return "max_tool_calls"
+    return None
+
+
+def not_run(halt: PolicyHalt, calls: Sequence[ToolCall]) -> list[ToolResult]:
+    """Return the results of calls that are not run because the policy ended the run."""
+    text = halted_text(halt)
+    return [ToolResult(call.id, text, is_error=True, name=call.name) for call in calls if call.id is not None]
+
+
+def suspend(run: Run, paused: Paused) -> str:
+    """Pause the run; return why the loop ends.
+
+    Raises:
+        ToolError: the run cannot be resumed.
+    """
+    if not run.nesting.may_wait:
+        raise ToolError(
+            f"Agent {run.scope.agent!r} needs an approval or an external result, which cannot be requested here.",
+            error_type="approval",
+        )
+    run.approvals.paused = paused
+    return AWAITING
 
 
 def pause(run: Run, b: Boundary, paused: Paused) -> JSONObject:
@@ -97,105 +134,6 @@ def _attributes(request: ApprovalRequest) -> dict[str, AttributeValue]:
         semconv.TOOL_NAME: request.tool_name,
         semconv.TOOL_CALL_ID: request.tool_call_id,
     }
-
-
-def prepare(
-    run: Run,
-    state: Checkpoint,
-    decisions: Sequence[Decision],
-    results: Sequence[ExternalResult],
-    claims: Claims | None,
-    folded: Folded | None = None,
-) -> None:
-    """Restore the state of a paused run in a run that has not started.
-
-    Raises:
-        CheckpointError: the decisions or results do not fit the checkpoint.
-    """
-    now = run.scope.now() / 1e9
-    settled, waiting = settle(state.approvals, decisions, now)
-    nested = state.nested_checkpoints
-    if not (settled or results or state.has_external or folded is not None):
-        waiting_for = ", ".join(repr(request.approval_id) for request in state.approvals)
-        raise CheckpointError(f"no decision was given; pass a Decision for at least one of {waiting_for}")
-    # Ids of the calls that run sub-agents, by the ids of the results that these wait for.
-    owed = {request.result_id: call_id for call_id, paused in nested.items() for request in paused.all_external}
-    ended = {call.result_id: call for call in state.ended}
-    own = [item for item in results if item.result_id not in owed]
-    external, late = settle_results(state.external, own, now, ended)
-    # Ids of the calls that run sub-agents, by the ids of the sub-agents' approvals.
-    inner = {request.approval_id: call_id for call_id, paused in nested.items() for request in paused.approvals}
-    resuming = {inner[approval_id] for approval_id in settled if approval_id in inner}
-    resuming |= {owed[result.result_id] for result in results if result.result_id in owed}
-    resuming |= {
-        call_id for call_id, paused in nested.items() if any(item.expires(now) for item in paused.all_external)
-    }
-    run.resumption = Resumption(
-        checkpoint=state,
-        results=state.known_results,
-        settled={approval.request.tool_call_id: approval for key, approval in settled.items() if key not in inner},
-        nested={
-            call_id: (
-                nested[call_id],
-                [item for item in decisions if inner.get(item.approval_id) == call_id],
-                [item for item in results if owed.get(item.result_id) == call_id],
-            )
-            for call_id in resuming
-        },
-        external=external,
-        late=late,
-        # A sub-agent that resumes requests its pending approvals again.
-        waiting=[request for request in waiting if inner.get(request.approval_id) not in resuming],
-        still_paused={call_id: paused for call_id, paused in state.nested.items() if call_id not in resuming},
-        claims=claims,
-    )
-    run.folded = folded
-    run.tally.tool_calls = state.tool_calls - len(run.resumption.nested)  # these are dispatched again
-    run.tally.earlier = state.usage
-    restore(run, state)
-    run.offering.names.update(call.name for call in run.conversation.calls)
-    run.offering.activation.iterations = state.discoveries
-    run.offering.activation.preset = state.active
-    run.offering.pins.restore(state.pins)
-
-
-async def claim_calls(
-    run: Run, resumption: Resumption, catalog: Catalog, calls: Sequence[ToolCall]
-) -> Sequence[ToolCall]:
-    """Claim the checkpoint, and return the settled calls with the arguments that were approved.
-
-    Raises:
-        CheckpointError: changed arguments do not fit the tool's schema, or the checkpoint was resumed before.
-    """
-    settled = resumption.settled
-    resuming = settled.keys() | resumption.nested
-    edited = [_edited(catalog, call, settled.get(call.id or "")) for call in calls if call.id in resuming]
-    await claim(resumption.claims, resumption.checkpoint.id)
-    resumption.is_claimed = True
-    run.check_open()
-    run.approvals.expect(resumption.checkpoint.approvals)
-    return edited
-
-
-def _edited(catalog: Catalog, call: ToolCall, settled: Settled | None) -> ToolCall:
-    if settled is None or settled.edited is None:
-        return call
-    if (binding := catalog.find(call.name)) is not None:
-        check_edited(settled.request, settled.edited, binding.tool.validator)
-    return replace(call, arguments=settled.edited)
-
-
-def check_edited(request: ApprovalRequest, arguments: JSONObject, validator: Validator) -> None:
-    """Check the changed arguments of an approval.
-
-    Raises:
-        CheckpointError: they do not fit the tool's schema.
-    """
-    if issues := validator.issues(arguments):
-        raise CheckpointError(
-            f"the changed arguments of approval {request.approval_id!r} do not fit the schema of tool "
-            f"{request.tool_name!r}: {'; '.join(issues)}; correct them and resume again"
-        )
 
 
 def apply_decision(run: Run, b: Boundary, settled: Settled) -> None:

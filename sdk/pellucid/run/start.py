@@ -15,7 +15,7 @@ from pellucid.approvals.external import ExternalResult
 from pellucid.errors import CheckpointError, ConfigError
 from pellucid.messages import Message
 from pellucid.run.journal import Folded
-from pellucid.run.pause import prepare
+from pellucid.run.resume import prepare
 from pellucid.run.state import CallerContext, Run, Setup
 from pellucid.text import excerpt
 

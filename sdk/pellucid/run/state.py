@@ -14,7 +14,7 @@ import anyio
 from pellucid.approvals.checkpoint import Checkpoint, Resumption
 from pellucid.approvals.decisions import ApprovalRequest
 from pellucid.context import CancelToken, DiscoveryContext, Identity, Limits
-from pellucid.errors import PolicyHalt, RunCancelled
+from pellucid.errors import PolicyHalt, RunCancelled, RunTimeout
 from pellucid.messages import Message, ToolCall, Usage
 from pellucid.models import Model, Prices, Settings
 from pellucid.offer.offering import Offering
@@ -217,6 +217,24 @@ class Run:
             return "cancelled"
         deadline = self.scope.deadline
         return "deadline" if deadline is not None and anyio.current_time() >= deadline else None
+
+    def stopped(self) -> RunCancelled | RunTimeout:
+        """Return the error of a run that was stopped."""
+        if self.scope.cancelled:
+            return RunCancelled(self.scope.agent, self.signal.reason if self.signal is not None else None)
+        deadline = self.limits.deadline
+        bound = f"its deadline of {deadline:g} s" if deadline is not None else "the deadline of the run that called it"
+        return RunTimeout(f"run of agent {self.scope.agent!r} did not finish within {bound}")
+
+    def check_stopped(self) -> None:
+        """Check that the run was not stopped, also before the event loop delivers the cancellation.
+
+        Raises:
+            RunCancelled, RunTimeout: the run was stopped.
+        """
+        if (cause := self.stop_cause()) is not None:
+            self.scope.cancelled = self.scope.cancelled or cause == "cancelled"
+            raise self.stopped()
 
     def gate(
         self,

@@ -12,7 +12,7 @@ import anyio.to_thread
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from pellucid.errors import ToolError
+from pellucid.errors import PolicyHalt, ToolError
 from pellucid.failures import describe
 from pellucid.messages import Part, TextPart, ToolResult
 from pellucid.types import JSONValue
@@ -60,6 +60,11 @@ def to_response(value: object, max_bytes: int, is_large: bool = False) -> JSONVa
             error_type="invalid_result",
         ) from error
     return data if len(text.encode("utf-8", "replace")) <= max_bytes else _cut(text, max_bytes)
+
+
+def halted_text(halt: PolicyHalt) -> str:
+    """Return the result text for a call that was not run because the policy ended the run."""
+    return f"Not run: {halt.reason}. The run has ended."
 
 
 def failure_text(error: Exception) -> str:

@@ -10,6 +10,10 @@ from pellucid.semconv.names import (
     AGENT_NAME,
     ASYNC_STATUS,
     DISCOVERY_CACHE,
+    DURABLE_KIND,
+    DURABLE_PASS,
+    DURABLE_SETTLEMENT,
+    DURABLE_STATUS,
     ERROR_TYPE,
     MCP_METHOD_NAME,
     MCP_PROTOCOL_VERSION,
@@ -215,6 +219,51 @@ EXTERNAL_LATE: Final = _counter(
     "pellucid.external.late",
     "Results of asynchronous tool calls that had already expired or been stopped.",
     (TOOL_NAME,),
+)
+DURABLE_SETTLEMENTS: Final = _counter(
+    "{settlement}",
+    "pellucid.durable.settlements",
+    "Results and decisions that the store of durable runs received for calls, and calls that it expired.",
+    (TOOL_NAME, DURABLE_KIND, DURABLE_SETTLEMENT, ASYNC_STATUS),
+)
+DURABLE_PASSES: Final = _counter(
+    "{pass}", "pellucid.durable.passes", "Passes of durable runs, by how they ended.", (AGENT_NAME, DURABLE_PASS)
+)
+DURABLE_RECOVERIES: Final = _counter(
+    "{run}",
+    "pellucid.durable.recoveries",
+    "Durable runs that a worker continued after the lease of another had expired.",
+    (AGENT_NAME,),
+)
+DURABLE_DISPATCHES_SKIPPED: Final = _counter(
+    "{dispatch}",
+    "pellucid.durable.dispatches.skipped",
+    "Dispatches of external calls that a continued run did not repeat, because they had been made.",
+    (TOOL_NAME,),
+)
+DURABLE_RUNS: Final = _gauge(
+    "{run}", "pellucid.durable.runs", "Runs in the store that have not ended.", (DURABLE_STATUS,)
+)
+DURABLE_DUE_AGE: Final = _gauge(
+    "s",
+    "pellucid.durable.due.age",
+    "Time for which the oldest due run in the store has waited for a worker; 0 when none is due.",
+    (AGENT_NAME,),
+)
+DURABLE_PENDING: Final = _gauge(
+    "{call}", "pellucid.durable.pending", "Calls in the store without a result.", (TOOL_NAME, DURABLE_KIND)
+)
+DURABLE_PENDING_AGE: Final = _gauge(
+    "s",
+    "pellucid.durable.pending.age",
+    "Age of the oldest call in the store without a result.",
+    (TOOL_NAME, DURABLE_KIND),
+)
+DURABLE_DEADLINE_USED: Final = _gauge(
+    "1",
+    "pellucid.durable.pending.deadline_used",
+    "Largest share of its time until the deadline that a call without a result has used.",
+    (TOOL_NAME, DURABLE_KIND),
 )
 RELIABILITY_DECISIONS: Final = _counter(
     "{decision}",

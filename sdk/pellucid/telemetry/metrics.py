@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 from weakref import WeakKeyDictionary, WeakSet
 
 from anyio.lowlevel import EventLoopToken, current_token
@@ -33,6 +33,43 @@ class Leveled(Protocol):
     @property
     def level(self) -> int:
         """Level of the gauge: 0 closed, 1 half-open, 2 open."""
+
+
+Readings: TypeAlias = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
+"""Labels and values of gauges, by the name of the instrument."""
+
+
+class Reader(Protocol):
+    """Reader of a store, whose latest readings are gauges."""
+
+    @property
+    def readings(self) -> Readings:
+        """Latest readings; empty if there are none, or they are too old."""
+
+
+class Readers:
+    """Readers of stores, as long as they are alive. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._readers: WeakSet[Reader] = WeakSet()
+        reset_in_child(self, _lock=threading.RLock)
+
+    def add(self, reader: Reader) -> None:
+        """Add a reader to the gauges."""
+        with self._lock:
+            self._readers.add(reader)
+
+    def read(self, gauge: semconv.Metric) -> list[tuple[dict[str, str], float]]:
+        """Return labels and values of a gauge; of several readers the largest, as they may read one store."""
+        largest: dict[frozenset[tuple[str, str]], float] = {}
+        with self._lock:
+            readers = list(self._readers)
+        for reader in readers:
+            for labels, value in reader.readings.get(gauge.name, ()):
+                key = frozenset(labels.items())
+                largest[key] = max(value, largest.get(key, value))
+        return [(dict(key), value) for key, value in largest.items()]
 
 
 class Hubs:
@@ -109,6 +146,15 @@ class Hubs:
 _SET: Final = (semconv.DISCOVERY_OBJECTIVE, semconv.DISCOVERY_LAST_SUCCESS, semconv.CATALOG_SIZE)
 """Gauges of providers with the value that was last set."""
 
+_READ: Final = (
+    semconv.DURABLE_RUNS,
+    semconv.DURABLE_DUE_AGE,
+    semconv.DURABLE_PENDING,
+    semconv.DURABLE_PENDING_AGE,
+    semconv.DURABLE_DEADLINE_USED,
+)
+"""Gauges that readers of stores have."""
+
 
 def _table() -> BoundedMap[Any, Any]:
     return BoundedMap(MAX_PROVIDERS, by_use=False)
@@ -119,7 +165,8 @@ class Instruments:
 
     Attributes:
         by_name: Histograms and counters by name.
-        hubs: State behind the observable gauges.
+        hubs: State behind the observable gauges of providers.
+        readers: Readers behind those of stores.
         counts_usage: Whether the application opted in to the newest conventions, which count tokens with counters
             instead of a histogram.
     """
@@ -127,11 +174,13 @@ class Instruments:
     def __init__(self, provider: MeterProvider) -> None:
         meter = provider.get_meter(semconv.SCOPE, __version__)
         self.hubs = hubs = Hubs()
+        self.readers = readers = Readers()
         self.by_name: dict[str, Any] = {}
         self.counts_usage = latest = _uses_latest()
         observed: dict[str, Callable[[], Iterable[tuple[dict[str, str], float]]]] = {
             semconv.CIRCUIT_STATE.name: hubs.circuits,
             **{name: _by_provider(read) for name, read in hubs.gauges.items()},
+            **{gauge.name: partial(readers.read, gauge) for gauge in _READ},
         }
         for metric in (*semconv.METRICS, *(_LATEST if latest else ())):
             if latest and metric is semconv.TOKEN_USAGE:

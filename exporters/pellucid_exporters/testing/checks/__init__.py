@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pellucid_exporters.testing.checks import measurements, records, spans
+from pellucid_exporters.testing.checks import async_calls, measurements, records, spans
 from pellucid_exporters.testing.checks.observed import Observed
 
 if TYPE_CHECKING:
@@ -28,14 +28,19 @@ def check_telemetry(captured: Captured) -> None:
     the usage of a run is that of its own model calls, without that of runs nested in it.
     Of metrics: durations are those of the spans, counts are theirs, labels are allowed ones, exemplars lead to the span
     that was measured, and usage adds up. Of events, log lines and boundary records: each span has its own, which agree
-    with it. Decisions of reliability rules are recorded on spans, counted and emitted as events consistently. Spans of
-    other instrumentation are ignored.
+    with it. Decisions of reliability rules, and what happens to asynchronous calls, are recorded on spans, counted and
+    emitted as events consistently. Spans of other instrumentation are ignored.
 
     Raises:
         AssertionError: a check failed; the message lists all failures.
     """
     observed = Observed.of(captured)
-    problems = [*spans.check(observed), *measurements.check(observed), *records.check(observed)]
+    problems = [
+        *spans.check(observed),
+        *measurements.check(observed),
+        *records.check(observed),
+        *async_calls.check(observed),
+    ]
     if problems:
         more = len(problems) - MOST_SHOWN
         shown = problems[:MOST_SHOWN] + ([f"... and {more} more"] if more > 0 else [])

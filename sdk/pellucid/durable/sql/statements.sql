@@ -134,9 +134,12 @@ RETURNING *
 -- count_runs
 SELECT status, count(*) AS number FROM runs GROUP BY status
 
--- due_age
-SELECT @now - min(due_at) AS age FROM runs WHERE status = 'due'
+-- count_due: a run that was given back may be due only in a while
+SELECT agent, count(*) AS number, @now - min(due_at) AS age FROM runs
+WHERE status = 'due' AND due_at <= @now GROUP BY agent ORDER BY agent
 
 -- count_pending
-SELECT tool, kind, count(*) AS number, @now - min(created_at) AS age FROM calls
+SELECT tool, kind, count(*) AS number, @now - min(created_at) AS age,
+    max((@now - created_at) / NULLIF(deadline - created_at, 0)) AS deadline_used
+FROM calls
 WHERE status = 'processing' GROUP BY tool, kind ORDER BY tool, kind

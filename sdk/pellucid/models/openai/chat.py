@@ -82,6 +82,9 @@ _REMEDY: Final = (
 )
 
 
+_CALLS_ALONE: Final = {"role", "content", "tool_calls"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatCompletions:
     """Conversion of requests and responses.
@@ -124,7 +127,11 @@ class ChatCompletions:
         body = merged(body, request.settings.get("extra", {}))
         messages = [{"role": "system", "content": request.instructions}] if request.instructions else []
         for message in request.messages:
-            messages += self._convert(message)
+            for converted in self._convert(message):
+                if messages and _continues(messages[-1], converted):
+                    messages[-1] |= {"tool_calls": converted["tool_calls"]}
+                else:
+                    messages.append(converted)
         return {**body, "messages": messages}
 
     def _settings(self, settings: Settings) -> JSONObject:
@@ -309,6 +316,12 @@ class ChatCompletions:
                 **by_modality("cache_read.input_tokens", members(input_details.get("cached_tokens_details"))),
             },
         )
+
+
+def _continues(last: JSONObject, message: JSONObject) -> bool:
+    """Return whether a message is calls alone after an answer: some servers refuse two answers in a row."""
+    are_answers = last["role"] == message["role"] == "assistant"
+    return are_answers and "tool_calls" not in last and message.keys() == _CALLS_ALONE and message["content"] is None
 
 
 def _finish(finish_reason: str | None, message: Mapping[str, Any]) -> FinishReason:

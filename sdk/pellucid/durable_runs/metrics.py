@@ -1,0 +1,180 @@
+"""Telemetry of what `DurableRuns` learns from its store: counters, late results, and gauges."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+from opentelemetry import metrics
+from opentelemetry.context import Context
+from opentelemetry.trace import get_current_span
+from opentelemetry.util.types import AttributeValue
+
+from pellucid import semconv
+from pellucid.agent import Agent
+from pellucid.approvals.checkpoint import context_of
+from pellucid.approvals.external import CallStatus
+from pellucid.durable import CallRecord, Claim, Recovery, RunStore, Settlement, Statistics
+from pellucid.durable_runs.continuation import identity_of
+from pellucid.errors import StoreError
+from pellucid.events import AsyncToolLate
+from pellucid.telemetry import Pipeline, Scope, current_default
+from pellucid.telemetry.metrics import Readings
+
+PassOutcome: TypeAlias = Literal["waiting", "completed", "failed", "cancelled", "fenced", "interrupted"]
+"""How a pass ended: `waiting` also if all its calls were settled meanwhile; `fenced` if another worker has the run;
+`interrupted` if the worker was stopped or the store could not be reached."""
+
+INTERVAL: Final = 10.0
+"""Seconds between two readings of the store."""
+
+_OPEN: Final = ("due", "running", "waiting")
+"""Statuses of runs that have not ended."""
+
+
+class StoreMetrics:
+    """Telemetry of a store.
+
+    Args:
+        store: The store.
+        agents: The agents of this process, by name.
+        telemetry: Destination of the telemetry, as for an agent.
+        interval: Minimum seconds between two readings.
+    """
+
+    def __init__(
+        self, store: RunStore, agents: Mapping[str, Agent[Any]], telemetry: Pipeline | None, interval: float
+    ) -> None:
+        self._store = store
+        self._agents = agents
+        self._telemetry = telemetry
+        self._interval = max(INTERVAL, interval)
+        self._scope_key: object = None
+        self._scope: Scope | None = None
+        self._readings: Readings = {}
+        self._read_at = -math.inf
+
+    # Counters
+
+    async def settled(self, settlement: Settlement, status: CallStatus) -> Settlement:
+        """Count a settlement that a caller tried; emit a late result. Return the settlement."""
+        self._count_settlement(settlement, status)
+        call = settlement.call
+        if settlement.outcome == "late" and call is not None and call.kind == "external":
+            self._count(semconv.EXTERNAL_LATE, {semconv.TOOL_NAME: call.tool}, _context(call))
+            await self._emit_late(call, status)
+        return settlement
+
+    def recovered(self, recovery: Recovery) -> Recovery:
+        """Count the calls that a sweep has expired. Return the recovery."""
+        for settlement in recovery.expired:
+            self._count_settlement(settlement, "expired")
+        return recovery
+
+    def claimed(self, claim: Claim) -> None:
+        """Count a claim of a run whose worker before let its lease expire."""
+        if claim.is_recovered:
+            self._count(semconv.DURABLE_RECOVERIES, {semconv.AGENT_NAME: claim.run.agent})
+
+    def pass_ended(self, agent: str, outcome: PassOutcome) -> None:
+        """Count a pass."""
+        self._count(semconv.DURABLE_PASSES, {semconv.AGENT_NAME: agent, semconv.DURABLE_PASS: outcome})
+
+    def _count_settlement(self, settlement: Settlement, status: CallStatus) -> None:
+        call = settlement.call
+        labels: dict[str, AttributeValue] = {
+            semconv.DURABLE_SETTLEMENT: settlement.outcome,
+            semconv.ASYNC_STATUS: status,
+        }
+        if call is not None:
+            labels |= {semconv.TOOL_NAME: call.tool, semconv.DURABLE_KIND: call.kind}
+        self._count(semconv.DURABLE_SETTLEMENTS, labels, _context(call))
+
+    def _count(
+        self, metric: semconv.Metric, labels: Mapping[str, AttributeValue], context: Context | None = None
+    ) -> None:
+        self._current_scope().count(metric, 1, labels, context if context is not None else Context())
+
+    async def _emit_late(self, call: CallRecord, status: CallStatus) -> None:
+        """Emit a late result to the listeners of the telemetry and of the run's agent."""
+        listeners = [agent._setup.listeners for agent in self._agents.values()]  # noqa: SLF001  (not public)
+        receivers = [*self._current_scope().listeners, *listeners]
+        if not any(receiver.has_listener(AsyncToolLate.name) for receiver in receivers):
+            return
+        try:
+            run = await self._store.run(call.run_id)
+        except StoreError:  # the result is stored as late, whoever hears of it
+            return
+        if run is None:
+            return
+        agent = self._agents.get(run.agent)
+        scope = Scope(
+            agent=run.agent,
+            run_id=run.id,
+            identity=identity_of(run),
+            pipeline=self._telemetry,
+            listeners=(agent._setup.listeners,) if agent is not None else (),  # noqa: SLF001  (not public)
+        )
+        payload = {
+            "result_id": call.id,
+            "tool_name": call.tool,
+            "tool_call_id": call.tool_call_id,
+            "execution": "external-dispatch",
+            "status": status,
+        }
+        scope.emit(AsyncToolLate, get_current_span(_context(call)).get_span_context(), payload)
+
+    # Gauges
+
+    @property
+    def readings(self) -> Readings:
+        """Latest readings; empty if they are too old."""
+        return self._readings if time.monotonic() - self._read_at < 3 * self._interval else {}
+
+    async def read(self) -> None:
+        """Read the store, unless it was just read.
+
+        Raises:
+            StoreUnavailable: the store could not be reached.
+        """
+        if time.monotonic() - self._read_at < self._interval:
+            return
+        statistics = await self._store.statistics()
+        self._readings, self._read_at = _readings(statistics, self._agents), time.monotonic()
+        self._current_scope().instruments.readers.add(self)
+
+    def clear(self) -> None:
+        """Forget the readings: they are no longer true."""
+        self._readings, self._read_at = {}, -math.inf
+
+    def _current_scope(self) -> Scope:
+        """Return a scope of the current telemetry, which an application may configure at any time."""
+        key = (current_default(), metrics.get_meter_provider())
+        if self._scope is None or key != self._scope_key:
+            self._scope, self._scope_key = Scope(pipeline=self._telemetry), key
+        return self._scope
+
+
+def _context(call: CallRecord | None) -> Context:
+    """Return the OpenTelemetry context of the dispatch of a call."""
+    return context_of(call.trace) if call is not None and isinstance(call.trace, dict) else Context()
+
+
+def _readings(statistics: Statistics, agents: Mapping[str, object]) -> Readings:
+    due_age = {**dict.fromkeys(agents, 0.0), **{due.agent: due.age for due in statistics.due}}
+    pending = [
+        ({semconv.TOOL_NAME: calls.tool, semconv.DURABLE_KIND: calls.kind}, calls) for calls in statistics.pending
+    ]
+    return {
+        semconv.DURABLE_RUNS.name: [
+            ({semconv.DURABLE_STATUS: status}, statistics.runs.get(status, 0)) for status in _OPEN
+        ],
+        semconv.DURABLE_DUE_AGE.name: [({semconv.AGENT_NAME: agent}, age) for agent, age in due_age.items()],
+        semconv.DURABLE_PENDING.name: [(labels, calls.number) for labels, calls in pending],
+        semconv.DURABLE_PENDING_AGE.name: [(labels, calls.age) for labels, calls in pending],
+        semconv.DURABLE_DEADLINE_USED.name: [
+            (labels, calls.deadline_used) for labels, calls in pending if calls.deadline_used is not None
+        ],
+    }
