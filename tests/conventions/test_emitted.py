@@ -111,8 +111,8 @@ async def with_openai() -> None:
         await within(model.aclose())
 
 
-async def in_store(path: Path, telemetry: Captured) -> None:
-    """Work on durable runs until the worker has counted a pass and read its store."""
+async def in_store(path: Path, telemetry: Captured) -> set[str]:
+    """Work on durable runs; return the names on the gauges, which are gone when the worker stops."""
     agent = Agent("a", model=ScriptedModel("hi"))
     async with open_store(f"sqlite:///{path}/runs.db") as store, anyio.create_task_group() as tasks:
         await store.submit("other", "agent", None)
@@ -127,7 +127,9 @@ async def in_store(path: Path, telemetry: Captured) -> None:
         with anyio.fail_after(60):
             while not metrics <= {point.name for point in telemetry.metrics}:  # noqa: ASYNC110  (no event)
                 await anyio.sleep(0.01)
+        names = {name for point in telemetry.metrics for name in point.attributes}
         tasks.cancel_scope.cancel()
+    return names
 
 
 async def test_what_is_described_is_emitted(tmp_path: Path) -> None:
@@ -165,10 +167,10 @@ async def test_what_is_described_is_emitted(tmp_path: Path) -> None:
         model = ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "wait", "done")
         await within(Agent("a", model=model, tools=[background]).run("hi"))
         await with_openai()
-        await in_store(tmp_path, telemetry)
+        gauges = await in_store(tmp_path, telemetry)
         await over_mcp(modern_server().streamable_http_app, "refuse")
         await over_mcp(lambda: LegacyHttp().app, "count")
-    emitted = {name for span in telemetry.spans for name in attributes(span)}
+    emitted = gauges | {name for span in telemetry.spans for name in attributes(span)}
     emitted |= {name for point in telemetry.metrics for name in point.attributes}
     assert emitted <= NAMES
     assert NAMES - emitted == ELSEWHERE
