@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from pellucid.cli import Command
 from pellucid.errors import ConfigError
+from pellucid_commands.demo.durable import command as durable
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -46,6 +47,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     afterwards.add_argument("--serve", action="store_true", help="keep /metrics up afterwards, until Ctrl-C")
     parser.add_argument("--no-color", action="store_true", help="plain text, without live display")
+    others = parser.add_subparsers(title="other demos", metavar="[durable]")
+    durable.add_arguments(others.add_parser("durable", help=durable.HELP, description=f"{durable.HELP.capitalize()}."))
 
 
 def _pause(text: str) -> float:
@@ -64,6 +67,8 @@ def run(options: Namespace) -> int:
     Raises:
         ConfigError: the demo cannot start; the message names the remedy.
     """
+    if "show" in options:
+        return int(options.show(options))
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise ConfigError(f"{' and '.join(missing)} not installed; run: pip install 'pellucid[demo]'")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import logging
 import sys
 import threading
-import warnings
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -18,7 +15,8 @@ from pellucid.errors import ConfigError
 from pellucid_commands.demo.catalogue_server import catalogue_server
 from pellucid_commands.demo.hubs import catalogue_hub, git_hub, time_hub
 from pellucid_commands.demo.model import choose
-from pellucid_commands.demo.report import Report, use_color
+from pellucid_commands.demo.page import prepare_output, use_color
+from pellucid_commands.demo.report import Report
 from pellucid_commands.demo.script import QUESTION
 from pellucid_exporters import configure
 from pellucid_exporters.console import Console
@@ -42,7 +40,7 @@ DELIVERY: Final = 3.0
 
 def show(options: Namespace, repository: Path) -> int:
     """Run the demo and return the exit code."""
-    _prepare_output()
+    prepare_output()
     model, description = choose(options.model, repository)
     color = use_color(no_color=options.no_color)
     telemetry = _configure(options, _console(options, color=color))
@@ -132,14 +130,6 @@ def _console(options: Namespace, *, color: bool) -> Console:
         width=CONTENT_WIDTH if options.content and not sys.stdout.isatty() else None,
         stream=sys.stdout,  # also into a pipe
     )
-
-
-def _prepare_output() -> None:
-    """Silence logs and warnings of libraries, so that the terminal shows only the demo."""
-    logging.getLogger().addHandler(logging.NullHandler())
-    warnings.simplefilter("ignore")
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # trees and commit messages in a terminal without Unicode
 
 
 def _wait_for_interrupt() -> None:

@@ -15,6 +15,7 @@ from pellucid import semconv
 from pellucid.concurrency.bounded_map import BoundedMap
 from pellucid.errors import DiscoveryBackoff
 from pellucid.text import clean
+from pellucid_exporters.console.tables import table
 from pellucid_exporters.console.tree import duration, elapsed
 
 MOST_HUBS: Final = 1_000
@@ -146,11 +147,4 @@ def hub_table(stats: Sequence[HubStats]) -> str:
         )
         for hub in stats
     ]
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if column in (0, len(head) - 1) else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in (head, *rows)
-    )
+    return table(head, rows)

@@ -91,7 +91,7 @@ class ConsoleProcessor(SpanProcessor):
         self._content = options.content
         self._failed = False
         self._clear()
-        self._writer = _writer(options, self._under_way)
+        self._writer = make_writer(options, self._under_way)
 
     def _clear(self) -> None:
         # Reentrant: the garbage collector may end an abandoned span while this thread holds the lock.
@@ -209,7 +209,8 @@ class ConsoleProcessor(SpanProcessor):
         return [[Word(omission, "tree")] for omission in omissions]
 
 
-def _writer(options: Console, under_way: Callable[[], list[Line]]) -> Writer:
+def make_writer(options: Console, under_way: Callable[[], list[Line]] = list) -> Writer:
+    """Return a writer to the stream of the options: a screen if there are colours, and Rich is installed."""
     stream = options.stream or sys.stdout
     terminal = stream.isatty()
     color = options.color if options.color is not None else terminal and not os.environ.get("NO_COLOR")

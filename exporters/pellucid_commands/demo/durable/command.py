@@ -1,0 +1,48 @@
+"""Options of `pellucid demo durable`."""
+
+from __future__ import annotations
+
+from argparse import SUPPRESS, ArgumentTypeError
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+HELP: Final = "kill the worker of a durable run, and see another one continue it"
+MOST_WORKERS: Final = 8
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "--store",
+        metavar="URL",
+        help="sqlite:///path or postgresql://user@host/database (default: a SQLite file that is deleted afterwards)",
+    )
+    parser.add_argument(
+        "--workers",
+        type=_number,
+        metavar="N",
+        help="workers after the kill (default: 2 with PostgreSQL, otherwise 1)",
+    )
+    parser.add_argument("--otlp", metavar="URL", default=SUPPRESS, help="also send the trace there")
+    parser.add_argument("--no-color", action="store_true", default=SUPPRESS, help="plain text")
+    parser.set_defaults(show=run)
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_WORKERS:
+        raise ArgumentTypeError(f"{text!r} is not a number of workers from 1 to {MOST_WORKERS}")
+    return int(text)
+
+
+def run(options: Namespace) -> int:
+    """Run the demo and return the exit code.
+
+    Raises:
+        ConfigError: the demo cannot start; the message names the remedy.
+        PellucidError: a process of the demo has ended.
+    """
+    from pellucid_commands.demo.durable.session import show
+
+    return show(options)

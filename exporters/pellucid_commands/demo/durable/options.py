@@ -1,0 +1,109 @@
+"""Options of the processes of the demo, and the files that they share."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+from pellucid.durable import open_store
+from pellucid_exporters import configure
+from pellucid_exporters.file.options import File, LineType
+from pellucid_exporters.options import Prometheus
+
+if TYPE_CHECKING:
+    from pellucid.durable import RunStore
+    from pellucid_exporters import Telemetry
+
+SPANS: Final[tuple[LineType, ...]] = ("span",)
+
+DELIVERY: Final = 1.5
+"""Seconds for writing spans, and for sending them to a collector."""
+
+PATIENCE: Final = 3.0
+"""Seconds to wait for a database that is not available."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessOptions:
+    """Options of one process of the demo.
+
+    Attributes:
+        process: Name of the process, as it is printed.
+        folder: Folder that all processes share.
+        store: URL of the store.
+        agent: Name of the agent, which no other demo on the same database uses.
+        otlp: URL of a collector, or None.
+        lease: Seconds of a worker's lease.
+        is_stalled: Whether the worker's model never answers its second request.
+    """
+
+    process: str
+    folder: str
+    store: str
+    agent: str
+    otlp: str | None = None
+    lease: float = 30.0
+    is_stalled: bool = False
+
+    @classmethod
+    def load(cls, text: str) -> Self:
+        """Return the options that `dump` returned as text."""
+        return cls(**json.loads(text))
+
+    def dump(self) -> str:
+        """Return the options as one line of text."""
+        return json.dumps(asdict(self))
+
+    def of(self, process: str, *, lease: float = 30.0, is_stalled: bool = False) -> Self:
+        """Return the options of another process of the same demo."""
+        return replace(self, process=process, lease=lease, is_stalled=is_stalled)
+
+    @property
+    def jobs(self) -> Path:
+        """Folder of the jobs, one file each."""
+        return Path(self.folder, "jobs")
+
+    @property
+    def notes(self) -> Path:
+        """File of the notes of all processes."""
+        return Path(self.folder, "notes.jsonl")
+
+    @property
+    def spans(self) -> Path:
+        """Folder of the spans, one file for each process."""
+        return Path(self.folder, "spans")
+
+    @property
+    def metrics(self) -> Path:
+        """Folder of the metrics, one file for each process."""
+        return Path(self.folder, "metrics")
+
+    @property
+    def errors(self) -> Path:
+        """File of the process's standard error."""
+        return Path(self.folder, f"{self.process}.log")
+
+    def open_store(self) -> RunStore:
+        """Return the store, to be entered."""
+        return open_store(self.store, patience=PATIENCE)
+
+    def configure_telemetry(self) -> Telemetry:
+        """Write the spans of this process to a file, and keep its metrics for `write_metrics`."""
+        return configure(
+            "pellucid-demo",
+            file=File(self.spans / f"{self.process}.jsonl", types=SPANS),
+            prometheus=Prometheus(port=None),
+            otlp=self.otlp or False,
+            resource={"service.instance.id": self.process},
+        )
+
+    def write_metrics(self, telemetry: Telemetry) -> None:
+        """Write the metrics of this process, as Prometheus would scrape them now."""
+        app = telemetry.metrics_app
+        if app is not None:
+            path = self.metrics / f"{self.process}.txt"
+            partial = path.with_suffix(".partial")
+            partial.write_bytes(app.answer("GET", "", {}).body)
+            partial.replace(path)

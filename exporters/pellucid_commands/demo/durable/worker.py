@@ -1,0 +1,52 @@
+"""Worker process of the demo: continues runs until its standard input is closed, or it is killed."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
+
+from pellucid.durable_runs import DurableRuns
+from pellucid_commands.demo.durable.agent import freight_agent
+from pellucid_commands.demo.durable.notes import Notebook
+from pellucid_commands.demo.durable.options import DELIVERY, ProcessOptions
+
+if TYPE_CHECKING:
+    from pellucid_exporters import Telemetry
+
+
+async def work(options: ProcessOptions, telemetry: Telemetry) -> None:
+    """Work until standard input is closed."""
+
+    async def stall() -> None:
+        # What was recorded up to here has left the process by now, as it would during a slow answer.
+        await anyio.to_thread.run_sync(telemetry.flush, DELIVERY)
+        options.write_metrics(telemetry)
+        notebook.write("stall")
+        await anyio.sleep_forever()
+
+    notebook = Notebook(options.notes, options.process)
+    agent = freight_agent(options.agent, notebook, options.jobs, stall if options.is_stalled else None)
+    async with options.open_store() as store:
+        runs = DurableRuns(store, [agent], lease=options.lease, worker=options.process, poll=0.1)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(runs.work)
+            await anyio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
+            tasks.cancel_scope.cancel()
+
+
+def main() -> None:
+    """Run the process, with the options in the first line of standard input."""
+    options = ProcessOptions.load(sys.stdin.readline())
+    telemetry = options.configure_telemetry()
+    try:
+        anyio.run(work, options, telemetry)
+        options.write_metrics(telemetry)
+    finally:
+        telemetry.shutdown(DELIVERY)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""`pellucid demo durable`, as its users run it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+from pellucid.cli import main
+from pellucid.durable import SQLiteStore
+from support.postgres_server import postgres_server
+from support.processes import PATIENCE, python
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.integration
+
+MAIN = "import sys; from pellucid.cli import main; sys.exit(main())"
+
+COUNTED = {
+    "model calls": "4 3 3",
+    "calls of reserve_dock": "1 1 1",
+    "dispatches of quote_road": "1 1 1",
+    "dispatches of quote_rail": "1 1 1",
+    "answers that count": "1 1 1",
+    "repeated answers": "1 1",
+    "expired calls": "1 1",
+    "late answers": "1 1",
+    "waits for an answer": "2 2",
+    "kills": "1",
+    "passes": "2 2",
+    "recovered passes": "1 1",
+}
+
+
+def run_demo(*options: str, cwd: Path) -> str:
+    """Run the demo to its end, and return what it prints into a pipe."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "PELLUCID_"))}
+    command = python("-c", MAIN, "demo", "durable", "--no-color", *options)
+    ran = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stderr == ""
+    return ran.stdout
+
+
+def section(shown: str, title: str) -> list[str]:
+    """Return the lines below a title."""
+    lines = shown.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith(title)) + 2
+    return lines[start : start + lines[start:].index("")]
+
+
+def parents(shown: str) -> set[tuple[str, str, str]]:
+    """Return the tree as names of processes, and of spans with their parents."""
+    found, path = set(), list[str]()
+    for line in section(shown, "Trace: 1 trace"):
+        process, rest = line[:12].strip(), line[12:]
+        match = re.match(r"([│├└─ ]*)(\(no span|\S+(?: \S+)?)", rest)
+        assert match is not None, line
+        path = [*path[: len(match[1]) // 3], re.sub("freight-.*", "freight", match[2])]
+        found.add((process, path[-1], path[-2] if len(path) > 1 else ""))
+    return found
+
+
+def check(shown: str, workers: set[str]) -> None:
+    """Check what the demo shows; `workers` are those that may have continued the run."""
+    tree = parents(shown)
+    assert {
+        ("demo", "submit", ""),
+        ("worker 1", "(no span", "submit"),
+        ("worker 1", "chat scripted", "(no span"),
+        ("worker 1", "execute_tool reserve_dock", "(no span"),
+        ("worker 1", "execute_tool quote_road", "(no span"),
+        ("jobs", "job quote_road", "execute_tool quote_road"),
+        ("jobs", "settle quote_road", "job quote_road"),
+        ("jobs", "settle quote_rail", "job quote_rail"),
+    } <= tree
+    continued = {process for process, *_ in tree} - {"demo", "worker 1", "jobs"}
+    assert continued
+    assert continued <= workers
+    for name, parent in (
+        ("invoke_agent freight", "(no span"),
+        ("invoke_agent freight", "invoke_agent freight"),
+        ("await_tool quote_road", "execute_tool quote_road"),
+        ("await_tool quote_rail", "execute_tool quote_rail"),
+        ("chat scripted", "invoke_agent freight"),
+    ):
+        assert any((worker, name, parent) in tree for worker in continued), name
+    assert f"24 spans of {3 + len(continued)} processes" in shown
+    rows = [re.match(r"  (\w+(?: \w+)*)((?: +\d+)+)", line) for line in section(shown, "Counted")[1:]]
+    assert {row[1]: row[2].split() for row in rows if row} == {name: text.split() for name, text in COUNTED.items()}
+    assert "WRONG" not in shown
+    assert shown.count("  ok  ") == 6
+    assert "Road: 1,860 EUR, 3 days. Rail: no quote" in " ".join(shown.split())
+    assert "jobs      answers quote_road: duplicate" in shown
+    assert "jobs      answers quote_rail: late" in shown
+    assert [line for line in shown.splitlines() if len(line) > 100] == []
+
+
+def test_continues_a_killed_run_on_sqlite(tmp_path: Path) -> None:
+    """Four processes make one trace, the numbers of three sources agree, and the rows stay in the file."""
+    shown = run_demo("--store", "sqlite:///runs.db", cwd=tmp_path)
+    check(shown, {"worker 2"})
+    assert "stays in sqlite:///runs.db" in shown
+
+
+def test_continues_a_killed_run_on_postgresql_twice(tmp_path: Path) -> None:
+    """Two workers share what is left of the run; the demo can be repeated on the same database."""
+    with postgres_server() as server:
+        for _ in range(2):
+            shown = run_demo("--store", server.url, cwd=tmp_path)
+            check(shown, {"worker 2", "worker 3"})
+
+
+def test_an_interrupt_ends_all_processes_and_the_run(tmp_path: Path) -> None:
+    """Ctrl-C after the kill ends the demo with 130 and no traceback; in a database that stays, the run is cancelled."""
+    command = [sys.executable, "-c", MAIN, "demo", "durable", "--store", "sqlite:///runs.db"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        while "kills worker 1" not in (line := process.stdout.readline()):
+            assert line
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=PATIENCE) == 130
+        assert process.stderr.read() == ""
+    assert [path for path in tmp_path.iterdir() if path.is_dir()] == []
+
+    async def statuses() -> list[str]:
+        async with SQLiteStore(tmp_path / "runs.db") as store:
+            return [run.status for run in await store.list_runs()]
+
+    assert anyio.run(statuses) == ["cancelled"]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--store", "mysql://localhost/x"), "it must start with sqlite:/// or postgresql://"),
+        (("--store", "sqlite:////nowhere/runs.db"), "check the URL, that the server runs or the folder exists"),
+        (("--store", "postgresql://ann:secret@127.0.0.1:9/x"), "check the URL, that the server runs"),
+    ],
+)
+def test_names_the_remedy(capsys: pytest.CaptureFixture[str], options: tuple[str, ...], problem: str) -> None:
+    """A store that cannot be opened ends the demo at once, with the remedy and without a password."""
+    assert main(["demo", "durable", *options]) == 2
+    shown, errors = capsys.readouterr()
+    assert shown == ""
+    assert problem in errors
+    assert "secret" not in errors
