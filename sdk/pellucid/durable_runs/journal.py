@@ -10,6 +10,7 @@ from typing import TypeVar
 from pellucid.approvals.external import ExternalRequest
 from pellucid.context import CancelToken
 from pellucid.durable import CallRecord, Claim, Lease, NewCall, RunStore
+from pellucid.durable_runs.tokens import Completion
 from pellucid.errors import DuplicateKey, Fenced, JournalError, StoreError
 from pellucid.run.journal import ANSWER
 from pellucid.types import JSONObject
@@ -25,12 +26,13 @@ class StoreJournal:
         cancel_reason: Reason given to `cancel`, once a write has seen it; the pass is then being cancelled.
     """
 
-    def __init__(self, store: RunStore, claim: Claim, token: CancelToken) -> None:
+    def __init__(self, store: RunStore, claim: Claim, token: CancelToken, completion: Completion | None = None) -> None:
         self.namespace = uuid.uuid5(uuid.NAMESPACE_OID, claim.run.id)
         self.cancel_reason: str | None = None
         self._store = store
         self._claim = claim
         self._token = token
+        self._completion = completion
         self._calls = {call.id: call for call in claim.calls}
         self._registered_now: set[str] = set()
         self._failure: JournalError | None = None
@@ -93,6 +95,11 @@ class StoreJournal:
             JournalError: nothing was written.
         """
         await self._guarded(f"dispatched {result_id}", partial(self._store.mark_dispatched, result_id))
+
+    def completion_of(self, request: ExternalRequest) -> tuple[str, str] | None:
+        """Return the address and the token with which another process returns a result; None without a server."""
+        completion = self._completion
+        return completion.address(request.result_id, self._claim.run.id, request.deadline) if completion else None
 
     def update(self, lease: Lease) -> None:
         """Cancel the pass if the run was cancelled."""

@@ -76,8 +76,8 @@ class CallTokens:
         given = _decoded(signature)
         if prefix != PREFIX or given is None or len(token) > _MAX_TOKEN:
             return None
-        # Compared with every key, so that the time does not say which one fits.
-        if not any([hmac.compare_digest(_signature(key, claims), given) for key in self._keys]):
+        matches = [hmac.compare_digest(_signature(key, claims), given) for key in self._keys]  # whichever fits
+        if not any(matches):
             return None
         grant = CallGrant(*json.loads(_decoded(claims) or b"null"))
         return grant if time.time() < grant.expires_at else None
@@ -97,7 +97,14 @@ class Completion:
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
-            raise ConfigError(f"Completion(url={self.url!r}): give the address of the server, such as https://host/agents")
+            raise ConfigError(
+                f"Completion(url={self.url!r}): give the address of the server, such as https://host/agents"
+            )
+
+    def address(self, result_id: str, run_id: str, deadline: float | None) -> tuple[str, str]:
+        """Return the address that receives the result of a call, and the token of that call."""
+        url = f"{self.url.rstrip('/')}/async-tools/{result_id}/complete"
+        return url, self.tokens.issue(result_id, run_id, deadline)
 
 
 def _signature(key: bytes, claims: str) -> bytes:

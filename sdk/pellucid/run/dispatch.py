@@ -275,7 +275,7 @@ async def _perform(run: Run, b: Boundary, binding: Binding, call: Call) -> Any:
         ctx = context_of(run, call, **callbacks(pending, tool, progress))
         return start(run, b, pending, tool, partial(function, arguments, ctx))
     request = new_request(run, b, tool, call.id, arguments) if tool.execution is not None else None
-    external = external_call(request) if request is not None else None
+    external = external_call(run, request) if request is not None else None
     ctx = context_of(run, call, progress=progress, external=external)
     work = partial(race, function, arguments, ctx, within=timeout)
     try:

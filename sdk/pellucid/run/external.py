@@ -43,11 +43,14 @@ def new_request(run: Run, b: Boundary, tool: Tool, tool_call_id: str, arguments:
     )
 
 
-def external_call(request: ExternalRequest) -> ExternalCall:
+def external_call(run: Run, request: ExternalRequest) -> ExternalCall:
     """Return what the tool hands to the other process."""
+    url, token = (run.journal.completion_of(request) if run.journal is not None else None) or (None, None)
     return ExternalCall(
         result_id=request.result_id,
         complete_path=f"/async-tools/{request.result_id}/complete",
+        complete_url=url,
+        token=token,
         deadline=request.deadline,
         headers=request.trace,
     )

@@ -65,6 +65,10 @@ class Journal(Protocol):
         """Mark a call as dispatched."""
         ...
 
+    def completion_of(self, request: ExternalRequest) -> tuple[str, str] | None:
+        """Return the address and the token with which another process returns a result; None without a server."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class NestedJournal:
@@ -83,3 +87,7 @@ class NestedJournal:
     async def dispatched(self, result_id: str) -> None:
         """Mark a call of the outer run as dispatched."""
         await self.outer.dispatched(result_id)
+
+    def completion_of(self, request: ExternalRequest) -> tuple[str, str] | None:
+        """Return the address and the token of a call of the outer run."""
+        return self.outer.completion_of(request)

@@ -15,10 +15,10 @@ from pellucid.durable_runs.tokens import CallGrant, CallTokens
 from pellucid.errors import ConfigError
 from pellucid.server.problems import Problem, unauthorized
 
-Authenticate: TypeAlias = Callable[[Request], Identity | None | Awaitable[Identity | None]]
+Authenticate: TypeAlias = Callable[[Request], Identity | Awaitable[Identity | None] | None]
 """Returns the identity of the caller, on whose behalf a run acts; None if the credentials are missing or wrong."""
 
-TOKEN_VARIABLE: Final = "PELLUCID_API_TOKEN"
+TOKEN_VARIABLE: Final = "PELLUCID_API_TOKEN"  # noqa: S105  (a name)
 """Variable with the bearer token of callers."""
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "testclient"})

@@ -79,9 +79,7 @@ class CallEndpoints:
         await self._known(grant.result_id, grant.run_id)
         output = body.response if body.status == "completed" else None
         with in_trace_of(request):
-            settlement = await self._runs.settle(
-                grant.result_id, output=output, error=body.error, status=body.status
-            )
+            settlement = await self._runs.settle(grant.result_id, output=output, error=body.error, status=body.status)
         return _answered(grant.result_id, settlement)
 
     async def _heartbeat(self, request: Request) -> Response:
@@ -116,7 +114,7 @@ def _answered(result_id: str, settlement: Settlement) -> Response:
     if call is None:
         raise unknown_call()
     if settlement.outcome in ("conflict", "late"):
-        raise Problem(409, "Async tool result is already settled", status=call.status)
+        raise settled(call)
     if settlement.outcome == "duplicate":
         return JSONResponse({"status": "duplicate", "resultId": result_id})
     if settlement.pending:
@@ -130,6 +128,11 @@ def _state(call: CallRecord | None) -> Response:
     if call is None:
         raise unknown_call()
     if call.status != "processing":
-        raise Problem(409, "Async tool result is already settled", status=call.status)
+        raise settled(call)
     state: dict[str, Any] = {"status": call.status, "resultId": call.id, "deadline": call.deadline}
     return JSONResponse(state)
+
+
+def settled(call: CallRecord) -> Problem:
+    """Return the problem of a call that was settled otherwise."""
+    return Problem(409, "Async tool result is already settled", content={"status": call.status})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -17,7 +17,9 @@ MAX_SEQ = 2**63 - 1
 _BEAT = b": waiting\n\n"
 
 
-def stream(runs: DurableRuns, run_id: str, after: int, *, heartbeat: float, stays: bool) -> StreamingResponse:
+def stream(
+    runs: DurableRuns, run_id: str, after: int, *, heartbeat: float, stays: bool, headers: Mapping[str, str]
+) -> StreamingResponse:
     """Return a response with the events of a run after a sequence number, and its state at the end.
 
     Args:
@@ -26,15 +28,14 @@ def stream(runs: DurableRuns, run_id: str, after: int, *, heartbeat: float, stay
         after: Sequence number of the last event that the client has.
         heartbeat: Seconds between comments while there are no events.
         stays: Whether the stream stays open while the run waits for approvals or results.
+        headers: Further headers.
     """
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    headers = {**headers, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     content = _events(runs, run_id, after, heartbeat, stays=stays)
     return StreamingResponse(content, media_type="text/event-stream", headers=headers)
 
 
-async def _events(
-    runs: DurableRuns, run_id: str, after: int, heartbeat: float, *, stays: bool
-) -> AsyncIterator[bytes]:
+async def _events(runs: DurableRuns, run_id: str, after: int, heartbeat: float, *, stays: bool) -> AsyncIterator[bytes]:
     while True:
         page = await runs.event_page(run_id, after)
         for event in page.events:

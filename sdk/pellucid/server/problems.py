@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import ExceptionHandler
 
 from pellucid.errors import CheckpointError, ConfigError, IdempotencyConflict, StoreUnavailable, UnknownRun
 
-RETRY_AFTER = 5
+_NOTHING: Final[Mapping[str, str]] = {}
+
+RETRY_AFTER: Final = 5
 """Seconds after which clients try again when the store is not available."""
 
 
@@ -21,14 +24,22 @@ class Problem(Exception):
 
     Attributes:
         status: HTTP status.
-        content: Body of the answer; `error` says what is wrong.
+        content: Body of the answer; `error` says what is wrong, and `path` where in the request.
         headers: Headers of the answer.
     """
 
-    def __init__(self, status: int, error: str, *, headers: Mapping[str, str] | None = None, **content: Any) -> None:
+    def __init__(
+        self,
+        status: int,
+        error: str,
+        *,
+        path: str | None = None,
+        content: Mapping[str, Any] = _NOTHING,
+        headers: Mapping[str, str] = _NOTHING,
+    ) -> None:
         super().__init__(error)
         self.status = status
-        self.content: dict[str, Any] = {"error": error, **content}
+        self.content = {"error": error, **({"path": path} if path is not None else {}), **content}
         self.headers = headers
 
 
@@ -45,31 +56,28 @@ def unknown_run() -> Problem:
 def answer(_request: Request, error: Exception) -> Response:
     """Return the answer to a request that failed."""
     problem = _problem(error)
-    return JSONResponse(problem.content, problem.status, headers=problem.headers)
+    return JSONResponse(problem.content, problem.status, headers=dict(problem.headers))
 
 
 def _problem(error: Exception) -> Problem:
     match error:
         case Problem():
-            return error
+            problem = error
         case HTTPException():
-            return Problem(error.status_code, HTTPStatus(error.status_code).phrase, headers=error.headers)
+            phrase = HTTPStatus(error.status_code).phrase
+            problem = Problem(error.status_code, phrase, headers=error.headers or _NOTHING)
         case UnknownRun():
-            return unknown_run()
+            problem = unknown_run()
         case IdempotencyConflict():
-            return Problem(409, str(error))
-        case ConfigError() | CheckpointError():
-            return Problem(400, str(error))
+            problem = Problem(409, str(error))
         case StoreUnavailable():
-            return Problem(503, "the store is not available", headers={"Retry-After": str(RETRY_AFTER)})
+            problem = Problem(503, "the store is not available", headers={"Retry-After": str(RETRY_AFTER)})
         case _:
-            return Problem(500, "internal error")
+            problem = Problem(400, str(error))
+    return problem
 
 
-HANDLERS = cast(
-    "dict[Any, Any]",
-    dict.fromkeys(
-        (Problem, HTTPException, UnknownRun, IdempotencyConflict, ConfigError, CheckpointError, StoreUnavailable), answer
-    ),
+HANDLERS: Final[dict[Any, ExceptionHandler]] = dict.fromkeys(
+    (Problem, HTTPException, UnknownRun, IdempotencyConflict, ConfigError, CheckpointError, StoreUnavailable), answer
 )
 """Handlers of exceptions, for Starlette. Others are bugs, which the server logs and answers with 500."""

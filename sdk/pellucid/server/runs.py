@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
+import anyio
 from pydantic import Field, JsonValue
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -23,8 +25,6 @@ from pellucid.server.event_stream import position, stream
 from pellucid.server.problems import Problem, unknown_run
 from pellucid.server.states import state_json
 from pellucid.server.traces import in_trace_of
-
-_MAX_ID = 200
 
 
 class SubmitBody(Body):
@@ -60,6 +60,20 @@ class ApprovalsBody(Body):
     decisions: list[DecisionBody] = Field(default_factory=list)
     role: Literal["tool"] = "tool"
     content: list[ApprovalResponse] = Field(default_factory=list)
+
+    def all_decisions(self) -> list[Decision]:
+        """Return the decisions of both forms."""
+        own = [
+            Decision(
+                given.approval_id,
+                given.approved,
+                reason=given.reason,
+                arguments=given.arguments,
+                decided_by=given.decided_by,
+            )
+            for given in self.decisions
+        ]
+        return [*own, *(Decision(part.approval_id, part.approved, reason=part.reason) for part in self.content)]
 
 
 class CancelBody(Body):
@@ -97,14 +111,96 @@ class RunEndpoints:
     async def _submit(self, request: Request) -> Response:
         caller = await caller_of(request, self.authenticate)
         body = await read(request, SubmitBody)
-        agent = self._agent(body.agent)
         identity = replace(caller, conversation_id=body.conversation_id or caller.conversation_id)
-        key = request.headers.get("idempotency-key")
-        run_id = _run_id(caller, key)
         with in_trace_of(request):
-            await self.runs.submit(agent, _input(body), identity=identity, run_id=run_id)
-        location = {"Location": str(request.url_for("status", run_id=run_id).path)}
-        ...
+            run_id = await self.runs.submit(
+                self._agent(body.agent),
+                _input(body),
+                identity=identity,
+                run_id=_run_id(caller, request.headers.get("idempotency-key")),
+            )
+        headers = {"Location": f"{request.url.path.rstrip('/')}/{run_id}"}
+        if "text/event-stream" in request.headers.get("accept", ""):
+            return self._stream(request, run_id, headers)
+        if "respond-async" not in request.headers.get("prefer", ""):
+            with anyio.move_on_after(self.max_wait):
+                await self._paused(run_id)
+                return JSONResponse(state_json(await self.runs.status(run_id)), headers=headers)
+        return JSONResponse(state_json(await self.runs.status(run_id)), 202, headers=headers)
+
+    async def _status(self, request: Request) -> Response:
+        return JSONResponse(state_json(await self._run_of(request)))
+
+    async def _events(self, request: Request) -> Response:
+        state = await self._run_of(request)
+        return self._stream(request, state.run_id, {})
+
+    async def _decide(self, request: Request) -> Response:
+        state = await self._run_of(request)
+        decisions = (await read(request, ApprovalsBody)).all_decisions()
+        if not decisions:
+            raise Problem(400, "no decision; give `decisions`, or `content` with approval responses", path="decisions")
+        with in_trace_of(request):
+            settlements = await self.runs.decide(state.run_id, decisions)
+        outcomes = [
+            {"approvalId": decision.approval_id, "outcome": settlement.outcome}
+            for decision, settlement in zip(decisions, settlements, strict=True)
+        ]
+        counted = {"settled", "duplicate"}
+        status = 200 if all(settlement.outcome in counted for settlement in settlements) else 409
+        return JSONResponse({"approvals": outcomes}, status)
+
+    async def _cancel(self, request: Request) -> Response:
+        state = await self._run_of(request)
+        body = await read(request, CancelBody)
+        cancellation = await self.runs.cancel(state.run_id, body.reason)
+        status = {"cancelled": 200, "requested": 202, "ended": 409}.get(cancellation.outcome, 404)
+        return JSONResponse({"outcome": cancellation.outcome}, status)
+
+    async def _run_of(self, request: Request) -> RunState:
+        """Return the run of a request.
+
+        Raises:
+            Problem: 404, there is no such run, or it is another caller's.
+        """
+        caller = await caller_of(request, self.authenticate)
+        state = await self.runs.status(request.path_params["run_id"])
+        owner = state.identity or Identity()
+        if (owner.tenant, owner.principal) != (caller.tenant, caller.principal):
+            raise unknown_run()
+        return state
+
+    def _agent(self, name: str | None) -> str:
+        names = self.runs.agents
+        if name is None and len(names) == 1:
+            return names[0]
+        if name is None or name not in names:
+            raise Problem(400, f"unknown agent; known agents are {', '.join(names)}", path="agent")
+        return name
+
+    def _stream(self, request: Request, run_id: str, headers: Mapping[str, str]) -> Response:
+        stays = request.query_params.get("wait") == "true"
+        return stream(self.runs, run_id, position(request), heartbeat=self.heartbeat, stays=stays, headers=headers)
+
+    async def _paused(self, run_id: str) -> None:
+        """Wait until a run has ended, or waits for approvals or results."""
+        after = 0
+        while True:
+            page = await self.runs.event_page(run_id, after)
+            after = page.events[-1].seq if page.events else after
+            if page.is_over or page.status == "waiting":
+                return
+            if not page.has_more:
+                await self.runs.wait_for_events(run_id, after, self.max_wait)
+
+
+def _input(body: SubmitBody) -> Input:
+    if isinstance(body.input, str):
+        return body.input
+    try:
+        return load_messages(body.input)
+    except ConfigError as error:
+        raise Problem(400, str(error), path="input") from error
 
 
 def _run_id(caller: Identity, key: str | None) -> str:
