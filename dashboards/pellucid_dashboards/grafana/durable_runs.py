@@ -88,7 +88,7 @@ def _settlements() -> Panel:
     late = (semconv.TOOL_NAME,)
     return lines(
         "Results and decisions",
-        "How many results and decisions come in a minute: do they settle a call, or are they repeated, differing, late?",
+        "How many results and decisions come in a minute, and do they settle a call, repeat, differ, or come late?",
         "cpm",
         Query(
             expr=or_none(f"60 * {rate(semconv.DURABLE_SETTLEMENTS, SERVICE, by=by)}", *by),
