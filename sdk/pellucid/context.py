@@ -176,6 +176,8 @@ class ToolContext:
     """Context of a tool call: the run that makes it.
 
     Attributes:
+        idempotency_key: Key of the call: the same if the call is repeated, by a retry or in another process after a
+            crash, and different for every other call. Send it to services that recognize repeated requests.
         deps: Value that the caller of the run passed as `deps`, unchanged.
         progress: Function that emits its argument, any JSON-able value, as a `tool.progress` event.
         deadline: Time at which the run must end, on the event loop's clock (`anyio.current_time()`).
@@ -186,6 +188,7 @@ class ToolContext:
     run_id: str = ""
     iteration: int = 1
     tool_call_id: str = ""
+    idempotency_key: str = ""
     identity: Identity | None = None
     signal: CancelToken | None = None
     deadline: float | None = None

@@ -273,10 +273,20 @@ async def test_statistics(store: RunStore) -> None:
     )
     await store.submit("second", "agent", None)
     statistics = await store.statistics()
-    assert statistics.runs == {"running": 1, "due": 1}
+    assert statistics.runs == (await store.statistics(is_open_only=True)).runs == {"running": 1, "due": 1}
     assert statistics.due_age is not None
     assert 0 <= statistics.due_age < 60
     approvals, x = statistics.pending
     assert x == PendingCalls("x", "external", 2, x.age)
     assert approvals == PendingCalls("x", "approval", 1, approvals.age)
     assert 0 <= x.age < 60
+    [due] = statistics.due
+    assert (due.agent, due.number, due.age) == ("agent", 1, statistics.due_age)
+    await store.register(claim, [NewCall("d", "x", "4", timeout=1000.0), NewCall("e", "x", "5", timeout=0.0)])
+    x = (await store.statistics()).pending[1]
+    assert x.number == 4
+    assert x.deadline_used is not None
+    assert 0 <= x.deadline_used < 1
+    await store.finish(claim, "completed")
+    assert (await store.statistics()).runs == {"completed": 1, "due": 1}
+    assert (await store.statistics(is_open_only=True)).runs == {"due": 1}

@@ -146,3 +146,51 @@ async def test_interrupted_at_each_commit(store: RunStore) -> None:
             if await go_through(store, f"run-{number}", number) < 0:
                 break
         assert number > 40
+
+
+async def cancelled_at(store: RunStore, run_id: str, number: int) -> bool:
+    """Go through a run that is cancelled before one of its commits; return whether it had that many."""
+    agent = make({})
+    runs = DurableRuns(store, [agent], lease=1.0)
+    await runs.submit(agent, "go", run_id=run_id)
+    anything: Any = store
+    original, commits, outcomes = anything._write, 0, list[str]()
+
+    async def write(work: Any, **options: Any) -> Any:
+        nonlocal commits
+        commits += 1
+        if commits == number:
+            outcomes.append((await runs.cancel(run_id, "enough")).outcome)
+        return await original(work, **options)
+
+    anything._write = write
+    try:
+        while not (state := await runs.status(run_id)).is_over:
+            await runs.work_until_idle()
+            state = await runs.status(run_id)
+            await runs.decide(run_id, [Decision(item.approval_id, approved=True) for item in state.approvals])
+            for call in state.external:
+                await runs.settle(call.id, output="settled")
+    finally:
+        anything._write = original
+    where = f"cancelled at {number}: {outcomes} {state.error}"
+    types = [event.type async for event in runs.events(run_id) if event.type.startswith("run.")]
+    assert types[-1] == f"run.{state.status}", where
+    assert types.count("run.cancelled") == (state.status == "cancelled"), where
+    if outcomes and outcomes != ["ended"]:
+        assert state.status == "cancelled" or types[-1] == "run.completed", where
+        assert (state.approvals, state.external) == ((), ()), where
+    run = await store.run(run_id)
+    assert run is not None
+    assert run.pending == 0, where
+    assert {call.status for call in await store.calls(run_id)}.isdisjoint({"processing"}), where
+    return bool(outcomes)
+
+
+async def test_cancelled_at_each_commit(store: RunStore) -> None:
+    """Whenever a run is cancelled, it ends once, with its calls, and its last event says how."""
+    with anyio.fail_after(300):
+        for number in itertools.count(1):
+            if not await cancelled_at(store, f"run-{number}", number):
+                break
+        assert number > 20

@@ -15,11 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thresholds:
-    """Limits that alerts compare with.
+@dataclass(frozen=True, kw_only=True)
+class HubThresholds:
+    """Limits of the alerts on tool hubs.
 
-    A number of failures or calls that an alert needs keeps a single failed call in a quiet night from paging.
     An objective is not here: each tool provider declares its own (`objective=`), which the rules read as a gauge.
 
     Attributes:
@@ -38,26 +37,6 @@ class Thresholds:
         catalog_changes: Changes of one hub's catalogue in an hour, as one process sees it.
         cache_misses: Share of the lookups in a provider's cache that miss.
         cache_misses_min: Misses in 10 min.
-        tool_failing: Share of a tool's calls that fail.
-        tool_failing_min: Failed calls in 10 min.
-        tool_refusals: Values of `error.type` with which a call was not made: neither a failure nor a call.
-        model_slow: Seconds that the slowest twentieth of a model's calls takes at least (p95). From 81.92 on, where the
-            last bucket of classic histograms ends, only native ones reach it.
-        model_slow_min: Calls in 10 min.
-        model_failing: Share of a model's calls that fail.
-        model_failing_min: Failed calls in 10 min.
-        run_failing: Share of an agent's runs that fail.
-        run_failing_min: Failed runs in 10 min.
-        tokens_per_hour: Tokens of one model and service in an hour, input and output.
-        cost_per_hour: Cost of one model and service in an hour, in US dollars.
-        approvals_wait: Seconds without a decision while calls wait.
-        approvals_many: Waiting calls of one tool, regardless of decisions.
-        telemetry_lost: Items of telemetry, dropped or failed, in 10 min.
-        target_missing_after: Seconds for which a target of Prometheus or all of a service is gone.
-        target_seen_within: Seconds for which a service that has measured something is expected to be there.
-        jobs: Regular expression of the jobs whose targets must be up, in addition to those seen to run Pellucid.
-        runbook_base: Address of `docs/runbooks.md` for those on call.
-        dashboard_base: Address of Grafana.
     """
 
     slow_budget: float = 0.01
@@ -73,6 +52,29 @@ class Thresholds:
     catalog_changes: float = 3.0
     cache_misses: float = 0.5
     cache_misses_min: float = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkThresholds:
+    """Limits of the alerts on tools, models, runs, cost and pending approvals.
+
+    Attributes:
+        tool_failing: Share of a tool's calls that fail.
+        tool_failing_min: Failed calls in 10 min.
+        tool_refusals: Values of `error.type` with which a call was not made: neither a failure nor a call.
+        model_slow: Seconds that the slowest twentieth of a model's calls takes at least (p95). From 81.92 on, where the
+            last bucket of classic histograms ends, only native ones reach it.
+        model_slow_min: Calls in 10 min.
+        model_failing: Share of a model's calls that fail.
+        model_failing_min: Failed calls in 10 min.
+        run_failing: Share of an agent's runs that fail.
+        run_failing_min: Failed runs in 10 min.
+        tokens_per_hour: Tokens of one model and service in an hour, input and output.
+        cost_per_hour: Cost of one model and service in an hour, in US dollars.
+        approvals_wait: Seconds without a decision while calls wait.
+        approvals_many: Waiting calls of one tool, regardless of decisions.
+    """
+
     tool_failing: float = 0.2
     tool_failing_min: float = 5.0
     tool_refusals: tuple[str, ...] = REFUSALS
@@ -86,12 +88,54 @@ class Thresholds:
     cost_per_hour: float = 50.0
     approvals_wait: float = 900.0
     approvals_many: float = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DurableThresholds:
+    """Limits of the alerts on durable runs and external calls.
+
+    Attributes:
+        external_overdue: Seconds for which a tool's oldest external call may owe its result, if it has no deadline.
+        external_deadline_used: Share of the time until its deadline that a call may use, if it has one.
+        external_rejected: Results of one tool's calls in 10 min that were late, or differed from the first.
+        durable_due: Seconds for which a due run may wait for a worker.
+        durable_recoveries: Runs of one agent in an hour that were taken over from workers that had died or hung.
+    """
+
+    external_overdue: float = 3600.0
+    external_deadline_used: float = 0.5
+    external_rejected: float = 3.0
+    durable_due: float = 120.0
+    durable_recoveries: float = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpkeepThresholds:
+    """Limits of the alerts on observability itself, and where alerts link to.
+
+    Attributes:
+        telemetry_lost: Items of telemetry, dropped or failed, in 10 min.
+        target_missing_after: Seconds for which a target of Prometheus or all of a service is gone.
+        target_seen_within: Seconds for which a service that has measured something is expected to be there.
+        jobs: Regular expression of the jobs whose targets must be up, in addition to those seen to run Pellucid.
+        runbook_base: Address of `docs/runbooks.md` for those on call.
+        dashboard_base: Address of Grafana.
+    """
+
     telemetry_lost: float = 1.0
     target_missing_after: float = 300.0
     target_seen_within: float = 3600.0
     jobs: str = "pellucid"
     runbook_base: str = "https://pellucid.example/docs/runbooks.md"
     dashboard_base: str = "http://localhost:3000"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thresholds(UpkeepThresholds, DurableThresholds, WorkThresholds, HubThresholds):
+    """All limits that alerts compare with; each group describes its own.
+
+    A number of failures or calls that an alert needs keeps a single failed call in a quiet night from paging.
+    """
 
     def __post_init__(self) -> None:
         for name, value in self.numbers().items():
@@ -137,7 +181,15 @@ class Thresholds:
         return replace(self, **changes)  # type: ignore[arg-type]  # parsed as the type of the replaced value
 
 
-SHARES: Final = ("slow_budget", "hub_failing", "cache_misses", "tool_failing", "model_failing", "run_failing")
+SHARES: Final = (
+    "slow_budget",
+    "hub_failing",
+    "cache_misses",
+    "tool_failing",
+    "model_failing",
+    "run_failing",
+    "external_deadline_used",
+)
 _NAMES: Final = [field.name for field in fields(Thresholds)]
 
 

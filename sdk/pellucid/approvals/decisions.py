@@ -26,6 +26,7 @@ class ApprovalRequest:
         expires_at: Expiry, in seconds since the epoch; None if it never expires.
         requested_at: Seconds since the epoch.
         reason: Reason given by the permission policy, if any.
+        input_schema: JSON Schema of the arguments, which changed ones must fit; None unless the run is durable.
     """
 
     approval_id: str
@@ -35,6 +36,7 @@ class ApprovalRequest:
     expires_at: float | None = None
     requested_at: float = 0.0
     reason: str | None = None
+    input_schema: JSONObject | None = None
 
 
 @dataclass(frozen=True, slots=True)

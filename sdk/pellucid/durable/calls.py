@@ -7,9 +7,8 @@ from typing import Literal
 
 from pellucid.durable.database import Transaction
 from pellucid.durable.records import CallRecord, Claim, Lease, NewCall, Settlement, SettlementOutcome
-from pellucid.durable.runs import BATCH, advance, write_events
-from pellucid.durable.values import Row, call_record, digest_of, dump, dump_optional
-from pellucid.errors import DuplicateKey
+from pellucid.durable.runs import BATCH, advance, insert_calls, write_events
+from pellucid.durable.values import Row, call_record, digest_of, dump_optional
 from pellucid.types import JSONValue
 
 
@@ -20,22 +19,7 @@ def register(tx: Transaction, claim: Claim, calls: Sequence[NewCall], events: Se
         if row is not None and row["run_id"] == claim.run.id:
             return advance(tx, claim)
     lease = advance(tx, claim, entries=len(calls) + len(events), calls=len(calls))
-    for seq, call in enumerate(calls, lease.seq - len(events) - len(calls) + 1):
-        row = tx.one(
-            "insert_call",
-            id=call.id,
-            run_id=claim.run.id,
-            seq=seq,
-            pass_no=claim.run.pass_no,
-            kind=call.kind,
-            tool=call.tool,
-            tool_call_id=call.tool_call_id,
-            request=dump(call.request),
-            timeout=call.timeout,
-            trace=dump_optional(call.trace),
-        )
-        if row is None:
-            raise DuplicateKey(claim.run.id, call.id)
+    insert_calls(tx, claim, lease.seq - len(events), calls)
     write_events(tx, claim.run.id, lease.seq, events)
     return lease
 

@@ -86,10 +86,11 @@ def has_work(tx: Transaction, agents: Sequence[str]) -> bool:
     return tx.one("has_work", agents=dump(agents)) is not None
 
 
-def statistics(tx: Transaction) -> Statistics:
+def statistics(tx: Transaction, *, is_open_only: bool) -> Statistics:
     """Return what the store holds."""
+    counts = tx.all("count_open_runs" if is_open_only else "count_runs")
     return Statistics(
-        runs={row["status"]: row["number"] for row in tx.all("count_runs")},
+        runs={row["status"]: row["number"] for row in counts},
         pending=tuple(PendingCalls(**row) for row in tx.all("count_pending")),
         due=tuple(DueRuns(**row) for row in tx.all("count_due")),
     )

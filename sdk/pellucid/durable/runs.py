@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final, Literal, cast
 
 from pellucid.durable.database import Transaction
-from pellucid.durable.records import CallRecord, Cancellation, Claim, Lease, PassEnd, Submission
+from pellucid.durable.records import CallRecord, Cancellation, Claim, Lease, NewCall, PassEnd, Submission
 from pellucid.durable.values import (
     Row,
     call_record,
@@ -16,15 +16,19 @@ from pellucid.durable.values import (
     dump_optional,
     journal_entry,
     run_record,
+    storable,
 )
 from pellucid.errors import DuplicateKey, Fenced, IdempotencyConflict, UnknownRun
-from pellucid.types import JSONValue
+from pellucid.types import JSONObject, JSONValue
 
 Entries = Mapping[str, JSONValue]
 """Values of journal entries by key, in order."""
 
 BATCH: Final = 100
 """Rows that one transaction of a sweep changes."""
+
+GIVEN_UP: Final = "given_up"
+"""`error_type` of a run whose leases expired too often."""
 
 
 def submit(
@@ -50,19 +54,33 @@ def submit(
     return Submission(run_record(row), is_new=False)
 
 
-def claim(tx: Transaction, worker: str, agents: Sequence[str], lease: float) -> Claim | None:
-    """Claim the oldest run that can be continued."""
-    row = tx.one("claim", worker=worker, agents=dump(list(agents)), lease=lease)
-    if row is None:
-        return None
-    return Claim(
-        run=run_record(row),
-        worker=worker,
-        lease=lease,
-        is_recovered=bool(row["is_recovered"]),
-        journal=tuple(map(journal_entry, tx.all("list_journal", run_id=row["id"], after=row["checkpoint_seq"]))),
-        calls=tuple(map(call_record, tx.all("list_calls", run_id=row["id"]))),
+def claim(
+    tx: Transaction, worker: str, agents: Sequence[str], lease: float, max_expired_leases: int | None
+) -> Claim | None:
+    """Claim the oldest run that can be continued; fail those whose leases expired too often."""
+    while (row := tx.one("claim", worker=worker, agents=dump(list(agents)), lease=lease)) is not None:
+        if max_expired_leases is not None and row["expired_leases"] >= max_expired_leases:
+            _give_up(tx, row)
+            continue
+        return Claim(
+            run=run_record(row),
+            worker=worker,
+            lease=lease,
+            is_recovered=row["expired_leases"] > 0,
+            journal=tuple(map(journal_entry, tx.all("list_journal", run_id=row["id"], after=row["checkpoint_seq"]))),
+            calls=tuple(map(call_record, tx.all("list_calls", run_id=row["id"]))),
+        )
+    return None
+
+
+def _give_up(tx: Transaction, row: Row) -> None:
+    """Fail a run that has just been claimed."""
+    error = (
+        f"run {row['id']!r} was given up: {row['expired_leases']} leases in a row expired without a new step, as if it "
+        f"ended the process of each worker; look at the workers' logs for the cause, and submit the run again"
     )
+    result: JSONObject = {"error": error, "error_type": GIVEN_UP}
+    _end(tx, row["id"], row["fence"], "failed", result, {}, [{"type": "run.failed", "error_type": GIVEN_UP}])
 
 
 def advance(tx: Transaction, claim: Claim, *, entries: int = 0, calls: int = 0) -> Lease:
@@ -83,34 +101,49 @@ def advance(tx: Transaction, claim: Claim, *, entries: int = 0, calls: int = 0) 
 def append(tx: Transaction, claim: Claim, key: str, value: JSONValue, events: Sequence[JSONValue]) -> Lease:
     """Write a journal entry, with its events."""
     if tx.is_repeat:
-        row = tx.one("find_entry", run_id=claim.run.id, key=key)
+        row = tx.one("find_entry", run_id=claim.run.id, key=storable(key))
         if row is not None and row["fence"] == claim.run.fence:
             return replace(advance(tx, claim), seq=row["seq"])
     lease = advance(tx, claim, entries=1 + len(events))
-    _write(tx, claim, lease.seq, {key: value}, events)
-    return replace(lease, seq=lease.seq - len(events))
+    seq = lease.seq - len(events)
+    _write_entries(tx, claim.run.id, claim.run.fence, seq, {key: value})
+    write_events(tx, claim.run.id, lease.seq, events)
+    return replace(lease, seq=seq)
 
 
 def end_pass(
-    tx: Transaction, claim: Claim, checkpoint: JSONValue, entries: Entries, events: Sequence[JSONValue]
+    tx: Transaction,
+    claim: Claim,
+    checkpoint: JSONValue,
+    calls: Sequence[NewCall],
+    entries: Entries,
+    events: Sequence[JSONValue],
+    cancellation_events: Sequence[JSONValue],
 ) -> PassEnd:
     """End a pass: waiting, due, or cancelled."""
+    run_id = claim.run.id
     row = tx.one(
         "end_pass",
-        id=claim.run.id,
+        id=run_id,
         fence=claim.run.fence,
         checkpoint=dump_optional(checkpoint),
-        entries=len(entries) + len(events),
+        calls=len(calls),
+        entries=len(entries) + len(calls) + len(events),
+        cancellation_entries=len(entries) + len(cancellation_events),
     )
     if row is None:
         status = _status_after(tx, claim)
         return cast("PassEnd", status if status in {"waiting", "cancelled"} else "due")
-    _write(tx, claim, row["last_seq"], entries, events)
-    if row["status"] == "due":
-        tx.notify("work", row["agent"])
     if row["status"] == "cancelled":
-        tx.all("cancel_calls", run_id=claim.run.id)
-    tx.notify("events", claim.run.id)
+        calls, events = (), cancellation_events
+        tx.all("cancel_calls", run_id=run_id)
+    elif row["status"] == "due":
+        tx.notify("work", row["agent"])
+    last_seq = row["last_seq"]
+    _write_entries(tx, run_id, claim.run.fence, last_seq - len(events) - len(calls), entries)
+    insert_calls(tx, claim, last_seq - len(events), calls)
+    write_events(tx, run_id, last_seq, events)
+    tx.notify("events", run_id)
     return cast("PassEnd", row["status"])
 
 
@@ -123,20 +156,31 @@ def finish(
     events: Sequence[JSONValue],
 ) -> tuple[CallRecord, ...]:
     """End the run and cancel its pending calls."""
-    row = tx.one(
-        "finish",
-        id=claim.run.id,
-        fence=claim.run.fence,
-        status=status,
-        result=dump_optional(result),
-        entries=len(entries) + len(events),
-    )
-    if row is None:
+    cancelled = _end(tx, claim.run.id, claim.run.fence, status, result, entries, events)
+    if cancelled is None:
         _status_after(tx, claim)
         return ()
-    _write(tx, claim, row["last_seq"], entries, events)
-    tx.notify("events", claim.run.id)
-    return tuple(map(call_record, tx.all("cancel_calls", run_id=claim.run.id)))
+    return cancelled
+
+
+def _end(
+    tx: Transaction,
+    run_id: str,
+    fence: int,
+    status: str,
+    result: JSONValue,
+    entries: Entries,
+    events: Sequence[JSONValue],
+) -> tuple[CallRecord, ...] | None:
+    """End a claimed run; return its calls that were pending, or None if the claim was lost."""
+    number = len(entries) + len(events)
+    row = tx.one("finish", id=run_id, fence=fence, status=status, result=dump_optional(result), entries=number)
+    if row is None:
+        return None
+    _write_entries(tx, run_id, fence, row["last_seq"] - len(events), entries)
+    write_events(tx, run_id, row["last_seq"], events)
+    tx.notify("events", run_id)
+    return tuple(map(call_record, tx.all("cancel_calls", run_id=run_id)))
 
 
 def release(tx: Transaction, claim: Claim, delay: float) -> None:
@@ -199,13 +243,32 @@ def _status_after(tx: Transaction, claim: Claim) -> str:
     return str(row["status"])
 
 
-def _write(tx: Transaction, claim: Claim, last_seq: int, entries: Entries, events: Sequence[JSONValue]) -> None:
-    """Insert journal entries, then events; the last one gets `last_seq`."""
-    for seq, (key, value) in enumerate(entries.items(), last_seq - len(events) - len(entries) + 1):
-        row = tx.one("insert_journal", run_id=claim.run.id, seq=seq, key=key, value=dump(value), fence=claim.run.fence)
+def _write_entries(tx: Transaction, run_id: str, fence: int, last_seq: int, entries: Entries) -> None:
+    """Insert journal entries; the last one gets `last_seq`."""
+    for seq, (key, value) in enumerate(entries.items(), last_seq - len(entries) + 1):
+        row = tx.one("insert_journal", run_id=run_id, seq=seq, key=storable(key), value=dump(value), fence=fence)
         if row is None:
-            raise DuplicateKey(claim.run.id, key)
-    write_events(tx, claim.run.id, last_seq, events)
+            raise DuplicateKey(run_id, key)
+
+
+def insert_calls(tx: Transaction, claim: Claim, last_seq: int, calls: Sequence[NewCall]) -> None:
+    """Insert calls that are pending; the last one gets `last_seq`."""
+    for seq, call in enumerate(calls, last_seq - len(calls) + 1):
+        row = tx.one(
+            "insert_call",
+            id=call.id,
+            run_id=claim.run.id,
+            seq=seq,
+            pass_no=claim.run.pass_no,
+            kind=call.kind,
+            tool=call.tool,
+            tool_call_id=storable(call.tool_call_id),
+            request=dump(call.request),
+            timeout=call.timeout,
+            trace=dump_optional(call.trace),
+        )
+        if row is None:
+            raise DuplicateKey(claim.run.id, call.id)
 
 
 def write_events(tx: Transaction, run_id: str, last_seq: int, events: Sequence[JSONValue]) -> None:

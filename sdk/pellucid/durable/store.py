@@ -30,8 +30,10 @@ from pellucid.durable.records import (
     Statistics,
     Submission,
 )
+from pellucid.durable.values import MAX_ID, is_storable
 from pellucid.durable.wakeups import Key, Wakeups
 from pellucid.errors import ConfigError, StoreUnavailable
+from pellucid.text import excerpt
 from pellucid.types import JSONValue
 
 T = TypeVar("T")
@@ -101,8 +103,12 @@ class RunStore:
         The same id, or the same idempotency key, with the same agent and request returns the existing run.
 
         Raises:
+            ConfigError: the id or the key is empty, longer than 255 characters, or not printable.
             IdempotencyConflict: the id or the key belongs to a run of another agent or request.
         """
+        for name, text in (("run_id", run_id), ("idempotency_key", idempotency_key)):
+            if text is not None and not (text and is_storable(text)):
+                raise ConfigError(f"submit({name}={excerpt(repr(text))}): must be 1 to {MAX_ID} printable characters")
         return await self._write(
             partial(
                 runs.submit,
@@ -114,7 +120,9 @@ class RunStore:
             )
         )
 
-    async def claim(self, worker: str, agents: Collection[str], lease: float) -> Claim | None:
+    async def claim(
+        self, worker: str, agents: Collection[str], lease: float, max_expired_leases: int | None = None
+    ) -> Claim | None:
         """Claim the run that has been due for longest, or else one whose lease has expired; None if there is none.
 
         No other worker gets the run until the lease ends; each write of the claim renews it. An earlier claim of the
@@ -125,8 +133,18 @@ class RunStore:
             worker: Name of the worker, for people.
             agents: Names of the agents that the worker can run.
             lease: Seconds.
+            max_expired_leases: Leases of a run that may expire in a row without an entry, call or event in between,
+                or the end of a pass; then it is failed instead of claimed. None for any number.
         """
-        return await self._write(partial(runs.claim, worker=worker, agents=list(agents), lease=_seconds(lease)))
+        return await self._write(
+            partial(
+                runs.claim,
+                worker=worker,
+                agents=list(agents),
+                lease=_seconds(lease),
+                max_expired_leases=max_expired_leases,
+            )
+        )
 
     async def renew(self, claim: Claim) -> Lease:
         """Renew the lease.
@@ -163,8 +181,10 @@ class RunStore:
         claim: Claim,
         checkpoint: JSONValue = None,
         *,
+        calls: Sequence[NewCall] = (),
         entries: Mapping[str, JSONValue] = _NO_ENTRIES,
         events: Sequence[JSONValue] = (),
+        cancellation_events: Sequence[JSONValue] = (),
     ) -> PassEnd:
         """End the pass and give up the claim.
 
@@ -174,15 +194,25 @@ class RunStore:
         Args:
             claim: The claim that ran the pass.
             checkpoint: What the next claim continues from, instead of the journal so far; None keeps both as they are.
+            calls: Calls to register in the same commit, unless the run is cancelled.
             entries: Journal entries by key, written in the same commit.
-            events: Events written in the same commit.
+            events: Events written in the same commit, unless the run is cancelled.
+            cancellation_events: Events written instead if it is.
 
         Raises:
             Fenced: the claim was lost; nothing was written.
-            DuplicateKey: the run has an entry of such a key; nothing was written.
+            DuplicateKey: the run has an entry of such a key, or a call has an id that exists; nothing was written.
         """
         return await self._write(
-            partial(runs.end_pass, claim=claim, checkpoint=checkpoint, entries=entries, events=events)
+            partial(
+                runs.end_pass,
+                claim=claim,
+                checkpoint=checkpoint,
+                calls=calls,
+                entries=entries,
+                events=events,
+                cancellation_events=cancellation_events,
+            )
         )
 
     async def finish(
@@ -361,9 +391,13 @@ class RunStore:
         check = partial(self._read, partial(queries.has_events, run_id=run_id, after=after))
         return await self._wait([("events", run_id)], check, timeout)
 
-    async def statistics(self) -> Statistics:
-        """Return numbers of runs by status, and of pending calls by tool, with the age of the oldest."""
-        return await self._read(queries.statistics)
+    async def statistics(self, *, is_open_only: bool = False) -> Statistics:
+        """Return numbers of runs by status, and of pending calls by tool, with the age of the oldest.
+
+        Args:
+            is_open_only: Do not count runs that have ended; counting them takes longer the more there are.
+        """
+        return await self._read(partial(queries.statistics, is_open_only=is_open_only))
 
     async def _wait(self, keys: Sequence[Key], check: Callable[[], Awaitable[bool]], timeout: float) -> bool:  # noqa: ASYNC109
         with self._wakeups.subscribe(keys) as waiter, anyio.move_on_after(timeout):

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from pellucid.durable.records import CallRecord, JournalEntry, RunRecord, RunSummary, StoredEvent
 from pellucid.types import JSONValue
 
 Row: TypeAlias = Mapping[str, Any]
 """A row by column names."""
+
+MAX_ID: Final = 255
+"""Characters of an id or key. PostgreSQL indexes 2,704 bytes, of up to two of them."""
 
 
 def dump(value: JSONValue) -> str:
@@ -35,8 +38,21 @@ def dump_optional(value: JSONValue) -> str | None:
 
 
 def load(text: str | None) -> JSONValue:
-    """Return the value of JSON text; None for None."""
-    return None if text is None else json.loads(text)
+    """Return the value of JSON text; None for None. Text that is not JSON, in a damaged row, is returned as it is."""
+    try:
+        return None if text is None else json.loads(text)
+    except ValueError:
+        return text
+
+
+def is_storable(text: str) -> bool:
+    """Return whether every database stores and indexes a text."""
+    return len(text) <= MAX_ID and text.isprintable()
+
+
+def storable(text: str) -> str:
+    """Return a text that a model may have chosen, or its digest if not every database stores and indexes it."""
+    return text if is_storable(text) else sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def digest_of(*values: JSONValue) -> str:

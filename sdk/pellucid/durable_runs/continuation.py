@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -46,6 +46,13 @@ def source_of(claim: Claim) -> Sequence[Message] | ResumeRequest:
     results = [_result(call) for call in settled]
     folded = replace(folded, checkpoint=state) if folded is not None else None
     return ResumeRequest(state, decisions, results, None, folded, links)
+
+
+def settled_ids(source: Sequence[Message] | ResumeRequest) -> Collection[str]:
+    """Return the ids of the calls whose decisions and results a pass starts with."""
+    if not isinstance(source, ResumeRequest):
+        return set()
+    return {decision.approval_id for decision in source.decisions} | {result.result_id for result in source.results}
 
 
 def identity_of(run: RunRecord) -> Identity | None:

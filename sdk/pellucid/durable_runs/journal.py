@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 from pellucid.approvals.external import ExternalRequest
@@ -32,6 +33,7 @@ class StoreJournal:
         self._token = token
         self._calls = {call.id: call for call in claim.calls}
         self._registered_now: set[str] = set()
+        self._failure: JournalError | None = None
 
     async def write(self, step: str, key: str, value: JSONObject) -> None:
         """Append a step.
@@ -43,8 +45,8 @@ class StoreJournal:
         # A call can start again in a later pass, when its sub-agent resumes; each answer is given once.
         unique = name if step == ANSWER else f"{name}:{self._claim.run.pass_no}"
         event: JSONObject = {"type": f"step.{step}", "key": key}
-        lease = await self._guarded(name, self._store.append(self._claim, unique, {"step": step, **value}, [event]))
-        self.update(lease)
+        entry = {"step": step, **value}
+        self.update(await self._guarded(name, partial(self._store.append, self._claim, unique, entry, [event])))
 
     async def register(self, request: ExternalRequest) -> bool:
         """Register a call before its dispatch; return False if it was dispatched or settled already.
@@ -70,17 +72,19 @@ class StoreJournal:
         name = f"register {call.id}"
         self._registered_now.add(call.id)
         try:
-            self.update(await self._guarded(name, self._store.register(self._claim, [call], [event])))
-        except JournalError as error:
-            if not isinstance(error.__cause__, DuplicateKey):
-                raise
-            return await self._guarded(name, self._store.call(call.id))
+            self.update(await self._guarded(name, partial(self._store.register, self._claim, [call], [event])))
+        except DuplicateKey:
+            return await self._guarded(name, partial(self._store.call, call.id))
         return None
 
+    def has(self, call_id: str) -> bool:
+        """Return whether an earlier pass or this one has registered a call."""
+        return call_id in self._calls or call_id in self._registered_now
+
     @property
-    def known_calls(self) -> set[str]:
-        """Ids of the calls that earlier passes and this one have registered."""
-        return {*self._calls, *self._registered_now}
+    def pending_calls(self) -> set[str]:
+        """Ids of the calls that were pending when the pass started, or were registered since."""
+        return {*(call.id for call in self._calls.values() if call.status == "processing"), *self._registered_now}
 
     async def dispatched(self, result_id: str) -> None:
         """Mark a call as dispatched.
@@ -88,7 +92,7 @@ class StoreJournal:
         Raises:
             JournalError: nothing was written.
         """
-        await self._guarded(f"dispatched {result_id}", self._store.mark_dispatched(result_id))
+        await self._guarded(f"dispatched {result_id}", partial(self._store.mark_dispatched, result_id))
 
     def update(self, lease: Lease) -> None:
         """Cancel the pass if the run was cancelled."""
@@ -96,8 +100,19 @@ class StoreJournal:
             self.cancel_reason = lease.cancel_reason
             self._token.cancel(lease.cancel_reason)
 
-    async def _guarded(self, step: str, operation: Awaitable[T]) -> T:
+    async def _guarded(self, step: str, operation: Callable[[], Awaitable[T]]) -> T:
+        """Write, unless an earlier write has failed: no step may follow one that is missing.
+
+        Raises:
+            DuplicateKey: the step was written before.
+            JournalError: nothing was written.
+        """
+        if self._failure is not None:
+            raise self._failure
         try:
-            return await operation
-        except StoreError as error:
-            raise JournalError(step, is_fenced=isinstance(error, Fenced)) from error
+            return await operation()
+        except DuplicateKey:
+            raise
+        except (StoreError, TypeError, ValueError) as error:
+            self._failure = JournalError(step, is_fenced=isinstance(error, Fenced))
+            raise self._failure from error

@@ -78,6 +78,11 @@ class StoreMetrics:
         if claim.is_recovered:
             self._count(semconv.DURABLE_RECOVERIES, {semconv.AGENT_NAME: claim.run.agent})
 
+    def start(self) -> None:
+        """Create the series of recoveries, so that the first increase is visible."""
+        for agent in self._agents:
+            self._count(semconv.DURABLE_RECOVERIES, {semconv.AGENT_NAME: agent}, value=0)
+
     def pass_ended(self, agent: str, outcome: PassOutcome) -> None:
         """Count a pass."""
         self._count(semconv.DURABLE_PASSES, {semconv.AGENT_NAME: agent, semconv.DURABLE_PASS: outcome})
@@ -93,9 +98,13 @@ class StoreMetrics:
         self._count(semconv.DURABLE_SETTLEMENTS, labels, _context(call))
 
     def _count(
-        self, metric: semconv.Metric, labels: Mapping[str, AttributeValue], context: Context | None = None
+        self,
+        metric: semconv.Metric,
+        labels: Mapping[str, AttributeValue],
+        context: Context | None = None,
+        value: int = 1,
     ) -> None:
-        self._current_scope().count(metric, 1, labels, context if context is not None else Context())
+        self._current_scope().count(metric, value, labels, context if context is not None else Context())
 
     async def _emit_late(self, call: CallRecord, status: CallStatus) -> None:
         """Emit a late result to the listeners of the telemetry and of the run's agent."""
@@ -141,7 +150,7 @@ class StoreMetrics:
         """
         if time.monotonic() - self._read_at < self._interval:
             return
-        statistics = await self._store.statistics()
+        statistics = await self._store.statistics(is_open_only=True)
         self._readings, self._read_at = _readings(statistics, self._agents), time.monotonic()
         self._current_scope().instruments.readers.add(self)
 

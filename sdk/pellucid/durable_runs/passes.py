@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Final, Literal, cast
 
 import anyio
 from opentelemetry.context import attach, detach
-from pydantic_core import to_jsonable_python
 
 from pellucid.agent import Agent
 from pellucid.approvals.checkpoint import Checkpoint, context_of
 from pellucid.context import CancelToken
 from pellucid.durable import Claim, NewCall, RunStore
-from pellucid.durable_runs.continuation import identity_of, source_of
+from pellucid.durable_runs.continuation import identity_of, settled_ids, source_of
 from pellucid.durable_runs.journal import StoreJournal
 from pellucid.durable_runs.metrics import PassOutcome
-from pellucid.errors import Fenced, JournalError, RunCancelled, StoreError, StoreUnavailable, UnknownRun
+from pellucid.errors import (
+    CheckpointError,
+    Fenced,
+    JournalError,
+    RunCancelled,
+    StoreError,
+    StoreUnavailable,
+    UnknownRun,
+)
 from pellucid.failures import describe, error_type_of
 from pellucid.messages import dump_messages
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
 from pellucid.run.state import Run
+from pellucid.run.tool_results import to_json
 from pellucid.types import JSONObject
 
 _log = logging.getLogger("pellucid.durable_runs")
@@ -44,6 +54,8 @@ async def run_pass(store: RunStore, agent: Agent[Any], claim: Claim, deps: Any) 
     except StoreUnavailable as error:
         _log.warning("durable_run.interrupted run_id=%s %s", claim.run.id, error)  # continued after the lease
         return "interrupted"
+    except Exception as error:  # noqa: BLE001  (a run that cannot continue must not end its worker)
+        return await _fail(store, claim, error)
     except anyio.get_cancelled_exc_class():
         with anyio.move_on_after(PATIENCE, shield=True):
             try:
@@ -58,41 +70,23 @@ async def _run_pass(store: RunStore, agent: Agent[Any], claim: Claim, deps: Any)
         return await _finish(store, claim, "cancelled", None)
     token = CancelToken()
     journal = StoreJournal(store, claim, token)
-    try:
-        identity = identity_of(claim.run)
-        options = {"signal": token, "deps": deps, **({"identity": identity} if identity is not None else {})}
-        run = agent._create_run(source_of(claim), cast("Any", options), journal=journal)  # noqa: SLF001  (not public: a journal is the SDK's)
-    except Exception as error:  # noqa: BLE001  (the run cannot continue anywhere: its state or the agent is at fault)
-        return await _finish(store, claim, "failed", {"error": describe(error), "error_type": error_type_of(error)})
-    return await _concluded(store, claim, journal, run, await _executed(store, claim, journal, run))
-
-
-async def _concluded(
-    store: RunStore, claim: Claim, journal: StoreJournal, run: Run, outcome: RunResult[Any] | Exception | None
-) -> PassOutcome:
-    """Store how a pass ended.
-
-    Raises:
-        StoreError: nothing was stored.
-    """
+    identity, source = identity_of(claim.run), source_of(claim)
+    options = {"signal": token, "deps": deps, **({"identity": identity} if identity is not None else {})}
+    run = agent._create_run(source, cast("Any", options), journal=journal)  # noqa: SLF001  (not public: a journal is the SDK's)
+    outcome = await _executed(store, claim, journal, run)
+    if outcome is None:
+        _log.warning("durable_run.fenced run_id=%s fence=%s", claim.run.id, claim.run.fence)
+        return "fenced"
     if isinstance(outcome, RunResult):
         if outcome.checkpoint is not None:
-            return await _wait(store, claim, journal, outcome)
-        try:
-            content = _content(outcome)
-        except ValueError as error:  # the output is not JSON
-            outcome = error
-        else:
-            return await _finish(store, claim, "completed", content)
+            return await _wait(store, claim, journal, outcome, settled_ids(source))
+        return await _finish(store, claim, "completed", _content(outcome))
     if isinstance(outcome, RunCancelled) and journal.cancel_reason is not None:
         return await _finish(store, claim, "cancelled", None)
-    if isinstance(outcome, JournalError) and isinstance(outcome.__cause__, Fenced | UnknownRun | StoreUnavailable):
+    if isinstance(outcome, JournalError) and outcome.__cause__ is not None:
         raise outcome.__cause__
-    if outcome is not None:
-        result: JSONObject = {"error": run.scope.text_of(outcome), "error_type": error_type_of(outcome)}
-        return await _finish(store, claim, "failed", result)
-    _log.warning("durable_run.fenced run_id=%s fence=%s", claim.run.id, claim.run.fence)
-    return "fenced"
+    result: JSONObject = {"error": run.scope.text_of(outcome), "error_type": error_type_of(outcome)}
+    return await _finish(store, claim, "failed", result)
 
 
 async def _executed(
@@ -118,38 +112,39 @@ async def _executed(
 
 
 async def _renew(store: RunStore, claim: Claim, journal: StoreJournal, scope: anyio.CancelScope) -> None:
-    """Renew the lease at a third of its length; cancel the pass when the claim is lost."""
-    until = anyio.current_time() + claim.lease
-    while True:
-        await anyio.sleep(claim.lease / 3)
-        started = anyio.current_time()
-        try:
-            journal.update(await store.renew(claim))
-        except (Fenced, UnknownRun):
-            break
-        except StoreUnavailable:
-            if anyio.current_time() >= until:
-                break
-        else:
-            until = started + claim.lease
+    """Renew the lease at a third of its length; cancel the pass when the claim is lost, or the lease has ended."""
+    with anyio.move_on_after(claim.lease) as until, suppress(Fenced, UnknownRun):
+        while True:
+            await anyio.sleep(claim.lease / 3)
+            started = anyio.current_time()
+            with suppress(StoreUnavailable):
+                journal.update(await store.renew(claim))
+                until.deadline = started + claim.lease
     scope.cancel()
 
 
-async def _wait(store: RunStore, claim: Claim, journal: StoreJournal, result: RunResult[Any]) -> PassOutcome:
+async def _wait(
+    store: RunStore, claim: Claim, journal: StoreJournal, result: RunResult[Any], settled: Collection[str]
+) -> PassOutcome:
     """End a pass that waits: register its approvals, and cancel calls whose results nobody needs any longer.
 
     The run would wait for such calls: one that could not be dispatched, that the model has stopped, or of a sub-agent
     that was interrupted.
+
+    Args:
+        store: The store.
+        claim: The claim that ran the pass.
+        journal: Its journal.
+        result: Result with a checkpoint.
+        settled: Ids of the calls whose decisions and results the pass has got.
     """
     checkpoint = Checkpoint.from_dict(result.checkpoint)
-    await store.renew(claim)  # settlements need no claim: a worker that has lost its own must not cancel anything
-    calls = {call.id: call for call in await store.calls(claim.run.id)}
     needed = {request.result_id for request in checkpoint.all_external if request.result is None}
     needed |= {request.approval_id for request in checkpoint.approvals}
-    unneeded = journal.known_calls - needed
-    for call in calls.values():
-        if call.status == "processing" and call.id in unneeded:
-            await store.settle(call.id, "cancelled", "The run no longer needs the result.")
+    if unneeded := journal.pending_calls - needed:
+        await store.renew(claim)  # settlements need no claim: a worker that has lost its own must not cancel anything
+        for call_id in unneeded:
+            await store.settle(call_id, "cancelled", "The run no longer needs the result.")
     approvals = [
         NewCall(
             id=request.approval_id,
@@ -160,16 +155,19 @@ async def _wait(store: RunStore, claim: Claim, journal: StoreJournal, result: Ru
             timeout=max(0.0, request.expires_at - request.requested_at) if request.expires_at is not None else None,
         )
         for request in checkpoint.approvals
-        if request.approval_id not in calls
+        if not journal.has(request.approval_id)
     ]
-    if approvals:
-        # Before the end of the pass: after a crash in between, the same approvals are requested again.
-        requested: list[Any] = [
-            {"type": "approval.requested", "approval_id": call.id, "tool": call.tool} for call in approvals
-        ]
-        await store.register(claim, approvals, requested)
-    event: JSONObject = {"type": "run.waiting", "status": result.status}
-    end = await store.end_pass(claim, result.checkpoint, events=[event])
+    if not needed.isdisjoint(settled) and not approvals and not needed & journal.pending_calls:
+        # The next pass would be due at once, with the same decisions and results.
+        raise CheckpointError("a sub-agent could not resume; the span of its call says why")
+    requested = [{"type": "approval.requested", "approval_id": call.id, "tool": call.tool} for call in approvals]
+    end = await store.end_pass(
+        claim,
+        result.checkpoint,
+        calls=approvals,
+        events=[*requested, {"type": "run.waiting", "status": result.status}],
+        cancellation_events=[{"type": "run.cancelled"}],
+    )
     return "cancelled" if end == "cancelled" else "waiting"
 
 
@@ -177,17 +175,28 @@ def _content(result: RunResult[Any]) -> JSONObject:
     """Return what a completed run keeps of its result.
 
     Raises:
-        ValueError: the output cannot be turned into JSON.
+        ValueError, RecursionError: the output cannot be turned into JSON.
     """
     return {
         "status": result.status,
-        "output": to_jsonable_python(result.output, bytes_mode="base64", inf_nan_mode="strings"),
+        "output": to_json(result.output)[0],
         "messages": dump_messages(result.messages),
-        "usage": to_jsonable_python(asdict(result.usage)),
+        "usage": asdict(result.usage),
         "iterations": result.iterations,
         "stop_reason": result.stop_reason,
         "trace_id": result.trace_id,
     }
+
+
+async def _fail(store: RunStore, claim: Claim, error: Exception) -> PassOutcome:
+    """Fail a run that cannot continue: its state, its output or the agent is at fault."""
+    _log.error("durable_run.failed run_id=%s", claim.run.id, exc_info=error)
+    text = f"run {claim.run.id!r} cannot continue: {describe(error)}"
+    try:
+        return await _finish(store, claim, "failed", {"error": text, "error_type": error_type_of(error)})
+    except StoreError as failure:  # the next worker fails it
+        _log.warning("durable_run.interrupted run_id=%s %s", claim.run.id, failure)
+        return "interrupted"
 
 
 async def _finish(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pellucid.approvals.decisions import ApprovalRequest
 from pellucid.durable import CallRecord, RunRecord, RunStatus
+from pellucid.errors import ConfigError
 from pellucid.messages import Message, Usage, load_messages
 from pellucid.types import JSONObject, JSONValue
 
@@ -25,7 +27,8 @@ class RunState:
             ended.
         output: Answer as JSON; None unless the run is completed.
         stop_reason: The model's finish reason, or the name of the limit; None unless the run is completed.
-        messages: The whole conversation; empty unless the run is completed.
+        messages: The whole conversation of a run that is completed; otherwise what it was at the end of the last pass,
+            empty before.
         usage: Usage of all passes; None unless the run is completed.
         error: Redacted text of the error with which the run failed, or the reason why it was cancelled.
         error_type: Value of `error.type`; None unless the run failed.
@@ -83,7 +86,7 @@ def state_of(run: RunRecord, calls: Sequence[CallRecord]) -> RunState:
         status=run.status,
         output=result.get("output"),
         stop_reason=result.get("stop_reason"),
-        messages=load_messages(result.get("messages", [])),
+        messages=_messages_of(run),
         usage=Usage(**usage) if usage is not None else None,
         error=result.get("error") or (run.cancel_reason if run.status == "cancelled" else None),
         error_type=result.get("error_type"),
@@ -92,6 +95,15 @@ def state_of(run: RunRecord, calls: Sequence[CallRecord]) -> RunState:
         passes=run.pass_no,
         trace_id=result.get("trace_id"),
     )
+
+
+def _messages_of(run: RunRecord) -> tuple[Message, ...]:
+    """Return the messages in the result or the checkpoint of a run; none if they are damaged."""
+    for state in (run.result, run.checkpoint):
+        if isinstance(state, dict) and isinstance(messages := state.get("messages"), list):
+            with suppress(ConfigError):
+                return load_messages(messages)
+    return ()
 
 
 def approval_of(call: CallRecord) -> ApprovalRequest:

@@ -15,7 +15,7 @@ from opentelemetry.trace import get_current_span
 
 from pellucid.agent import Agent
 from pellucid.approvals.checkpoint import trace_of
-from pellucid.approvals.decisions import Decision
+from pellucid.approvals.decisions import ApprovalRequest, Decision
 from pellucid.approvals.decisions import settle as check_decisions
 from pellucid.approvals.external import CallStatus, ExternalResult
 from pellucid.context import Identity
@@ -25,8 +25,10 @@ from pellucid.durable_runs.passes import run_pass
 from pellucid.durable_runs.records import FINAL, RunEvent, RunState, approval_of, state_of
 from pellucid.errors import ConfigError, StoreUnavailable, UnknownRun
 from pellucid.messages import Message, dump_messages
+from pellucid.run.resume import check_edited
 from pellucid.run.start import Input, conversation
 from pellucid.telemetry import Pipeline
+from pellucid.tools.schema import Validator
 from pellucid.types import JSONObject, JSONValue
 
 _log = logging.getLogger("pellucid.durable_runs")
@@ -55,11 +57,13 @@ class DurableRuns:
         lease: Seconds after which other workers continue the run of a process that ended or stopped.
         worker: Name of this process, for people.
         poll: Seconds between sweeps for expired leases and calls.
+        max_expired_leases: Leases of a run that may expire in a row without a new step; then the run fails, because it
+            may be what ends the processes. None for any number.
         deps: Value for tools, `ToolContext.deps`.
         telemetry: Destination of the metrics of the store, as the option of an agent.
 
     Raises:
-        ConfigError: two agents have the same name, or the lease is not positive.
+        ConfigError: two agents have the same name, or a number is not positive.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class DurableRuns:
         lease: float = 30.0,
         worker: str | None = None,
         poll: float = 1.0,
+        max_expired_leases: int | None = 5,
         deps: Any = None,
         telemetry: Pipeline | None = None,
     ) -> None:
@@ -80,9 +85,12 @@ class DurableRuns:
             raise ConfigError(f"DurableRuns: two agents have the same name in {names}; rename one of them")
         if not lease > 0 or not poll > 0:
             raise ConfigError(f"DurableRuns(lease={lease!r}, poll={poll!r}): both must be positive numbers of seconds")
+        if max_expired_leases is not None and max_expired_leases < 1:
+            raise ConfigError(f"DurableRuns(max_expired_leases={max_expired_leases!r}): must be at least 1, or None")
         self._store = store
         self._lease = lease
         self._poll = poll
+        self._max_expired_leases = max_expired_leases
         self._deps = deps
         self._worker = worker or f"{socket.gethostname()}:{os.getpid()}"
         self._metrics = StoreMetrics(store, self._agents, telemetry, poll)
@@ -156,23 +164,25 @@ class DurableRuns:
         """Store decisions about the pending approvals of a run; the outcome of each says whether it counts.
 
         Raises:
-            CheckpointError: a decision is not valid; those before it are stored.
+            CheckpointError: a decision is not valid, or its changed arguments do not fit the tool's schema; none was
+                stored.
         """
         calls = {call.id: call for call in await self._store.calls(run_id) if call.kind == "approval"}
-        settlements: list[Settlement] = []
+        decisions = list(decisions)
         for decision in decisions:
-            call = calls.get(decision.approval_id)
-            settlements.append(await self._decide(call, decision))
-        return settlements
+            if (call := calls.get(decision.approval_id)) is not None:
+                _check(approval_of(call), decision)
+        return [await self._decide(decision, is_known=decision.approval_id in calls) for decision in decisions]
 
-    async def _decide(self, call: CallRecord | None, decision: Decision) -> Settlement:
-        if call is None:
-            return await self._metrics.settled(Settlement("unknown"), "completed")
-        check_decisions([approval_of(call)], [decision], 0.0)
-        payload = asdict(decision)
-        del payload["approval_id"]
-        event: JSONObject = {"type": "approval.decided", "approval_id": call.id, "approved": decision.approved}
-        settlement = await self._store.settle(call.id, "completed", payload, events=[event], trace=_current_trace())
+    async def _decide(self, decision: Decision, *, is_known: bool) -> Settlement:
+        settlement = Settlement("unknown")
+        if is_known:
+            payload = asdict(decision)
+            approval_id = payload.pop("approval_id")
+            event: JSONObject = {"type": "approval.decided", "approval_id": approval_id, "approved": decision.approved}
+            settlement = await self._store.settle(
+                approval_id, "completed", payload, events=[event], trace=_current_trace()
+            )
         return await self._metrics.settled(settlement, "completed")
 
     async def settle(
@@ -252,7 +262,7 @@ class DurableRuns:
         # A claim whose caller is cancelled would be lost until its lease ends; this one is given back by its pass.
         claim: Claim | None = None
         with anyio.CancelScope(shield=True):
-            claim = await self._store.claim(self._worker, list(self._agents), self._lease)
+            claim = await self._store.claim(self._worker, list(self._agents), self._lease, self._max_expired_leases)
         return claim  # noqa: RET504  (mypy holds that the scope may swallow exceptions)
 
     async def _next(self) -> Claim:
@@ -268,6 +278,7 @@ class DurableRuns:
 
     async def _sweep(self) -> None:
         """Expire overdue calls, and recover runs of workers that ended."""
+        self._metrics.start()
         try:
             while True:
                 try:
@@ -279,6 +290,17 @@ class DurableRuns:
                 await anyio.sleep(self._poll)
         finally:
             self._metrics.clear()
+
+
+def _check(request: ApprovalRequest, decision: Decision) -> None:
+    """Check a decision before it is stored.
+
+    Raises:
+        CheckpointError: it is not valid.
+    """
+    check_decisions([request], [decision], 0.0)
+    if decision.arguments is not None and request.input_schema is not None:
+        check_edited(request, decision.arguments, Validator(request.input_schema))
 
 
 def _current_trace() -> JSONValue:

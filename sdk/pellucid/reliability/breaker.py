@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from pellucid.concurrency.forks import reset_in_child
-from pellucid.errors import ConfigError, DiscoveryBackoff, DiscoveryError, ErrorKind, PolicyHalt
+from pellucid.errors import ConfigError, DiscoveryBackoff, DiscoveryError, ErrorKind, JournalError, PolicyHalt
 from pellucid.failures import error_kind_of
 
 State: TypeAlias = Literal["closed", "half_open", "open"]
@@ -118,8 +118,8 @@ class Circuit:
 
     def _counts(self, error: BaseException) -> bool:
         """Return whether an error counts as a failure of the provider, model or tool."""
-        if not isinstance(error, Exception) or isinstance(error, DiscoveryBackoff | PolicyHalt):
-            return False  # there was no call, or it did not end
+        if not isinstance(error, Exception) or isinstance(error, DiscoveryBackoff | JournalError | PolicyHalt):
+            return False  # there was no call, it did not end, or a step of a durable run was not written
         if isinstance(error, DiscoveryError) and error.joined:
             return False  # the error counts for the run with the round trip
         return error_kind_of(error) in self._options.on

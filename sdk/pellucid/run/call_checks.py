@@ -117,6 +117,7 @@ async def decide(run: Run, call: Call) -> Call | Waiting:
         expires_at=now + timeout if timeout is not None else None,
         requested_at=now,
         reason=reason,
+        input_schema=binding.tool.input_schema if run.journal is not None else None,
     )
     return Waiting(request, binding.provider_id, fault)
 
@@ -142,6 +143,7 @@ def context_of(run: Run, call: Call, **more: Any) -> ToolContext:
         run_id=run.scope.run_id,
         iteration=run.scope.iteration,
         tool_call_id=call.id,
+        idempotency_key=str(run.id_of(call.id)),
         identity=run.scope.identity,
         signal=run.signal,
         deadline=run.scope.deadline,

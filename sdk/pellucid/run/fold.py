@@ -33,13 +33,14 @@ def fold(start: Checkpoint, entries: Sequence[tuple[str, Mapping[str, Any]]], re
         entries: Kind and value of each step since, in order.
         registered: Result ids of the calls of other processes; others ran in the background of a process that ended.
     """
-    state, started = start, dict[str, str]()
+    state, started, counted = start, dict[str, str](), 0
     answer: Mapping[str, Any] | None = None
     earlier = {request.result_id for request in start.external}
     for step, value in entries:
         if step == ANSWER:
             answer, new = value, Checkpoint.from_dict(value["state"], is_partial=True)
             state = replace(new, messages=[*state.messages, *new.messages])
+            counted = new.tool_calls
             earlier = {request.result_id for request in new.external}
             started.clear()
         elif step == STARTED:
@@ -57,9 +58,12 @@ def fold(start: Checkpoint, entries: Sequence[tuple[str, Mapping[str, Any]]], re
         state = _with_outcome(state, call_id, replace(state, results=[result], approvals=[], nested={}, notes={}))
     if answer is None:  # the calls of the last message wait for decisions and results, which the store has
         return Folded(checkpoint=state)
+    left = unfinished - started.keys()
+    dispatched = len(state.known_results) + len(state.nested)
     return Folded(
-        checkpoint=state,
-        left=unfinished - started.keys(),
+        # Calls that are left are counted when they run, although a result of another call may have counted them.
+        checkpoint=replace(state, tool_calls=max(counted + dispatched, state.tool_calls - len(left))),
+        left=left,
         answer=ModelResponse(message=last, finish_reason=answer["finish_reason"]) if not last.tool_calls else None,
         can_repair=answer["can_repair"],
         stop=answer["stop"],

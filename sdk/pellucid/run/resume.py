@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pellucid.approvals.checkpoint import Checkpoint, Resumption
 from pellucid.approvals.claims import Claims, claim
-from pellucid.approvals.decisions import Decision, Settled, settle
+from pellucid.approvals.decisions import ApprovalRequest, Decision, Settled, settle
 from pellucid.approvals.external import ExternalResult, settle_results
 from pellucid.errors import CheckpointError, PolicyHalt
 from pellucid.messages import Message, ToolCall
@@ -23,6 +23,8 @@ from pellucid.run.state import Run
 from pellucid.run.tool_results import with_note
 from pellucid.telemetry import Boundary
 from pellucid.tools.catalog import Catalog
+from pellucid.tools.schema import Validator
+from pellucid.types import JSONObject
 
 
 def prepare(
@@ -104,13 +106,22 @@ async def _claim(run: Run, resumption: Resumption, catalog: Catalog, calls: Sequ
 def _edited(catalog: Catalog, call: ToolCall, settled: Settled | None) -> ToolCall:
     if settled is None or settled.edited is None:
         return call
-    binding = catalog.find(call.name)
-    if binding is not None and (issues := binding.tool.validator.issues(settled.edited)):
-        raise CheckpointError(
-            f"the changed arguments of approval {settled.request.approval_id!r} do not fit the schema of tool "
-            f"{call.name!r}: {'; '.join(issues)}; correct them and resume again"
-        )
+    if (binding := catalog.find(call.name)) is not None:
+        check_edited(settled.request, settled.edited, binding.tool.validator)
     return replace(call, arguments=settled.edited)
+
+
+def check_edited(request: ApprovalRequest, arguments: JSONObject, validator: Validator) -> None:
+    """Check the changed arguments of an approval.
+
+    Raises:
+        CheckpointError: they do not fit the tool's schema.
+    """
+    if issues := validator.issues(arguments):
+        raise CheckpointError(
+            f"the changed arguments of approval {request.approval_id!r} do not fit the schema of tool "
+            f"{request.tool_name!r}: {'; '.join(issues)}; correct them and resume again"
+        )
 
 
 async def resume(run: Run, b: Boundary, resumption: Resumption) -> tuple[Catalog, str | None]:

@@ -209,7 +209,7 @@ class Run:
     def id_of(self, tool_call_id: str) -> uuid.UUID:
         """Return an id for a call of this iteration, which is the same if the call is repeated in another process."""
         namespace = self.journal.namespace if self.journal is not None else uuid.UUID(self.scope.run_id)
-        return uuid.uuid5(namespace, f"{self.scope.iteration}:{tool_call_id}")
+        return uuid.uuid5(namespace, f"{self.scope.iteration}:{tool_call_id!a}")  # ids may hold what UTF-8 does not
 
     def stop_cause(self) -> str | None:
         """Return why the run must stop (`cancelled`, `deadline`), or None, also before the event loop stops it."""

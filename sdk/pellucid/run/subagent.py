@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import uuid
 from typing import Any, Final
 
 from pellucid.context import ToolContext
@@ -52,7 +53,7 @@ def agent_tool(
     async def run(arguments: JSONObject, ctx: ToolContext) -> Any:
         outer = current_run()
         target = outer.scope.pipeline if pipeline is None and outer is not None else pipeline
-        journal = _journal(outer, ctx.tool_call_id)
+        journal = _journal(outer, ctx)
         caller = CallerContext(
             identity=ctx.identity, signal=ctx.signal, deps=ctx.deps, pipeline=target, journal=journal
         )
@@ -73,10 +74,10 @@ def agent_tool(
     )
 
 
-def _journal(outer: Run | None, tool_call_id: str) -> NestedJournal | None:
+def _journal(outer: Run | None, ctx: ToolContext) -> NestedJournal | None:
     if outer is None or outer.journal is None:
         return None
-    return NestedJournal(outer.journal, outer.id_of(tool_call_id))
+    return NestedJournal(outer.journal, uuid.uuid5(outer.journal.namespace, ctx.idempotency_key))
 
 
 async def _nested(setup: Setup, outer: Run | None, task: str, ctx: ToolContext, caller: CallerContext) -> Any:

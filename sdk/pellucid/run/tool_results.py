@@ -53,8 +53,7 @@ def to_response(value: object, max_bytes: int, is_large: bool = False) -> JSONVa
     try:
         if is_large and (beginning := _beginning(value, max_bytes)) is not None:
             return beginning
-        data = _jsonable(value)
-        text = json.dumps(data, ensure_ascii=False)
+        data, text = to_json(value)
     except (PydanticSerializationError, ValueError, RecursionError) as error:
         raise ToolError(
             f"The tool returned an object of type {type(value).__name__} that cannot be turned into JSON.",
@@ -128,6 +127,20 @@ def _beginning(value: object, max_bytes: int) -> str | None:
     except (TypeError, ValueError):  # keys or numbers that only pydantic converts
         return None
     return None
+
+
+def to_json(value: object) -> tuple[Any, str]:
+    """Return a value as JSON data and as text; NaN and the infinities become texts.
+
+    Raises:
+        ValueError, RecursionError: the value cannot be turned into JSON.
+    """
+    data = _jsonable(value)
+    try:
+        return data, json.dumps(data, ensure_ascii=False, allow_nan=False)
+    except ValueError:  # of a number that is not finite, which pydantic leaves in data for Python
+        data = json.loads(json.dumps(data), parse_constant=str)
+        return data, json.dumps(data, ensure_ascii=False)
 
 
 def _jsonable(value: object) -> Any:

@@ -7,7 +7,8 @@ extract(epoch FROM statement_timestamp())::double precision
 -- claim: due, oldest first; otherwise an expired lease, in the order of an index: that of a sort would read all entries
 -- of runs that were running once, until a vacuum
 UPDATE runs
-SET status = 'running', fence = fence + 1, is_recovered = CASE WHEN lease_owner IS NULL THEN 0 ELSE 1 END,
+SET status = 'running', fence = fence + 1,
+    expired_leases = CASE WHEN lease_owner IS NULL THEN 0 ELSE expired_leases + 1 END,
     lease_owner = :worker, lease_until = @now + :lease, due_at = NULL, updated_at = @now
 WHERE id = COALESCE(
     (SELECT id FROM runs WHERE status = 'due' AND due_at <= @now

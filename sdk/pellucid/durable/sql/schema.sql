@@ -14,7 +14,7 @@ CREATE TABLE runs (
     lease_owner TEXT,                                        -- kept when a lease has expired, until the next claim
     lease_until DOUBLE PRECISION,                            -- while it is running
     due_at DOUBLE PRECISION,                                 -- while it is due
-    is_recovered INTEGER NOT NULL DEFAULT 0,         -- the last claim followed an expired lease
+    expired_leases INTEGER NOT NULL DEFAULT 0,               -- in a row, without a journal entry, call or event since
     idempotency_key TEXT,
     request TEXT NOT NULL,
     request_digest TEXT NOT NULL,

@@ -5,7 +5,8 @@
 
 -- claim: due, oldest first; otherwise an expired lease
 UPDATE runs
-SET status = 'running', fence = fence + 1, is_recovered = CASE WHEN lease_owner IS NULL THEN 0 ELSE 1 END,
+SET status = 'running', fence = fence + 1,
+    expired_leases = CASE WHEN lease_owner IS NULL THEN 0 ELSE expired_leases + 1 END,
     lease_owner = :worker, lease_until = @now + :lease, due_at = NULL, updated_at = @now
 WHERE id = COALESCE(
     (SELECT id FROM runs WHERE status = 'due' AND due_at <= @now AND agent IN (SELECT value FROM json_each(:agents))

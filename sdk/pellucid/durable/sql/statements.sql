@@ -31,7 +31,8 @@ ORDER BY created_at, id LIMIT :limit
 
 -- advance_claimed: every write of a claim to a run that continues; renews the lease
 UPDATE runs
-SET last_seq = last_seq + :entries, pending = pending + :calls, lease_until = @now + :lease, updated_at = @now
+SET last_seq = last_seq + :entries, pending = pending + :calls, lease_until = @now + :lease, updated_at = @now,
+    expired_leases = CASE WHEN :entries > 0 THEN 0 ELSE expired_leases END
 WHERE id = :id AND fence = :fence AND lease_until IS NOT NULL
 RETURNING last_seq, lease_until, cancel_reason, pass_no
 
@@ -60,11 +61,11 @@ SELECT 1 AS has_events FROM events WHERE run_id = :run_id AND seq > :after LIMIT
 
 -- end_pass
 UPDATE runs
-SET status = CASE WHEN cancel_reason IS NOT NULL THEN 'cancelled' WHEN pending > 0 THEN 'waiting' ELSE 'due' END,
-    due_at = CASE WHEN cancel_reason IS NULL AND pending = 0 THEN @now END,
-    pending = CASE WHEN cancel_reason IS NULL THEN pending ELSE 0 END,
+SET status = CASE WHEN cancel_reason IS NOT NULL THEN 'cancelled' WHEN pending + :calls > 0 THEN 'waiting' ELSE 'due' END,
+    due_at = CASE WHEN cancel_reason IS NULL AND pending + :calls = 0 THEN @now END,
+    pending = CASE WHEN cancel_reason IS NULL THEN pending + :calls ELSE 0 END,
     pass_no = pass_no + 1, lease_owner = NULL, lease_until = NULL, updated_at = @now,
-    last_seq = last_seq + :entries,
+    last_seq = last_seq + CASE WHEN cancel_reason IS NULL THEN :entries ELSE :cancellation_entries END,
     checkpoint = COALESCE(CAST(:checkpoint AS TEXT), checkpoint),
     checkpoint_seq = CASE WHEN CAST(:checkpoint AS TEXT) IS NULL THEN checkpoint_seq ELSE last_seq + :entries END
 WHERE id = :id AND fence = :fence AND lease_until IS NOT NULL
@@ -132,6 +133,9 @@ RETURNING *
 
 -- count_runs
 SELECT status, count(*) AS number FROM runs GROUP BY status
+
+-- count_open_runs
+SELECT status, count(*) AS number FROM runs WHERE status IN ('due', 'running', 'waiting') GROUP BY status
 
 -- count_due: a run that was given back may be due only in a while
 SELECT agent, count(*) AS number, @now - min(due_at) AS age FROM runs

@@ -1,0 +1,246 @@
+"""Durable runs with damaged, foreign, extreme and contradictory input."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from pellucid import (
+    Agent,
+    CheckpointError,
+    Decision,
+    Tool,
+    ToolCall,
+    ToolResult,
+)
+from pellucid.durable_runs import DurableRuns, RunState
+from pellucid.errors import ConfigError
+from pellucid.testing import FunctionModel, ScriptedModel
+from support.runs import within
+
+if TYPE_CHECKING:
+    from pellucid import ToolContext
+    from pellucid.durable import RunStore
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
+
+
+async def nothing(arguments: Any, ctx: ToolContext) -> str:
+    """Do nothing."""
+    return f"{ctx.tool_call_id} done"
+
+
+DO = Tool(name="do", run=nothing)
+OWED = Tool(name="owed", run=nothing, execution="external-dispatch", pending="wait")
+PAY = Tool(name="pay", run=nothing, needs_approval=True)
+
+
+def results(state: RunState) -> dict[str, Any]:
+    """Return the results in a conversation, by ids of calls."""
+    parts = [part for message in state.messages for part in message.parts if isinstance(part, ToolResult)]
+    return {part.id or "": part.response for part in parts}
+
+
+async def damage(store: RunStore, statement: str, **parameters: Any) -> None:
+    """Change the rows of a store, as nothing in it does."""
+    database: Any = store._database
+
+    def change(transaction: Any) -> None:
+        style = "%(\\1)s" if type(database).__name__ == "PostgresDatabase" else ":\\1"
+        transaction._execute(re.sub(r":(id)", style, statement), parameters)
+
+    await anyio.to_thread.run_sync(database.write, change)
+
+
+async def ended(runs: DurableRuns, run_id: str) -> RunState:
+    """Work until the run has ended; decide and settle what it waits for."""
+    with anyio.fail_after(60):
+        while not (state := await runs.status(run_id)).is_over:
+            await runs.work_until_idle()
+            state = await runs.status(run_id)
+            await runs.decide(run_id, [Decision(item.approval_id, approved=True) for item in state.approvals])
+            for call in state.external:
+                await runs.settle(call.id, output=1)
+    return state
+
+
+@pytest.mark.parametrize("call_id", ["a\x00b", "\ud800", "".join(map(str, range(3000)))])
+@pytest.mark.parametrize("tool", [DO, OWED, PAY])
+async def test_ids_of_calls(store: RunStore, call_id: str, tool: Tool) -> None:
+    """Any text that a model makes the id of a call is one."""
+    model = FunctionModel(lambda request: "x" if len(request.messages) > 1 else ToolCall(tool.name, {}, call_id))
+    agent = Agent("a", model=model, tools=[DO, OWED, PAY])
+    runs = DurableRuns(store, [agent])
+    run_id = await runs.submit(agent, "go")
+    state = await ended(runs, run_id)
+    assert (state.status, state.error) == ("completed", None)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, "\ud800", "\x00", {"a": {1: math.nan}}, b"\xff", 10**400])
+async def test_results_that_are_hardly_json(store: RunStore, value: Any) -> None:
+    """A result that a run without a store accepts is one of a durable run, too."""
+
+    async def odd(arguments: Any, ctx: ToolContext) -> Any:
+        return value
+
+    def agent() -> Agent[str]:
+        return Agent("a", model=ScriptedModel(ToolCall("odd", {}, "c"), "x"), tools=[Tool(name="odd", run=odd)])
+
+    plain = await agent().run("go")
+    assert plain.output == "x"
+    runs = DurableRuns(store, [agent()])
+    state = await ended(runs, await runs.submit("a", "go"))
+    assert (state.status, state.error) == ("completed", None)
+
+
+@pytest.mark.parametrize("value", ["\ud800", "\x00"])
+async def test_arguments_that_are_hardly_json(store: RunStore, value: Any) -> None:
+    """Arguments that a run without a store accepts are those of a durable run, too."""
+    for tool in (DO, OWED, PAY):
+        model = FunctionModel(
+            lambda request: "x" if len(request.messages) > 1 else ToolCall(tool.name, {"a": value}, "c")  # noqa: B023
+        )
+        agent = Agent("a", model=model, tools=[tool])
+        runs = DurableRuns(store, [agent])
+        state = await ended(runs, await runs.submit("a", "go"))
+        assert (tool.name, state.status, state.error) == (tool.name, "completed", None)
+
+
+@pytest.mark.parametrize("kind", [float, bytes, complex])
+async def test_outputs_that_are_hardly_json(store: RunStore, kind: Any) -> None:
+    """The output is stored as JSON, or the run says that it is not."""
+    text = {float: "NaN", bytes: '"x"', complex: '"1+2j"'}[kind]
+    agent: Agent[Any] = Agent("a", model=ScriptedModel(f'{{"result": {text}}}'), output=kind)
+    runs = DurableRuns(store, [agent])
+    state = await ended(runs, await runs.submit("a", "go"))
+    assert state.status == "completed", state.error
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE runs SET checkpoint = '{' WHERE id = :id",
+        "UPDATE runs SET checkpoint = '{}' WHERE id = :id",
+        "UPDATE runs SET request = '[' WHERE id = :id",
+        "UPDATE runs SET request = '[]', checkpoint = NULL WHERE id = :id",
+        "UPDATE runs SET trace = '[1]', checkpoint = NULL WHERE id = :id",
+        "UPDATE calls SET payload = '{' WHERE run_id = :id",
+        "UPDATE calls SET payload = '[]' WHERE run_id = :id",
+        "UPDATE calls SET status = 'completed', payload = NULL WHERE run_id = :id",
+        "UPDATE journal SET value = '{', seq = 1000 WHERE run_id = :id",
+        "UPDATE journal SET value = '[]', seq = 1000 + seq WHERE run_id = :id",
+        'UPDATE journal SET value = \'{"step": "answer"}\', seq = 1000 + seq WHERE run_id = :id',
+    ],
+)
+async def test_damaged_rows(store: RunStore, change: str) -> None:
+    """A run whose rows are damaged fails, with a text that says so; the worker goes on with others."""
+    model = FunctionModel(lambda request: "x" if len(request.messages) > 1 else ToolCall("pay", {}, "c"))
+    agent = Agent("a", model=model, tools=[PAY])
+    runs = DurableRuns(store, [agent])
+    await runs.submit(agent, "go", run_id="bad")
+    await within(runs.work_until_idle())
+    [request] = (await runs.status("bad")).approvals
+    await runs.decide("bad", [Decision(request.approval_id, approved=True)])
+    await damage(store, change, id="bad")
+    good = await runs.submit(agent, "go")
+    with anyio.fail_after(30):
+        await runs.work_until_idle()
+    assert (await runs.status(good)).status == "waiting"
+    rows = {run.id: run.status for run in await store.list_runs()}
+    assert rows["bad"] == "failed"
+    state = await runs.status("bad")
+    assert state.error is not None
+    assert "bad" in state.error
+
+
+async def test_long_names(store: RunStore) -> None:
+    """Ids and keys that no index could hold are refused at once."""
+    agent = Agent("a", model=ScriptedModel("x"))
+    runs = DurableRuns(store, [agent])
+    with anyio.fail_after(5):
+        for options in ({"run_id": "x" * 5000}, {"idempotency_key": "x" * 5000}, {"run_id": "a\x00"}):
+            with pytest.raises(ConfigError):
+                await runs.submit(agent, "go", **options)  # type: ignore[arg-type]
+
+
+async def test_decisions_for_other_runs(store: RunStore) -> None:
+    """A decision counts for the run whose approval it names, and for no other."""
+    model = FunctionModel(lambda request: "x" if len(request.messages) > 1 else ToolCall("pay", {}, "c"))
+    agent = Agent("a", model=model, tools=[PAY])
+    runs = DurableRuns(store, [agent])
+    for run_id in ("one", "two"):
+        await runs.submit(agent, "go", run_id=run_id)
+    await within(runs.work_until_idle())
+    [request] = (await runs.status("one")).approvals
+    [outcome] = await runs.decide("two", [Decision(request.approval_id, approved=True)])
+    assert outcome.outcome == "unknown"
+    [outcome] = await runs.decide("three", [Decision(request.approval_id, approved=True)])
+    assert outcome.outcome == "unknown"
+    assert len((await runs.status("one")).approvals) == 1
+
+
+async def test_a_fault_of_the_store_in_the_end(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What no one expected while a run ends fails that run, and not the worker."""
+    agent = Agent("a", model=FunctionModel(lambda request: "x"))
+    runs = DurableRuns(store, [agent])
+    finish = store.finish
+
+    async def fail(claim: Any, status: str, *arguments: Any, **options: Any) -> Any:
+        if claim.run.id == "bad" and status == "completed":
+            raise TypeError("not JSON")
+        return await finish(claim, status, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store, "finish", fail)
+    for run_id in ("bad", "good"):
+        await runs.submit(agent, "go", run_id=run_id)
+    await within(runs.work_until_idle())
+    assert (await runs.status("bad")).status == "failed"
+    assert (await runs.status("good")).status == "completed"
+
+
+async def test_decisions_are_checked_before_any_is_stored(store: RunStore) -> None:
+    """Changed arguments that do not fit the tool's schema are refused when decided, with all decisions of that call."""
+    ran: list[Any] = []
+
+    async def pay(arguments: Any, ctx: ToolContext) -> str:
+        ran.append(arguments)
+        return "paid"
+
+    schema = {"type": "object", "properties": {"amount": {"type": "integer"}}, "required": ["amount"]}
+    tool = Tool(name="pay", run=pay, needs_approval=True, input_schema=schema)
+    inner = Agent("clerk", model=ScriptedModel(ToolCall("pay", {"amount": 3}, "i"), "inner"), tools=[tool])
+    calls = [ToolCall("pay", {"amount": 1}, "c1"), ToolCall("clerk", {"input": "?"}, "c2")]
+    agent = Agent("a", model=ScriptedModel(calls, "x"), tools=[tool, inner.as_tool(description="Pays.")])
+    run_id = await DurableRuns(store, [agent]).submit(agent, "go")
+    await within(DurableRuns(store, [agent]).work_until_idle())
+    runs = DurableRuns(store, [])  # a process without the agent
+    first, second = (await runs.status(run_id)).approvals
+    good = Decision(first.approval_id, approved=True, arguments={"amount": 2})
+    for bad in (
+        Decision(second.approval_id, approved=True, arguments={"amount": "much"}),
+        Decision(second.approval_id, approved=True, arguments={"amount": math.nan}),
+        Decision(second.approval_id, approved=False, arguments={"amount": 1}),
+    ):
+        with pytest.raises(CheckpointError, match=second.approval_id):
+            await runs.decide(run_id, [good, bad])
+    assert len((await runs.status(run_id)).approvals) == 2
+    decisions = [good, Decision(second.approval_id, approved=True, arguments={"amount": 4})]
+    assert [outcome.outcome for outcome in await runs.decide(run_id, decisions)] == ["settled", "settled"]
+    state = await ended(DurableRuns(store, [agent]), run_id)
+    assert (state.status, state.error) == ("completed", None)
+    assert sorted(arguments["amount"] for arguments in ran) == [2, 4]
+
+
+async def test_messages_of_a_waiting_run(store: RunStore) -> None:
+    """The conversation of a run can be read while it waits."""
+    agent = Agent("a", model=ScriptedModel(ToolCall("pay", {}, "c"), "x"), tools=[PAY])
+    runs = DurableRuns(store, [agent])
+    run_id = await runs.submit(agent, "go")
+    assert (await runs.status(run_id)).messages == ()
+    await within(runs.work_until_idle())
+    user, answer = (await runs.status(run_id)).messages
+    assert (user.text, answer.tool_calls[0].name) == ("go", "pay")
