@@ -90,7 +90,7 @@ def freight_agent(
     @tool
     async def reserve_dock(city: str, pallets: int, ctx: ToolContext) -> str:
         """Reserve a dock. Not idempotent: twice would be two docks."""
-        notebook.write("tool", tool=ORDINARY, key=ctx.tool_call_id)
+        notebook.write("tool", tool=ORDINARY, key=ctx.idempotency_key)
         return f"dock 4, for {pallets} pallets to {city}"
 
     @tool(execution="external-dispatch", deadline=DEADLINE)
