@@ -74,7 +74,7 @@ class Scene:
     async def complete(self, job: ExternalCall, token: str | None = None, **body: Any) -> httpx.Response:
         """Return a result as another process does."""
         assert job.complete_url is not None
-        headers = {"Authorization": f"Bearer {token or job.token}".encode()}
+        headers = {b"Authorization": f"Bearer {token or job.token}".encode()}
         return await self.http.post(job.complete_url, headers=headers, json={"status": "completed", **body})
 
 
@@ -160,13 +160,13 @@ async def test_tokens_are_checked_before_anything_else(scene: Scene) -> None:
             assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer"), token
         other_run = scene.tokens.issue(first.result_id, "other")
         unknown = scene.tokens.issue("async_tool_x", run_id)
-        for url, token in (
+        for url, foreign in (
             (first.complete_path, second.token),
             (first.complete_path, other_run),
             ("/async-tools/async_tool_x/complete", unknown),
         ):
             answer = await scene.http.post(
-                url, headers={"Authorization": f"Bearer {token}"}, json={"status": "completed"}
+                url, headers={"Authorization": f"Bearer {foreign}"}, json={"status": "completed"}
             )
             assert (answer.status_code, answer.json()) == (404, {"error": "Async tool result not found"})
         rotated = CallTokens("y" * 32, KEY)

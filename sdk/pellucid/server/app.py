@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import BaseRoute, Route
 
 from pellucid.server.callers import Authenticate, loopback_only
 from pellucid.server.calls import CallEndpoints
@@ -15,7 +15,7 @@ from pellucid.server.problems import HANDLERS
 from pellucid.server.runs import RunEndpoints
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from pellucid.durable_runs import CallTokens, DurableRuns
 
@@ -61,8 +61,18 @@ def create_app(
     if tokens is not None:
         routes += CallEndpoints(runs, tokens).routes()
     if metrics is not None:
-        routes.append(Mount("/metrics", metrics))
+        routes.append(Route("/metrics", _Application(metrics)))
     return Starlette(routes=routes, exception_handlers=HANDLERS, max_body_size=max_body)
+
+
+class _Application:
+    """An application at one path, which `Mount` would redirect to the path with a slash."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
 
 
 def _healthy(_request: Request) -> Response:
