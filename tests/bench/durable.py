@@ -26,7 +26,10 @@ from typing import Any
 import anyio
 import psycopg
 
+from pellucid import Agent, Limits, ModelRequest, Tool, ToolCall, ToolContext
 from pellucid.durable import Claim, NewCall, RunStore, open_store
+from pellucid.durable_runs import DurableRuns
+from pellucid.testing import FunctionModel
 from support.postgres_server import postgres_server
 
 ENTRY = {"role": "assistant", "text": "x" * 2000}
@@ -220,6 +223,71 @@ async def latency(database: Database, number: int) -> None:
     )
 
 
+ITERATIONS = 10
+"""Iterations of a measured run with a tool call; each is two steps."""
+
+
+def looping_agent() -> Agent[str]:
+    """Return an agent that calls a tool in each iteration, and answers."""
+
+    def answer(request: ModelRequest) -> Any:
+        number = len(request.messages) // 2
+        return ToolCall("look", {"query": "x" * 200}, f"c{number}") if number < ITERATIONS else "x" * 200
+
+    async def look(arguments: Any, ctx: ToolContext) -> str:
+        return "x" * 1500
+
+    tool = Tool(name="look", run=look, idempotent=True)
+    return Agent("loops", model=FunctionModel(answer), tools=[tool], limits=Limits(max_iterations=ITERATIONS + 1))
+
+
+def waiting_agent() -> Agent[str]:
+    """Return an agent that waits for one external call."""
+
+    async def enqueue(arguments: Any, ctx: ToolContext) -> None:
+        """Do nothing."""
+
+    tool = Tool(name="ask", run=enqueue, execution="external-dispatch", pending="wait")
+    model = FunctionModel(lambda request: "x" if len(request.messages) > 1 else ToolCall("ask", {}, "c"))
+    return Agent("waits", model=model, tools=[tool])
+
+
+async def passes(database: Database, rounds: int, number: int) -> None:
+    """Print what the steps of a run and its passes take beyond the same run without a store."""
+    loops, waits = looping_agent(), waiting_agent()
+    async with database.open() as store:
+        runs = DurableRuns(store, [loops, waits])
+        samples: dict[str, list[Seconds]] = {"step": [], "run that waits once": []}
+        for _ in range(rounds):
+            start = now()
+            for _ in range(number):
+                await loops.run("go")
+            plain = since(start)
+            for _ in range(number):
+                await runs.submit(loops, "go")
+            start = now()
+            await runs.work_until_idle(concurrency=1)
+            durable = since(start)
+            steps = number * (2 * ITERATIONS + 1)
+            samples["step"].append(((durable[0] - plain[0]) / steps, (durable[1] - plain[1]) / steps))
+            start = now()
+            run_ids = [await runs.submit(waits, "go") for _ in range(number)]
+            await runs.work_until_idle(concurrency=1)
+            for run_id in run_ids:
+                [call] = (await runs.status(run_id)).external
+                await runs.settle(call.id, output="x" * 200)
+            await runs.work_until_idle(concurrency=1)
+            waited = since(start)
+            samples["run that waits once"].append((waited[0] / number, waited[1] / number))
+        for name, seconds in samples.items():
+            elapsed = statistics.median(one for one, _ in seconds)
+            processor = statistics.median(one for _, one in seconds)
+            print(
+                f"{database.name:11} {name:21} {elapsed * 1000:6.2f} ms   "
+                f"{processor * 1000:6.3f} ms of processor time each"
+            )
+
+
 def databases(folder: Path, url: str) -> list[Database]:
     """Return both databases."""
 
@@ -262,6 +330,7 @@ def main() -> None:
                 continue
             database.prepare()
             anyio.run(throughput, database, arguments.rounds, arguments.number)
+            anyio.run(passes, database, arguments.rounds, max(arguments.number // 20, 1))
             anyio.run(latency, database, 100)
             anyio.run(growth, database, (100, 10_000), 100)
 

@@ -28,6 +28,7 @@ THRESHOLDS: Final = Thresholds(
     model_slow=0.4,
     model_slow_min=3.0,
     approvals_wait=300.0,
+    external_overdue=100.0,
     tool_failing_min=3.0,
     cache_misses_min=30.0,
     dashboard_base="https://grafana.example",
@@ -54,13 +55,18 @@ ALERTS: Final[Mapping[str, tuple[Mapping[str, str], tuple[str, ...]]]] = {
     "TokenBurn": ({MODEL: "dear-model"}, ("Model dear-model", "tokens")),
     "CostBurn": ({MODEL: "dear-model", "severity": "page"}, ("Model dear-model", "US dollars")),
     "ApprovalsWaiting": ({TOOL: "refund"}, ("Tool refund", "1 calls")),
+    "ExternalCallOverdue": ({TOOL: "survey"}, ("Tool survey", "has owed the result", "or 2 s without")),
+    "ExternalResultsRejected": ({TOOL: "count"}, ("Tool count", "results of its calls", "limit is 3")),
+    "DurableRunsUnclaimed": ({AGENT: "orphan", "severity": "page"}, ("Agent orphan", "has been due", "limit is 2.4 s")),
+    "DurableWorkersDying": ({AGENT: "mortal"}, ("Agent mortal", "taken over", "limit is 3")),
     "TelemetryDropping": ({"job": "loser", PART: "span"}, ("loser", "span")),
     "TargetMissing": ({"job": "leaver", "missing": "service"}, ("leaver", "gone")),
 }
 """Who is to be told of, and words of the summary."""
 
 RECORDED: Final = [rule.name for group in all_groups(Context()) for rule in group.rules if isinstance(rule, Record)]
-WITH_TRACE: Final = [name for name in ALERTS if name not in ("ApprovalsWaiting", "TelemetryDropping", "TargetMissing")]
+WITHOUT_TRACE: Final = ("ApprovalsWaiting", "DurableRunsUnclaimed", "TelemetryDropping", "TargetMissing")
+WITH_TRACE: Final = [name for name in ALERTS if name not in WITHOUT_TRACE]
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,14 @@ import anyio
 import pytest
 
 from pellucid import semconv
+from pellucid.durable import open_store
 from pellucid_dashboards.grafana import dashboards
 from pellucid_dashboards.names import label, series
 from pellucid_exporters.options import Otlp, Prometheus, Settings
 from pellucid_exporters.pipeline import build
 from pellucid_exporters.sampling.rules import TailSampling
 from support.dashboard_queries import panel_queries, queries, variable_queries
-from support.dashboard_scenes import Hub, Trouble, changing, normal
+from support.dashboard_scenes import Durable, Hub, Trouble, changing, normal
 from support.prometheus_server import prometheus_server, scrape_config
 from support.promql import parse
 
@@ -127,15 +128,20 @@ async def test_every_query_finds_data(tmp_path: Path) -> None:
     misspelt = [each.misspelt() for each in left if each.misspelt() != each]
     assert len(misspelt) > 0.8 * len(left)  # the others ask for series that are not Pellucid's
     try:
-        with servers(telemetry, alert_rules(tmp_path)) as found:
-            deadline = anyio.current_time() + 100
-            while left:
-                assert anyio.current_time() < deadline, [(str(each), found.unfilled(each)) for each in left]
-                await normal(telemetry, hub)
-                await trouble.once()
-                await changing(telemetry, hub)
-                left = [each for each in left if await ask(found.empty, each) or await ask(found.unfilled, each)]
-            assert [str(each) for each in misspelt if not await ask(found.unfilled, each)] == []
+        async with open_store(f"sqlite:///{tmp_path}/runs.db") as store, anyio.create_task_group() as tasks:
+            durable = Durable(telemetry, store)
+            tasks.start_soon(durable.runs.work)
+            with servers(telemetry, alert_rules(tmp_path)) as found:
+                deadline = anyio.current_time() + 100
+                while left:
+                    assert anyio.current_time() < deadline, [(str(each), found.unfilled(each)) for each in left]
+                    await normal(telemetry, hub)
+                    await trouble.once()
+                    await changing(telemetry, hub)
+                    await durable.once()
+                    left = [each for each in left if await ask(found.empty, each) or await ask(found.unfilled, each)]
+                assert [str(each) for each in misspelt if not await ask(found.unfilled, each)] == []
+            tasks.cancel_scope.cancel()
     finally:
         await hub.provider.aclose()
         await trouble.failing.aclose()

@@ -38,6 +38,9 @@ work(*sys.argv[2:])
 TESTS = Path(__file__).parents[1]
 RUNS = int(os.environ.get("PELLUCID_STORM_RUNS", "16"))
 KILLS = int(os.environ.get("PELLUCID_STORM_KILLS", "8"))
+WORKERS = int(os.environ.get("PELLUCID_STORM_WORKERS", "2"))
+"""The long form, `make storm`, has 200 runs, 100 kills and 4 workers."""
+
 LEASE = 2.0
 
 
@@ -105,18 +108,19 @@ async def check(store: RunStore, runs: DurableRuns, run_ids: list[str], journey:
 
 
 @pytest.mark.anyio
+@pytest.mark.timeout((5 + KILLS / 8) * PATIENCE)
 async def test_storm(location: Location, tmp_path: Path) -> None:
     """All runs end right although their workers are killed at random."""
     journey = Journey(tmp_path / "log.txt")
     dice, kills = random.Random(15), 0
-    with ExitStack() as stack, anyio.fail_after(4 * PATIENCE):
+    with ExitStack() as stack, anyio.fail_after((4 + KILLS / 8) * PATIENCE):
         workers = Workers(stack, location, journey.path)
         async with location.open() as store:
             agent = scene(journey)
             runs = DurableRuns(store, [agent])
             run_ids = [f"run-{number}" for number in range(RUNS)]
-            workers.start()
-            workers.start()
+            for _ in range(WORKERS):
+                workers.start()
 
             async def submit_and_kill() -> None:
                 nonlocal kills
@@ -125,7 +129,7 @@ async def test_storm(location: Location, tmp_path: Path) -> None:
                 if kills < KILLS:
                     kills += 1
                     await anyio.sleep(dice.random())
-                    await anyio.to_thread.run_sync(workers.kill, dice.randrange(2))
+                    await anyio.to_thread.run_sync(workers.kill, dice.randrange(WORKERS))
 
             await submit_and_kill()
             while kills < KILLS:

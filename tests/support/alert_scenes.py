@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from tempfile import TemporaryDirectory
 from typing import Any, Final
+from uuid import uuid4
 
 import anyio
 import anyio.from_thread
@@ -37,6 +39,8 @@ from pellucid import (
     Usage,
     tool,
 )
+from pellucid.durable import RunStore, open_store
+from pellucid.durable_runs import DurableRuns
 from pellucid.testing import FunctionModel
 from pellucid_exporters import Otlp, Prometheus, configure
 
@@ -254,10 +258,50 @@ async def run_approvals(world: World) -> None:
         await one.resume(waits.checkpoint or {}, decisions=decisions)
 
 
+async def serve_durable(world: World, tasks: Any) -> None:
+    """Work on durable runs whose calls, workers and results break."""
+    tasks.start_soon(run_durable, world)
+    tasks.start_soon(run_again, world, agent("durable"))
+
+
+async def run_durable(world: World) -> None:
+    """Owe a result, differ about another, and leave runs to workers that are not there or die, while broken."""
+    with TemporaryDirectory() as folder:
+        async with open_store(f"sqlite:///{folder}/runs.db") as store, anyio.create_task_group() as tasks:
+            owed = [Tool(name=name, run=nothing, execution="external-dispatch") for name in ("survey", "count")]
+            calls = [ToolCall(each.name, {}) for each in owed]
+            model = FunctionModel(lambda request: "done" if request.messages[-1].role == "tool" else calls)
+            clerk, mortal = agent("clerk", model=model, tools=owed), agent("mortal")
+            runs, others = DurableRuns(store, [clerk], poll=0.2), DurableRuns(store, [mortal])
+            tasks.start_soon(runs.work)
+            while True:
+                await world.until(broken=True)
+                run_id, orphan = await runs.submit(clerk, "go"), await _submit_to_nobody(store)
+                while len(found := (await runs.status(run_id)).external) < len(owed):  # noqa: ASYNC110  (no event)
+                    await anyio.sleep(PAUSE)
+                external = {call.tool: call.id for call in found}
+                answers = 0
+                while world.broken:
+                    answers += 1
+                    await runs.settle(external["count"], output=answers)
+                    await others.submit(mortal, "go")
+                    await store.claim("dead", ["mortal"], 0.0)  # its lease is over at once
+                    await others.work_until_idle()
+                    await anyio.sleep(PAUSE)
+                await runs.settle(external["survey"], output="done")
+                await runs.cancel(orphan, "nobody has the agent")
+
+
+async def _submit_to_nobody(store: RunStore) -> str:
+    run = await store.submit(uuid4().hex, "orphan", None)
+    return run.run.id
+
+
 SCENES: Final = {
     "normal": serve_normal,
     "hubs": serve_hubs,
     "work": serve_work,
+    "durable": serve_durable,
     "loser": serve_normal,  # the test breaks its collector
     "leaver": serve_normal,  # the test kills it
 }

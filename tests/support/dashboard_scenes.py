@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
 
 from pellucid import (
@@ -25,6 +26,7 @@ from pellucid import (
     retry,
     tool,
 )
+from pellucid.durable_runs import DurableRuns
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from support.scene import PRICES
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from pellucid import ModelRequest
+    from pellucid.durable import RunStore
     from pellucid_exporters import Telemetry
 
 MODEL = "gpt-x"
@@ -165,6 +168,29 @@ class Trouble:
     async def _fails(self, model: Any, **options: Any) -> None:
         with pytest.raises(PellucidError):
             await self._run(model, **options)
+
+
+async def survey(arguments: dict[str, Any], ctx: object) -> None:
+    """Leave the work to another process."""
+
+
+class Durable:
+    """A worker on durable runs: the results of some come late, and of one never."""
+
+    def __init__(self, telemetry: Telemetry, store: RunStore) -> None:
+        model = FunctionModel(lambda request: "done" if request.messages[-1].role == "tool" else ToolCall("survey", {}))
+        owed = Tool(name="survey", run=survey, execution="external-dispatch", pending="wait")
+        self.agent = Agent("durable", model=model, tools=[owed], telemetry=telemetry)
+        self.runs = DurableRuns(store, [self.agent], telemetry=telemetry)
+
+    async def once(self) -> None:
+        """Have a run wait, and settle the call of another one that was cancelled."""
+        await self.runs.submit(self.agent, "go", run_id="waits")
+        run_id = await self.runs.submit(self.agent, "go")
+        while (state := await self.runs.status(run_id)).status != "waiting":  # noqa: ASYNC110  (no event)
+            await anyio.sleep(0.01)
+        await self.runs.cancel(run_id, "enough")
+        await self.runs.settle(state.external[0].id, output="late")
 
 
 def _raise(event: object) -> None:

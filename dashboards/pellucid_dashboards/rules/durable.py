@@ -34,20 +34,20 @@ def durable_alerts(context: Context) -> Iterator[Alert]:
 
 
 def _overdue(context: Context) -> Alert:
-    thresholds = context.thresholds
+    used_limit = context.thresholds.external_deadline_used
+    limit = context.thresholds.external_overdue * context.scale
     age = f"max by ({_TOOL}) ({select(semconv.DURABLE_PENDING_AGE, _EXTERNAL)})"
     used = f"max by ({_TOOL}) ({select(semconv.DURABLE_DEADLINE_USED, _EXTERNAL)})"
     return Alert(
         name="ExternalCallOverdue",
         expression=f"""
-{age} > {number(thresholds.external_overdue)} unless on ({_TOOL}) {used}
-or {age} and on ({_TOOL}) {used} > {number(thresholds.external_deadline_used)}
+{age} > {number(limit)} unless on ({_TOOL}) {used}
+or {age} and on ({_TOOL}) {used} > {number(used_limit)}
 """,
         severity="ticket",
         after=0.0,
         summary=f"{words.TOOL} has owed the result of an external call for {words.DURATION}; the limit is "
-        f"{share(thresholds.external_deadline_used)} of the call's deadline, or "
-        f"{seconds(thresholds.external_overdue)} without one.",
+        f"{share(used_limit)} of the time until its deadline, or {seconds(limit)} without one.",
         description="The process that does the work has not settled the call. Its run waits, and goes on when the "
         "result is there or the call expires.",
         dashboard=_BOARD,
@@ -79,7 +79,7 @@ sum by ({_TOOL}) (
 
 
 def _due(context: Context) -> Alert:
-    limit = context.thresholds.durable_due
+    limit = context.thresholds.durable_due * context.scale
     return Alert(
         name="DurableRunsUnclaimed",
         expression=f"max by ({_AGENT}) ({select(semconv.DURABLE_DUE_AGE)}) > {number(limit)}",

@@ -14,6 +14,7 @@ from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace import INVALID_SPAN, NonRecordingSpan, SpanContext, get_current_span, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_json
 
 from pellucid.approvals.claims import Claims
 from pellucid.approvals.decisions import ApprovalRequest, Decision, Settled
@@ -33,6 +34,10 @@ _MAX_TIME: Final = 1e11
 
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
+
+
+_REQUIRED: Final = {"id", "agent", "run_id", "trace", "created_at"}
+"""Fields without a default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +103,13 @@ class Checkpoint:
             ) from error
         plain: JSONObject = json.loads(text)
         return plain
+
+    def partial(self) -> dict[str, Any]:
+        """Return what is not empty, for a step of a journal; values are not independent of the run, see `to_text`."""
+        state = {item.name: getattr(self, item.name) for item in fields(self)}
+        usage = {item.name: value for item in fields(self.usage) if (value := getattr(self.usage, item.name))}
+        shape = {name: value for name, value in state.items() if value or name in _REQUIRED}
+        return {"version": VERSION, **shape, "usage": usage}
 
     @classmethod
     def from_dict(cls, data: object, *, is_partial: bool = False) -> Checkpoint:
@@ -281,6 +293,21 @@ def trace_of(span: SpanContext) -> dict[str, str]:
     carrier: dict[str, str] = {}
     _PROPAGATOR.inject(carrier, set_span_in_context(NonRecordingSpan(span), Context()))
     return carrier
+
+
+def to_text(value: object) -> str:
+    """Return a step of a journal, in which states are `partial`, as JSON text; NaN and the infinities become texts.
+
+    Raises:
+        CheckpointError: something in it cannot be turned into JSON.
+    """
+    try:
+        return to_json(value, inf_nan_mode="strings").decode()
+    except (ValueError, RecursionError):  # also of half a surrogate pair, which JSON can hold
+        try:
+            return json.dumps(value, allow_nan=False, default=_plain)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise CheckpointError(f"the conversation contains something that is not JSON: {error}") from error
 
 
 def _plain(value: object) -> JSONObject:

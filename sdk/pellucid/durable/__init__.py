@@ -25,6 +25,7 @@ from pellucid.durable.records import (
 )
 from pellucid.durable.store import RunStore
 from pellucid.durable.stores import PostgresStore, SQLiteStore, open_store
+from pellucid.durable.values import Encoded
 
 __all__ = [
     "CallKind",
@@ -33,6 +34,7 @@ __all__ = [
     "Cancellation",
     "Claim",
     "DueRuns",
+    "Encoded",
     "EventPage",
     "JournalEntry",
     "Lease",

@@ -17,6 +17,17 @@ MAX_ID: Final = 255
 """Characters of an id or key. PostgreSQL indexes 2,704 bytes, of up to two of them."""
 
 
+class Encoded(str):
+    """JSON text of a value, to be stored as it is."""
+
+    __slots__ = ()
+
+
+_TEXT: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_ASCII: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+_CANONICAL: Final = json.JSONEncoder(sort_keys=True, allow_nan=False, separators=(",", ":"))
+
+
 def dump(value: JSONValue) -> str:
     """Return JSON text that every database stores.
 
@@ -24,11 +35,13 @@ def dump(value: JSONValue) -> str:
         TypeError: the value is not JSON.
         ValueError: the value contains NaN, an infinity, or itself.
     """
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    if isinstance(value, Encoded):
+        return str(value)
+    text = _TEXT.encode(value)
     try:
         text.encode()
     except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can hold
-        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+        return _ASCII.encode(value)
     return text
 
 
@@ -57,7 +70,7 @@ def storable(text: str) -> str:
 
 def digest_of(*values: JSONValue) -> str:
     """Return the SHA-256 of canonical JSON: sorted keys, no spaces, ASCII."""
-    return sha256(json.dumps(values, sort_keys=True, allow_nan=False, separators=(",", ":")).encode()).hexdigest()
+    return sha256(_CANONICAL.encode(values).encode()).hexdigest()
 
 
 def run_record(row: Row) -> RunRecord:

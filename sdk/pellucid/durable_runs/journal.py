@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from pellucid.approvals.checkpoint import to_text
 from pellucid.approvals.external import ExternalRequest
 from pellucid.context import CancelToken
-from pellucid.durable import CallRecord, Claim, Lease, NewCall, RunStore
+from pellucid.durable import CallRecord, Claim, Encoded, Lease, NewCall, RunStore
 from pellucid.errors import DuplicateKey, Fenced, JournalError, StoreError
 from pellucid.run.journal import ANSWER
 from pellucid.types import JSONObject
@@ -35,17 +36,18 @@ class StoreJournal:
         self._registered_now: set[str] = set()
         self._failure: JournalError | None = None
 
-    async def write(self, step: str, key: str, value: JSONObject) -> None:
+    async def write(self, step: str, key: str, value: Mapping[str, Any]) -> None:
         """Append a step.
 
         Raises:
             JournalError: nothing was written.
+            CheckpointError: the value cannot be turned into JSON.
         """
         name = f"{step}:{key}"
         # A call can start again in a later pass, when its sub-agent resumes; each answer is given once.
         unique = name if step == ANSWER else f"{name}:{self._claim.run.pass_no}"
         event: JSONObject = {"type": f"step.{step}", "key": key}
-        entry = {"step": step, **value}
+        entry = Encoded(to_text({"step": step, **value}))
         self.update(await self._guarded(name, partial(self._store.append, self._claim, unique, entry, [event])))
 
     async def register(self, request: ExternalRequest) -> bool:

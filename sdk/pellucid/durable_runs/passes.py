@@ -12,7 +12,7 @@ import anyio
 from opentelemetry.context import attach, detach
 
 from pellucid.agent import Agent
-from pellucid.approvals.checkpoint import Checkpoint, context_of
+from pellucid.approvals.checkpoint import context_of
 from pellucid.context import CancelToken
 from pellucid.durable import Claim, NewCall, RunStore
 from pellucid.durable_runs.continuation import identity_of, settled_ids, source_of
@@ -138,9 +138,7 @@ async def _wait(
         result: Result with a checkpoint.
         settled: Ids of the calls whose decisions and results the pass has got.
     """
-    checkpoint = Checkpoint.from_dict(result.checkpoint)
-    needed = {request.result_id for request in checkpoint.all_external if request.result is None}
-    needed |= {request.approval_id for request in checkpoint.approvals}
+    needed = {request.result_id for request in result.external} | {item.approval_id for item in result.approvals}
     if unneeded := journal.pending_calls - needed:
         await store.renew(claim)  # settlements need no claim: a worker that has lost its own must not cancel anything
         for call_id in unneeded:
@@ -154,7 +152,7 @@ async def _wait(
             kind="approval",
             timeout=max(0.0, request.expires_at - request.requested_at) if request.expires_at is not None else None,
         )
-        for request in checkpoint.approvals
+        for request in result.approvals
         if not journal.has(request.approval_id)
     ]
     if not needed.isdisjoint(settled) and not approvals and not needed & journal.pending_calls:

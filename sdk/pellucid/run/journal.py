@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from pellucid.approvals.checkpoint import Checkpoint
 from pellucid.approvals.external import ExternalRequest
 from pellucid.models import ModelResponse
-from pellucid.types import JSONObject
 
 ANSWER: Final = "answer"
 """Step: the model has answered. Its messages are all those since the answer before."""
@@ -53,8 +52,14 @@ class Journal(Protocol):
         """Namespace of the ids of calls and approvals."""
         ...
 
-    async def write(self, step: str, key: str, value: JSONObject) -> None:
-        """Append a step; `key` is unique among the steps of its kind in a pass."""
+    async def write(self, step: str, key: str, value: Mapping[str, Any]) -> None:
+        """Append a step, before anything else is awaited: its value is JSON that the run may change later.
+
+        Args:
+            step: Kind of the step.
+            key: Unique among the steps of its kind in a pass.
+            value: JSON, with states of the run as `Checkpoint.partial` returns them.
+        """
         ...
 
     async def register(self, request: ExternalRequest) -> bool:
@@ -73,7 +78,7 @@ class NestedJournal:
     outer: Journal
     namespace: uuid.UUID
 
-    async def write(self, step: str, key: str, value: JSONObject) -> None:
+    async def write(self, step: str, key: str, value: Mapping[str, Any]) -> None:
         """Write nothing."""
 
     async def register(self, request: ExternalRequest) -> bool:

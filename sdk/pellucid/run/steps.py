@@ -15,7 +15,6 @@ from pellucid.run.external import requests_of
 from pellucid.run.journal import ANSWER, RESULT, STARTED
 from pellucid.run.outcomes import Enqueued, Suspended, Waiting
 from pellucid.run.state import Run
-from pellucid.types import JSONObject
 
 
 def state_of(
@@ -63,7 +62,7 @@ async def write_answer(
     conversation = run.conversation
     state = state_of(run, _span(), "", conversation.messages[conversation.journalled :])
     value = {
-        "state": _short(state),
+        "state": state.partial(),
         "finish_reason": response.finish_reason,
         "catalog": catalog_digest,
         "can_repair": can_repair,
@@ -99,14 +98,8 @@ async def write_result(run: Run, call_id: str, outcome: ToolResult | Waiting | S
         notes = {call_id: outcome.note} if outcome.note is not None else {}
         pending = {"approvals": list(outcome.approvals), "nested": {call_id: outcome.checkpoint}, "notes": notes}
     async with run.writing:  # the states of calls that run at the same time are written in the order of their times
-        value = {"call_id": call_id, "state": _short(replace(state_of(run, _span(), "", (), **pending), pins={}))}
+        value = {"call_id": call_id, "state": replace(state_of(run, _span(), "", (), **pending), pins={}).partial()}
         await run.journal.write(RESULT, f"{run.scope.iteration}:{call_id}", value)
-
-
-def _short(state: Checkpoint) -> JSONObject:
-    """Return a state as JSON without what is empty."""
-    value = {key: item for key, item in state.to_dict().items() if item not in (None, [], {}) or key == "trace"}
-    return {**value, "usage": {key: item for key, item in value["usage"].items() if item not in (None, {})}}
 
 
 def _span() -> SpanContext:
