@@ -48,16 +48,18 @@ class Watch:
         """Look until a condition holds.
 
         Raises:
-            DemoFailed: it does not hold in time, or a process has ended.
+            DemoFailed: it does not hold in time, the run has failed, or a process has ended.
         """
         with anyio.move_on_after(LONGEST):
             while True:
                 await self.look()
                 if condition():
                     return
+                if self.run is not None and self.run.status == "failed":
+                    raise DemoFailed(f"waited for {what}, but the run failed: {self.run.result}")
                 self.processes.check()
                 await anyio.sleep(INTERVAL)
-        raise DemoFailed(f"{what}: not within {LONGEST:g} s")
+        raise DemoFailed(f"waited {LONGEST:g} s for {what}; the run is {self.status}")
 
     async def look(self) -> None:
         """Look once."""
