@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Moment: TypeAlias = tuple[float, str, str]
 """Seconds since the epoch, name of the process, and what happened."""
 
-LONGEST: Final = 30.0
+LONGEST: Final = 60.0
 INTERVAL: Final = 0.03
 
 
