@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from pellucid import Agent
-    from pellucid_exporters import Telemetry
+    from pellucid.durable_runs import CallTokens, Completion
+    from pellucid_exporters import MetricsApp
 
 NEEDED: Final = ("starlette", "uvicorn")
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -49,38 +50,44 @@ def run(options: Namespace) -> int:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise ConfigError(f"{' and '.join(missing)} not installed; run: pip install 'pellucid[server]'")
+    from pellucid.server.callers import TOKEN_VARIABLE
+
     agents = load_agents(options.agents)
+    if not os.environ.get(TOKEN_VARIABLE) and options.host not in LOOPBACK:
+        raise ConfigError(
+            f"without a bearer token the server is for this machine only, not for {options.host}; set {TOKEN_VARIABLE}"
+        )
+    tokens = tokens_of_environment()
+    completion = completion_of(options, tokens)
     telemetry = telemetry_of(options, None)
     try:
-        anyio.run(_serve, options, agents, telemetry)
+        anyio.run(_serve, options, agents, tokens, completion, telemetry.metrics_app)
     finally:
         telemetry.shutdown(FLUSH)
     return 0
 
 
-async def _serve(options: Namespace, agents: Sequence[Agent], telemetry: Telemetry) -> None:
+async def _serve(
+    options: Namespace,
+    agents: Sequence[Agent],
+    tokens: CallTokens | None,
+    completion: Completion | None,
+    metrics: MetricsApp | None,
+) -> None:
     import uvicorn
 
     from pellucid.server import bearer, create_app, loopback_only
     from pellucid.server.callers import TOKEN_VARIABLE
 
-    is_protected = bool(os.environ.get(TOKEN_VARIABLE))
-    if not is_protected and options.host not in LOOPBACK:
-        raise ConfigError(
-            f"without a bearer token the server is for this machine only, not for {options.host}; set {TOKEN_VARIABLE}"
-        )
-    tokens = tokens_of_environment()
     async with open_store(options.store) as store:
-        runs = DurableRuns(store, agents, lease=options.lease, completion=completion_of(options, tokens))
+        runs = DurableRuns(store, agents, lease=options.lease, completion=completion)
         app = create_app(
             runs,
-            authenticate=bearer() if is_protected else loopback_only,
+            authenticate=bearer() if os.environ.get(TOKEN_VARIABLE) else loopback_only,
             tokens=tokens,
-            metrics=telemetry.metrics_app.asgi if telemetry.metrics_app is not None else None,
+            metrics=metrics.asgi if metrics is not None else None,
         )
-        config = uvicorn.Config(
-            app, host=options.host, port=options.port, timeout_graceful_shutdown=SHUTDOWN, log_level="info"
-        )
+        config = uvicorn.Config(app, host=options.host, port=options.port, timeout_graceful_shutdown=SHUTDOWN)
         async with _working(runs, options):
             await uvicorn.Server(config).serve()
 

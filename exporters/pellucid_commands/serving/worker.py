@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pellucid import Agent
+    from pellucid.durable_runs import Completion
 
 FLUSH: Final = 5.0
 """Seconds for sending telemetry at the end."""
@@ -33,17 +34,17 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Work until SIGTERM or SIGINT, give unfinished runs back, and return the exit code."""
     agents = load_agents(options.agents)
+    completion = completion_of(options, tokens_of_environment())
     telemetry = telemetry_of(options, options.metrics_port)
     try:
-        anyio.run(_work, options, agents)
+        anyio.run(_work, options, agents, completion)
     finally:
         telemetry.shutdown(FLUSH)
     return 0
 
 
-async def _work(options: Namespace, agents: Sequence[Agent]) -> None:
+async def _work(options: Namespace, agents: Sequence[Agent], completion: Completion | None) -> None:
     async with open_store(options.store) as store:
-        completion = completion_of(options, tokens_of_environment())
         runs = DurableRuns(store, agents, lease=options.lease, completion=completion)
         async with anyio.create_task_group() as tasks:
             with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
