@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeAlias, TypeVar
 
 import psycopg
+from psycopg.pq import ConnStatus, ExecStatus
 from psycopg.rows import DictRow, dict_row
 
 from pellucid.durable.database import Channel, Transaction, TransactionLost
@@ -174,12 +175,12 @@ class PostgresDatabase:
         is_committing = False
         try:
             cursor = self._idle.pop() if self._idle else self._connect().cursor()
-            cursor.execute(begin)
+            _command(cursor, begin)
             yield cursor, notifications
             is_committing = True
             # One message, which the server works off also if this process has died meanwhile. Within the transaction,
             # NOTIFY would let only one commit of the whole database be written to disk at a time.
-            cursor.execute("; ".join(["COMMIT", *(self._notify(*notification) for notification in notifications)]))
+            _command(cursor, "; ".join(["COMMIT", *(self._notify(*notification) for notification in notifications)]))
         except psycopg.OperationalError as error:
             if cursor is not None:
                 cursor.connection.close()
@@ -210,6 +211,21 @@ class PostgresDatabase:
     def _close_idle(self) -> None:
         while self._idle:
             self._idle.pop().connection.close()
+
+
+def _command(cursor: _Cursor, text: str) -> None:
+    """Run commands that return nothing, in one message; takes half of the processor time of `Cursor.execute`.
+
+    Raises:
+        psycopg.OperationalError: the connection is lost.
+        psycopg.Error: the server refused a command.
+    """
+    connection = cursor.connection.pgconn
+    result = connection.exec_(text.encode())
+    if connection.status != ConnStatus.OK:
+        raise psycopg.OperationalError(result.get_error_message())
+    if result.status != ExecStatus.COMMAND_OK:
+        raise psycopg.errors.error_from_result(result)
 
 
 def _pass_on(wakeups: Wakeups, payload: str) -> None:
