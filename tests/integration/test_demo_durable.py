@@ -99,7 +99,7 @@ def check(shown: str, workers: set[str]) -> None:
     rows = [re.match(r"  (\w+(?: \w+)*)((?: +\d+)+)", line) for line in section(shown, "Counted")[1:]]
     assert {row[1]: row[2].split() for row in rows if row} == {name: text.split() for name, text in COUNTED.items()}
     assert "WRONG" not in shown
-    assert shown.count("  ok  ") == 6
+    assert shown.count("  ok  ") == 7
     assert "Road: 1,860 EUR, 3 days. Rail: no quote" in " ".join(shown.split())
     assert "jobs      answers quote_road: duplicate" in shown
     assert "jobs      answers quote_rail: late" in shown

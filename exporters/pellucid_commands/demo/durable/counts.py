@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pellucid import semconv
 from pellucid_commands.demo.durable.agent import ORDINARY, QUOTES
+from pellucid_commands.demo.durable.jobs import OUTCOME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -43,12 +44,21 @@ def checks_of(results: Results) -> list[Check]:
             len(results.calls) == len(QUOTES) and all(call.settled_at is not None for call in results.calls.values()),
         ),
         ("the late answer changed nothing", (rail.status, rail.payload) == ("expired", None)),
+        ("the continuation is linked to the span that settled the call", _is_linked(results)),
         ("all spans belong to one trace", len({item.context.trace_id for item in results.spans}) == 1),
         ("the run is completed", results.run.status == "completed"),
     ]
 
 
 _EFFECTS = ("tool", "enqueue")
+
+
+def _is_linked(results: Results) -> bool:
+    settlements = {
+        item.context.span_id for item in results.spans if (item.span.attributes or {}).get(OUTCOME) == "settled"
+    }
+    linked = {link.context.span_id for item in results.spans for link in item.span.links}
+    return bool(settlements) and settlements <= linked
 
 
 def _rows_of_calls(results: Results) -> Iterator[Row]:

@@ -54,7 +54,7 @@ def show(arguments: Namespace) -> int:
             path.mkdir()
         telemetry = options.configure_telemetry()
         try:
-            results = anyio.run(_go_through, options, workers, telemetry, report, arguments.store is not None)
+            results = anyio.run(_run, options, workers, telemetry, report, arguments.store is None)
         finally:
             telemetry.shutdown(DELIVERY)
     report.answer(results.run)
@@ -65,21 +65,21 @@ def show(arguments: Namespace) -> int:
     return 0 if all(is_true for _, is_true in checks) else 1
 
 
-async def _go_through(
-    options: ProcessOptions, workers: int, telemetry: Telemetry, report: Report, is_kept: bool
+async def _run(
+    options: ProcessOptions, workers: int, telemetry: Telemetry, report: Report, is_temporary: bool
 ) -> Results:
-    """Go through the run, and return what is left of it."""
+    """Submit the run, run the scenario, and return the results."""
     try:
         async with options.open_store() as store:
             run_id = await _submit(store, options)
-            report.introduce(options, workers, LEASE, is_temporary=not is_kept)
+            report.introduce(options, workers, LEASE, is_temporary=is_temporary)
             try:
                 with Processes() as processes:
                     notebook = Notebook(options.notes, options.process)
                     watch = Watch(store, run_id, notebook, processes, report.moment)
-                    await _play(watch, options, workers)
+                    await _run_scenario(watch, options, workers)
             except BaseException:
-                if is_kept:
+                if not is_temporary:
                     await _cancel(store, run_id)
                 raise
             is_delivered = telemetry.flush(DELIVERY)
@@ -98,7 +98,7 @@ async def _submit(store: RunStore, options: ProcessOptions) -> str:
         return await DurableRuns(store, []).submit(options.agent, QUESTION, run_id=uuid4().hex)
 
 
-async def _play(watch: Watch, options: ProcessOptions, workers: int) -> None:
+async def _run_scenario(watch: Watch, options: ProcessOptions, workers: int) -> None:
     """Kill the first worker, let others continue, and let the job process repeat one answer and be late with another.
 
     Each step waits for a state of the store, or for a note of a process.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Moment: TypeAlias = tuple[float, str, str]
 """Seconds since the epoch, name of the process, and what happened."""
 
-LONGEST: Final = 30.0
+LONGEST: Final = 60.0
 INTERVAL: Final = 0.03
 
 
@@ -29,7 +29,7 @@ class Watch:
     """State of a run, and of the processes that work on it.
 
     Attributes:
-        tell: Called with each change.
+        on_change: Called with each change.
         run: Row of the run.
         calls: Rows of its calls, by tool.
         notes: Notes of all processes.
@@ -39,7 +39,7 @@ class Watch:
     run_id: str
     notebook: Notebook
     processes: Processes
-    tell: Callable[[Moment], None]
+    on_change: Callable[[Moment], None]
     run: RunRecord | None = None
     calls: dict[str, CallRecord] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
@@ -48,16 +48,18 @@ class Watch:
         """Look until a condition holds.
 
         Raises:
-            DemoFailed: it does not hold in time, or a process has ended.
+            DemoFailed: it does not hold in time, the run has failed, or a process has ended.
         """
         with anyio.move_on_after(LONGEST):
             while True:
                 await self.look()
                 if condition():
                     return
+                if self.run is not None and self.run.status == "failed":
+                    raise DemoFailed(f"waited for {what}, but the run failed: {self.run.result}")
                 self.processes.check()
                 await anyio.sleep(INTERVAL)
-        raise DemoFailed(f"{what}: not within {LONGEST:g} s")
+        raise DemoFailed(f"waited {LONGEST:g} s for {what}; the run is {self.status}")
 
     async def look(self) -> None:
         """Look once."""
@@ -68,11 +70,11 @@ class Watch:
         change = await self._change(run)
         texts = [change] if change and run is not None and run.status == "running" else []
         for text in (*texts, *_expired(self.calls, calls)):
-            self.tell((now, "store", text))
+            self.on_change((now, "store", text))
         for note in notes[len(self.notes) :]:
-            self.tell((note.time, note.process, _text_of(note)))
+            self.on_change((note.time, note.process, _text_of(note)))
         if change and not texts:
-            self.tell((now, "store", change))
+            self.on_change((now, "store", change))
         self.run, self.calls, self.notes = run, calls, notes
 
     async def _change(self, run: RunRecord | None) -> str | None:
