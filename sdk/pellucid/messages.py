@@ -233,7 +233,10 @@ class Usage:
         for name in _COUNTS:
             a, b = getattr(self, name), getattr(other, name)
             sums[name] = b if a is None else a if b is None else a + b
-        return Usage(**sums, by_modality=dict(Counter(self.by_modality) + Counter(other.by_modality)))
+        by_modality = self.by_modality or other.by_modality
+        if self.by_modality and other.by_modality:
+            by_modality = dict(Counter(self.by_modality) + Counter(other.by_modality))
+        return Usage(**sums, by_modality=by_modality)
 
 
 _COUNTS: Final = tuple(field.name for field in fields(Usage) if field.name != "by_modality")
@@ -309,7 +312,7 @@ def load_messages(data: object) -> tuple[Message, ...]:
 
 def dump_part(part: Part) -> JSONObject:
     """Return a part of a message as JSON-able data."""
-    values = {field.name: getattr(part, field.name) for field in fields(part)}
+    values = {name: getattr(part, name) for name in part.__slots__}
     shape = {name: value for name, value in values.items() if value is not None or name == "response"}
     if isinstance(part, ToolResult) and isinstance(part.response, tuple):
         shape["response"] = None

@@ -106,10 +106,9 @@ class Checkpoint:
 
     def partial(self) -> dict[str, Any]:
         """Return what is not empty, for a step of a journal; values are not independent of the run, see `to_text`."""
-        state = {item.name: getattr(self, item.name) for item in fields(self)}
-        usage = {item.name: value for item in fields(self.usage) if (value := getattr(self.usage, item.name))}
-        shape = {name: value for name, value in state.items() if value or name in _REQUIRED}
-        return {"version": VERSION, **shape, "usage": usage}
+        state = {name: value for name in self.__slots__ if (value := getattr(self, name)) or name in _REQUIRED}
+        usage = {name: value for name in self.usage.__slots__ if (value := getattr(self.usage, name)) not in (None, {})}
+        return {"version": VERSION, **state, "usage": usage}
 
     @classmethod
     def from_dict(cls, data: object, *, is_partial: bool = False) -> Checkpoint:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-from opentelemetry.trace import SpanContext, get_current_span
+from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext, get_current_span
 
 from pellucid.approvals.checkpoint import Checkpoint, trace_of
 from pellucid.messages import Message, ToolResult, dump_messages, dump_part
@@ -18,7 +17,13 @@ from pellucid.run.state import Run
 
 
 def state_of(
-    run: Run, span: SpanContext, checkpoint_id: str, messages: Sequence[Message], **pending: Any
+    run: Run,
+    span: SpanContext,
+    checkpoint_id: str,
+    messages: Sequence[Message],
+    *,
+    has_pins: bool = True,
+    **pending: Any,
 ) -> Checkpoint:
     """Return the state of a run with these messages; `pending` is about the calls of the last one."""
     activation = run.offering.activation
@@ -34,7 +39,7 @@ def state_of(
         discoveries=activation.iterations,
         usage=run.spent,
         active=activation.names,
-        pins=run.offering.pins.to_dict(),
+        pins=run.offering.pins.to_dict() if has_pins else {},
         messages=dump_messages(messages),
         external=requests_of(run),
         **pending,
@@ -98,7 +103,10 @@ async def write_result(run: Run, call_id: str, outcome: ToolResult | Waiting | S
         notes = {call_id: outcome.note} if outcome.note is not None else {}
         pending = {"approvals": list(outcome.approvals), "nested": {call_id: outcome.checkpoint}, "notes": notes}
     async with run.writing:  # the states of calls that run at the same time are written in the order of their times
-        value = {"call_id": call_id, "state": replace(state_of(run, _span(), "", (), **pending), pins={}).partial()}
+        value = {
+            "call_id": call_id,
+            "state": state_of(run, INVALID_SPAN_CONTEXT, "", (), has_pins=False, **pending).partial(),
+        }
         await run.journal.write(RESULT, f"{run.scope.iteration}:{call_id}", value)
 
 
