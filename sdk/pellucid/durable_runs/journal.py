@@ -13,7 +13,7 @@ from pellucid.context import CancelToken
 from pellucid.durable import CallRecord, Claim, Encoded, Lease, NewCall, RunStore
 from pellucid.durable_runs.tokens import Completion
 from pellucid.errors import DuplicateKey, Fenced, JournalError, StoreError
-from pellucid.run.journal import ANSWER
+from pellucid.run.journal import ANSWER, Registration
 from pellucid.types import JSONObject
 
 T = TypeVar("T")
@@ -52,14 +52,16 @@ class StoreJournal:
         entry = Encoded(to_text({"step": step, **value}))
         self.update(await self._guarded(name, partial(self._store.append, self._claim, unique, entry, [event])))
 
-    async def register(self, request: ExternalRequest) -> bool:
-        """Register a call before its dispatch; return False if it was dispatched or settled already.
+    async def register(self, request: ExternalRequest) -> Registration:
+        """Register a call before its dispatch; return what became of it in an earlier pass.
 
         Raises:
             JournalError: nothing was written.
         """
         call = self._calls.get(request.result_id) or await self._registered(request)
-        return call is None or (call.dispatched_at is None and call.status == "processing")
+        if call is None or (call.dispatched_at is None and call.status == "processing"):
+            return "new"
+        return "settled" if call.dispatched_at is None else "dispatched"
 
     async def _registered(self, request: ExternalRequest) -> CallRecord | None:
         """Register a call; return the one of this id that exists, or None if it is new."""

@@ -298,12 +298,12 @@ async def _enqueue(
     run: Run, b: Boundary, request: ExternalRequest, work: Callable[[], Awaitable[object]]
 ) -> JSONObject | Enqueued:
     """Hand work to another process; in a durable run, only once the call is registered, and once only."""
-    is_new = run.journal is None or await run.journal.register(request)
-    if is_new:
+    registration = await run.journal.register(request) if run.journal is not None else "new"
+    if registration == "new":
         await work()
         if run.journal is not None:
             await run.journal.dispatched(request.result_id)
-    return enqueued(run, b, request, is_new=is_new)
+    return enqueued(run, b, request, registration)
 
 
 async def _run_in_thread(function: Callable[..., Any], arguments: JSONObject, ctx: ToolContext) -> Any:

@@ -15,6 +15,7 @@ from pellucid.context import ExternalCall
 from pellucid.messages import ToolResult, dump_part
 from pellucid.run.async_calls import emit_late, pending_result, register, settle
 from pellucid.run.async_state import AsyncCall, CallFacts
+from pellucid.run.journal import Registration
 from pellucid.run.outcomes import Enqueued
 from pellucid.run.state import Run
 from pellucid.run.tool_results import to_response
@@ -56,16 +57,17 @@ def external_call(run: Run, request: ExternalRequest) -> ExternalCall:
     )
 
 
-def enqueued(run: Run, b: Boundary, request: ExternalRequest, *, is_new: bool) -> JSONObject | Enqueued:
+def enqueued(run: Run, b: Boundary, request: ExternalRequest, registration: Registration) -> JSONObject | Enqueued:
     """Add a dispatched call to those of the run; return what the model reads, or that it reads nothing yet.
 
-    A call that is not new was dispatched by an earlier pass of a durable run, which has emitted that.
+    The dispatch is emitted once: not again by a pass of a durable run that continues after it.
     """
     call = _call(request)
-    if is_new:
-        register(run, b, call, request.deadline)
-    else:
+    if registration == "dispatched":
         run.async_calls.by_id[request.result_id] = call
+    else:
+        register(run, b, call, request.deadline)
+    if registration != "new":
         run.scope.count(semconv.DURABLE_DISPATCHES_SKIPPED, 1, {semconv.TOOL_NAME: request.tool_name}, b.context)
     return Enqueued(request) if request.takes_place else pending_result(call.facts)
 
