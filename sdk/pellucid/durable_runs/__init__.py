@@ -1,6 +1,7 @@
 """Durable runs: runs of agents that survive their process, on a store of `pellucid.durable`."""
 
-from pellucid.durable_runs.records import RunEvent, RunState
+from pellucid.durable_runs.records import RunEvent, RunEventPage, RunState
 from pellucid.durable_runs.runs import DurableRuns
+from pellucid.durable_runs.tokens import CallTokens, Completion
 
-__all__ = ["DurableRuns", "RunEvent", "RunState"]
+__all__ = ["CallTokens", "Completion", "DurableRuns", "RunEvent", "RunEventPage", "RunState"]

@@ -12,8 +12,8 @@ from opentelemetry.trace import SpanContext, get_current_span
 from pellucid.approvals.checkpoint import Checkpoint, context_of
 from pellucid.approvals.decisions import ApprovalRequest, Decision
 from pellucid.approvals.external import CallStatus, ExternalResult
-from pellucid.context import Identity
 from pellucid.durable import CallRecord, Claim, RunRecord
+from pellucid.durable_runs.records import identity_of
 from pellucid.messages import Message, load_messages
 from pellucid.run.fold import fold
 from pellucid.run.start import ResumeRequest
@@ -53,12 +53,6 @@ def settled_ids(source: Sequence[Message] | ResumeRequest) -> Collection[str]:
     if not isinstance(source, ResumeRequest):
         return set()
     return {decision.approval_id for decision in source.decisions} | {result.result_id for result in source.results}
-
-
-def identity_of(run: RunRecord) -> Identity | None:
-    """Return the identity with which a run was submitted."""
-    identity = _request(run)["identity"]
-    return Identity(**identity) if identity is not None else None
 
 
 def decision_of(call: CallRecord) -> Decision:

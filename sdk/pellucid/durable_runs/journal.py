@@ -11,8 +11,9 @@ from pellucid.approvals.checkpoint import to_text
 from pellucid.approvals.external import ExternalRequest
 from pellucid.context import CancelToken
 from pellucid.durable import CallRecord, Claim, Encoded, Lease, NewCall, RunStore
+from pellucid.durable_runs.tokens import Completion
 from pellucid.errors import DuplicateKey, Fenced, JournalError, StoreError
-from pellucid.run.journal import ANSWER
+from pellucid.run.journal import ANSWER, Registration
 from pellucid.types import JSONObject
 
 T = TypeVar("T")
@@ -26,12 +27,13 @@ class StoreJournal:
         cancel_reason: Reason given to `cancel`, once a write has seen it; the pass is then being cancelled.
     """
 
-    def __init__(self, store: RunStore, claim: Claim, token: CancelToken) -> None:
+    def __init__(self, store: RunStore, claim: Claim, token: CancelToken, completion: Completion | None = None) -> None:
         self.namespace = uuid.uuid5(uuid.NAMESPACE_OID, claim.run.id)
         self.cancel_reason: str | None = None
         self._store = store
         self._claim = claim
         self._token = token
+        self._completion = completion
         self._calls = {call.id: call for call in claim.calls}
         self._registered_now: set[str] = set()
         self._failure: JournalError | None = None
@@ -50,14 +52,16 @@ class StoreJournal:
         entry = Encoded(to_text({"step": step, **value}))
         self.update(await self._guarded(name, partial(self._store.append, self._claim, unique, entry, [event])))
 
-    async def register(self, request: ExternalRequest) -> bool:
-        """Register a call before its dispatch; return False if it was dispatched or settled already.
+    async def register(self, request: ExternalRequest) -> Registration:
+        """Register a call before its dispatch; return what became of it in an earlier pass.
 
         Raises:
             JournalError: nothing was written.
         """
         call = self._calls.get(request.result_id) or await self._registered(request)
-        return call is None or (call.dispatched_at is None and call.status == "processing")
+        if call is None or (call.dispatched_at is None and call.status == "processing"):
+            return "new"
+        return "settled" if call.dispatched_at is None else "dispatched"
 
     async def _registered(self, request: ExternalRequest) -> CallRecord | None:
         """Register a call; return the one of this id that exists, or None if it is new."""
@@ -95,6 +99,11 @@ class StoreJournal:
             JournalError: nothing was written.
         """
         await self._guarded(f"dispatched {result_id}", partial(self._store.mark_dispatched, result_id))
+
+    def completion_of(self, request: ExternalRequest) -> tuple[str, str] | None:
+        """Return the address and the token with which another process returns a result; None without a server."""
+        completion = self._completion
+        return completion.address(request.result_id, self._claim.run.id, request.deadline) if completion else None
 
     def update(self, lease: Lease) -> None:
         """Cancel the pass if the run was cancelled."""

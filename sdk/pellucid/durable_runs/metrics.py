@@ -17,7 +17,7 @@ from pellucid.agent import Agent
 from pellucid.approvals.checkpoint import context_of
 from pellucid.approvals.external import CallStatus
 from pellucid.durable import CallRecord, Claim, Recovery, RunStore, Settlement, Statistics
-from pellucid.durable_runs.continuation import identity_of
+from pellucid.durable_runs.records import identity_of
 from pellucid.errors import StoreError
 from pellucid.events import AsyncToolLate
 from pellucid.telemetry import Pipeline, Scope, current_default

@@ -15,9 +15,11 @@ from pellucid.agent import Agent
 from pellucid.approvals.checkpoint import context_of
 from pellucid.context import CancelToken
 from pellucid.durable import Claim, NewCall, RunStore
-from pellucid.durable_runs.continuation import identity_of, settled_ids, source_of
+from pellucid.durable_runs.continuation import settled_ids, source_of
 from pellucid.durable_runs.journal import StoreJournal
 from pellucid.durable_runs.metrics import PassOutcome
+from pellucid.durable_runs.records import identity_of
+from pellucid.durable_runs.tokens import Completion
 from pellucid.errors import (
     CheckpointError,
     Fenced,
@@ -41,13 +43,15 @@ PATIENCE: Final = 5.0
 """Seconds for giving a claim back when the worker is stopped."""
 
 
-async def run_pass(store: RunStore, agent: Agent[Any], claim: Claim, deps: Any) -> PassOutcome:
+async def run_pass(
+    store: RunStore, agent: Agent[Any], claim: Claim, deps: Any, completion: Completion | None = None
+) -> PassOutcome:
     """Continue a claimed run until it waits, ends, or another worker has claimed it; return how the pass ended.
 
     If the worker is cancelled, the run is due again at once.
     """
     try:
-        return await _run_pass(store, agent, claim, deps)
+        return await _run_pass(store, agent, claim, deps, completion)
     except (Fenced, UnknownRun) as error:
         _log.warning("durable_run.fenced %s", error)
         return "fenced"
@@ -65,11 +69,13 @@ async def run_pass(store: RunStore, agent: Agent[Any], claim: Claim, deps: Any) 
         raise
 
 
-async def _run_pass(store: RunStore, agent: Agent[Any], claim: Claim, deps: Any) -> PassOutcome:
+async def _run_pass(
+    store: RunStore, agent: Agent[Any], claim: Claim, deps: Any, completion: Completion | None = None
+) -> PassOutcome:
     if claim.run.cancel_reason is not None:
         return await _finish(store, claim, "cancelled", None)
     token = CancelToken()
-    journal = StoreJournal(store, claim, token)
+    journal = StoreJournal(store, claim, token, completion)
     identity, source = identity_of(claim.run), source_of(claim)
     options = {"signal": token, "deps": deps, **({"identity": identity} if identity is not None else {})}
     run = agent._create_run(source, cast("Any", options), journal=journal)  # noqa: SLF001  (not public: a journal is the SDK's)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from pellucid.approvals.decisions import ApprovalRequest
-from pellucid.durable import CallRecord, RunRecord, RunStatus
+from pellucid.context import Identity
+from pellucid.durable import CallRecord, RunRecord, RunStatus, StoredEvent
 from pellucid.errors import ConfigError
 from pellucid.messages import Message, Usage, load_messages
 from pellucid.types import JSONObject, JSONValue
@@ -35,6 +36,7 @@ class RunState:
         approvals: Pending approvals, for `DurableRuns.decide`.
         external: Calls whose results other processes owe, for `DurableRuns.settle`.
         passes: Number of passes, including the next one of a run that has not ended.
+        identity: Identity on whose behalf the run acts.
         trace_id: 32 hexadecimal digits; None unless the run is completed.
     """
 
@@ -51,11 +53,32 @@ class RunState:
     external: tuple[CallRecord, ...] = ()
     passes: int = 1
     trace_id: str | None = None
+    identity: Identity | None = None
 
     @property
     def is_over(self) -> bool:
         """Whether the run has ended."""
         return self.status in FINAL
+
+
+@dataclass(frozen=True, slots=True)
+class RunEventPage:
+    """Events of a run in order.
+
+    Attributes:
+        events: The events after the given sequence number, oldest first.
+        has_more: Whether there were more.
+        status: Status of the run at that moment.
+    """
+
+    events: tuple[RunEvent, ...]
+    has_more: bool
+    status: RunStatus
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run had ended, so that nothing follows."""
+        return self.status in FINAL and not self.has_more
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +117,7 @@ def state_of(run: RunRecord, calls: Sequence[CallRecord]) -> RunState:
         external=tuple(call for call in pending if call.kind == "external"),
         passes=run.pass_no,
         trace_id=result.get("trace_id"),
+        identity=identity_of(run),
     )
 
 
@@ -104,6 +128,18 @@ def _messages_of(run: RunRecord) -> tuple[Message, ...]:
             with suppress(ConfigError):
                 return load_messages(messages)
     return ()
+
+
+def identity_of(run: RunRecord) -> Identity | None:
+    """Return the identity with which a run was submitted."""
+    identity = run.request.get("identity") if isinstance(run.request, dict) else None
+    return Identity(**cast("dict[str, Any]", identity)) if identity is not None else None
+
+
+def event_of(event: StoredEvent) -> RunEvent:
+    """Return a stored event as applications read it."""
+    data = {**cast("dict[str, Any]", event.value)}
+    return RunEvent(event.seq, data.pop("type"), data, event.created_at)
 
 
 def approval_of(call: CallRecord) -> ApprovalRequest:

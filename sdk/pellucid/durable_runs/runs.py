@@ -8,7 +8,7 @@ import socket
 import uuid
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import asdict
-from typing import Any, cast
+from typing import Any
 
 import anyio
 from opentelemetry.trace import get_current_span
@@ -22,7 +22,8 @@ from pellucid.context import Identity
 from pellucid.durable import CallRecord, Cancellation, Claim, Recovery, RunStore, Settlement
 from pellucid.durable_runs.metrics import PassOutcome, StoreMetrics
 from pellucid.durable_runs.passes import run_pass
-from pellucid.durable_runs.records import FINAL, RunEvent, RunState, approval_of, state_of
+from pellucid.durable_runs.records import FINAL, RunEvent, RunEventPage, RunState, approval_of, event_of, state_of
+from pellucid.durable_runs.tokens import Completion
 from pellucid.errors import ConfigError, StoreUnavailable, UnknownRun
 from pellucid.messages import Message, dump_messages
 from pellucid.run.resume import check_edited
@@ -60,6 +61,7 @@ class DurableRuns:
         max_expired_leases: Leases of a run that may expire in a row without a new step; then the run fails, because it
             may be what ends the processes. None for any number.
         deps: Value for tools, `ToolContext.deps`.
+        completion: Server to which other processes return results, for `ToolContext.external`.
         telemetry: Destination of the metrics of the store, as the option of an agent.
 
     Raises:
@@ -76,6 +78,7 @@ class DurableRuns:
         poll: float = 1.0,
         max_expired_leases: int | None = 5,
         deps: Any = None,
+        completion: Completion | None = None,
         telemetry: Pipeline | None = None,
     ) -> None:
         listed = list(agents)
@@ -92,8 +95,14 @@ class DurableRuns:
         self._poll = poll
         self._max_expired_leases = max_expired_leases
         self._deps = deps
+        self._completion = completion
         self._worker = worker or f"{socket.gethostname()}:{os.getpid()}"
         self._metrics = StoreMetrics(store, self._agents, telemetry, poll)
+
+    @property
+    def agents(self) -> Sequence[str]:
+        """Names of the agents that this process can run."""
+        return list(self._agents)
 
     # Runs
 
@@ -143,16 +152,31 @@ class DurableRuns:
             UnknownRun: there is no such run.
         """
         while True:
-            page = await self._store.events(run_id, after=after)
+            page = await self.event_page(run_id, after)
             for event in page.events:
                 after = event.seq
-                data = {**cast("dict[str, Any]", event.value)}
-                yield RunEvent(event.seq, data.pop("type"), data, event.created_at)
-            if page.has_more:
-                continue
-            if page.run_status in FINAL:
+                yield event
+            if page.is_over:
                 return
-            await self._store.wait_for_events(run_id, after, _WAIT)
+            if not page.has_more:
+                await self.wait_for_events(run_id, after, _WAIT)
+
+    async def event_page(self, run_id: str, after: int = 0) -> RunEventPage:
+        """Return the events of a run after a sequence number that are there already, 1,000 at most.
+
+        Raises:
+            UnknownRun: there is no such run.
+        """
+        page = await self._store.events(run_id, after=after)
+        return RunEventPage(tuple(map(event_of, page.events)), page.has_more, page.run_status)
+
+    async def wait_for_events(self, run_id: str, after: int, timeout: float) -> bool:  # noqa: ASYNC109
+        """Wait until a run has events after a sequence number, or has ended; return False after `timeout` seconds.
+
+        Raises:
+            UnknownRun: there is no such run.
+        """
+        return await self._store.wait_for_events(run_id, after, timeout)
 
     async def cancel(self, run_id: str, reason: str) -> Cancellation:
         """Cancel a run: at once, or if a worker has it, when the worker writes its next step or renews its lease."""
@@ -210,6 +234,10 @@ class DurableRuns:
         )
         return await self._metrics.settled(settlement, result.status)
 
+    async def call(self, result_id: str) -> CallRecord | None:
+        """Return a call; None if there is none of that id."""
+        return await self._store.call(result_id)
+
     async def heartbeat(self, result_id: str, *, extend: float | None = None) -> CallRecord | None:
         """Note that a call is being worked on; see `RunStore.heartbeat`."""
         return await self._store.heartbeat(result_id, extend=extend)
@@ -219,6 +247,14 @@ class DurableRuns:
         return await self._store.progress(result_id, value)
 
     # Work
+
+    async def check(self) -> None:
+        """Check that the store can be reached.
+
+        Raises:
+            StoreUnavailable: it cannot.
+        """
+        await self._store.list_runs(limit=1)
 
     async def recover(self) -> Recovery:
         """Make the runs of processes that ended due again, and expire overdue calls; a second call changes nothing."""
@@ -253,7 +289,7 @@ class DurableRuns:
         self._metrics.claimed(claim)
         outcome: PassOutcome = "interrupted"
         try:
-            outcome = await run_pass(self._store, self._agents[claim.run.agent], claim, self._deps)
+            outcome = await run_pass(self._store, self._agents[claim.run.agent], claim, self._deps, self._completion)
         finally:
             self._metrics.pass_ended(claim.run.agent, outcome)
             slots.release()

@@ -275,7 +275,7 @@ async def _perform(run: Run, b: Boundary, binding: Binding, call: Call) -> Any:
         ctx = context_of(run, call, **callbacks(pending, tool, progress))
         return start(run, b, pending, tool, partial(function, arguments, ctx))
     request = new_request(run, b, tool, call.id, arguments) if tool.execution is not None else None
-    external = external_call(request) if request is not None else None
+    external = external_call(run, request) if request is not None else None
     ctx = context_of(run, call, progress=progress, external=external)
     work = partial(race, function, arguments, ctx, within=timeout)
     try:
@@ -298,12 +298,12 @@ async def _enqueue(
     run: Run, b: Boundary, request: ExternalRequest, work: Callable[[], Awaitable[object]]
 ) -> JSONObject | Enqueued:
     """Hand work to another process; in a durable run, only once the call is registered, and once only."""
-    is_new = run.journal is None or await run.journal.register(request)
-    if is_new:
+    registration = await run.journal.register(request) if run.journal is not None else "new"
+    if registration == "new":
         await work()
         if run.journal is not None:
             await run.journal.dispatched(request.result_id)
-    return enqueued(run, b, request, is_new=is_new)
+    return enqueued(run, b, request, registration)
 
 
 async def _run_in_thread(function: Callable[..., Any], arguments: JSONObject, ctx: ToolContext) -> Any:

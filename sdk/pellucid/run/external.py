@@ -15,6 +15,7 @@ from pellucid.context import ExternalCall
 from pellucid.messages import ToolResult, dump_part
 from pellucid.run.async_calls import emit_late, pending_result, register, settle
 from pellucid.run.async_state import AsyncCall, CallFacts
+from pellucid.run.journal import Registration
 from pellucid.run.outcomes import Enqueued
 from pellucid.run.state import Run
 from pellucid.run.tool_results import to_response
@@ -43,26 +44,30 @@ def new_request(run: Run, b: Boundary, tool: Tool, tool_call_id: str, arguments:
     )
 
 
-def external_call(request: ExternalRequest) -> ExternalCall:
+def external_call(run: Run, request: ExternalRequest) -> ExternalCall:
     """Return what the tool hands to the other process."""
+    url, token = (run.journal.completion_of(request) if run.journal is not None else None) or (None, None)
     return ExternalCall(
         result_id=request.result_id,
         complete_path=f"/async-tools/{request.result_id}/complete",
+        complete_url=url,
+        token=token,
         deadline=request.deadline,
         headers=request.trace,
     )
 
 
-def enqueued(run: Run, b: Boundary, request: ExternalRequest, *, is_new: bool) -> JSONObject | Enqueued:
+def enqueued(run: Run, b: Boundary, request: ExternalRequest, registration: Registration) -> JSONObject | Enqueued:
     """Add a dispatched call to those of the run; return what the model reads, or that it reads nothing yet.
 
-    A call that is not new was dispatched by an earlier pass of a durable run, which has emitted that.
+    The dispatch is emitted once: not again by a pass of a durable run that continues after it.
     """
     call = _call(request)
-    if is_new:
-        register(run, b, call, request.deadline)
-    else:
+    if registration == "dispatched":
         run.async_calls.by_id[request.result_id] = call
+    else:
+        register(run, b, call, request.deadline)
+    if registration != "new":
         run.scope.count(semconv.DURABLE_DISPATCHES_SKIPPED, 1, {semconv.TOOL_NAME: request.tool_name}, b.context)
     return Enqueued(request) if request.takes_place else pending_result(call.facts)
 

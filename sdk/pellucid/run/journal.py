@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from pellucid.approvals.checkpoint import Checkpoint
 from pellucid.approvals.external import ExternalRequest
@@ -19,6 +19,9 @@ STARTED: Final = "started"
 
 RESULT: Final = "result"
 """Step: a call has its result, or its sub-agent has paused."""
+
+Registration: TypeAlias = Literal["new", "dispatched", "settled"]
+"""State of a registered call: `new` if it has to be dispatched; `settled` if it ended before it was marked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +65,16 @@ class Journal(Protocol):
         """
         ...
 
-    async def register(self, request: ExternalRequest) -> bool:
-        """Register a call before its dispatch; return False if it was dispatched or settled already."""
+    async def register(self, request: ExternalRequest) -> Registration:
+        """Register a call before its dispatch."""
         ...
 
     async def dispatched(self, result_id: str) -> None:
         """Mark a call as dispatched."""
+        ...
+
+    def completion_of(self, request: ExternalRequest) -> tuple[str, str] | None:
+        """Return the address and the token with which another process returns a result; None without a server."""
         ...
 
 
@@ -81,10 +88,14 @@ class NestedJournal:
     async def write(self, step: str, key: str, value: Mapping[str, Any]) -> None:
         """Write nothing."""
 
-    async def register(self, request: ExternalRequest) -> bool:
+    async def register(self, request: ExternalRequest) -> Registration:
         """Register a call of the outer run."""
         return await self.outer.register(request)
 
     async def dispatched(self, result_id: str) -> None:
         """Mark a call of the outer run as dispatched."""
         await self.outer.dispatched(result_id)
+
+    def completion_of(self, request: ExternalRequest) -> tuple[str, str] | None:
+        """Return the address and the token of a call of the outer run."""
+        return self.outer.completion_of(request)

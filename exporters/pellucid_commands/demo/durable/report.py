@@ -21,7 +21,7 @@ from pellucid_exporters.console.processor import make_writer
 from pellucid_exporters.console.tables import table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from pellucid.durable import RunRecord
     from pellucid_commands.demo.durable.counts import Check, Row
@@ -66,13 +66,13 @@ class Report:
         self._title("Answer")
         paragraph(str(result.get("output") or result.get("error") or run.status))
 
-    def trace(self, spans: Sequence[ProcessSpan]) -> None:
+    def trace(self, spans: Sequence[ProcessSpan], killed: Collection[str]) -> None:
         """Print the trace as a tree."""
         traces = {item.context.trace_id for item in spans}
         processes = {item.process for item in spans}
         self._title(f"Trace: {len(traces)} trace, {len(spans)} spans of {len(processes)} processes")
         writer = make_writer(Console(stream=sys.stdout, live=False, color=self.color))
-        writer.show(tree_of(spans), busy=False)
+        writer.show(tree_of(spans, killed), busy=False)
         writer.stop()
 
     def counts(self, rows: Sequence[Row], checks: Sequence[Check]) -> None:

@@ -52,6 +52,11 @@ class Results:
         """Return how often an action with these facts was noted."""
         return sum(note.action == action and note.facts.items() >= facts.items() for note in self.notes)
 
+    @property
+    def killed(self) -> list[str]:
+        """Names of the processes that were killed."""
+        return [note.facts["process"] for note in self.notes if note.action == "kill"]
+
     def steps(self, step: str) -> list[dict[str, object]]:
         """Return the values of the journal's entries of one kind."""
         values = [entry.value for entry in self.journal]

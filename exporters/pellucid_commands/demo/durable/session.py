@@ -58,7 +58,7 @@ def show(arguments: Namespace) -> int:
         finally:
             telemetry.shutdown(DELIVERY)
     report.answer(results.run)
-    report.trace(results.spans)
+    report.trace(results.spans, results.killed)
     checks = checks_of(results)
     report.counts(rows_of(results), checks)
     report.next_steps(results, arguments.store, arguments.otlp)

@@ -16,7 +16,7 @@ from pellucid_commands.demo.durable.jobs import OUTCOME
 from pellucid_exporters.console.tree import Line, Node, Word, lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
 MISSING: Final = "demo.missing"
@@ -48,8 +48,13 @@ def read_spans(folder: Path) -> list[ProcessSpan]:
     return sorted(spans, key=lambda item: item.span.start_time or 0)
 
 
-def tree_of(spans: Sequence[ProcessSpan]) -> list[Line]:
-    """Return the lines of the tree below the first span, with the process of each span in front."""
+def tree_of(spans: Sequence[ProcessSpan], killed: Collection[str]) -> list[Line]:
+    """Return the lines of the tree below the first span, with the process of each span in front.
+
+    Args:
+        spans: Spans of all processes, in order of their starts.
+        killed: Names of the processes that were killed.
+    """
     owners = {item.context.span_id: item.process for item in spans}
     nodes = {item.context.span_id: Node(item.span) for item in spans}
     root = nodes[spans[0].context.span_id]
@@ -59,7 +64,7 @@ def tree_of(spans: Sequence[ProcessSpan]) -> list[Line]:
             continue
         if parent.span_id not in nodes:
             # The row of the run holds the context of the span that submitted it: the first pass is below that.
-            nodes[parent.span_id] = Node(_missing(parent, item.span))
+            nodes[parent.span_id] = Node(_missing(parent, item.span, is_killed=item.process in killed))
             owners[parent.span_id] = item.process
             root.children.append(nodes[parent.span_id])
         nodes[parent.span_id].children.append(nodes[item.context.span_id])
@@ -87,12 +92,12 @@ def _marked(line: Line, span: ReadableSpan, owners: dict[int, str], width: int) 
     return words
 
 
-def _missing(context: SpanContext, child: ReadableSpan) -> ReadableSpan:
-    """Return a placeholder of a span that other spans have as their parent."""
+def _missing(context: SpanContext, child: ReadableSpan, *, is_killed: bool) -> ReadableSpan:
+    """Return a placeholder of a span that other spans have as their parent, and no process has exported."""
     return ReadableSpan(
         name=f"(no span {context.span_id:016x})",
         context=context,
-        attributes={MISSING: "killed before it ended"},
+        attributes={MISSING: "killed before it ended" if is_killed else "not exported"},
         start_time=child.start_time,
         end_time=child.start_time,
     )

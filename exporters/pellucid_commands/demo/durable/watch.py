@@ -105,7 +105,7 @@ class Watch:
 
 def _expired(before: dict[str, CallRecord], now: dict[str, CallRecord]) -> Iterator[str]:
     for tool, call in now.items():
-        if call.status == "expired" and before[tool].status != "expired":
+        if call.status == "expired" and (tool not in before or before[tool].status != "expired"):
             yield f"{tool} expires"
 
 

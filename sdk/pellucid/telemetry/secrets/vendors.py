@@ -62,6 +62,7 @@ _TABLE: Final = (
     ("Notion", "ntn_", "alnum", 40),
     ("npm", "npm_", "alnum", 30),
     ("NVIDIA", "nvapi-", "base64url", 30),
+    ("Pellucid, calls", "pct1.", "dotted", 40),
     ("Perplexity", "pplx-", "alnum", 30),
     ("Pinecone", "pcsk_", "base64url", 40),
     ("PlanetScale", "pscale_tkn_ pscale_pw_ pscale_oauth_", "dotted", 30),

@@ -1,0 +1,1 @@
+"""`pellucid serve` and `pellucid worker`: durable runs of an application's agents."""

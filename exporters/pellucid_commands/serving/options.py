@@ -1,0 +1,68 @@
+"""Options of the commands that work on durable runs."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from pellucid.durable_runs import CallTokens, Completion
+from pellucid.errors import ConfigError
+from pellucid_exporters import configure
+from pellucid_exporters.options import Prometheus
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from pellucid_exporters import Telemetry
+
+STORE: Final = "sqlite:///runs.db"
+STORE_VARIABLE: Final = "PELLUCID_STORE"
+KEYS_VARIABLE: Final = "PELLUCID_CALL_KEYS"
+"""Variable with the keys of call tokens, with commas between; the first one signs."""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the options that these commands share."""
+    parser.add_argument("agents", nargs="+", metavar="MODULE:NAME", help="agents, such as app.agents:support")
+    parser.add_argument(
+        "--store",
+        default=os.environ.get(STORE_VARIABLE, STORE),
+        metavar="URL",
+        help=f"sqlite:///path or postgresql://... (default: ${STORE_VARIABLE}, or {STORE})",
+    )
+    parser.add_argument("--concurrency", type=int, default=8, metavar="N", help="runs at the same time (default: 8)")
+    parser.add_argument(
+        "--lease", type=float, default=30.0, metavar="SECONDS", help="when others continue a lost run (default: 30)"
+    )
+    parser.add_argument(
+        "--public-url", metavar="URL", help="address of the server for outside workers, https://example.org/agents"
+    )
+    parser.add_argument("--service", default="pellucid", metavar="NAME", help="service.name (default: pellucid)")
+
+
+def tokens_of_environment() -> CallTokens | None:
+    """Return the maker of call tokens, or None without keys.
+
+    Raises:
+        ConfigError: a key is too short.
+    """
+    keys = [key.strip() for key in os.environ.get(KEYS_VARIABLE, "").split(",") if key.strip()]
+    return CallTokens(*keys) if keys else None
+
+
+def completion_of(options: Namespace, tokens: CallTokens | None) -> Completion | None:
+    """Return where outside workers return results, or None.
+
+    Raises:
+        ConfigError: there is an address without keys.
+    """
+    if options.public_url is None:
+        return None
+    if tokens is None:
+        raise ConfigError(f"--public-url needs keys for the tokens of calls; set {KEYS_VARIABLE}")
+    return Completion(options.public_url, tokens)
+
+
+def telemetry_of(options: Namespace, port: int | None) -> Telemetry:
+    """Configure telemetry from the environment, with `/metrics` on a port of its own or in the application."""
+    return configure(os.environ.get("OTEL_SERVICE_NAME", options.service), prometheus=Prometheus(port=port))

@@ -1,0 +1,110 @@
+"""The `serve` subcommand: durable runs over HTTP, with a worker in the same process."""
+
+from __future__ import annotations
+
+import os
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from pellucid.cli import Command
+from pellucid.durable import open_store
+from pellucid.durable_runs import DurableRuns
+from pellucid.errors import ConfigError
+from pellucid_commands.serving.agents import load_agents
+from pellucid_commands.serving.options import add_arguments as add_shared_arguments
+from pellucid_commands.serving.options import completion_of, telemetry_of, tokens_of_environment
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import AsyncIterator, Sequence
+
+    from pellucid import Agent
+    from pellucid.durable_runs import CallTokens, Completion
+    from pellucid_exporters import MetricsApp
+
+NEEDED: Final = ("starlette", "uvicorn")
+LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+SHUTDOWN: Final = 5
+"""Seconds that open requests and streams get at the end."""
+FLUSH: Final = 5.0
+"""Seconds for sending telemetry at the end."""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the options of `pellucid serve`."""
+    add_shared_arguments(parser)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8000, metavar="N", help="port (default: 8000)")
+    parser.add_argument("--no-worker", action="store_true", help="only serve; `pellucid worker` continues the runs")
+
+
+def run(options: Namespace) -> int:
+    """Serve until SIGTERM or SIGINT, and return the exit code.
+
+    Raises:
+        ConfigError: the server cannot start; the message names the remedy.
+    """
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"{' and '.join(missing)} not installed; run: pip install 'pellucid[server]'")
+    from pellucid.server.callers import TOKEN_VARIABLE
+
+    agents = load_agents(options.agents)
+    if not os.environ.get(TOKEN_VARIABLE) and options.host not in LOOPBACK:
+        raise ConfigError(
+            f"without a bearer token the server is for this machine only, not for {options.host}; set {TOKEN_VARIABLE}"
+        )
+    tokens = tokens_of_environment()
+    completion = completion_of(options, tokens)
+    telemetry = telemetry_of(options, None)
+    try:
+        anyio.run(_serve, options, agents, tokens, completion, telemetry.metrics_app)
+    finally:
+        telemetry.shutdown(FLUSH)
+    return 0
+
+
+async def _serve(
+    options: Namespace,
+    agents: Sequence[Agent],
+    tokens: CallTokens | None,
+    completion: Completion | None,
+    metrics: MetricsApp | None,
+) -> None:
+    import uvicorn
+
+    from pellucid.server import bearer, create_app, loopback_only
+    from pellucid.server.callers import TOKEN_VARIABLE
+
+    async with open_store(options.store) as store:
+        runs = DurableRuns(store, agents, lease=options.lease, completion=completion)
+        app = create_app(
+            runs,
+            authenticate=bearer() if os.environ.get(TOKEN_VARIABLE) else loopback_only,
+            tokens=tokens,
+            metrics=metrics.asgi if metrics is not None else None,
+        )
+        config = uvicorn.Config(app, host=options.host, port=options.port, timeout_graceful_shutdown=SHUTDOWN)
+        async with _working(runs, options):
+            await uvicorn.Server(config).serve()
+
+
+@asynccontextmanager
+async def _working(runs: DurableRuns, options: Namespace) -> AsyncIterator[None]:
+    """Continue runs within the context; give unfinished ones back at its end."""
+    async with anyio.create_task_group() as tasks:
+        if not options.no_worker:
+            tasks.start_soon(lambda: runs.work(concurrency=options.concurrency))
+        yield
+        tasks.cancel_scope.cancel()
+
+
+COMMAND: Final = Command(
+    name="serve",
+    help="Serve durable runs of agents over HTTP.",
+    add_arguments=add_arguments,
+    run=run,
+)

@@ -1,0 +1,122 @@
+"""Tokens with which other processes return the results of calls."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from pellucid.errors import ConfigError
+
+PREFIX: Final = "pct1"
+"""Beginning of each token: Pellucid call token, version 1."""
+
+MIN_KEY: Final = 32
+"""Bytes of a key, at least; RFC 2104 recommends no less than the length of the hash."""
+
+_MAX_TOKEN: Final = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class CallGrant:
+    """What a token allows: to return the result of one call, until it expires.
+
+    Attributes:
+        result_id: Id of the call.
+        run_id: Id of its run.
+        expires_at: Seconds since the epoch.
+    """
+
+    result_id: str
+    run_id: str
+    expires_at: int
+
+
+class CallTokens:
+    """Maker and checker of tokens, each for one call.
+
+    A token is signed by HMAC-SHA256 (RFC 2104). It has the ids of call and run and the time of its expiry, readable to
+    its holder, so that it is checked without a look-up.
+
+    Args:
+        *keys: Secrets of at least 32 bytes, as text or bytes. The first one signs; all are accepted. To rotate, put a
+            new key first, and remove the old one when its tokens have expired.
+        lifetime: Seconds for which the token of a call without a deadline is valid.
+        grace: Seconds after the deadline of a call in which its holder still learns that the result is late.
+
+    Raises:
+        ConfigError: there is no key, or one is too short.
+    """
+
+    def __init__(self, *keys: str | bytes, lifetime: float = 30 * 86400.0, grace: float = 86400.0) -> None:
+        self._keys = [key.encode() if isinstance(key, str) else key for key in keys]
+        if not self._keys or any(len(key) < MIN_KEY for key in self._keys):
+            raise ConfigError(
+                f"CallTokens needs one or more keys of at least {MIN_KEY} bytes; "
+                f"make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+            )
+        self._lifetime = lifetime
+        self._grace = grace
+
+    def issue(self, result_id: str, run_id: str, deadline: float | None = None) -> str:
+        """Return the token of a call; `deadline` in seconds since the epoch."""
+        expires_at = int(deadline + self._grace if deadline is not None else time.time() + self._lifetime)
+        claims = _encoded(json.dumps([result_id, run_id, expires_at], separators=(",", ":")).encode())
+        return f"{PREFIX}.{claims}.{_encoded(_signature(self._keys[0], claims))}"
+
+    def check(self, token: str) -> CallGrant | None:
+        """Return what a token allows; None if it is not one of ours, was changed, or has expired."""
+        prefix, _, rest = token.partition(".")
+        claims, _, signature = rest.partition(".")
+        given = _decoded(signature)
+        if prefix != PREFIX or given is None or len(token) > _MAX_TOKEN:
+            return None
+        matches = [hmac.compare_digest(_signature(key, claims), given) for key in self._keys]  # whichever fits
+        if not any(matches):
+            return None
+        grant = CallGrant(*json.loads(_decoded(claims) or b"null"))
+        return grant if time.time() < grant.expires_at else None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """Where other processes return results, and with which tokens.
+
+    Attributes:
+        url: Address of the server that has `pellucid.server`'s application, as these processes reach it.
+        tokens: Maker of the tokens.
+    """
+
+    url: str
+    tokens: CallTokens
+
+    def __post_init__(self) -> None:
+        if not self.url.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"Completion(url={self.url!r}): give the address of the server, such as https://host/agents"
+            )
+
+    def address(self, result_id: str, run_id: str, deadline: float | None) -> tuple[str, str]:
+        """Return the address that receives the result of a call, and the token of that call."""
+        url = f"{self.url.rstrip('/')}/async-tools/{result_id}/complete"
+        return url, self.tokens.issue(result_id, run_id, deadline)
+
+
+def _signature(key: bytes, claims: str) -> bytes:
+    return hmac.digest(key, f"{PREFIX}.{claims}".encode(), hashlib.sha256)
+
+
+def _encoded(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
+
+
+def _decoded(text: str) -> bytes | None:
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        return None

@@ -1,0 +1,84 @@
+"""Authentication: callers of runs by a function of the application, outside workers by the token of their call."""
+
+from __future__ import annotations
+
+import hmac
+import os
+from collections.abc import Awaitable, Callable
+from inspect import isawaitable
+from typing import Final, TypeAlias
+
+from starlette.requests import Request
+
+from pellucid.context import Identity
+from pellucid.durable_runs.tokens import CallGrant, CallTokens
+from pellucid.errors import ConfigError
+from pellucid.server.problems import Problem, unauthorized
+
+Authenticate: TypeAlias = Callable[[Request], Identity | Awaitable[Identity | None] | None]
+"""Returns the identity of the caller, on whose behalf a run acts; None if the credentials are missing or wrong."""
+
+TOKEN_VARIABLE: Final = "PELLUCID_API_TOKEN"  # noqa: S105  (a name)
+"""Variable with the bearer token of callers."""
+
+LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "testclient"})
+
+
+def bearer(token: str | None = None) -> Authenticate:
+    """Return a function that accepts one bearer token, by default that of `PELLUCID_API_TOKEN`.
+
+    Raises:
+        ConfigError: there is no token.
+    """
+    expected = token if token is not None else os.environ.get(TOKEN_VARIABLE, "")
+    if not expected:
+        raise ConfigError(f"no bearer token for callers; set {TOKEN_VARIABLE}, or pass one")
+
+    def authenticate(request: Request) -> Identity | None:
+        return Identity() if hmac.compare_digest(token_of(request).encode(), expected.encode()) else None
+
+    return authenticate
+
+
+def loopback_only(request: Request) -> Identity | None:
+    """Accept callers on this machine, and nobody else."""
+    return Identity() if request.client is None or request.client.host in LOOPBACK else None
+
+
+async def caller_of(request: Request, authenticate: Authenticate) -> Identity:
+    """Return the identity of the caller.
+
+    Raises:
+        Problem: 401.
+    """
+    identity = authenticate(request)
+    if isawaitable(identity):
+        identity = await identity
+    if identity is None:
+        raise unauthorized()
+    return identity
+
+
+def grant_of(request: Request, tokens: CallTokens) -> CallGrant:
+    """Return what the token of an outside worker allows, before anything is looked up.
+
+    Raises:
+        Problem: 401 without a valid token; 404 if it is for another call.
+    """
+    grant = tokens.check(token_of(request))
+    if grant is None:
+        raise unauthorized()
+    if grant.result_id != request.path_params["result_id"]:
+        raise unknown_call()
+    return grant
+
+
+def unknown_call() -> Problem:
+    """Return the problem of a call that does not exist, or for which the token is not."""
+    return Problem(404, "Async tool result not found")
+
+
+def token_of(request: Request) -> str:
+    """Return the bearer token of a request; empty if there is none."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""

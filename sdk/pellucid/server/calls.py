@@ -1,0 +1,138 @@
+"""Endpoints for outside workers: return the result of a call, keep it alive, report progress, cancel it.
+
+A bearer token that was made for the call is checked before anything is looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, TypeAlias
+
+from pydantic import Field, JsonValue
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from pellucid.durable import CallRecord, Settlement
+from pellucid.durable_runs import CallTokens, DurableRuns
+from pellucid.server.bodies import Body, read
+from pellucid.server.callers import grant_of, unknown_call
+from pellucid.server.problems import Problem
+from pellucid.server.traces import in_trace_of
+
+Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
+
+
+class CompleteBody(Body):
+    """Result of a call: `response` if it is completed, otherwise the `error`, which the model reads."""
+
+    status: Literal["completed", "failed"]
+    response: JsonValue = None
+    error: str | None = Field(default=None, min_length=1)
+
+
+class HeartbeatBody(Body):
+    """`extend` moves the deadline to at least so many seconds from now."""
+
+    extend: float | None = Field(default=None, ge=0)
+
+
+class ProgressBody(Body):
+    """Progress of a call."""
+
+    value: JsonValue
+
+
+class CancelBody(Body):
+    """Reason why the worker gives a call up."""
+
+    reason: str = Field(default="The worker gave the call up.", min_length=1)
+
+
+class CallEndpoints:
+    """Endpoints below `/async-tools/{result_id}`."""
+
+    def __init__(self, runs: DurableRuns, tokens: CallTokens) -> None:
+        self._runs = runs
+        self._tokens = tokens
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        endpoints: dict[str, Endpoint] = {
+            "complete": self._complete,
+            "heartbeat": self._heartbeat,
+            "progress": self._progress,
+            "cancel": self._cancel,
+        }
+        return [
+            Route(f"/async-tools/{{result_id}}/{name}", endpoint, methods=["POST"])
+            for name, endpoint in endpoints.items()
+        ]
+
+    async def _complete(self, request: Request) -> Response:
+        grant = grant_of(request, self._tokens)
+        body = await read(request, CompleteBody)
+        if body.status == "completed" and body.error is not None:
+            raise Problem(400, "a completed call has no error", path="error")
+        if body.status == "failed" and body.error is None:
+            raise Problem(400, "a failed call needs an error, which the model reads", path="error")
+        await self._known(grant.result_id, grant.run_id)
+        output = body.response if body.status == "completed" else None
+        with in_trace_of(request):
+            settlement = await self._runs.settle(grant.result_id, output=output, error=body.error, status=body.status)
+        return _answered(grant.result_id, settlement)
+
+    async def _heartbeat(self, request: Request) -> Response:
+        grant = grant_of(request, self._tokens)
+        body = await read(request, HeartbeatBody)
+        await self._known(grant.result_id, grant.run_id)
+        return _state(await self._runs.heartbeat(grant.result_id, extend=body.extend))
+
+    async def _progress(self, request: Request) -> Response:
+        grant = grant_of(request, self._tokens)
+        body = await read(request, ProgressBody)
+        await self._known(grant.result_id, grant.run_id)
+        return _state(await self._runs.progress(grant.result_id, body.value))
+
+    async def _cancel(self, request: Request) -> Response:
+        grant = grant_of(request, self._tokens)
+        body = await read(request, CancelBody)
+        await self._known(grant.result_id, grant.run_id)
+        with in_trace_of(request):
+            settlement = await self._runs.settle(grant.result_id, error=body.reason, status="cancelled")
+        return _answered(grant.result_id, settlement)
+
+    async def _known(self, result_id: str, run_id: str) -> None:
+        call = await self._runs.call(result_id)
+        if call is None or call.run_id != run_id:
+            raise unknown_call()
+
+
+def _answered(result_id: str, settlement: Settlement) -> Response:
+    """Return the answer to a result: 202 if it counts, 200 if it repeats the one that does, otherwise 409."""
+    call = settlement.call
+    if call is None:
+        raise unknown_call()
+    if settlement.outcome in ("conflict", "late"):
+        raise settled(call)
+    if settlement.outcome == "duplicate":
+        return JSONResponse({"status": "duplicate", "resultId": result_id})
+    if settlement.pending:
+        waiting = {"status": "waiting_for_async_tools", "resultId": result_id, "pendingCount": settlement.pending}
+        return JSONResponse(waiting, 202)
+    return JSONResponse({"status": "accepted", "resultId": result_id, "invoked": settlement.is_run_due}, 202)
+
+
+def _state(call: CallRecord | None) -> Response:
+    """Return the state of a call; 409 if it is settled, so that its worker stops."""
+    if call is None:
+        raise unknown_call()
+    if call.status != "processing":
+        raise settled(call)
+    state: dict[str, Any] = {"status": call.status, "resultId": call.id, "deadline": call.deadline}
+    return JSONResponse(state)
+
+
+def settled(call: CallRecord) -> Problem:
+    """Return the problem of a call that was settled otherwise."""
+    return Problem(409, "Async tool result is already settled", content={"status": call.status})

@@ -1,0 +1,83 @@
+"""Problems of requests, and the JSON with which they are answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ExceptionHandler
+
+from pellucid.errors import CheckpointError, ConfigError, IdempotencyConflict, StoreUnavailable, UnknownRun
+
+_NOTHING: Final[Mapping[str, str]] = {}
+
+RETRY_AFTER: Final = 5
+"""Seconds after which clients try again when the store is not available."""
+
+
+class Problem(Exception):
+    """A request cannot be served.
+
+    Attributes:
+        status: HTTP status.
+        content: Body of the answer; `error` says what is wrong, and `path` where in the request.
+        headers: Headers of the answer.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        error: str,
+        *,
+        path: str | None = None,
+        content: Mapping[str, Any] = _NOTHING,
+        headers: Mapping[str, str] = _NOTHING,
+    ) -> None:
+        super().__init__(error)
+        self.status = status
+        self.content = {"error": error, **({"path": path} if path is not None else {}), **content}
+        self.headers = headers
+
+
+def unauthorized() -> Problem:
+    """Return the problem of a request without valid credentials."""
+    return Problem(401, "missing or invalid bearer token", headers={"WWW-Authenticate": "Bearer"})
+
+
+def unknown_run() -> Problem:
+    """Return the problem of a run that does not exist, or that the caller must not see."""
+    return Problem(404, "run not found")
+
+
+def answer(_request: Request, error: Exception) -> Response:
+    """Return the answer to a request that failed."""
+    problem = _problem(error)
+    return JSONResponse(problem.content, problem.status, headers=dict(problem.headers))
+
+
+def _problem(error: Exception) -> Problem:
+    match error:
+        case Problem():
+            problem = error
+        case HTTPException():
+            phrase = HTTPStatus(error.status_code).phrase
+            problem = Problem(error.status_code, phrase, headers=error.headers or _NOTHING)
+        case UnknownRun():
+            problem = unknown_run()
+        case IdempotencyConflict():
+            problem = Problem(409, str(error))
+        case StoreUnavailable():
+            problem = Problem(503, "the store is not available", headers={"Retry-After": str(RETRY_AFTER)})
+        case _:
+            problem = Problem(400, str(error))
+    return problem
+
+
+HANDLERS: Final[dict[Any, ExceptionHandler]] = dict.fromkeys(
+    (Problem, HTTPException, UnknownRun, IdempotencyConflict, ConfigError, CheckpointError, StoreUnavailable), answer
+)
+"""Handlers of exceptions, for Starlette. Others are bugs, which the server logs and answers with 500."""

@@ -1,0 +1,210 @@
+"""Endpoints for callers: submit a run, follow it, decide about its approvals, cancel it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import anyio
+from pydantic import Field, JsonValue
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from pellucid.approvals.decisions import Decision
+from pellucid.context import Identity
+from pellucid.durable_runs import DurableRuns, RunState
+from pellucid.errors import ConfigError
+from pellucid.messages import load_messages
+from pellucid.run.start import Input
+from pellucid.server.bodies import Body, read
+from pellucid.server.callers import Authenticate, caller_of
+from pellucid.server.event_stream import position, stream
+from pellucid.server.problems import Problem, unknown_run
+from pellucid.server.states import state_json
+from pellucid.server.traces import in_trace_of
+
+
+class SubmitBody(Body):
+    """A run to submit: `input` is a text, or messages as `dump_messages` returns them."""
+
+    input: str | list[dict[str, JsonValue]]
+    agent: str | None = None
+    conversation_id: str | None = None
+
+
+class DecisionBody(Body):
+    """Decision about one approval."""
+
+    approval_id: str
+    approved: bool
+    reason: str | None = None
+    arguments: dict[str, JsonValue] | None = None
+    decided_by: str | None = None
+
+
+class ApprovalResponse(Body):
+    """Content part `tool-approval-response`, as the AI SDK sends it."""
+
+    type: Literal["tool-approval-response"]
+    approval_id: str
+    approved: bool
+    reason: str | None = None
+
+
+class ApprovalsBody(Body):
+    """Decisions; or a message of role `tool` with approval responses."""
+
+    decisions: list[DecisionBody] = Field(default_factory=list)
+    role: Literal["tool"] = "tool"
+    content: list[ApprovalResponse] = Field(default_factory=list)
+
+    def all_decisions(self) -> list[Decision]:
+        """Return the decisions of both forms."""
+        own = [
+            Decision(
+                given.approval_id,
+                given.approved,
+                reason=given.reason,
+                arguments=given.arguments,
+                decided_by=given.decided_by,
+            )
+            for given in self.decisions
+        ]
+        return [*own, *(Decision(part.approval_id, part.approved, reason=part.reason) for part in self.content)]
+
+
+class CancelBody(Body):
+    """Reason for which a run is cancelled."""
+
+    reason: str = Field(default="Cancelled by the caller.", min_length=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEndpoints:
+    """Endpoints below `/runs`.
+
+    Attributes:
+        runs: The runs.
+        authenticate: Returns the identity of a caller.
+        heartbeat: Seconds between comments in a stream without events.
+        max_wait: Seconds for which `POST /runs` waits for the end of a run, without streaming.
+    """
+
+    runs: DurableRuns
+    authenticate: Authenticate
+    heartbeat: float
+    max_wait: float
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        return [
+            Route("/runs", self._submit, methods=["POST"]),
+            Route("/runs/{run_id}", self._status, methods=["GET"]),
+            Route("/runs/{run_id}/events", self._events, methods=["GET"]),
+            Route("/runs/{run_id}/approvals", self._decide, methods=["POST"]),
+            Route("/runs/{run_id}/cancel", self._cancel, methods=["POST"]),
+        ]
+
+    async def _submit(self, request: Request) -> Response:
+        caller = await caller_of(request, self.authenticate)
+        body = await read(request, SubmitBody)
+        identity = replace(caller, conversation_id=body.conversation_id or caller.conversation_id)
+        with in_trace_of(request):
+            run_id = await self.runs.submit(
+                self._agent(body.agent),
+                _input(body),
+                identity=identity,
+                run_id=_run_id(caller, request.headers.get("idempotency-key")),
+            )
+        headers = {"Location": f"{request.url.path.rstrip('/')}/{run_id}"}
+        if "text/event-stream" in request.headers.get("accept", ""):
+            return self._stream(request, run_id, headers)
+        if "respond-async" not in request.headers.get("prefer", ""):
+            with anyio.move_on_after(self.max_wait):
+                await self._paused(run_id)
+                return JSONResponse(state_json(await self.runs.status(run_id)), headers=headers)
+        return JSONResponse(state_json(await self.runs.status(run_id)), 202, headers=headers)
+
+    async def _status(self, request: Request) -> Response:
+        return JSONResponse(state_json(await self._run_of(request)))
+
+    async def _events(self, request: Request) -> Response:
+        state = await self._run_of(request)
+        return self._stream(request, state.run_id, {})
+
+    async def _decide(self, request: Request) -> Response:
+        state = await self._run_of(request)
+        decisions = (await read(request, ApprovalsBody)).all_decisions()
+        if not decisions:
+            raise Problem(400, "no decision; give `decisions`, or `content` with approval responses", path="decisions")
+        with in_trace_of(request):
+            settlements = await self.runs.decide(state.run_id, decisions)
+        outcomes = [
+            {"approvalId": decision.approval_id, "outcome": settlement.outcome}
+            for decision, settlement in zip(decisions, settlements, strict=True)
+        ]
+        counted = {"settled", "duplicate"}
+        status = 200 if all(settlement.outcome in counted for settlement in settlements) else 409
+        return JSONResponse({"approvals": outcomes}, status)
+
+    async def _cancel(self, request: Request) -> Response:
+        state = await self._run_of(request)
+        body = await read(request, CancelBody)
+        cancellation = await self.runs.cancel(state.run_id, body.reason)
+        status = {"cancelled": 200, "requested": 202, "ended": 409}.get(cancellation.outcome, 404)
+        return JSONResponse({"outcome": cancellation.outcome}, status)
+
+    async def _run_of(self, request: Request) -> RunState:
+        """Return the run of a request.
+
+        Raises:
+            Problem: 404, there is no such run, or it is another caller's.
+        """
+        caller = await caller_of(request, self.authenticate)
+        state = await self.runs.status(request.path_params["run_id"])
+        owner = state.identity or Identity()
+        if (owner.tenant, owner.principal) != (caller.tenant, caller.principal):
+            raise unknown_run()
+        return state
+
+    def _agent(self, name: str | None) -> str:
+        names = self.runs.agents
+        if name is None and len(names) == 1:
+            return names[0]
+        if name is None or name not in names:
+            raise Problem(400, f"unknown agent; known agents are {', '.join(names)}", path="agent")
+        return name
+
+    def _stream(self, request: Request, run_id: str, headers: Mapping[str, str]) -> Response:
+        stays = request.query_params.get("wait") == "true"
+        return stream(self.runs, run_id, position(request), heartbeat=self.heartbeat, stays=stays, headers=headers)
+
+    async def _paused(self, run_id: str) -> None:
+        """Wait until a run has ended, or waits for approvals or results."""
+        after = 0
+        while True:
+            page = await self.runs.event_page(run_id, after)
+            after = page.events[-1].seq if page.events else after
+            if page.is_over or page.status == "waiting":
+                return
+            if not page.has_more:
+                await self.runs.wait_for_events(run_id, after, self.max_wait)
+
+
+def _input(body: SubmitBody) -> Input:
+    if isinstance(body.input, str):
+        return body.input
+    try:
+        return load_messages(body.input)
+    except ConfigError as error:
+        raise Problem(400, str(error), path="input") from error
+
+
+def _run_id(caller: Identity, key: str | None) -> str:
+    """Return the id of a new run, the same for the same caller and idempotency key."""
+    if key is None:
+        return uuid.uuid4().hex
+    return uuid.uuid5(uuid.NAMESPACE_OID, repr((caller.tenant, caller.principal, key))).hex

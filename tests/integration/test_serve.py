@@ -1,0 +1,141 @@
+"""`pellucid serve` and `pellucid worker`, as `docs/server.md` shows them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pellucid.cli import main
+from support.processes import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.integration
+
+PAGE = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
+PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+SHELL = [
+    "\n".join(line.removeprefix("$ ") for line in block.splitlines())
+    for block in re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
+]
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+@contextmanager
+def started(command: str, folder: Path, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a command of the page in a shell's place within the context."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "PELLUCID_"))}
+    process = subprocess.Popen(
+        ["bash", "-c", f"exec {command}"],
+        cwd=folder,
+        env={**variables, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def wait_for(process: subprocess.Popen[str], text: str) -> None:
+    """Read a process's output up to a line with this text."""
+    assert process.stdout is not None
+    seen = []
+    for line in process.stdout:
+        seen.append(line)
+        if text in line:
+            return
+    pytest.fail(f"no {text!r} in: {''.join(seen)}")
+
+
+def test_five_minutes(tmp_path: Path) -> None:
+    """From the agent to a completed external call by curl; SIGTERM ends the server."""
+    port = free_port()
+    (tmp_path / "freight.py").write_text(PYTHON[0])
+    _install, serve, submit, complete = (block.replace("8000", str(port)) for block in SHELL[:4])
+    export, command = serve.splitlines()
+    key = subprocess.run(
+        ["bash", "-c", f"{export}; echo $PELLUCID_CALL_KEYS"], capture_output=True, text=True, check=True
+    )
+    with started(f"{command} --port {port}", tmp_path, PELLUCID_CALL_KEYS=key.stdout.strip()) as server:
+        wait_for(server, "Uvicorn running")
+        ran = subprocess.run(
+            ["bash", "-e", "-c", f"{submit}\n{complete}"],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stderr
+        assert '"status":"awaiting_tools"' in ran.stdout
+        assert '"status":"accepted"' in ran.stdout
+        assert '"output": "It costs 1,860 EUR."' in ran.stdout
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(PATIENCE) in (0, -signal.SIGTERM)
+
+
+def test_a_worker_continues_what_a_server_has_accepted(tmp_path: Path) -> None:
+    """They share the store only; the worker ends with SIGTERM."""
+    port = free_port()
+    (tmp_path / "freight.py").write_text(PYTHON[0])
+    with started(f"pellucid serve freight:agent --no-worker --port {port}", tmp_path) as server:
+        wait_for(server, "Uvicorn running")
+        with started("pellucid worker freight:agent", tmp_path) as worker:
+            wait_for(worker, "working on freight in sqlite:///runs.db")
+            submit = f'curl -s http://127.0.0.1:{port}/runs -d \'{{"input": "?"}}\''
+            ran = subprocess.run(["bash", "-c", submit], capture_output=True, text=True, timeout=PATIENCE, check=True)
+            assert '"status":"awaiting_tools"' in ran.stdout
+            assert "URL=None" in (tmp_path / "job.env").read_text()
+            worker.send_signal(signal.SIGTERM)
+            assert worker.wait(PATIENCE) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["worker", "freight"], "'freight' is not the place of an agent; write module:name"),
+        (["worker", "no_such_module:agent"], "there is no module 'no_such_module'"),
+        (["worker", "json:dumps"], "'json:dumps' is not an agent, nor a list of agents"),
+        (["serve", "pellucid_examples_none:a", "--host", "0.0.0.0"], "there is no module"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the remedy, and exit code 2."""
+    assert main(arguments) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_a_server_for_others_needs_a_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without one it does not listen on other addresses than this machine's."""
+    (tmp_path / "freight_open.py").write_text(PYTHON[0])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main(["serve", "freight_open:agent", "--host", "0.0.0.0"]) == 2
+    assert "set PELLUCID_API_TOKEN" in capsys.readouterr().err
+    assert main(["serve", "freight_open:agent", "--public-url", "http://x"]) == 2
+    assert "set PELLUCID_CALL_KEYS" in capsys.readouterr().err

@@ -1,0 +1,292 @@
+"""Durable runs over HTTP: submit, follow, decide, complete."""
+
+from __future__ import annotations
+
+import json
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import httpx
+import pytest
+
+from pellucid import Agent, Identity, Tool, ToolCall
+from pellucid.durable import open_store
+from pellucid.durable_runs import CallTokens, Completion, DurableRuns
+from pellucid.server import bearer, create_app
+from pellucid.testing import FunctionModel, ScriptedModel
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from starlette.requests import Request
+
+    from pellucid import ToolContext
+    from pellucid.context import ExternalCall
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
+
+KEY = "k" * 32
+
+
+class Scene:
+    """A server with a worker, and a client of it.
+
+    Attributes:
+        http: The client.
+        jobs: What the tools handed to other processes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.jobs: list[ExternalCall] = []
+        self.tokens = CallTokens(KEY)
+        self._path = path
+        self.http: httpx.AsyncClient
+        self.runs: DurableRuns
+
+    def job(self, **options: Any) -> Tool:
+        """Return a tool whose work another process does."""
+
+        async def enqueue(_arguments: Any, ctx: ToolContext) -> None:
+            assert ctx.external is not None
+            self.jobs.append(ctx.external)
+
+        return Tool(name="job", run=enqueue, execution="external-dispatch", **options)
+
+    @asynccontextmanager
+    async def serve(self, *agents: Agent[Any], **options: Any) -> AsyncIterator[Scene]:
+        """Serve agents within the context."""
+        async with open_store(f"sqlite:///{self._path}/runs.db") as store:
+            completion = Completion("http://server", self.tokens)
+            self.runs = DurableRuns(store, agents, completion=completion)
+            app = create_app(self.runs, **{"tokens": self.tokens, **options})
+            transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+            async with (
+                httpx.AsyncClient(transport=transport, base_url="http://server") as self.http,
+                anyio.create_task_group() as tasks,
+            ):
+                tasks.start_soon(self.runs.work)
+                with anyio.fail_after(60):
+                    yield self
+                tasks.cancel_scope.cancel()
+
+    async def complete(self, job: ExternalCall, token: str | None = None, **body: Any) -> httpx.Response:
+        """Return a result as another process does."""
+        assert job.complete_url is not None
+        headers = {b"Authorization": f"Bearer {token or job.token}".encode()}
+        return await self.http.post(job.complete_url, headers=headers, json={"status": "completed", **body})
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    """Return a scene that does not serve yet."""
+    return Scene(tmp_path)
+
+
+def events(text: str) -> list[tuple[str | None, str, Any]]:
+    """Return id, name and data of server-sent events."""
+    found = []
+    for block in text.split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
+        if fields:
+            found.append((fields.get("id"), fields["event"], json.loads(fields["data"])))
+    return found
+
+
+async def test_a_run_is_answered(scene: Scene) -> None:
+    """Without streaming the answer has the output; its location has it too, later."""
+    async with scene.serve(Agent("a", model=ScriptedModel("Hello."))):
+        answer = await scene.http.post("/runs", json={"input": "Hi"})
+        assert (answer.status_code, answer.json()["status"], answer.json()["output"]) == (200, "completed", "Hello.")
+        again = await scene.http.get(answer.headers["location"])
+        assert again.json() == answer.json()
+
+
+async def test_a_run_is_streamed_and_continued_after_the_last_event(scene: Scene) -> None:
+    """Each event has an id; a client that comes back gets those after it, and the state at the end."""
+    async with scene.serve(Agent("a", model=ScriptedModel("Hello."))):
+        answer = await scene.http.post("/runs", json={"input": "Hi"}, headers={"Accept": "text/event-stream"})
+        seen = events(answer.text)
+        assert [name for _, name, _ in seen] == ["step.answer", "run.completed", "run"]
+        assert seen[-1][2]["output"] == "Hello."
+        location = answer.headers["location"]
+        rest = await scene.http.get(f"{location}/events", headers={"Last-Event-ID": str(seen[0][0])})
+        assert events(rest.text) == seen[1:]
+        wrong = await scene.http.get(f"{location}/events?after=x")
+        assert (wrong.status_code, wrong.json()["path"]) == (400, "after")
+
+
+async def test_an_external_call_is_completed(scene: Scene) -> None:
+    """The stream ends with what to do next; the result continues the run; repeated, other and late results are told."""
+    model = ScriptedModel([ToolCall("job", {}, "c1"), ToolCall("job", {}, "c2")], "wait", "done")
+    async with scene.serve(Agent("a", model=model, tools=[scene.job()])):
+        answer = await scene.http.post("/runs", json={"input": "Hi"}, headers={"Accept": "text/event-stream"})
+        state = events(answer.text)[-1][2]
+        assert (state["status"], len(state["external"])) == ("awaiting_tools", 2)
+        first, second = scene.jobs
+        waiting = await scene.complete(first, response={"n": 1})
+        assert (waiting.status_code, waiting.json()) == (
+            202,
+            {"status": "waiting_for_async_tools", "resultId": first.result_id, "pendingCount": 1},
+        )
+        accepted = await scene.complete(second, response=2)
+        assert (accepted.status_code, accepted.json()) == (
+            202,
+            {"status": "accepted", "resultId": second.result_id, "invoked": True},
+        )
+        assert (await scene.complete(second, response=2)).status_code == 200
+        other = await scene.complete(second, response=3)
+        assert (other.status_code, other.json()["status"]) == (409, "completed")
+        rest = await scene.http.get(f"{answer.headers['location']}/events?wait=true")
+        assert events(rest.text)[-1][2]["output"] == "done"
+
+
+async def test_tokens_are_checked_before_anything_else(scene: Scene) -> None:
+    """A wrong token is 401, that of another call 404 like an unknown call; nothing is told of what exists."""
+    model = ScriptedModel([ToolCall("job", {}, "c1"), ToolCall("job", {}, "c2")], "wait")
+    async with scene.serve(Agent("a", model=model, tools=[scene.job()])):
+        await scene.http.post("/runs", json={"input": "Hi"})
+        first, second = scene.jobs
+        assert first.token is not None
+        call = await scene.runs.call(first.result_id)
+        assert call is not None
+        run_id = call.run_id
+        expired = CallTokens(KEY, grace=0.0).issue(first.result_id, run_id, deadline=1.0)
+        foreign_key = CallTokens("x" * 32).issue(first.result_id, run_id)
+        cut, longer = first.token[:-2], f"{first.token}x"
+        for token in ("none", cut, longer, expired, foreign_key, "pct1..", "pct1.é.é", "x" * 9999):
+            answer = await scene.complete(first, token)
+            assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer"), token
+        other_run = scene.tokens.issue(first.result_id, "other")
+        unknown = scene.tokens.issue("async_tool_x", run_id)
+        for url, foreign in (
+            (first.complete_path, second.token),
+            (first.complete_path, other_run),
+            ("/async-tools/async_tool_x/complete", unknown),
+        ):
+            answer = await scene.http.post(
+                url, headers={"Authorization": f"Bearer {foreign}"}, json={"status": "completed"}
+            )
+            assert (answer.status_code, answer.json()) == (404, {"error": "Async tool result not found"})
+        rotated = CallTokens("y" * 32, KEY)
+        grant = rotated.check(first.token)
+        assert grant is not None
+        assert grant.result_id == first.result_id
+        assert (await scene.complete(first, response=1)).status_code == 202
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        (b"{", ""),
+        (b"\xff", ""),
+        (b"[" * 100_000, ""),
+        (b"[]", ""),
+        (b'{"status": "done"}', "status"),
+        (b'{"status": "failed"}', "error"),
+        (b'{"status": "completed", "error": "x"}', "error"),
+        (b'{"status": "completed", "respones": 1}', "respones"),
+    ],
+)
+async def test_bodies_that_do_not_fit_are_refused(scene: Scene, body: bytes, path: str) -> None:
+    """With 400 and the place of the fault; the call stays as it is."""
+    agent = Agent("a", model=ScriptedModel(ToolCall("job"), "wait"), tools=[scene.job()])
+    async with scene.serve(agent):
+        await scene.http.post("/runs", json={"input": "Hi"})
+        (job,) = scene.jobs
+        headers = {"Authorization": f"Bearer {job.token}"}
+        answer = await scene.http.post(job.complete_path, content=body, headers=headers)
+        assert (answer.status_code, answer.json()["path"]) == (400, path)
+        too_big = await scene.http.post(job.complete_path, content=b" " * 2**21, headers=headers)
+        assert too_big.status_code == 413
+        assert (await scene.http.get(job.complete_path)).headers["allow"] == "POST"
+
+
+async def test_a_worker_shows_that_it_is_alive(scene: Scene) -> None:
+    """Heartbeats move the deadline, progress is shown, and a call that it gives up is cancelled."""
+    agent = Agent("a", model=ScriptedModel(ToolCall("job"), "wait", "gave up"), tools=[scene.job(deadline=60)])
+    async with scene.serve(agent):
+        answer = await scene.http.post("/runs", json={"input": "Hi"})
+        (job,) = scene.jobs
+        url, headers = job.complete_path.removesuffix("complete"), {"Authorization": f"Bearer {job.token}"}
+        before = answer.json()["external"][0]["deadline"]
+        moved = await scene.http.post(f"{url}heartbeat", json={"extend": 600}, headers=headers)
+        assert moved.json()["deadline"] > before + 500
+        await scene.http.post(f"{url}progress", json={"value": {"half": True}}, headers=headers)
+        state = (await scene.http.get(answer.headers["location"])).json()
+        assert state["external"][0]["progress"] == {"half": True}
+        cancelled = await scene.http.post(f"{url}cancel", json={"reason": "no truck"}, headers=headers)
+        assert cancelled.json() == {"status": "accepted", "resultId": job.result_id, "invoked": True}
+        late = await scene.http.post(f"{url}heartbeat", headers=headers)
+        assert (late.status_code, late.json()["status"]) == (409, "cancelled")
+        assert (await scene.complete(job, response=1)).status_code == 409
+
+
+@pytest.mark.parametrize("form", ["decisions", "content"])
+async def test_approvals_are_decided(scene: Scene, form: str) -> None:
+    """In Pellucid's form, or as a message of the AI SDK."""
+    pay = Tool(name="pay", run=lambda _arguments, _ctx: "paid", needs_approval=True)
+    async with scene.serve(Agent("a", model=ScriptedModel(ToolCall("pay"), "done"), tools=[pay])):
+        answer = await scene.http.post("/runs", json={"input": "Hi"})
+        assert answer.json()["status"] == "awaiting_approval"
+        (request,) = answer.json()["approvals"]
+        decision = {"approvalId": request["approvalId"], "approved": True}
+        body = {
+            "decisions": {"decisions": [decision]},
+            "content": {"role": "tool", "content": [{"type": "tool-approval-response", **decision}]},
+        }[form]
+        location = answer.headers["location"]
+        decided = await scene.http.post(f"{location}/approvals", json=body)
+        assert decided.json() == {"approvals": [{"approvalId": request["approvalId"], "outcome": "settled"}]}
+        rest = await scene.http.get(f"{location}/events?wait=true")
+        assert events(rest.text)[-1][2]["output"] == "done"
+        none = await scene.http.post(f"{location}/approvals", json={})
+        assert none.status_code == 400
+
+
+async def test_callers_see_their_own_runs(scene: Scene) -> None:
+    """The application says who calls; runs of others do not exist for them."""
+
+    def authenticate(request: Request) -> Identity | None:
+        name = request.headers.get("x-user")
+        return Identity(tenant="t", principal=name) if name else None
+
+    model = FunctionModel(lambda _request: "Hello.")
+    async with scene.serve(Agent("a", model=model), authenticate=authenticate):
+        assert (await scene.http.post("/runs", json={"input": "Hi"})).status_code == 401
+        ann, bob = {"x-user": "ann", "Idempotency-Key": "1"}, {"x-user": "bob", "Idempotency-Key": "1"}
+        mine = await scene.http.post("/runs", json={"input": "Hi"}, headers=ann)
+        again = await scene.http.post("/runs", json={"input": "Hi"}, headers=ann)
+        assert again.headers["location"] == mine.headers["location"]
+        assert (await scene.http.post("/runs", json={"input": "Ho"}, headers=ann)).status_code == 409
+        other = await scene.http.post("/runs", json={"input": "Ho"}, headers=bob)
+        assert other.headers["location"] != mine.headers["location"]
+        for path in ("", "/events"):
+            assert (await scene.http.get(f"{mine.headers['location']}{path}", headers=bob)).status_code == 404
+        assert (await scene.http.post(f"{mine.headers['location']}/cancel", headers=bob)).status_code == 404
+
+
+async def test_a_bearer_token_of_the_environment_is_required(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it the server answers nobody."""
+    monkeypatch.setenv("PELLUCID_API_TOKEN", "secret")
+    async with scene.serve(Agent("a", model=ScriptedModel("Hello.")), authenticate=bearer()):
+        for headers in ({}, {"Authorization": "Bearer secre"}, {"Authorization": "Basic secret"}):
+            assert (await scene.http.post("/runs", json={"input": "Hi"}, headers=headers)).status_code == 401
+        answer = await scene.http.post("/runs", json={"input": "Hi"}, headers={"Authorization": "Bearer secret"})
+        assert answer.json()["output"] == "Hello."
+
+
+async def test_a_run_is_accepted_and_cancelled(scene: Scene) -> None:
+    """`Prefer: respond-async` answers at once; a cancelled run says so."""
+    agent = Agent("a", model=ScriptedModel(ToolCall("job"), "wait"), tools=[scene.job()])
+    async with scene.serve(agent):
+        answer = await scene.http.post("/runs", json={"input": "Hi"}, headers={"Prefer": "respond-async"})
+        assert answer.status_code == 202
+        location = answer.headers["location"]
+        await scene.http.get(f"{location}/events")
+        assert (await scene.http.post(f"{location}/cancel", json={"reason": "no"})).json() == {"outcome": "cancelled"}
+        assert (await scene.http.get(location)).json()["error"] == {"type": None, "message": "no"}
+        assert (await scene.http.post(f"{location}/cancel")).status_code == 409
+        assert (await scene.http.get("/runs/none")).status_code == 404
+        assert (await scene.http.get("/readyz")).json() == {"status": "ready"}
