@@ -312,7 +312,7 @@ def load_messages(data: object) -> tuple[Message, ...]:
 
 def dump_part(part: Part) -> JSONObject:
     """Return a part of a message as JSON-able data."""
-    values = {name: getattr(part, name) for name in part.__slots__}
+    values = {field.name: getattr(part, field.name) for field in fields(part)}
     shape = {name: value for name, value in values.items() if value is not None or name == "response"}
     if isinstance(part, ToolResult) and isinstance(part.response, tuple):
         shape["response"] = None

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Literal
 
 from pellucid.durable.database import Transaction
-from pellucid.durable.records import CallRecord, Claim, Lease, NewCall, Settlement, SettlementOutcome
+from pellucid.durable.records import CallKind, CallRecord, Claim, Lease, NewCall, Settlement, SettlementOutcome
 from pellucid.durable.runs import BATCH, advance, insert_calls, write_events
 from pellucid.durable.values import Row, call_record, digest_of, dump_optional
-from pellucid.types import JSONValue
+from pellucid.types import JSONObject, JSONValue
 
 
 def register(tx: Transaction, claim: Claim, calls: Sequence[NewCall], events: Sequence[JSONValue]) -> Lease:
@@ -70,14 +70,22 @@ def _repeated(tx: Transaction, row: Row, status: str, digest: str) -> Settlement
     elif row["status"] == "processing":  # its deadline was extended
         outcome = "unknown"
     run = tx.one("find_pending", id=row["run_id"])
-    assert run is not None
-    return Settlement(outcome, call_record(row), run["pending"])
+    return Settlement("unknown") if run is None else Settlement(outcome, call_record(row), run["pending"])
+
+
+def _expired(call_id: str, kind: CallKind) -> JSONObject:
+    """Return the event of a call that has expired."""
+    if kind == "approval":
+        return {"type": "approval.expired", "approval_id": call_id}
+    return {"type": "async_tool.settled", "result_id": call_id, "status": "expired"}
 
 
 def expire(tx: Transaction) -> tuple[Settlement, ...]:
     """Settle calls past their deadline; at most a batch."""
     rows = tx.all("overdue", limit=BATCH)
-    settlements = [settle(tx, row["id"], "expired", is_overdue=True) for row in rows]
+    settlements = [
+        settle(tx, row["id"], "expired", events=[_expired(row["id"], row["kind"])], is_overdue=True) for row in rows
+    ]
     return tuple(settlement for settlement in settlements if settlement.outcome == "settled")
 
 

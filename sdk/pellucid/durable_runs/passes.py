@@ -148,7 +148,8 @@ async def _wait(
     if unneeded := journal.pending_calls - needed:
         await store.renew(claim)  # settlements need no claim: a worker that has lost its own must not cancel anything
         for call_id in unneeded:
-            await store.settle(call_id, "cancelled", "The run no longer needs the result.")
+            event: JSONObject = {"type": "async_tool.settled", "result_id": call_id, "status": "cancelled"}
+            await store.settle(call_id, "cancelled", "The run no longer needs the result.", events=[event])
     approvals = [
         NewCall(
             id=request.approval_id,

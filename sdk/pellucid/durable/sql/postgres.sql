@@ -49,7 +49,7 @@ RETURNING settled.*, runs.pending AS run_pending, runs.status AS run_status, run
     runs.last_seq AS run_last_seq
 
 -- overdue: of runs whose calls no other transaction is settling; locking them in any order cannot deadlock, as nothing waits
-SELECT calls.id FROM calls JOIN runs ON runs.id = calls.run_id
+SELECT calls.id, calls.kind FROM calls JOIN runs ON runs.id = calls.run_id
 WHERE calls.status = 'processing' AND calls.deadline <= @now
 ORDER BY calls.deadline LIMIT :limit
 FOR UPDATE OF runs SKIP LOCKED

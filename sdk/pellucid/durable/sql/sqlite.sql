@@ -36,7 +36,7 @@ WHERE id = :id
 RETURNING pending AS run_pending, status AS run_status, agent AS run_agent, last_seq AS run_last_seq
 
 -- overdue
-SELECT id FROM calls WHERE status = 'processing' AND deadline <= @now ORDER BY deadline LIMIT :limit
+SELECT id, kind FROM calls WHERE status = 'processing' AND deadline <= @now ORDER BY deadline LIMIT :limit
 
 -- recover
 UPDATE runs SET status = 'due', due_at = lease_until, lease_until = NULL, updated_at = @now
