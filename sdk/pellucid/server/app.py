@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from pellucid.server.answers import JSONAnswer
+from pellucid.server.bodies import BodyReader
 from pellucid.server.callers import Authenticate, loopback_only
 from pellucid.server.calls import CallEndpoints
 from pellucid.server.draining import Draining
@@ -56,12 +57,13 @@ def create_app(
         body_timeout: Seconds in which the body of a request must arrive; a later one is answered with 408.
     """
     draining = Draining()
+    bodies = BodyReader(max_body, body_timeout)
     endpoints = RunEndpoints(
         runs=runs,
         authenticate=authenticate,
         heartbeat=heartbeat,
         max_wait=max_wait,
-        body_timeout=body_timeout,
+        bodies=bodies,
         draining=draining,
     )
 
@@ -80,10 +82,10 @@ def create_app(
         *endpoints.routes(),
     ]
     if tokens is not None:
-        routes += CallEndpoints(runs, tokens, body_timeout).routes()
+        routes += CallEndpoints(runs, tokens, bodies).routes()
     if metrics is not None:
         routes.append(Route("/metrics", _Application(metrics), methods=["GET"]))
-    app = Starlette(routes=routes, exception_handlers=HANDLERS, max_body_size=max_body)
+    app = Starlette(routes=routes, exception_handlers=HANDLERS)
     app.router.redirect_slashes = False  # a redirect would name the host that the client has sent
     app.state.drain = draining.start
     return app

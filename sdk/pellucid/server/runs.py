@@ -21,7 +21,7 @@ from pellucid.errors import ConfigError
 from pellucid.messages import load_messages
 from pellucid.run.start import Input
 from pellucid.server.answers import JSONAnswer
-from pellucid.server.bodies import Body, read
+from pellucid.server.bodies import Body, BodyReader
 from pellucid.server.callers import Authenticate, caller_of
 from pellucid.server.draining import Draining
 from pellucid.server.event_stream import EventStream, position
@@ -94,7 +94,7 @@ class RunEndpoints:
         authenticate: Returns the identity of a caller.
         heartbeat: Seconds between comments in a stream without events.
         max_wait: Seconds for which `POST /runs` waits for the end of a run, without streaming.
-        body_timeout: Seconds in which a body must arrive.
+        bodies: Reader of bodies.
         draining: Ends streams and waits when the server shuts down.
     """
 
@@ -102,7 +102,7 @@ class RunEndpoints:
     authenticate: Authenticate
     heartbeat: float
     max_wait: float
-    body_timeout: float
+    bodies: BodyReader
     draining: Draining
 
     def routes(self) -> list[Route]:
@@ -117,7 +117,7 @@ class RunEndpoints:
 
     async def _submit(self, request: Request) -> Response:
         caller = await caller_of(request, self.authenticate)
-        body = await read(request, SubmitBody, self.body_timeout)
+        body = await self.bodies.read(request, SubmitBody)
         after = position(request)
         key = _idempotency_key(request)
         identity = replace(caller, conversation_id=body.conversation_id or caller.conversation_id)
@@ -146,7 +146,7 @@ class RunEndpoints:
 
     async def _decide(self, request: Request) -> Response:
         state = await self._run_of(request)
-        decisions = (await read(request, ApprovalsBody, self.body_timeout)).all_decisions()
+        decisions = (await self.bodies.read(request, ApprovalsBody)).all_decisions()
         if not decisions:
             raise Problem(400, "no decision; give `decisions`, or `content` with approval responses", path="decisions")
         with in_trace_of(request):
@@ -161,7 +161,7 @@ class RunEndpoints:
 
     async def _cancel(self, request: Request) -> Response:
         state = await self._run_of(request)
-        body = await read(request, CancelBody, self.body_timeout)
+        body = await self.bodies.read(request, CancelBody)
         cancellation = await self.runs.cancel(state.run_id, body.reason)
         status = {"cancelled": 200, "requested": 202, "ended": 409}.get(cancellation.outcome, 404)
         return JSONAnswer({"outcome": cancellation.outcome}, status)
