@@ -15,6 +15,7 @@ from pellucid.server.bodies import BodyReader
 from pellucid.server.callers import Authenticate, loopback_only
 from pellucid.server.calls import CallEndpoints
 from pellucid.server.draining import Draining
+from pellucid.server.openapi import document
 from pellucid.server.problems import HANDLERS, unavailable
 from pellucid.server.runs import RunEndpoints
 
@@ -76,7 +77,13 @@ def create_app(
             raise unavailable()
         return JSONAnswer({"status": "ready"})
 
+    description = document(has_calls=tokens is not None, has_metrics=metrics is not None)
+
+    def describe(request: Request) -> Response:
+        return JSONAnswer({**description, "servers": [{"url": request.scope.get("root_path") or "/"}]})
+
     routes: list[BaseRoute] = [
+        Route("/openapi.json", describe, methods=["GET"]),
         Route("/healthz", _healthy, methods=["GET"]),
         Route("/readyz", ready, methods=["GET"]),
         *endpoints.routes(),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Literal, TypeAlias
 
-from pydantic import Field, JsonValue
+from pydantic import ConfigDict, Field, JsonValue
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -30,6 +30,18 @@ Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 class CompleteBody(Body):
     """Result of a call: `response` if it is completed, otherwise the `error`, which the model reads."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {"properties": {"status": {"const": "completed"}, "error": {"type": "null"}}},
+                {
+                    "properties": {"status": {"const": "failed"}, "error": {"type": "string", "minLength": 1}},
+                    "required": ["error"],
+                },
+            ]
+        }
+    )
+
     status: Literal["completed", "failed"]
     response: JsonValue = None
     error: str | None = Field(default=None, min_length=1)
@@ -47,7 +59,7 @@ class ProgressBody(Body):
     value: JsonValue
 
 
-class CancelBody(Body):
+class CallCancelBody(Body):
     """Reason why the worker gives a call up."""
 
     reason: str = Field(default="The worker gave the call up.", min_length=1)
@@ -101,7 +113,7 @@ class CallEndpoints:
 
     async def _cancel(self, request: Request) -> Response:
         grant = grant_of(request, self._tokens)
-        body = await self._bodies.read(request, CancelBody)
+        body = await self._bodies.read(request, CallCancelBody)
         await self._known(grant.result_id, grant.run_id)
         with in_trace_of(request):
             settlement = await self._runs.settle(grant.result_id, error=body.reason, status="cancelled")
