@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
 from pellucid.server.answers import JSONAnswer
 from pellucid.server.bodies import BodyReader
@@ -18,6 +19,8 @@ from pellucid.server.draining import Draining
 from pellucid.server.openapi import document
 from pellucid.server.problems import HANDLERS, unavailable
 from pellucid.server.runs import RunEndpoints
+from pellucid.server.telemetry import ServerTelemetry
+from pellucid.telemetry import Pipeline
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -39,6 +42,7 @@ def create_app(
     heartbeat: float = 15.0,
     max_wait: float = 60.0,
     body_timeout: float = 30.0,
+    telemetry: Pipeline | None = None,
 ) -> Starlette:
     """Return the application that serves runs over HTTP; run it by itself, or mount it in another one.
 
@@ -56,6 +60,8 @@ def create_app(
         heartbeat: Seconds between comments in a stream without events.
         max_wait: Seconds for which `POST /runs` waits without streaming, before it answers 202.
         body_timeout: Seconds in which the body of a request must arrive; a later one is answered with 408.
+        telemetry: Destination of the span and the metric of each request, as the option of an agent. There are none if
+            the application has instrumentation of its own.
     """
     draining = Draining()
     bodies = BodyReader(max_body, body_timeout)
@@ -82,7 +88,7 @@ def create_app(
     def describe(request: Request) -> Response:
         return JSONAnswer({**description, "servers": [{"url": request.scope.get("root_path") or "/"}]})
 
-    routes: list[BaseRoute] = [
+    routes = [
         Route("/openapi.json", describe, methods=["GET"]),
         Route("/healthz", _healthy, methods=["GET"]),
         Route("/readyz", ready, methods=["GET"]),
@@ -92,7 +98,8 @@ def create_app(
         routes += CallEndpoints(runs, tokens, bodies).routes()
     if metrics is not None:
         routes.append(Route("/metrics", _Application(metrics), methods=["GET"]))
-    app = Starlette(routes=routes, exception_handlers=HANDLERS)
+    measured = Middleware(ServerTelemetry, routes=routes, telemetry=telemetry)
+    app = Starlette(routes=routes, exception_handlers=HANDLERS, middleware=[measured])
     app.router.redirect_slashes = False  # a redirect would name the host that the client has sent
     app.state.drain = draining.start
     return app

@@ -19,7 +19,6 @@ from pellucid.server.answers import JSONAnswer
 from pellucid.server.bodies import Body, BodyReader
 from pellucid.server.callers import grant_of, unknown_call
 from pellucid.server.problems import Problem
-from pellucid.server.traces import in_trace_of
 
 MAX_EXTENSION: Final = 366 * 86400.0
 """Seconds by which one heartbeat can move a deadline."""
@@ -95,8 +94,7 @@ class CallEndpoints:
             raise Problem(400, "a failed call needs an error, which the model reads", path="error")
         await self._known(grant.result_id, grant.run_id)
         output = body.response if body.status == "completed" else None
-        with in_trace_of(request):
-            settlement = await self._runs.settle(grant.result_id, output=output, error=body.error, status=body.status)
+        settlement = await self._runs.settle(grant.result_id, output=output, error=body.error, status=body.status)
         return _answered(grant.result_id, settlement)
 
     async def _heartbeat(self, request: Request) -> Response:
@@ -115,8 +113,7 @@ class CallEndpoints:
         grant = grant_of(request, self._tokens)
         body = await self._bodies.read(request, CallCancelBody)
         await self._known(grant.result_id, grant.run_id)
-        with in_trace_of(request):
-            settlement = await self._runs.settle(grant.result_id, error=body.reason, status="cancelled")
+        settlement = await self._runs.settle(grant.result_id, error=body.reason, status="cancelled")
         return _answered(grant.result_id, settlement)
 
     async def _known(self, result_id: str, run_id: str) -> None:

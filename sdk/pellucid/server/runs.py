@@ -27,7 +27,6 @@ from pellucid.server.draining import Draining
 from pellucid.server.event_stream import EventStream, position
 from pellucid.server.problems import Problem, unknown_run
 from pellucid.server.states import state_json
-from pellucid.server.traces import in_trace_of
 
 
 class SubmitBody(Body):
@@ -127,13 +126,12 @@ class RunEndpoints:
         after, stays = position(request), _stays(request)
         key = _idempotency_key(request)
         identity = replace(caller, conversation_id=body.conversation_id or caller.conversation_id)
-        with in_trace_of(request):
-            run_id = await self.runs.submit(
-                self._agent(body.agent),
-                _input(body),
-                identity=identity,
-                run_id=_run_id(caller, key),
-            )
+        run_id = await self.runs.submit(
+            self._agent(body.agent),
+            _input(body),
+            identity=identity,
+            run_id=_run_id(caller, key),
+        )
         headers = {"Location": f"{request.scope['path'].rstrip('/')}/{run_id}"}
         if "text/event-stream" in request.headers.get("accept", ""):
             return self._stream(request, run_id, after, headers, stays=stays)
@@ -155,8 +153,7 @@ class RunEndpoints:
         decisions = (await self.bodies.read(request, ApprovalsBody)).all_decisions()
         if not decisions:
             raise Problem(400, "no decision; give `decisions`, or `content` with approval responses", path="decisions")
-        with in_trace_of(request):
-            settlements = await self.runs.decide(state.run_id, decisions)
+        settlements = await self.runs.decide(state.run_id, decisions)
         outcomes = [
             {"approvalId": decision.approval_id, "outcome": settlement.outcome}
             for decision, settlement in zip(decisions, settlements, strict=True)
