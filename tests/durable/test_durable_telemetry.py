@@ -286,3 +286,18 @@ def _break(store: RunStore) -> None:
         raise TransactionLost(is_transient=False)
 
     database.read = database.write = fail
+
+
+async def test_a_wait_ends_at_the_settlement(store: RunStore) -> None:
+    """Not when a worker reads the result, which may be later."""
+    with capture(fixed=False) as telemetry:
+        agent = Agent("a", model=ScriptedModel(ToolCall("owed", {}, "c"), "x"), tools=[OWED])
+        runs = DurableRuns(store, [agent])
+        run_id = await runs.submit(agent, "go")
+        await runs.work_until_idle()
+        [call] = (await runs.status(run_id)).external
+        settled = (await runs.settle(call.id, output=1)).call
+        await runs.work_until_idle()
+    assert settled is not None
+    assert settled.settled_at is not None
+    assert telemetry.span("await_tool owed").end_time == pytest.approx(settled.settled_at * 1e9, abs=1000)

@@ -390,3 +390,19 @@ async def test_cancelled_callers_finish_their_transactions(store: RunStore) -> N
     journal, page = await store.journal("run"), await store.events("run")
     assert len(journal) - 1 == len(page.events) >= len(written)
     assert lease.seq == 2 * len(page.events) + 1
+
+
+async def test_old_runs_are_deleted(store: RunStore) -> None:
+    """Runs that have ended go with all that is theirs; those that have not, and those that ended lately, stay."""
+    await waiting(store, "call-1", run_id="ended")
+    assert (await store.cancel("ended", "enough", [{"type": "cancelled"}])).outcome == "cancelled"
+    await waiting(store, "call-2", run_id="open")
+    assert await store.purge(3600) == 0
+    assert await store.purge(0) == 1
+    assert await store.purge(0) == 0
+    assert (await store.run("ended"), await store.journal("ended"), await store.calls("ended")) == (None, (), ())
+    with pytest.raises(UnknownRun):
+        await store.events("ended")
+    assert (await store.settle("call-1", "completed", 1)).outcome == "unknown"
+    assert (await store.submit("ended", "agent", "another")).is_new
+    assert (await store.settle("call-2", "completed", 1)).outcome == "settled"

@@ -277,6 +277,23 @@ async def test_the_result_of_a_stopped_call_is_late(telemetry: Captured) -> None
     assert [event.status for event in telemetry.events if isinstance(event, AsyncToolLate)] == ["completed"]
 
 
+async def test_a_wait_ends_when_its_result_was_there(telemetry: Captured) -> None:
+    """Not when the run resumes: the application says when, and a call expires at its deadline."""
+    queue = Queue()
+    agent = Agent("a", model=ScriptedModel(JOBS, "wait", "done"), tools=[queue.tool(deadline=1e-9)])
+    paused = await within(agent.run("go"))
+    first, second = paused.external
+    given = ExternalResult(result_id=first.result_id, output=1, settled_at=first.dispatched_at - 3600)
+    agent = Agent("a", model=ScriptedModel("done"), tools=[queue.tool()])
+    checkpoint = stored(paused)
+    checkpoint["external"][0]["deadline"] = None
+    await within(agent.resume(checkpoint, results=[given]))
+    ends = {attributes(span)["gen_ai.tool.call.id"]: span.end_time for span in telemetry.find("await_tool")}
+    assert ends[first.tool_call_id] == int(first.dispatched_at * 1e9)  # no wait is negative, whatever the clocks say
+    assert second.deadline is not None
+    assert ends[second.tool_call_id] == pytest.approx(int(second.deadline * 1e9), abs=1000)
+
+
 async def test_results_that_do_not_fit_are_refused(telemetry: Captured) -> None:
     """Nothing is run then, and the checkpoint can be resumed; the same result twice is one."""
     queue = Queue()

@@ -18,7 +18,7 @@ from pydantic_core import to_json
 
 from pellucid.approvals.claims import Claims
 from pellucid.approvals.decisions import ApprovalRequest, Decision, Settled
-from pellucid.approvals.external import EndedCall, ExternalRequest, ExternalResult
+from pellucid.approvals.external import MAX_TIME, EndedCall, ExternalRequest, ExternalResult
 from pellucid.context import Identity
 from pellucid.errors import CheckpointError, ConfigError
 from pellucid.messages import Message, ToolResult, Usage, load_messages, load_part
@@ -28,9 +28,6 @@ VERSION: Final = 2
 """Version of the format; raise it when an older release must not resume a checkpoint of this one. Version 1 is the same
 without calls of other processes.
 """
-
-_MAX_TIME: Final = 1e11
-"""Maximum number of seconds since the epoch in a checkpoint, which also rules out infinity and NaN."""
 
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
@@ -168,7 +165,7 @@ class Checkpoint:
             _ = request.content_parts
             if request.result is not None and request.result.result_id != request.result_id:
                 return f"the result of external call {request.result_id!r} has another id"
-            if not all(0 <= time < _MAX_TIME for time in (request.dispatched_at, request.deadline or 0)):
+            if not all(0 <= time < MAX_TIME for time in (request.dispatched_at, request.deadline or 0)):
                 return f"a time of external call {request.result_id!r} is out of range"
         return None
 

@@ -12,6 +12,9 @@ from pellucid.errors import CheckpointError, ConfigError
 from pellucid.messages import Part, load_part
 from pellucid.types import JSONObject, JSONValue
 
+MAX_TIME: Final = 1e11
+"""Maximum number of seconds since the epoch, which also rules out infinity and NaN."""
+
 _NONE: Final[Mapping[str, EndedCall]] = {}
 
 CallStatus: TypeAlias = Literal["completed", "failed", "expired", "cancelled"]
@@ -26,15 +29,18 @@ class ExternalResult:
         output: JSON-able result; None unless the status is `completed`.
         error: Reason that the model reads, unless the status is `completed`.
         status: `completed`; or `failed`, `expired` or `cancelled`, by default `failed` if there is an `error`.
+        settled_at: Time at which the result was there, in seconds since the epoch, at which the wait for it ends in
+            telemetry; by default when the run resumes.
 
     Raises:
-        ConfigError: the status does not fit the output and the error.
+        ConfigError: the status does not fit the output and the error, or the time is out of range.
     """
 
     result_id: str
     output: JSONValue = None
     error: str | None = None
     status: CallStatus | None = None
+    settled_at: float | None = None
 
     def __post_init__(self) -> None:
         status = self.status or ("completed" if self.error is None else "failed")
@@ -47,13 +53,17 @@ class ExternalResult:
             raise ConfigError(f"ExternalResult of {self.result_id!r} is completed and has an error; remove one of them")
         if status == "failed" and not self.error:
             raise ConfigError(f"ExternalResult of {self.result_id!r} failed without an error; say what failed")
+        if self.settled_at is not None and not 0 <= self.settled_at < MAX_TIME:
+            raise ConfigError(f"ExternalResult(settled_at={self.settled_at!r}): give seconds since the epoch")
 
     @classmethod
-    def of(cls, result_id: str, status: CallStatus, content: JSONValue) -> ExternalResult:
+    def of(
+        cls, result_id: str, status: CallStatus, content: JSONValue, settled_at: float | None = None
+    ) -> ExternalResult:
         """Return the result with this content; the inverse of `content`."""
         if status == "completed":
-            return cls(result_id=result_id, output=content)
-        return cls(result_id=result_id, error=str(content), status=status)
+            return cls(result_id=result_id, output=content, settled_at=settled_at)
+        return cls(result_id=result_id, error=str(content), status=status, settled_at=settled_at)
 
     @property
     def content(self) -> JSONValue:
@@ -177,8 +187,13 @@ def _expired(request: ExternalRequest, now: float) -> ExternalResult | None:
     """Return the result of a call that has expired."""
     if request.deadline is None or not request.expires(now):
         return None
-    error = f"The call expired: there was no result within {request.deadline - request.dispatched_at:g} s."
-    return ExternalResult(result_id=request.result_id, status="expired", error=error)
+    error = expired_text(request.deadline - request.dispatched_at)
+    return ExternalResult(result_id=request.result_id, status="expired", error=error, settled_at=request.deadline)
+
+
+def expired_text(seconds: float) -> str:
+    """Return what the model reads of a call that has expired."""
+    return f"The call expired: there was no result within {seconds:.6g} s."
 
 
 def _unknown(result_id: str, known: Mapping[str, ExternalRequest]) -> str:

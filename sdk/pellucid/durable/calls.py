@@ -70,8 +70,7 @@ def _repeated(tx: Transaction, row: Row, status: str, digest: str) -> Settlement
     elif row["status"] == "processing":  # its deadline was extended
         outcome = "unknown"
     run = tx.one("find_pending", id=row["run_id"])
-    assert run is not None
-    return Settlement(outcome, call_record(row), run["pending"])
+    return Settlement("unknown") if run is None else Settlement(outcome, call_record(row), run["pending"])
 
 
 def _expired(call_id: str, kind: CallKind) -> JSONObject:

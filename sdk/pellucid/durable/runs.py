@@ -27,6 +27,9 @@ Entries = Mapping[str, JSONValue]
 BATCH: Final = 100
 """Rows that one transaction of a sweep changes."""
 
+FINAL: Final = ("completed", "failed", "cancelled")
+"""Statuses of runs that have ended."""
+
 GIVEN_UP: Final = "given_up"
 """`error_type` of a run whose leases expired too often."""
 
@@ -221,6 +224,17 @@ def recover(tx: Transaction) -> tuple[str, ...]:
     for row in rows:
         tx.notify("work", row["agent"])
     return tuple(row["id"] for row in rows)
+
+
+def purge(tx: Transaction, older_than: float) -> int:
+    """Delete runs that ended some time ago, with all that belongs to them; at most a batch of each status."""
+    ids: list[str] = []
+    for status in FINAL:
+        ids += [row["id"] for row in tx.all("delete_ended", status=status, older_than=older_than, limit=BATCH)]
+    for run_id in ids:
+        for statement in ("delete_calls", "delete_journal", "delete_events"):
+            tx.all(statement, run_id=run_id)
+    return len(ids)
 
 
 def fenced(tx: Transaction, claim: Claim) -> Fenced | UnknownRun:

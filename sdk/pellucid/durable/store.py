@@ -257,6 +257,19 @@ class RunStore:
             recovered.extend(batch)
         return Recovery(tuple(recovered), await self.expire())
 
+    async def purge(self, older_than: float) -> int:
+        """Delete runs that ended at least `older_than` seconds ago, with their journals, events and calls.
+
+        Their ids and idempotency keys can be used again, and results of their calls are of unknown calls.
+
+        Returns:
+            The number of runs.
+        """
+        number, seconds = 0, _seconds(older_than)
+        while batch := await self._write(partial(runs.purge, older_than=seconds)):
+            number += batch
+        return number
+
     async def run(self, run_id: str) -> RunRecord | None:
         """Return a run; None if there is none of that id."""
         return await self._read(partial(queries.run, run_id=run_id))

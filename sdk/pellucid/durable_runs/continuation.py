@@ -11,7 +11,7 @@ from opentelemetry.trace import SpanContext, get_current_span
 
 from pellucid.approvals.checkpoint import Checkpoint, context_of
 from pellucid.approvals.decisions import ApprovalRequest, Decision
-from pellucid.approvals.external import CallStatus, ExternalResult
+from pellucid.approvals.external import CallStatus, ExternalResult, expired_text
 from pellucid.durable import CallRecord, Claim, RunRecord
 from pellucid.durable_runs.records import identity_of
 from pellucid.messages import Message, load_messages
@@ -100,11 +100,12 @@ def _expiry(request: ApprovalRequest, call: CallRecord | None) -> float | None:
 
 def _result(call: CallRecord) -> ExternalResult:
     status = cast("CallStatus", call.status)
-    if status != "completed" and call.payload is None:
-        return ExternalResult(
-            result_id=call.id, status=status, error=f"The call was {status}." if status == "failed" else None
-        )
-    return ExternalResult.of(call.id, status, call.payload)
+    content = call.payload
+    if status == "expired" and content is None and call.deadline is not None:
+        content = expired_text(call.deadline - call.created_at)
+    if status != "completed" and content is None:
+        content = f"The call was {status}."
+    return ExternalResult.of(call.id, status, content, call.settled_at)
 
 
 def _span(trace: object) -> SpanContext | None:

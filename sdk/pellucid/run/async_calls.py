@@ -64,7 +64,13 @@ def register(run: Run, b: Boundary, call: AsyncCall, deadline: float | None) -> 
 
 
 def settle(
-    run: Run, call: AsyncCall, status: CallStatus, response: JSONValue, error: Exception | None = None
+    run: Run,
+    call: AsyncCall,
+    status: CallStatus,
+    response: JSONValue,
+    error: Exception | None = None,
+    *,
+    settled_at: float | None = None,
 ) -> SpanContext:
     """Set the result of a call, and record the wait for it as a span below that of the dispatch.
 
@@ -74,6 +80,7 @@ def settle(
         status: Outcome of the call.
         response: What the model reads.
         error: Failure of the call; derived from the status by default.
+        settled_at: Time at which the result was there, in seconds since the epoch; now by default.
 
     Returns:
         The context of the span.
@@ -90,6 +97,7 @@ def settle(
             AWAIT,
             facts.tool_name,
             start=call.started,
+            end=_end_of(run, call, settled_at),
             agent=run.scope.agent,
             **facts._asdict(),
             status=status,
@@ -105,6 +113,11 @@ def settle(
         return span
     finally:
         otel_context.detach(token)
+
+
+def _end_of(run: Run, call: AsyncCall, settled_at: float | None) -> int | None:
+    """Return the end of a wait in nanoseconds, within the wait also if another clock was read."""
+    return max(call.started, min(int(settled_at * 1e9), run.scope.now())) if settled_at is not None else None
 
 
 def emit_late(run: Run, facts: CallFacts, dispatch: Context, status: CallStatus | None) -> None:

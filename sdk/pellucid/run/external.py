@@ -94,7 +94,8 @@ def apply_results(run: Run, b: Boundary, results: Iterable[ExternalResult], late
         assert result.status is not None  # set when it was created
         call.request = replace(call.request, result=result)  # whole, to recognize it if it is repeated
         run.async_calls.end(call.request, result)
-        b.link(settle(run, call, result.status, to_response(result.content, run.limits.max_result_bytes)))
+        response = to_response(result.content, run.limits.max_result_bytes)
+        b.link(settle(run, call, result.status, response, settled_at=result.settled_at))
     for result in late:
         ended = run.async_calls.ended[result.result_id]
         facts = CallFacts(ended.result_id, ended.tool_name, ended.tool_call_id, EXECUTION)

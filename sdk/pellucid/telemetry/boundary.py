@@ -49,7 +49,9 @@ class Boundary:
         records: Whether the span is recording.
     """
 
-    def __init__(self, scope: Scope, phase: Phase, target: str, notes: dict[str, Any], start: int | None) -> None:
+    def __init__(
+        self, scope: Scope, phase: Phase, target: str, notes: dict[str, Any], start: int | None, end: int | None
+    ) -> None:
         self._scope = scope
         self._phase = phase
         self._notes = notes
@@ -58,6 +60,7 @@ class Boundary:
         self._extra: Mapping[str, AttributeValue] = {}
         self._error: BaseException | None = None
         self._start = scope.now() if start is None else start
+        self._end_time = end
         self.span = self._start_span(f"{phase.operation} {target}" if target else phase.operation)
         self.context = trace.set_span_in_context(self.span)
         self.records = self.span.is_recording()
@@ -107,7 +110,7 @@ class Boundary:
 
     def event(self, name: str, facts: Mapping[str, AttributeValue]) -> None:
         """Add an event to the span, unless the span has ended because its run was abandoned."""
-        self._scope.add_event(self.span, name, facts)
+        self._scope.add_event(self.span, name, facts, self._end_time)
 
     def fail(self, error: Exception) -> None:
         """Mark the phase as failed although it returns, such as a tool whose failure is a result for the model."""
@@ -151,7 +154,7 @@ class Boundary:
         return NonRecordingSpan(trace.get_current_span().get_span_context()) if span is None else span
 
     def _end(self, error: BaseException | None) -> None:
-        scope, phase, notes, end = self._scope, self._phase, self._notes, self._scope.now()
+        scope, phase, notes, end = self._scope, self._phase, self._notes, self._end_time or self._scope.now()
         outcome, error_type = self._outcome_of(error)
         notes["outcome"], notes["duration_ms"] = outcome, (end - self._start) / 1e6
         if error is not None and error_type:
@@ -237,7 +240,16 @@ class _Abandoned(GeneratorExit):
     """Stand-in for the cancellation that the code did not honour."""
 
 
-def boundary(scope: Scope, phase: Phase, target: str = "", /, *, start: int | None = None, **notes: Any) -> Boundary:
+def boundary(
+    scope: Scope,
+    phase: Phase,
+    target: str = "",
+    /,
+    *,
+    start: int | None = None,
+    end: int | None = None,
+    **notes: Any,
+) -> Boundary:
     """Observe a phase from this call to the exit of the context.
 
     Args:
@@ -245,9 +257,10 @@ def boundary(scope: Scope, phase: Phase, target: str = "", /, *, start: int | No
         phase: One of `pellucid.telemetry.phases`.
         target: Object of the operation; the second word of the span's name.
         start: Earlier start in nanoseconds, from `scope.now()`.
+        end: Earlier end in nanoseconds, not before the start.
         notes: Facts known at the start, which a sampler may use.
     """
-    return Boundary(scope, phase, target, notes, start)
+    return Boundary(scope, phase, target, notes, start, end)
 
 
 def once(cache: dict[object, Recorded], record: Record) -> Record:

@@ -168,10 +168,10 @@ class Scope:
             "span_id": format_span_id(span.span_id),
         }
 
-    def add_event(self, span: Span, name: str, facts: Attributes) -> None:
+    def add_event(self, span: Span, name: str, facts: Attributes, time: int | None = None) -> None:
         """Add an event to a span, unless the span has ended because its run or attempt was abandoned."""
         if span.is_recording():
-            self.guarded("span", span.add_event, name, facts)
+            self.guarded("span", span.add_event, name, facts, time)
 
     def error_facts(self, error: BaseException | None) -> dict[str, str | None]:
         """Return the fields `error` and `error_type` of an event."""

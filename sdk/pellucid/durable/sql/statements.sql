@@ -146,3 +146,18 @@ SELECT tool, kind, count(*) AS number, @now - min(created_at) AS age,
     max((@now - created_at) / NULLIF(deadline - created_at, 0)) AS deadline_used
 FROM calls
 WHERE status = 'processing' GROUP BY tool, kind ORDER BY tool, kind
+
+-- delete_ended: runs of one final status that have not changed for a while, by the index on status and creation
+DELETE FROM runs WHERE id IN (
+    SELECT id FROM runs WHERE status = :status AND created_at <= @now - :older_than AND updated_at <= @now - :older_than
+    ORDER BY created_at LIMIT :limit)
+RETURNING id
+
+-- delete_calls
+DELETE FROM calls WHERE run_id = :run_id
+
+-- delete_journal
+DELETE FROM journal WHERE run_id = :run_id
+
+-- delete_events
+DELETE FROM events WHERE run_id = :run_id
