@@ -29,7 +29,7 @@ async def test_a_call_keeps_its_key_when_it_is_retried() -> None:
     call, tool = ToolCall("work", {}, "c"), Tool(name="work", run=work, idempotent=True)
     clerk = Agent("clerk", model=ScriptedModel(call, "x"), tools=[tool], description="Works.")
     again = Rule(when=lambda situation: situation.error is not None, then=retry(), kind="again")
-    steps = [call, call, ToolCall("clerk", {"input": "?"}, "c"), "x", call, "y"]
+    steps: list[Any] = [call, call, ToolCall("clerk", {"input": "?"}, "c"), "x", call, "y"]
     tools = [tool, clerk.as_tool()]
     agent = Agent("a", model=ScriptedModel(*steps), tools=tools, reliability=Reliability([again]))
     await within(agent.run("go"))
