@@ -103,6 +103,9 @@ def state_of(run: RunRecord, calls: Sequence[CallRecord]) -> RunState:
     pending = [call for call in calls if call.status == "processing"]
     result: dict[str, Any] = run.result if isinstance(run.result, dict) else {}
     usage = result.get("usage")
+    identity: Identity | None = None
+    with suppress(TypeError, KeyError):  # damaged: a pass fails
+        identity = identity_of(run)
     return RunState(
         run_id=run.id,
         agent=run.agent,
@@ -117,7 +120,7 @@ def state_of(run: RunRecord, calls: Sequence[CallRecord]) -> RunState:
         external=tuple(call for call in pending if call.kind == "external"),
         passes=run.pass_no,
         trace_id=result.get("trace_id"),
-        identity=identity_of(run),
+        identity=identity,
     )
 
 
@@ -131,9 +134,13 @@ def _messages_of(run: RunRecord) -> tuple[Message, ...]:
 
 
 def identity_of(run: RunRecord) -> Identity | None:
-    """Return the identity with which a run was submitted."""
-    identity = run.request.get("identity") if isinstance(run.request, dict) else None
-    return Identity(**cast("dict[str, Any]", identity)) if identity is not None else None
+    """Return the identity with which a run was submitted.
+
+    Raises:
+        TypeError, KeyError: the request is damaged.
+    """
+    identity = cast("dict[str, Any]", run.request)["identity"]
+    return Identity(**identity) if identity is not None else None
 
 
 def event_of(event: StoredEvent) -> RunEvent:

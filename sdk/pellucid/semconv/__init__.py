@@ -8,3 +8,4 @@ No published schema has all of these names, so there is no schema URL.
 
 from pellucid.semconv.metrics import *  # noqa: F403
 from pellucid.semconv.names import *  # noqa: F403
+from pellucid.semconv.newest import *  # noqa: F403

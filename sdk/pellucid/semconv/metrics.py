@@ -299,47 +299,5 @@ SAMPLING_DECISIONS: Final = _counter(
     (SAMPLING_REASON, SAMPLING_EARLY),
 )
 
-# --- metrics of the newest conventions --------------------------------------------------------------------------------
-
-OPT_IN: Final = "gen_ai_latest_experimental"
-"""Value in `OTEL_SEMCONV_STABILITY_OPT_IN` that asks for them instead of those of release 1.41."""
-
-TOKEN_MODALITY: Final = "gen_ai.token.modality"  # noqa: S105  (an attribute name)
-
-USAGE_COUNTERS: Final = {
-    name: _counter(
-        "{token}",
-        f"gen_ai.client.inference.usage.{name}",
-        f"Tokens of model calls: {name}.",
-        (*_CLIENT, ERROR_TYPE, TOKEN_MODALITY),
-    )
-    for name in (
-        "input_tokens",
-        "output_tokens",
-        "cache_read.input_tokens",
-        "cache_write.input_tokens",
-        "reasoning.output_tokens",
-    )
-}
-"""Counters by the name of what they count; a call whose usage is unknown adds 0."""
-
-CALL_TOKENS: Final = {
-    name: _histogram(
-        "{token}",
-        f"gen_ai.client.inference.operation.{name}",
-        f"Tokens of one model call: {name}.",
-        (*_CLIENT, ERROR_TYPE),
-        TOKEN_USAGE.buckets,
-    )
-    for name in ("input_tokens", "output_tokens")
-}
-
-RENAMED: Final = {
-    OPERATION_DURATION.name: "gen_ai.client.inference.duration",
-    TIME_TO_FIRST_CHUNK.name: "gen_ai.client.inference.time_to_first_chunk",
-    TIME_PER_OUTPUT_CHUNK.name: "gen_ai.client.inference.time_per_output_chunk",
-}
-"""What metrics of release 1.41 are called there."""
-
 METRICS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 """All instruments, in the order of this file."""
