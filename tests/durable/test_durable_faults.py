@@ -97,7 +97,7 @@ async def test_outputs_that_are_hardly_json(store: RunStore, kind: Any) -> None:
     [
         "UPDATE runs SET checkpoint = '{' WHERE id = :id",
         "UPDATE runs SET checkpoint = '{}' WHERE id = :id",
-        "UPDATE runs SET request = '[', checkpoint = NULL WHERE id = :id",
+        "UPDATE runs SET request = '[' WHERE id = :id",
         "UPDATE runs SET request = '[]', checkpoint = NULL WHERE id = :id",
         "UPDATE runs SET trace = '[1]', checkpoint = NULL WHERE id = :id",
         "UPDATE calls SET payload = '{' WHERE run_id = :id",
