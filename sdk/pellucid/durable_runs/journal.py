@@ -12,7 +12,7 @@ from pellucid.approvals.external import ExternalRequest
 from pellucid.context import CancelToken
 from pellucid.durable import CallRecord, Claim, Encoded, Lease, NewCall, RunStore
 from pellucid.durable_runs.tokens import Completion
-from pellucid.errors import DuplicateKey, Fenced, JournalError, StoreError
+from pellucid.errors import DuplicateKey, Fenced, JournalError
 from pellucid.run.journal import ANSWER, Registration
 from pellucid.types import JSONObject
 
@@ -124,6 +124,6 @@ class StoreJournal:
             return await operation()
         except DuplicateKey:
             raise
-        except (StoreError, TypeError, ValueError) as error:
+        except Exception as error:  # whatever it is, it must not become the result of a tool
             self._failure = JournalError(step, is_fenced=isinstance(error, Fenced))
             raise self._failure from error
