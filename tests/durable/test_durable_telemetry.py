@@ -187,7 +187,7 @@ async def test_a_pass_that_loses_its_run_is_fenced_and_one_that_is_stopped_inter
     agent = Agent("a", model=ScriptedModel(ToolCall("lose"), ToolCall("stop"), "end"), tools=tools)
     runs = DurableRuns(store, [agent])
     await runs.submit(agent, "go", run_id="first")
-    await within(runs.work_until_idle())
+    await within(runs.work_until_idle(concurrency=1))  # or the worker might claim the run before the other one
     await runs.submit(agent, "stop")
     with stopped:
         await within(runs.work_until_idle())
