@@ -2,96 +2,28 @@
 
 from __future__ import annotations
 
-import json
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import anyio
-import httpx
 import pytest
 
 from pellucid import Agent, Identity, Tool, ToolCall
-from pellucid.durable import open_store
-from pellucid.durable_runs import CallTokens, Completion, DurableRuns
-from pellucid.server import bearer, create_app
+from pellucid.durable_runs import CallTokens
+from pellucid.server import bearer
 from pellucid.testing import FunctionModel, ScriptedModel
+from support.server_scene import KEY, Scene, events
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from starlette.requests import Request
 
-    from pellucid import ToolContext
-    from pellucid.context import ExternalCall
-
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
-
-KEY = "k" * 32
-
-
-class Scene:
-    """A server with a worker, and a client of it.
-
-    Attributes:
-        http: The client.
-        jobs: What the tools handed to other processes.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.jobs: list[ExternalCall] = []
-        self.tokens = CallTokens(KEY)
-        self._path = path
-        self.http: httpx.AsyncClient
-        self.runs: DurableRuns
-
-    def job(self, **options: Any) -> Tool:
-        """Return a tool whose work another process does."""
-
-        async def enqueue(_arguments: Any, ctx: ToolContext) -> None:
-            assert ctx.external is not None
-            self.jobs.append(ctx.external)
-
-        return Tool(name="job", run=enqueue, execution="external-dispatch", **options)
-
-    @asynccontextmanager
-    async def serve(self, *agents: Agent[Any], **options: Any) -> AsyncIterator[Scene]:
-        """Serve agents within the context."""
-        async with open_store(f"sqlite:///{self._path}/runs.db") as store:
-            completion = Completion("http://server", self.tokens)
-            self.runs = DurableRuns(store, agents, completion=completion)
-            app = create_app(self.runs, **{"tokens": self.tokens, **options})
-            transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-            async with (
-                httpx.AsyncClient(transport=transport, base_url="http://server") as self.http,
-                anyio.create_task_group() as tasks,
-            ):
-                tasks.start_soon(self.runs.work)
-                with anyio.fail_after(60):
-                    yield self
-                tasks.cancel_scope.cancel()
-
-    async def complete(self, job: ExternalCall, token: str | None = None, **body: Any) -> httpx.Response:
-        """Return a result as another process does."""
-        assert job.complete_url is not None
-        headers = {b"Authorization": f"Bearer {token or job.token}".encode()}
-        return await self.http.post(job.complete_url, headers=headers, json={"status": "completed", **body})
 
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
     """Return a scene that does not serve yet."""
     return Scene(tmp_path)
-
-
-def events(text: str) -> list[tuple[str | None, str, Any]]:
-    """Return id, name and data of server-sent events."""
-    found = []
-    for block in text.split("\n\n"):
-        fields = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
-        if fields:
-            found.append((fields.get("id"), fields["event"], json.loads(fields["data"])))
-    return found
 
 
 async def test_a_run_is_answered(scene: Scene) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from contextlib import asynccontextmanager
+import signal
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +20,9 @@ from pellucid_commands.serving.options import completion_of, telemetry_of, token
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Sequence
+
+    from starlette.applications import Starlette
 
     from pellucid import Agent
     from pellucid.durable_runs import CallTokens, Completion
@@ -38,6 +41,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_shared_arguments(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, metavar="N", help="port (default: 8000)")
+    parser.add_argument(
+        "--max-connections",
+        type=int,
+        default=2000,
+        metavar="N",
+        help="further ones are answered with 503 (default: 2000)",
+    )
     parser.add_argument("--no-worker", action="store_true", help="only serve; `pellucid worker` continues the runs")
 
 
@@ -74,8 +84,6 @@ async def _serve(
     completion: Completion | None,
     metrics: MetricsApp | None,
 ) -> None:
-    import uvicorn
-
     from pellucid.server import bearer, create_app, loopback_only
     from pellucid.server.callers import TOKEN_VARIABLE
 
@@ -87,18 +95,48 @@ async def _serve(
             tokens=tokens,
             metrics=metrics.asgi if metrics is not None else None,
         )
-        config = uvicorn.Config(app, host=options.host, port=options.port, timeout_graceful_shutdown=SHUTDOWN)
-        async with _working(runs, options):
-            await uvicorn.Server(config).serve()
+        worker = anyio.CancelScope()
+
+        async def work() -> None:
+            with worker:
+                await runs.work(concurrency=options.concurrency)
+
+        async with anyio.create_task_group() as tasks:
+            if not options.no_worker:
+                tasks.start_soon(work)
+            await _listen(options, app, worker)
+            worker.cancel()
 
 
-@asynccontextmanager
-async def _working(runs: DurableRuns, options: Namespace) -> AsyncIterator[None]:
-    """Continue runs within the context; give unfinished ones back at its end."""
+async def _listen(options: Namespace, app: Starlette, worker: anyio.CancelScope) -> None:
+    """Serve until a signal; then give the worker's runs back, end streams, and finish open requests."""
+    import uvicorn
+
+    from pellucid_commands.serving.http_server import Protocol, Server, hide_query
+
+    config = uvicorn.Config(
+        app,
+        host=options.host,
+        port=options.port,
+        http=Protocol,
+        server_header=False,
+        limit_concurrency=options.max_connections,
+        timeout_graceful_shutdown=SHUTDOWN,
+    )
+    logging.getLogger("uvicorn.access").addFilter(hide_query)
+    server = Server(config)
     async with anyio.create_task_group() as tasks:
-        if not options.no_worker:
-            tasks.start_soon(lambda: runs.work(concurrency=options.concurrency))
-        yield
+
+        async def stop_at_signal() -> None:
+            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+                async for _ in signals:
+                    server.force_exit = server.should_exit  # at the second signal
+                    server.should_exit = True
+                    worker.cancel()
+                    app.state.drain()
+
+        tasks.start_soon(stop_at_signal)
+        await server.serve()
         tasks.cancel_scope.cancel()
 
 

@@ -23,11 +23,13 @@ class StoreJournal:
     """Journal of one pass. Each write requires the pass's claim and renews its lease.
 
     Attributes:
+        run_id: Id of the durable run.
         namespace: Namespace of the ids of calls and approvals, the same in all passes of the run.
         cancel_reason: Reason given to `cancel`, once a write has seen it; the pass is then being cancelled.
     """
 
     def __init__(self, store: RunStore, claim: Claim, token: CancelToken, completion: Completion | None = None) -> None:
+        self.run_id = claim.run.id
         self.namespace = uuid.uuid5(uuid.NAMESPACE_OID, claim.run.id)
         self.cancel_reason: str | None = None
         self._store = store

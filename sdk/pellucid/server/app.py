@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import anyio
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from pellucid.server.answers import JSONAnswer
 from pellucid.server.callers import Authenticate, loopback_only
 from pellucid.server.calls import CallEndpoints
-from pellucid.server.problems import HANDLERS
+from pellucid.server.draining import Draining
+from pellucid.server.problems import HANDLERS, unavailable
 from pellucid.server.runs import RunEndpoints
 
 if TYPE_CHECKING:
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from pellucid.durable_runs import CallTokens, DurableRuns
 
 MAX_BODY: Final = 1024 * 1024
+READY_TIMEOUT: Final = 2.0
+"""Seconds in which the store must answer `/readyz`; probes do not wait for longer."""
 
 
 def create_app(
@@ -31,10 +36,12 @@ def create_app(
     max_body: int = MAX_BODY,
     heartbeat: float = 15.0,
     max_wait: float = 60.0,
+    body_timeout: float = 30.0,
 ) -> Starlette:
     """Return the application that serves runs over HTTP; run it by itself, or mount it in another one.
 
     It submits, reads and settles; a worker (`DurableRuns.work`) continues the runs, in this process or another.
+    `app.state.drain()` ends open streams and waits, so that the server can shut down; clients go on elsewhere.
 
     Args:
         runs: The runs, on an open store.
@@ -46,12 +53,26 @@ def create_app(
         max_body: Bytes of a request's body; a longer one is answered with 413.
         heartbeat: Seconds between comments in a stream without events.
         max_wait: Seconds for which `POST /runs` waits without streaming, before it answers 202.
+        body_timeout: Seconds in which the body of a request must arrive; a later one is answered with 408.
     """
-    endpoints = RunEndpoints(runs=runs, authenticate=authenticate, heartbeat=heartbeat, max_wait=max_wait)
+    draining = Draining()
+    endpoints = RunEndpoints(
+        runs=runs,
+        authenticate=authenticate,
+        heartbeat=heartbeat,
+        max_wait=max_wait,
+        body_timeout=body_timeout,
+        draining=draining,
+    )
 
     async def ready(_request: Request) -> Response:
-        await runs.check()
-        return JSONResponse({"status": "ready"})
+        is_reachable = False
+        with anyio.move_on_after(READY_TIMEOUT):
+            await runs.check()
+            is_reachable = True
+        if draining.is_active or not is_reachable:
+            raise unavailable()
+        return JSONAnswer({"status": "ready"})
 
     routes: list[BaseRoute] = [
         Route("/healthz", _healthy, methods=["GET"]),
@@ -59,10 +80,13 @@ def create_app(
         *endpoints.routes(),
     ]
     if tokens is not None:
-        routes += CallEndpoints(runs, tokens).routes()
+        routes += CallEndpoints(runs, tokens, body_timeout).routes()
     if metrics is not None:
-        routes.append(Route("/metrics", _Application(metrics)))
-    return Starlette(routes=routes, exception_handlers=HANDLERS, max_body_size=max_body)
+        routes.append(Route("/metrics", _Application(metrics), methods=["GET"]))
+    app = Starlette(routes=routes, exception_handlers=HANDLERS, max_body_size=max_body)
+    app.router.redirect_slashes = False  # a redirect would name the host that the client has sent
+    app.state.drain = draining.start
+    return app
 
 
 class _Application:
@@ -76,4 +100,4 @@ class _Application:
 
 
 def _healthy(_request: Request) -> Response:
-    return JSONResponse({"status": "ok"})
+    return JSONAnswer({"status": "ok"})

@@ -3,39 +3,73 @@
 from __future__ import annotations
 
 import json
-from typing import TypeVar
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
 
+import anyio
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 from starlette.requests import Request
 
 from pellucid.server.problems import Problem
+from pellucid.text import excerpt
 
 M = TypeVar("M", bound=BaseModel)
+
+_MAX_PATH: Final = 20
+"""Parts of the path of a fault."""
 
 
 class Body(BaseModel):
     """Shape of a body. Members have camelCase names; unknown ones are refused."""
 
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, allow_inf_nan=False
-    )
+    model_config = ConfigDict(alias_generator=to_camel, extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-async def read(request: Request, shape: type[M]) -> M:
+async def read(request: Request, shape: type[M], timeout: float) -> M:  # noqa: ASYNC109
     """Return the body of a request.
 
     Raises:
-        Problem: 400 with the `path` of the first fault, if the body is not JSON of that shape.
+        Problem: 400 with the `path` of the first fault, if the body is not JSON of that shape; 408 if it did not arrive
+            in `timeout` seconds.
     """
-    content = await request.body()
-    try:
-        data = json.loads(content) if content else {}
-    except (ValueError, RecursionError) as error:
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply, or not UTF-8"
-        raise Problem(400, f"the body is not JSON: {reason}", path="") from error
+    data = _parsed(await _content(request, timeout))
     try:
         return shape.model_validate(data)
     except ValidationError as error:
         fault = error.errors(include_input=False, include_url=False)[0]
-        raise Problem(400, fault["msg"], path=".".join(map(str, fault["loc"]))) from error
+        raise Problem(400, excerpt(fault["msg"]), path=_path(data, fault["loc"])) from error
+
+
+async def _content(request: Request, timeout: float) -> bytes:  # noqa: ASYNC109
+    with anyio.move_on_after(timeout):
+        return await request.body()
+    raise Problem(408, "the body did not arrive in time", headers={"Connection": "close"})
+
+
+def _parsed(content: bytes) -> Any:
+    try:
+        return json.loads(content) if content else {}
+    except json.JSONDecodeError as error:
+        reason = error.msg
+    except UnicodeDecodeError:
+        reason = "not UTF-8"
+    except RecursionError:
+        reason = "nested too deeply"
+    except ValueError:
+        reason = "a number has too many digits"
+    raise Problem(400, f"the body is not JSON: {reason}", path="")
+
+
+def _path(data: Any, location: Sequence[str | int]) -> str:
+    """Return the place of a fault in a body, without the names of types that pydantic adds to it."""
+    parts: list[str] = []
+    for position, part in enumerate(location):
+        if isinstance(data, dict) and (part in data or position == len(location) - 1):
+            data = data.get(part)
+        elif isinstance(data, list) and isinstance(part, int) and part < len(data):
+            data = data[part]
+        else:
+            continue
+        parts.append(excerpt(part))
+    return ".".join(parts[:_MAX_PATH])

@@ -7,6 +7,7 @@ import os
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
 from typing import Final, TypeAlias
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
@@ -22,6 +23,10 @@ TOKEN_VARIABLE: Final = "PELLUCID_API_TOKEN"  # noqa: S105  (a name)
 """Variable with the bearer token of callers."""
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "testclient"})
+"""Addresses of callers on this machine; the last one is Starlette's test client."""
+
+LOCAL_NAMES: Final = frozenset({"127.0.0.1", "::1", "localhost", "testserver"})
+"""Names under which they reach the server."""
 
 
 def bearer(token: str | None = None) -> Authenticate:
@@ -41,8 +46,21 @@ def bearer(token: str | None = None) -> Authenticate:
 
 
 def loopback_only(request: Request) -> Identity | None:
-    """Accept callers on this machine, and nobody else."""
-    return Identity() if request.client is None or request.client.host in LOOPBACK else None
+    """Accept callers on this machine, and nobody else.
+
+    A web page in a browser on this machine is refused, also under a name that its owner lets point here.
+    """
+    origin = request.headers.get("origin")
+    addresses = [f"//{request.headers.get('host', '')}", *([origin] if origin is not None else [])]
+    is_local = request.client is not None and request.client.host in LOOPBACK
+    return Identity() if is_local and LOCAL_NAMES.issuperset(map(_host_of, addresses)) else None
+
+
+def _host_of(address: str) -> str | None:
+    try:
+        return urlsplit(address).hostname
+    except ValueError:
+        return None
 
 
 async def caller_of(request: Request, authenticate: Authenticate) -> Identity:

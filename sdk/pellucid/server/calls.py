@@ -6,19 +6,23 @@ A bearer token that was made for the call is checked before anything is looked u
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from pydantic import Field, JsonValue
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from pellucid.durable import CallRecord, Settlement
 from pellucid.durable_runs import CallTokens, DurableRuns
+from pellucid.server.answers import JSONAnswer
 from pellucid.server.bodies import Body, read
 from pellucid.server.callers import grant_of, unknown_call
 from pellucid.server.problems import Problem
 from pellucid.server.traces import in_trace_of
+
+MAX_EXTENSION: Final = 366 * 86400.0
+"""Seconds by which one heartbeat can move a deadline."""
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
@@ -34,7 +38,7 @@ class CompleteBody(Body):
 class HeartbeatBody(Body):
     """`extend` moves the deadline to at least so many seconds from now."""
 
-    extend: float | None = Field(default=None, ge=0)
+    extend: float | None = Field(default=None, ge=0, le=MAX_EXTENSION)
 
 
 class ProgressBody(Body):
@@ -52,9 +56,10 @@ class CancelBody(Body):
 class CallEndpoints:
     """Endpoints below `/async-tools/{result_id}`."""
 
-    def __init__(self, runs: DurableRuns, tokens: CallTokens) -> None:
+    def __init__(self, runs: DurableRuns, tokens: CallTokens, body_timeout: float) -> None:
         self._runs = runs
         self._tokens = tokens
+        self._body_timeout = body_timeout
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -71,7 +76,7 @@ class CallEndpoints:
 
     async def _complete(self, request: Request) -> Response:
         grant = grant_of(request, self._tokens)
-        body = await read(request, CompleteBody)
+        body = await read(request, CompleteBody, self._body_timeout)
         if body.status == "completed" and body.error is not None:
             raise Problem(400, "a completed call has no error", path="error")
         if body.status == "failed" and body.error is None:
@@ -84,19 +89,19 @@ class CallEndpoints:
 
     async def _heartbeat(self, request: Request) -> Response:
         grant = grant_of(request, self._tokens)
-        body = await read(request, HeartbeatBody)
+        body = await read(request, HeartbeatBody, self._body_timeout)
         await self._known(grant.result_id, grant.run_id)
         return _state(await self._runs.heartbeat(grant.result_id, extend=body.extend))
 
     async def _progress(self, request: Request) -> Response:
         grant = grant_of(request, self._tokens)
-        body = await read(request, ProgressBody)
+        body = await read(request, ProgressBody, self._body_timeout)
         await self._known(grant.result_id, grant.run_id)
         return _state(await self._runs.progress(grant.result_id, body.value))
 
     async def _cancel(self, request: Request) -> Response:
         grant = grant_of(request, self._tokens)
-        body = await read(request, CancelBody)
+        body = await read(request, CancelBody, self._body_timeout)
         await self._known(grant.result_id, grant.run_id)
         with in_trace_of(request):
             settlement = await self._runs.settle(grant.result_id, error=body.reason, status="cancelled")
@@ -116,11 +121,11 @@ def _answered(result_id: str, settlement: Settlement) -> Response:
     if settlement.outcome in ("conflict", "late"):
         raise settled(call)
     if settlement.outcome == "duplicate":
-        return JSONResponse({"status": "duplicate", "resultId": result_id})
+        return JSONAnswer({"status": "duplicate", "resultId": result_id})
     if settlement.pending:
         waiting = {"status": "waiting_for_async_tools", "resultId": result_id, "pendingCount": settlement.pending}
-        return JSONResponse(waiting, 202)
-    return JSONResponse({"status": "accepted", "resultId": result_id, "invoked": settlement.is_run_due}, 202)
+        return JSONAnswer(waiting, 202)
+    return JSONAnswer({"status": "accepted", "resultId": result_id, "invoked": settlement.is_run_due}, 202)
 
 
 def _state(call: CallRecord | None) -> Response:
@@ -130,7 +135,7 @@ def _state(call: CallRecord | None) -> Response:
     if call.status != "processing":
         raise settled(call)
     state: dict[str, Any] = {"status": call.status, "resultId": call.id, "deadline": call.deadline}
-    return JSONResponse(state)
+    return JSONAnswer(state)
 
 
 def settled(call: CallRecord) -> Problem:

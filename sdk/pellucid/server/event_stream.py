@@ -3,51 +3,77 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 from starlette.requests import Request
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from pellucid.durable_runs import DurableRuns, RunEvent
+from pellucid.errors import StoreUnavailable, UnknownRun
+from pellucid.server.draining import Draining
 from pellucid.server.problems import Problem
 from pellucid.server.states import state_json
 
-MAX_SEQ = 2**63 - 1
-_BEAT = b": waiting\n\n"
+_log = logging.getLogger("pellucid.server")
+
+_MAX_SEQ: Final = 2**63 - 1
+_MAX_DIGITS: Final = len(str(_MAX_SEQ))
+_BEAT: Final = b": waiting\n\n"
+_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
-def stream(
-    runs: DurableRuns, run_id: str, after: int, *, heartbeat: float, stays: bool, headers: Mapping[str, str]
-) -> StreamingResponse:
-    """Return a response with the events of a run after a sequence number, and its state at the end.
+@dataclass(frozen=True, slots=True)
+class EventStream:
+    """Events of a run, and its state at the end.
 
-    Args:
+    Attributes:
         runs: The runs.
         run_id: The run.
-        after: Sequence number of the last event that the client has.
         heartbeat: Seconds between comments while there are no events.
         stays: Whether the stream stays open while the run waits for approvals or results.
-        headers: Further headers.
+        draining: Ends the stream when the server shuts down.
     """
-    headers = {**headers, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    content = _events(runs, run_id, after, heartbeat, stays=stays)
-    return StreamingResponse(content, media_type="text/event-stream", headers=headers)
 
+    runs: DurableRuns
+    run_id: str
+    heartbeat: float
+    stays: bool
+    draining: Draining
 
-async def _events(runs: DurableRuns, run_id: str, after: int, heartbeat: float, *, stays: bool) -> AsyncIterator[bytes]:
-    while True:
-        page = await runs.event_page(run_id, after)
-        for event in page.events:
-            after = event.seq
-            yield _event(event)
-        if page.has_more:
-            continue
-        if page.is_over or (page.status == "waiting" and not stays):
-            yield _encoded("run", state_json(await runs.status(run_id)), None)
-            return
-        if not await runs.wait_for_events(run_id, after, heartbeat):
-            yield _BEAT
+    def response(self, after: int, headers: Mapping[str, str], *, has_body: bool) -> Response:
+        """Return the response with the events after a sequence number."""
+        headers = {**headers, **_HEADERS}
+        if not has_body:
+            return Response(media_type="text/event-stream", headers=headers)
+        return StreamingResponse(self._content(after), media_type="text/event-stream", headers=headers)
+
+    async def _content(self, after: int) -> AsyncIterator[bytes]:
+        """Yield the stream. It ends without the state if the store goes away, or the server shuts down."""
+        try:
+            async for part in self._events(after):
+                yield part
+        except (StoreUnavailable, UnknownRun) as error:
+            _log.warning("server.stream_ended run_id=%s %s", self.run_id, error)
+
+    async def _events(self, after: int) -> AsyncIterator[bytes]:
+        while not self.draining.is_active:
+            page = await self.runs.event_page(self.run_id, after)
+            for event in page.events:
+                after = event.seq
+                yield _event(event)
+            if page.has_more:
+                continue
+            if page.is_over or (page.status == "waiting" and not self.stays):
+                yield _encoded("run", state_json(await self.runs.status(self.run_id)), None)
+                return
+            is_new = False
+            with self.draining.interruptible():
+                is_new = await self.runs.wait_for_events(self.run_id, after, self.heartbeat)
+            if not is_new and not self.draining.is_active:
+                yield _BEAT
 
 
 def position(request: Request) -> int:
@@ -61,7 +87,8 @@ def position(request: Request) -> int:
         ("after", request.query_params.get("after")),
     ):
         if text is not None:
-            if not (text.isascii() and text.isdigit() and int(text[:20]) <= MAX_SEQ):
+            is_number = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
+            if not is_number or int(text) > _MAX_SEQ:
                 raise Problem(400, "not the id of an event", path=name)
             return int(text)
     return 0

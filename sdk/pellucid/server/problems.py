@@ -7,11 +7,12 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.types import ExceptionHandler
 
-from pellucid.errors import CheckpointError, ConfigError, IdempotencyConflict, StoreUnavailable, UnknownRun
+from pellucid.errors import CheckpointError, IdempotencyConflict, StoreUnavailable, UnknownRun
+from pellucid.server.answers import JSONAnswer
 
 _NOTHING: Final[Mapping[str, str]] = {}
 
@@ -53,10 +54,15 @@ def unknown_run() -> Problem:
     return Problem(404, "run not found")
 
 
+def unavailable() -> Problem:
+    """Return the problem of a store that cannot be reached."""
+    return Problem(503, "the store is not available", headers={"Retry-After": str(RETRY_AFTER)})
+
+
 def answer(_request: Request, error: Exception) -> Response:
     """Return the answer to a request that failed."""
     problem = _problem(error)
-    return JSONResponse(problem.content, problem.status, headers=dict(problem.headers))
+    return JSONAnswer(problem.content, problem.status, headers=dict(problem.headers))
 
 
 def _problem(error: Exception) -> Problem:
@@ -71,13 +77,27 @@ def _problem(error: Exception) -> Problem:
         case IdempotencyConflict():
             problem = Problem(409, str(error))
         case StoreUnavailable():
-            problem = Problem(503, "the store is not available", headers={"Retry-After": str(RETRY_AFTER)})
+            problem = unavailable()
+        case CheckpointError():
+            problem = Problem(400, str(error), path="decisions")
+        case ClientDisconnect():
+            problem = Problem(400, "the client left")  # nobody reads it
         case _:
-            problem = Problem(400, str(error))
+            problem = Problem(500, "internal error")
     return problem
 
 
 HANDLERS: Final[dict[Any, ExceptionHandler]] = dict.fromkeys(
-    (Problem, HTTPException, UnknownRun, IdempotencyConflict, ConfigError, CheckpointError, StoreUnavailable), answer
+    (
+        Problem,
+        HTTPException,
+        UnknownRun,
+        IdempotencyConflict,
+        CheckpointError,
+        StoreUnavailable,
+        ClientDisconnect,
+        Exception,
+    ),
+    answer,
 )
-"""Handlers of exceptions, for Starlette. Others are bugs, which the server logs and answers with 500."""
+"""Handlers of exceptions, for Starlette, which raises those of the last kind again after the answer: they are bugs."""

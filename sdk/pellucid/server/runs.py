@@ -10,18 +10,21 @@ from typing import Literal
 import anyio
 from pydantic import Field, JsonValue
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from pellucid.approvals.decisions import Decision
 from pellucid.context import Identity
+from pellucid.durable.values import MAX_ID, is_storable
 from pellucid.durable_runs import DurableRuns, RunState
 from pellucid.errors import ConfigError
 from pellucid.messages import load_messages
 from pellucid.run.start import Input
+from pellucid.server.answers import JSONAnswer
 from pellucid.server.bodies import Body, read
 from pellucid.server.callers import Authenticate, caller_of
-from pellucid.server.event_stream import position, stream
+from pellucid.server.draining import Draining
+from pellucid.server.event_stream import EventStream, position
 from pellucid.server.problems import Problem, unknown_run
 from pellucid.server.states import state_json
 from pellucid.server.traces import in_trace_of
@@ -91,12 +94,16 @@ class RunEndpoints:
         authenticate: Returns the identity of a caller.
         heartbeat: Seconds between comments in a stream without events.
         max_wait: Seconds for which `POST /runs` waits for the end of a run, without streaming.
+        body_timeout: Seconds in which a body must arrive.
+        draining: Ends streams and waits when the server shuts down.
     """
 
     runs: DurableRuns
     authenticate: Authenticate
     heartbeat: float
     max_wait: float
+    body_timeout: float
+    draining: Draining
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -110,34 +117,36 @@ class RunEndpoints:
 
     async def _submit(self, request: Request) -> Response:
         caller = await caller_of(request, self.authenticate)
-        body = await read(request, SubmitBody)
+        body = await read(request, SubmitBody, self.body_timeout)
+        after = position(request)
+        key = _idempotency_key(request)
         identity = replace(caller, conversation_id=body.conversation_id or caller.conversation_id)
         with in_trace_of(request):
             run_id = await self.runs.submit(
                 self._agent(body.agent),
                 _input(body),
                 identity=identity,
-                run_id=_run_id(caller, request.headers.get("idempotency-key")),
+                run_id=_run_id(caller, key),
             )
-        headers = {"Location": f"{request.url.path.rstrip('/')}/{run_id}"}
+        headers = {"Location": f"{request.scope['path'].rstrip('/')}/{run_id}"}
         if "text/event-stream" in request.headers.get("accept", ""):
-            return self._stream(request, run_id, headers)
+            return self._stream(request, run_id, after, headers)
         if "respond-async" not in request.headers.get("prefer", ""):
-            with anyio.move_on_after(self.max_wait):
+            with self.draining.interruptible(), anyio.move_on_after(self.max_wait):
                 await self._paused(run_id)
-                return JSONResponse(state_json(await self.runs.status(run_id)), headers=headers)
-        return JSONResponse(state_json(await self.runs.status(run_id)), 202, headers=headers)
+                return JSONAnswer(state_json(await self.runs.status(run_id)), headers=headers)
+        return JSONAnswer(state_json(await self.runs.status(run_id)), 202, headers=headers)
 
     async def _status(self, request: Request) -> Response:
-        return JSONResponse(state_json(await self._run_of(request)))
+        return JSONAnswer(state_json(await self._run_of(request)))
 
     async def _events(self, request: Request) -> Response:
         state = await self._run_of(request)
-        return self._stream(request, state.run_id, {})
+        return self._stream(request, state.run_id, position(request), {})
 
     async def _decide(self, request: Request) -> Response:
         state = await self._run_of(request)
-        decisions = (await read(request, ApprovalsBody)).all_decisions()
+        decisions = (await read(request, ApprovalsBody, self.body_timeout)).all_decisions()
         if not decisions:
             raise Problem(400, "no decision; give `decisions`, or `content` with approval responses", path="decisions")
         with in_trace_of(request):
@@ -148,14 +157,14 @@ class RunEndpoints:
         ]
         counted = {"settled", "duplicate"}
         status = 200 if all(settlement.outcome in counted for settlement in settlements) else 409
-        return JSONResponse({"approvals": outcomes}, status)
+        return JSONAnswer({"approvals": outcomes}, status)
 
     async def _cancel(self, request: Request) -> Response:
         state = await self._run_of(request)
-        body = await read(request, CancelBody)
+        body = await read(request, CancelBody, self.body_timeout)
         cancellation = await self.runs.cancel(state.run_id, body.reason)
         status = {"cancelled": 200, "requested": 202, "ended": 409}.get(cancellation.outcome, 404)
-        return JSONResponse({"outcome": cancellation.outcome}, status)
+        return JSONAnswer({"outcome": cancellation.outcome}, status)
 
     async def _run_of(self, request: Request) -> RunState:
         """Return the run of a request.
@@ -164,7 +173,10 @@ class RunEndpoints:
             Problem: 404, there is no such run, or it is another caller's.
         """
         caller = await caller_of(request, self.authenticate)
-        state = await self.runs.status(request.path_params["run_id"])
+        run_id = request.path_params["run_id"]
+        if not is_storable(run_id):
+            raise unknown_run()
+        state = await self.runs.status(run_id)
         owner = state.identity or Identity()
         if (owner.tenant, owner.principal) != (caller.tenant, caller.principal):
             raise unknown_run()
@@ -178,9 +190,15 @@ class RunEndpoints:
             raise Problem(400, f"unknown agent; known agents are {', '.join(names)}", path="agent")
         return name
 
-    def _stream(self, request: Request, run_id: str, headers: Mapping[str, str]) -> Response:
-        stays = request.query_params.get("wait") == "true"
-        return stream(self.runs, run_id, position(request), heartbeat=self.heartbeat, stays=stays, headers=headers)
+    def _stream(self, request: Request, run_id: str, after: int, headers: Mapping[str, str]) -> Response:
+        events = EventStream(
+            self.runs,
+            run_id,
+            heartbeat=self.heartbeat,
+            stays=request.query_params.get("wait") == "true",
+            draining=self.draining,
+        )
+        return events.response(after, headers, has_body=request.method != "HEAD")
 
     async def _paused(self, run_id: str) -> None:
         """Wait until a run has ended, or waits for approvals or results."""
@@ -198,9 +216,19 @@ def _input(body: SubmitBody) -> Input:
     if isinstance(body.input, str):
         return body.input
     try:
-        return load_messages(body.input)
+        messages = load_messages(body.input)
     except ConfigError as error:
         raise Problem(400, str(error), path="input") from error
+    if not messages:
+        raise Problem(400, "no message", path="input")
+    return messages
+
+
+def _idempotency_key(request: Request) -> str | None:
+    key = request.headers.get("idempotency-key")
+    if key is not None and not (key.strip() and is_storable(key)):
+        raise Problem(400, f"not 1 to {MAX_ID} printable characters", path="Idempotency-Key")
+    return key
 
 
 def _run_id(caller: Identity, key: str | None) -> str:

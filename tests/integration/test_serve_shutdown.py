@@ -1,0 +1,110 @@
+"""`pellucid serve` under attack by signals and by clients that are slow, against the real process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import socket
+import sqlite3
+import time
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from integration.test_serve import free_port, started, wait_for
+from support.processes import PATIENCE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.integration
+
+AGENT = """
+import anyio
+from pellucid import Agent, Tool, ToolCall
+from pellucid.testing import FunctionModel
+
+async def sleep(_arguments, _ctx):
+    await anyio.sleep(600)
+
+agent = Agent("slow", model=FunctionModel(lambda _: ToolCall("sleep")), tools=[Tool(name="sleep", run=sleep, timeout=900)])
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with an agent whose tool does not return."""
+    (tmp_path / "slow.py").write_text(AGENT)
+    return tmp_path
+
+
+def test_sigterm_gives_the_run_back_and_ends_streams(folder: Path) -> None:
+    """The process exits with 0 within seconds, in the middle of a run that clients follow; the run is due at once."""
+    port = free_port()
+    base = f"http://127.0.0.1:{port}"
+    with started(f"pellucid serve slow:agent --port {port} --lease 600", folder) as server:
+        wait_for(server, "Uvicorn running")
+        with httpx.Client(base_url=base, timeout=PATIENCE) as http, contextlib.ExitStack() as streams:
+            location = http.post("/runs", json={"input": "?"}, headers={"Prefer": "respond-async"}).headers["location"]
+            follow = [streams.enter_context(http.stream("GET", f"{location}/events?token=s3cret")) for _ in range(3)]
+            lines = [stream.iter_lines() for stream in follow]
+            assert [next(line) for line in lines] == ["id: 2"] * 3
+            start = time.monotonic()
+            server.send_signal(signal.SIGTERM)
+            rest = [list(line) for line in lines]  # a stream that was cut off would raise
+            assert server.wait(PATIENCE) == 0
+            assert time.monotonic() - start < 5
+            assert all("event: run" not in line for line in rest)
+        assert server.stdout is not None
+        log = server.stdout.read()
+        assert "Traceback" not in log
+        assert "s3cret" not in log
+        assert f"GET {location}/events HTTP/1.1" in log
+    with contextlib.closing(sqlite3.connect(folder / "runs.db")) as database:
+        assert database.execute("SELECT status FROM runs").fetchall() == [("due",)]
+
+
+def test_slow_clients_are_cut_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection whose headers or body do not arrive ends; others are served meanwhile."""
+    port = free_port()
+    patched = "import pellucid_commands.serving.http_server as h; h.HEADERS_TIMEOUT = 0.5\n" + AGENT
+    (folder / "slow.py").write_text(patched)
+    with started(f"pellucid serve slow:agent --port {port}", folder) as server:
+        wait_for(server, "Uvicorn running")
+        for start in (
+            b"",
+            b"GET /healthz HTTP/1.1\r\nHost: x",
+            b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET /he",
+        ):
+            with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as slow:
+                slow.sendall(start)
+                assert httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
+                received = b"".join(iter(lambda: slow.recv(65536), b""))
+                assert (b"200 OK" in received) == start.endswith(b"GET /he")
+
+
+def test_a_large_body_is_refused_before_it_is_read(folder: Path) -> None:
+    """Also if its length is not given; and so is one that is not HTTP."""
+    port = free_port()
+    with started(f"pellucid serve slow:agent --port {port}", folder) as server:
+        wait_for(server, "Uvicorn running")
+        head = b"POST /runs HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        for request in (
+            head + b"Content-Length: 52428800\r\n\r\n{",
+            head + b"Transfer-Encoding: chunked\r\n\r\n" + b"200000\r\n" + b" " * 0x200000,
+        ):
+            with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as client:
+                with contextlib.suppress(ConnectionError):
+                    client.sendall(request)
+                with contextlib.suppress(ConnectionError):
+                    assert client.recv(65536).startswith(b"HTTP/1.1 413 ")
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as client:
+            client.sendall(b"\x16\x03\x01\x00\xff\r\n\r\n")
+            assert client.recv(65536).startswith(b"HTTP/1.1 400 ")
+        assert json.loads(httpx.get(f"http://127.0.0.1:{port}/healthz").content) == {"status": "ok"}
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(PATIENCE) == 0
+        assert server.stdout is not None
+        assert "Traceback" not in server.stdout.read()

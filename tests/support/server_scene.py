@@ -1,0 +1,87 @@
+"""A server of durable runs in this process, with a worker, and a client of it."""
+
+from __future__ import annotations
+
+import json
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import httpx
+
+from pellucid import Agent, Tool
+from pellucid.durable import open_store
+from pellucid.durable_runs import CallTokens, Completion, DurableRuns
+from pellucid.server import create_app
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from starlette.applications import Starlette
+
+    from pellucid import ToolContext
+    from pellucid.context import ExternalCall
+
+KEY = "k" * 32
+BASE = "http://127.0.0.1"
+
+
+class Scene:
+    """A server with a worker, and a client of it.
+
+    Attributes:
+        http: The client.
+        app: The server.
+        jobs: What the tools handed to other processes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.jobs: list[ExternalCall] = []
+        self.tokens = CallTokens(KEY)
+        self._path = path
+        self.http: httpx.AsyncClient
+        self.app: Starlette
+        self.runs: DurableRuns
+
+    def job(self, **options: Any) -> Tool:
+        """Return a tool whose work another process does."""
+
+        async def enqueue(_arguments: Any, ctx: ToolContext) -> None:
+            assert ctx.external is not None
+            self.jobs.append(ctx.external)
+
+        return Tool(name="job", run=enqueue, execution="external-dispatch", **options)
+
+    @asynccontextmanager
+    async def serve(self, *agents: Agent[Any], **options: Any) -> AsyncIterator[Scene]:
+        """Serve agents within the context."""
+        async with open_store(f"sqlite:///{self._path}/runs.db") as store:
+            completion = Completion(BASE, self.tokens)
+            self.runs = DurableRuns(store, agents, completion=completion)
+            self.app = create_app(self.runs, **{"tokens": self.tokens, **options})
+            transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+            async with (
+                httpx.AsyncClient(transport=transport, base_url=BASE) as self.http,
+                anyio.create_task_group() as tasks,
+            ):
+                tasks.start_soon(self.runs.work)
+                with anyio.fail_after(60):
+                    yield self
+                tasks.cancel_scope.cancel()
+
+    async def complete(self, job: ExternalCall, token: str | None = None, **body: Any) -> httpx.Response:
+        """Return a result as another process does."""
+        assert job.complete_url is not None
+        headers = {b"Authorization": f"Bearer {token or job.token}".encode()}
+        return await self.http.post(job.complete_url, headers=headers, json={"status": "completed", **body})
+
+
+def events(text: str) -> list[tuple[str | None, str, Any]]:
+    """Return id, name and data of server-sent events."""
+    found = []
+    for block in text.split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
+        if fields:
+            found.append((fields.get("id"), fields["event"], json.loads(fields["data"])))
+    return found
