@@ -1,4 +1,4 @@
-"""`pellucid serve` under attack by signals and by clients that are slow, against the real process."""
+"""`pellucid serve` at signals, and with slow or wrong clients, as a process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from pellucid.testing import FunctionModel
 async def sleep(_arguments, _ctx):
     await anyio.sleep(600)
 
-agent = Agent("slow", model=FunctionModel(lambda _: ToolCall("sleep")), tools=[Tool(name="sleep", run=sleep, timeout=900)])
+tool = Tool(name="sleep", run=sleep, timeout=900)
+agent = Agent("slow", model=FunctionModel(lambda _: ToolCall("sleep")), tools=[tool])
 """
 
 
@@ -66,7 +67,7 @@ def test_sigterm_gives_the_run_back_and_ends_streams(folder: Path) -> None:
         assert database.execute("SELECT status FROM runs").fetchall() == [("due",)]
 
 
-def test_slow_clients_are_cut_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_clients_are_cut_off(folder: Path) -> None:
     """A connection whose headers or body do not arrive ends; others are served meanwhile."""
     port = free_port()
     patched = "import pellucid_commands.serving.http_server as h; h.HEADERS_TIMEOUT = 0.5\n" + AGENT

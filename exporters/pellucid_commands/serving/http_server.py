@@ -1,4 +1,4 @@
-"""The HTTP server of `pellucid serve`: uvicorn, which leaves signals to the command and does not wait for slow clients."""
+"""The HTTP server of `pellucid serve`: uvicorn without handlers of signals, and with patience that ends."""
 
 from __future__ import annotations
 

@@ -11,9 +11,11 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from pellucid.server.answers import JSONAnswer
+from pellucid.server.bodies import BodyReader
 from pellucid.server.callers import Authenticate, loopback_only
 from pellucid.server.calls import CallEndpoints
 from pellucid.server.draining import Draining
+from pellucid.server.openapi import document
 from pellucid.server.problems import HANDLERS, unavailable
 from pellucid.server.runs import RunEndpoints
 
@@ -56,12 +58,13 @@ def create_app(
         body_timeout: Seconds in which the body of a request must arrive; a later one is answered with 408.
     """
     draining = Draining()
+    bodies = BodyReader(max_body, body_timeout)
     endpoints = RunEndpoints(
         runs=runs,
         authenticate=authenticate,
         heartbeat=heartbeat,
         max_wait=max_wait,
-        body_timeout=body_timeout,
+        bodies=bodies,
         draining=draining,
     )
 
@@ -74,16 +77,22 @@ def create_app(
             raise unavailable()
         return JSONAnswer({"status": "ready"})
 
+    description = document(has_calls=tokens is not None, has_metrics=metrics is not None)
+
+    def describe(request: Request) -> Response:
+        return JSONAnswer({**description, "servers": [{"url": request.scope.get("root_path") or "/"}]})
+
     routes: list[BaseRoute] = [
+        Route("/openapi.json", describe, methods=["GET"]),
         Route("/healthz", _healthy, methods=["GET"]),
         Route("/readyz", ready, methods=["GET"]),
         *endpoints.routes(),
     ]
     if tokens is not None:
-        routes += CallEndpoints(runs, tokens, body_timeout).routes()
+        routes += CallEndpoints(runs, tokens, bodies).routes()
     if metrics is not None:
         routes.append(Route("/metrics", _Application(metrics), methods=["GET"]))
-    app = Starlette(routes=routes, exception_handlers=HANDLERS, max_body_size=max_body)
+    app = Starlette(routes=routes, exception_handlers=HANDLERS)
     app.router.redirect_slashes = False  # a redirect would name the host that the client has sent
     app.state.drain = draining.start
     return app

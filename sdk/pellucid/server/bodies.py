@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import anyio
@@ -16,6 +18,7 @@ from pellucid.text import excerpt
 
 M = TypeVar("M", bound=BaseModel)
 
+_CLOSE: Final = {"Connection": "close"}
 _MAX_PATH: Final = 20
 """Parts of the path of a fault."""
 
@@ -26,25 +29,47 @@ class Body(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-async def read(request: Request, shape: type[M], timeout: float) -> M:  # noqa: ASYNC109
-    """Return the body of a request.
+@dataclass(frozen=True, slots=True)
+class BodyReader:
+    """Reader of bodies.
 
-    Raises:
-        Problem: 400 with the `path` of the first fault, if the body is not JSON of that shape; 408 if it did not arrive
-            in `timeout` seconds.
+    Attributes:
+        max_size: Bytes of a body, at most.
+        timeout: Seconds in which a body must arrive.
     """
-    data = _parsed(await _content(request, timeout))
-    try:
-        return shape.model_validate(data)
-    except ValidationError as error:
-        fault = error.errors(include_input=False, include_url=False)[0]
-        raise Problem(400, excerpt(fault["msg"]), path=_path(data, fault["loc"])) from error
 
+    max_size: int
+    timeout: float
 
-async def _content(request: Request, timeout: float) -> bytes:  # noqa: ASYNC109
-    with anyio.move_on_after(timeout):
-        return await request.body()
-    raise Problem(408, "the body did not arrive in time", headers={"Connection": "close"})
+    async def read(self, request: Request, shape: type[M]) -> M:
+        """Return the body of a request.
+
+        Raises:
+            Problem: 400 with the `path` of the first fault, if the body is not JSON of that shape; 408 or 413 if it
+                did not arrive in time, or is too long.
+        """
+        data = _parsed(await self._content(request))
+        try:
+            return shape.model_validate(data)
+        except ValidationError as error:
+            fault = error.errors(include_input=False, include_url=False)[0]
+            raise Problem(400, excerpt(fault["msg"]), path=_path(data, fault["loc"])) from error
+
+    async def _content(self, request: Request) -> bytes:
+        length = request.headers.get("content-length", "")
+        self._check(int(length[:20]) if length.isdecimal() else 0)
+        content = bytearray()
+        with anyio.move_on_after(self.timeout):
+            async with aclosing(request.stream()) as chunks:
+                async for chunk in chunks:
+                    content += chunk
+                    self._check(len(content))
+            return bytes(content)
+        raise Problem(408, "the body did not arrive in time", headers=_CLOSE)
+
+    def _check(self, size: int) -> None:
+        if size > self.max_size:
+            raise Problem(413, f"the body is longer than {self.max_size} bytes", headers=_CLOSE)
 
 
 def _parsed(content: bytes) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Literal, TypeAlias
 
-from pydantic import Field, JsonValue
+from pydantic import ConfigDict, Field, JsonValue
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -16,7 +16,7 @@ from starlette.routing import Route
 from pellucid.durable import CallRecord, Settlement
 from pellucid.durable_runs import CallTokens, DurableRuns
 from pellucid.server.answers import JSONAnswer
-from pellucid.server.bodies import Body, read
+from pellucid.server.bodies import Body, BodyReader
 from pellucid.server.callers import grant_of, unknown_call
 from pellucid.server.problems import Problem
 from pellucid.server.traces import in_trace_of
@@ -29,6 +29,18 @@ Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 class CompleteBody(Body):
     """Result of a call: `response` if it is completed, otherwise the `error`, which the model reads."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {"properties": {"status": {"const": "completed"}, "error": {"type": "null"}}},
+                {
+                    "properties": {"status": {"const": "failed"}, "error": {"type": "string", "minLength": 1}},
+                    "required": ["error"],
+                },
+            ]
+        }
+    )
 
     status: Literal["completed", "failed"]
     response: JsonValue = None
@@ -47,7 +59,7 @@ class ProgressBody(Body):
     value: JsonValue
 
 
-class CancelBody(Body):
+class CallCancelBody(Body):
     """Reason why the worker gives a call up."""
 
     reason: str = Field(default="The worker gave the call up.", min_length=1)
@@ -56,10 +68,10 @@ class CancelBody(Body):
 class CallEndpoints:
     """Endpoints below `/async-tools/{result_id}`."""
 
-    def __init__(self, runs: DurableRuns, tokens: CallTokens, body_timeout: float) -> None:
+    def __init__(self, runs: DurableRuns, tokens: CallTokens, bodies: BodyReader) -> None:
         self._runs = runs
         self._tokens = tokens
-        self._body_timeout = body_timeout
+        self._bodies = bodies
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -76,7 +88,7 @@ class CallEndpoints:
 
     async def _complete(self, request: Request) -> Response:
         grant = grant_of(request, self._tokens)
-        body = await read(request, CompleteBody, self._body_timeout)
+        body = await self._bodies.read(request, CompleteBody)
         if body.status == "completed" and body.error is not None:
             raise Problem(400, "a completed call has no error", path="error")
         if body.status == "failed" and body.error is None:
@@ -89,19 +101,19 @@ class CallEndpoints:
 
     async def _heartbeat(self, request: Request) -> Response:
         grant = grant_of(request, self._tokens)
-        body = await read(request, HeartbeatBody, self._body_timeout)
+        body = await self._bodies.read(request, HeartbeatBody)
         await self._known(grant.result_id, grant.run_id)
         return _state(await self._runs.heartbeat(grant.result_id, extend=body.extend))
 
     async def _progress(self, request: Request) -> Response:
         grant = grant_of(request, self._tokens)
-        body = await read(request, ProgressBody, self._body_timeout)
+        body = await self._bodies.read(request, ProgressBody)
         await self._known(grant.result_id, grant.run_id)
         return _state(await self._runs.progress(grant.result_id, body.value))
 
     async def _cancel(self, request: Request) -> Response:
         grant = grant_of(request, self._tokens)
-        body = await read(request, CancelBody, self._body_timeout)
+        body = await self._bodies.read(request, CallCancelBody)
         await self._known(grant.result_id, grant.run_id)
         with in_trace_of(request):
             settlement = await self._runs.settle(grant.result_id, error=body.reason, status="cancelled")

@@ -19,8 +19,9 @@ from pellucid.server.states import state_json
 
 _log = logging.getLogger("pellucid.server")
 
-_MAX_SEQ: Final = 2**63 - 1
-_MAX_DIGITS: Final = len(str(_MAX_SEQ))
+MAX_DIGITS: Final = 18
+"""Digits of a sequence number; databases have 63 bits for it."""
+
 _BEAT: Final = b": waiting\n\n"
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
@@ -82,16 +83,16 @@ def position(request: Request) -> int:
     Raises:
         Problem: 400, it is not a number.
     """
+    seq = None
     for name, text in (
         ("Last-Event-ID", request.headers.get("last-event-id")),
         ("after", request.query_params.get("after")),
     ):
         if text is not None:
-            is_number = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
-            if not is_number or int(text) > _MAX_SEQ:
+            if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
                 raise Problem(400, "not the id of an event", path=name)
-            return int(text)
-    return 0
+            seq = int(text) if seq is None else seq
+    return seq or 0
 
 
 def _event(event: RunEvent) -> bytes:

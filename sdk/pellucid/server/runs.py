@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import anyio
-from pydantic import Field, JsonValue
+from pydantic import ConfigDict, Field, JsonValue
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -21,7 +21,7 @@ from pellucid.errors import ConfigError
 from pellucid.messages import load_messages
 from pellucid.run.start import Input
 from pellucid.server.answers import JSONAnswer
-from pellucid.server.bodies import Body, read
+from pellucid.server.bodies import Body, BodyReader
 from pellucid.server.callers import Authenticate, caller_of
 from pellucid.server.draining import Draining
 from pellucid.server.event_stream import EventStream, position
@@ -60,6 +60,12 @@ class ApprovalResponse(Body):
 class ApprovalsBody(Body):
     """Decisions; or a message of role `tool` with approval responses."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [{"properties": {name: {"minItems": 1}}, "required": [name]} for name in ("decisions", "content")]
+        }
+    )
+
     decisions: list[DecisionBody] = Field(default_factory=list)
     role: Literal["tool"] = "tool"
     content: list[ApprovalResponse] = Field(default_factory=list)
@@ -94,7 +100,7 @@ class RunEndpoints:
         authenticate: Returns the identity of a caller.
         heartbeat: Seconds between comments in a stream without events.
         max_wait: Seconds for which `POST /runs` waits for the end of a run, without streaming.
-        body_timeout: Seconds in which a body must arrive.
+        bodies: Reader of bodies.
         draining: Ends streams and waits when the server shuts down.
     """
 
@@ -102,7 +108,7 @@ class RunEndpoints:
     authenticate: Authenticate
     heartbeat: float
     max_wait: float
-    body_timeout: float
+    bodies: BodyReader
     draining: Draining
 
     def routes(self) -> list[Route]:
@@ -117,8 +123,8 @@ class RunEndpoints:
 
     async def _submit(self, request: Request) -> Response:
         caller = await caller_of(request, self.authenticate)
-        body = await read(request, SubmitBody, self.body_timeout)
-        after = position(request)
+        body = await self.bodies.read(request, SubmitBody)
+        after, stays = position(request), _stays(request)
         key = _idempotency_key(request)
         identity = replace(caller, conversation_id=body.conversation_id or caller.conversation_id)
         with in_trace_of(request):
@@ -130,7 +136,7 @@ class RunEndpoints:
             )
         headers = {"Location": f"{request.scope['path'].rstrip('/')}/{run_id}"}
         if "text/event-stream" in request.headers.get("accept", ""):
-            return self._stream(request, run_id, after, headers)
+            return self._stream(request, run_id, after, headers, stays=stays)
         if "respond-async" not in request.headers.get("prefer", ""):
             with self.draining.interruptible(), anyio.move_on_after(self.max_wait):
                 await self._paused(run_id)
@@ -142,11 +148,11 @@ class RunEndpoints:
 
     async def _events(self, request: Request) -> Response:
         state = await self._run_of(request)
-        return self._stream(request, state.run_id, position(request), {})
+        return self._stream(request, state.run_id, position(request), {}, stays=_stays(request))
 
     async def _decide(self, request: Request) -> Response:
         state = await self._run_of(request)
-        decisions = (await read(request, ApprovalsBody, self.body_timeout)).all_decisions()
+        decisions = (await self.bodies.read(request, ApprovalsBody)).all_decisions()
         if not decisions:
             raise Problem(400, "no decision; give `decisions`, or `content` with approval responses", path="decisions")
         with in_trace_of(request):
@@ -161,7 +167,7 @@ class RunEndpoints:
 
     async def _cancel(self, request: Request) -> Response:
         state = await self._run_of(request)
-        body = await read(request, CancelBody, self.body_timeout)
+        body = await self.bodies.read(request, CancelBody)
         cancellation = await self.runs.cancel(state.run_id, body.reason)
         status = {"cancelled": 200, "requested": 202, "ended": 409}.get(cancellation.outcome, 404)
         return JSONAnswer({"outcome": cancellation.outcome}, status)
@@ -190,12 +196,14 @@ class RunEndpoints:
             raise Problem(400, f"unknown agent; known agents are {', '.join(names)}", path="agent")
         return name
 
-    def _stream(self, request: Request, run_id: str, after: int, headers: Mapping[str, str]) -> Response:
+    def _stream(
+        self, request: Request, run_id: str, after: int, headers: Mapping[str, str], *, stays: bool
+    ) -> Response:
         events = EventStream(
             self.runs,
             run_id,
             heartbeat=self.heartbeat,
-            stays=request.query_params.get("wait") == "true",
+            stays=stays,
             draining=self.draining,
         )
         return events.response(after, headers, has_body=request.method != "HEAD")
@@ -222,6 +230,14 @@ def _input(body: SubmitBody) -> Input:
     if not messages:
         raise Problem(400, "no message", path="input")
     return messages
+
+
+def _stays(request: Request) -> bool:
+    """Return whether a stream stays open while the run waits."""
+    text = request.query_params.get("wait", "false")
+    if text not in ("true", "false"):
+        raise Problem(400, "not true or false", path="wait")
+    return text == "true"
 
 
 def _idempotency_key(request: Request) -> str | None:

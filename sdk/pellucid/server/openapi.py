@@ -1,0 +1,278 @@
+"""OpenAPI 3.1 document of the server, from the bodies that its endpoints read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from pydantic.json_schema import models_json_schema
+
+from pellucid.server.bodies import Body
+from pellucid.server.calls import CallCancelBody, CompleteBody, HeartbeatBody, ProgressBody
+from pellucid.server.event_stream import MAX_DIGITS
+from pellucid.server.runs import ApprovalsBody, CancelBody, SubmitBody
+from pellucid.version import __version__
+
+Schema = dict[str, Any]
+
+_TEXT: Final[Schema] = {"type": "string"}
+_NUMBER: Final[Schema] = {"type": ["number", "null"]}
+_EVENT: Final[Schema] = {
+    "type": "object",
+    "properties": {"id": _TEXT, "event": _TEXT, "data": _TEXT},
+    "required": ["event", "data"],
+}
+_RESULT: Final[Schema] = {"resultId": _TEXT}
+
+
+def _object(required: Iterable[str] = (), **members: Schema) -> Schema:
+    return {"type": "object", "properties": members, "required": list(required)}
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+_SCHEMAS: Final[Mapping[str, Schema]] = {
+    "Error": _object(["error"], error=_TEXT, path=_TEXT, status=_TEXT),
+    "Approval": _object(
+        ["approvalId", "toolCallId", "toolName", "input"],
+        approvalId=_TEXT,
+        toolCallId=_TEXT,
+        toolName=_TEXT,
+        input={},
+        reason={"type": ["string", "null"]},
+        expiresAt=_NUMBER,
+    ),
+    "ExternalCall": _object(
+        ["resultId", "toolName", "status"],
+        resultId=_TEXT,
+        toolName=_TEXT,
+        toolCallId=_TEXT,
+        status=_TEXT,
+        createdAt=_NUMBER,
+        deadline=_NUMBER,
+        heartbeatAt=_NUMBER,
+        progress={},
+    ),
+    "Run": _object(
+        ["id", "agent", "status", "passes", "approvals", "external"],
+        id=_TEXT,
+        agent=_TEXT,
+        status={
+            "enum": ["due", "running", "awaiting_approval", "awaiting_tools", "completed", "failed", "cancelled"],
+        },
+        passes={"type": "integer"},
+        output={},
+        stopReason=_TEXT,
+        traceId=_TEXT,
+        usage={"type": "object"},
+        error=_object(["type", "message"], type={"type": ["string", "null"]}, message=_TEXT),
+        approvals={"type": "array", "items": _ref("Approval")},
+        external={"type": "array", "items": _ref("ExternalCall")},
+    ),
+    "Decided": _object(
+        ["approvals"],
+        approvals={
+            "type": "array",
+            "items": _object(["approvalId", "outcome"], approvalId=_TEXT, outcome=_TEXT),
+        },
+    ),
+    "Cancellation": _object(["outcome"], outcome={"enum": ["cancelled", "requested", "ended"]}),
+    "Settled": _object(
+        ["status", "resultId"],
+        **_RESULT,
+        status={"enum": ["accepted", "waiting_for_async_tools", "duplicate"]},
+        pendingCount={"type": "integer"},
+        invoked={"type": "boolean"},
+    ),
+    "CallState": _object(["status", "resultId", "deadline"], **_RESULT, status=_TEXT, deadline=_NUMBER),
+    "Status": _object(["status"], status=_TEXT),
+}
+_BODIES: Final[tuple[type[Body], ...]] = (
+    SubmitBody,
+    ApprovalsBody,
+    CancelBody,
+    CompleteBody,
+    HeartbeatBody,
+    ProgressBody,
+    CallCancelBody,
+)
+_OPTIONAL: Final = (CancelBody, HeartbeatBody, CallCancelBody)
+_ERRORS: Final = {
+    "400": "The request is not valid; `path` says where.",
+    "401": "The token is missing or not valid.",
+    "404": "There is no such run or call, or it is another one's.",
+    "408": "The body did not arrive in time.",
+    "413": "The body is too long.",
+    "503": "The store is not available, or the server shuts down.",
+}
+_BODY_ERRORS: Final = ("400", "408", "413")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Operation:
+    """One method of one path.
+
+    Attributes:
+        summary: What it does.
+        answers: Description and schema by status; a schema may be a media type.
+        body: Shape of its body.
+        parameters: Headers and query members.
+        scheme: Name of the security scheme, if any.
+    """
+
+    summary: str
+    answers: Mapping[str, tuple[str, str]]
+    body: type[Body] | None = None
+    parameters: tuple[Schema, ...] = ()
+    scheme: Literal["caller", "call", ""] = "caller"
+    errors: tuple[str, ...] = field(default=())
+
+    def document(self, path: str) -> Schema:
+        """Return the operation object."""
+        has_id = "{" in path
+        errors = {*self.errors, *(_BODY_ERRORS if self.body else ()), *(["404"] if has_id else [])}
+        errors |= {"401", "503"} if self.scheme else set()
+        responses = {status: _response(text, schema) for status, (text, schema) in self.answers.items()}
+        responses |= {status: _response(_ERRORS[status], "Error") for status in errors - responses.keys()}
+        name = path.partition("{")[2].partition("}")[0]
+        document: Schema = {
+            "summary": self.summary,
+            "parameters": [
+                *([{"name": name, "in": "path", "required": True, "schema": _TEXT}] if has_id else []),
+                *self.parameters,
+            ],
+            "responses": dict(sorted(responses.items())),
+            "security": [{self.scheme: []}] if self.scheme else [],
+        }
+        if self.body is not None:
+            content = {"application/json": {"schema": _ref(self.body.__name__)}}
+            document["requestBody"] = {"content": content, "required": self.body not in _OPTIONAL}
+        return document
+
+
+def _response(description: str, schema: str) -> Schema:
+    types = {"text/event-stream": _EVENT} if schema in ("stream", "run or stream") else {}
+    if schema == "text":
+        types = {"text/plain": _TEXT}
+    elif schema != "stream":
+        types["application/json"] = _ref("Run" if schema == "run or stream" else schema)
+    return {"description": description, "content": {name: {"schema": value} for name, value in types.items()}}
+
+
+def _parameter(place: str, name: str, schema: Schema) -> Schema:
+    return {"name": name, "in": place, "schema": schema}
+
+
+_POSITION: Final = (
+    _parameter("header", "Last-Event-ID", {"type": "string", "pattern": f"^[0-9]{{1,{MAX_DIGITS}}}$"}),
+    _parameter("query", "after", {"type": "integer", "minimum": 0, "maximum": 10**MAX_DIGITS - 1}),
+)
+_WAIT: Final = _parameter("query", "wait", {"enum": ["true", "false"]})
+_KEY: Final = _parameter("header", "Idempotency-Key", {"type": "string", "pattern": "^[!-~]{1,255}$"})
+_ERROR: Final = "Error"
+
+_RUNS: Final[Mapping[str, tuple[str, _Operation]]] = {
+    "/runs": (
+        "post",
+        _Operation(
+            summary="Submit a run.",
+            answers={
+                "200": ("The run has ended or waits; or its events.", "run or stream"),
+                "202": ("The run goes on.", "Run"),
+                "409": ("The key belongs to another input.", _ERROR),
+            },
+            body=SubmitBody,
+            parameters=(*_POSITION, _WAIT, _KEY, _parameter("header", "Prefer", _TEXT)),
+        ),
+    ),
+    "/runs/{run_id}": ("get", _Operation(summary="Return a run.", answers={"200": ("The run.", "Run")})),
+    "/runs/{run_id}/events": (
+        "get",
+        _Operation(
+            summary="Stream the events of a run.",
+            answers={"200": ("Events, and the state as the last one.", "stream")},
+            parameters=(*_POSITION, _WAIT),
+            errors=("400",),
+        ),
+    ),
+    "/runs/{run_id}/approvals": (
+        "post",
+        _Operation(
+            summary="Decide about approvals.",
+            answers={
+                "200": ("All decisions count.", "Decided"),
+                "409": ("A decision does not count.", "Decided"),
+            },
+            body=ApprovalsBody,
+        ),
+    ),
+    "/runs/{run_id}/cancel": (
+        "post",
+        _Operation(
+            summary="Cancel a run.",
+            answers={
+                "200": ("The run is cancelled.", "Cancellation"),
+                "202": ("Its worker was asked to.", "Cancellation"),
+                "409": ("The run had ended.", "Cancellation"),
+            },
+            body=CancelBody,
+        ),
+    ),
+}
+_SETTLED: Final = {
+    "200": ("The same result was there already.", "Settled"),
+    "202": ("The result counts.", "Settled"),
+    "409": ("Another result was there, or the call was over.", _ERROR),
+}
+_ALIVE: Final = {"200": ("The call.", "CallState"), "409": ("The call is settled.", _ERROR)}
+_CALLS: Final = {
+    "complete": _Operation(summary="Return a result.", answers=_SETTLED, body=CompleteBody, scheme="call"),
+    "heartbeat": _Operation(summary="Move the deadline.", answers=_ALIVE, body=HeartbeatBody, scheme="call"),
+    "progress": _Operation(summary="Report progress.", answers=_ALIVE, body=ProgressBody, scheme="call"),
+    "cancel": _Operation(summary="Give a call up.", answers=_SETTLED, body=CallCancelBody, scheme="call"),
+}
+_STATUS: Final = {
+    "/healthz": _Operation(summary="Say that the process lives.", answers={"200": ("It does.", "Status")}, scheme=""),
+    "/readyz": _Operation(
+        summary="Say whether the store can be reached.",
+        answers={"200": ("It can.", "Status")},
+        scheme="",
+        errors=("503",),
+    ),
+}
+_METRICS: Final = _Operation(
+    summary="Return metrics for Prometheus.", answers={"200": ("The metrics.", "text")}, scheme=""
+)
+
+
+def document(*, has_calls: bool, has_metrics: bool) -> Schema:
+    """Return the document.
+
+    Args:
+        has_calls: Whether other processes can return results.
+        has_metrics: Whether there is `/metrics`.
+    """
+    operations: dict[str, tuple[str, _Operation]] = {path: ("get", operation) for path, operation in _STATUS.items()}
+    operations |= {"/metrics": ("get", _METRICS)} if has_metrics else {}
+    operations |= _RUNS
+    if has_calls:
+        operations |= {f"/async-tools/{{result_id}}/{name}": ("post", operation) for name, operation in _CALLS.items()}
+    _, bodies = models_json_schema(
+        [(body, "validation") for body in _BODIES], ref_template="#/components/schemas/{model}"
+    )
+    bearer = {"type": "http", "scheme": "bearer"}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Pellucid", "version": __version__, "summary": "Durable runs of agents."},
+        "paths": {path: {method: operation.document(path)} for path, (method, operation) in operations.items()},
+        "components": {
+            "schemas": {**bodies["$defs"], **_SCHEMAS},
+            "securitySchemes": {
+                "caller": {**bearer, "description": "A caller of runs; the application may use another scheme."},
+                "call": {**bearer, "description": "`ctx.external.token`, for one call."},
+            },
+        },
+    }
