@@ -55,9 +55,9 @@ ALERTS: Final[Mapping[str, tuple[Mapping[str, str], tuple[str, ...]]]] = {
     "TokenBurn": ({MODEL: "dear-model"}, ("Model dear-model", "tokens")),
     "CostBurn": ({MODEL: "dear-model", "severity": "page"}, ("Model dear-model", "US dollars")),
     "ApprovalsWaiting": ({TOOL: "refund"}, ("Tool refund", "1 calls")),
-    "ExternalCallOverdue": ({TOOL: "survey"}, ("Tool survey", "has owed the result", "or 2 s without")),
+    "ExternalToolStuck": ({TOOL: "survey"}, ("Tool survey", "has owed the result", "or 2 s without")),
     "ExternalResultsRejected": ({TOOL: "count"}, ("Tool count", "results of its calls", "limit is 3")),
-    "DurableRunsUnclaimed": ({AGENT: "orphan", "severity": "page"}, ("Agent orphan", "has been due", "limit is 2.4 s")),
+    "RunsNotContinuing": ({AGENT: "orphan", "severity": "page"}, ("Agent orphan", "has been due", "limit is 2.4 s")),
     "DurableWorkersDying": ({AGENT: "mortal"}, ("Agent mortal", "taken over", "limit is 3")),
     "TelemetryDropping": ({"job": "loser", PART: "span"}, ("loser", "span")),
     "TargetMissing": ({"job": "leaver", "missing": "service"}, ("leaver", "gone")),
@@ -65,7 +65,7 @@ ALERTS: Final[Mapping[str, tuple[Mapping[str, str], tuple[str, ...]]]] = {
 """Who is to be told of, and words of the summary."""
 
 RECORDED: Final = [rule.name for group in all_groups(Context()) for rule in group.rules if isinstance(rule, Record)]
-WITHOUT_TRACE: Final = ("ApprovalsWaiting", "DurableRunsUnclaimed", "TelemetryDropping", "TargetMissing")
+WITHOUT_TRACE: Final = ("ApprovalsWaiting", "RunsNotContinuing", "TelemetryDropping", "TargetMissing")
 WITH_TRACE: Final = [name for name in ALERTS if name not in WITHOUT_TRACE]
 
 

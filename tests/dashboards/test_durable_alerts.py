@@ -32,10 +32,10 @@ def pending(
 def test_a_call_without_a_deadline_is_overdue_after_an_hour(trial: Make) -> None:
     """As long as it is pending; then no worker reports it any longer."""
     found = trial(pending([*grow((60, 70)), STALE]))
-    found.firing(60, "ExternalCallOverdue")
-    found.firing(61, "ExternalCallOverdue", TOOL)
-    found.firing(70, "ExternalCallOverdue", TOOL)
-    found.firing(71, "ExternalCallOverdue")
+    found.firing(60, "ExternalToolStuck")
+    found.firing(61, "ExternalToolStuck", TOOL)
+    found.firing(70, "ExternalToolStuck", TOOL)
+    found.firing(71, "ExternalToolStuck")
     found.run()
 
 
@@ -44,14 +44,14 @@ def test_a_call_with_a_deadline_is_overdue_after_half_of_it(trial: Make, used: f
     """However old it is: its deadline may be a day or a minute."""
     for age in (30.0, 40_000.0):
         found = trial(pending(level((age, 10)), level((used, 10))))
-        found.firing(5, "ExternalCallOverdue", *([TOOL] if fires else []))
+        found.firing(5, "ExternalToolStuck", *([TOOL] if fires else []))
         found.run()
 
 
 def test_calls_that_wait_for_people_are_not_overdue(trial: Make) -> None:
     """Approvals are not owed by another process."""
     found = trial(pending(level((90_000, 10)), level((0.9, 10)), f"{HERE},{PAY}"))
-    found.firing(5, "ExternalCallOverdue")
+    found.firing(5, "ExternalToolStuck")
     found.run()
 
 
@@ -59,10 +59,10 @@ def test_workers_of_one_database_fire_once(trial: Make) -> None:
     """They report the same, of which the largest counts; ages are not added."""
     age, other = level((2000, 10)), f"{OTHER},{SURVEY}"
     found = trial({**pending(age), **pending(age, labels=other)})
-    found.firing(5, "ExternalCallOverdue")
+    found.firing(5, "ExternalToolStuck")
     found.run()
     found = trial({**pending(level((3700, 10))), **pending(age, labels=other)})
-    found.firing(5, "ExternalCallOverdue", TOOL)
+    found.firing(5, "ExternalToolStuck", TOOL)
     found.run()
 
 
@@ -89,8 +89,8 @@ def test_a_run_that_no_worker_claims_pages(trial: Make) -> None:
     """After two minutes, of the agent that no worker has; another agent's runs are claimed."""
     due = f"pellucid_durable_due_age_seconds{{{HERE},gen_ai_agent_name="
     found = trial({f'{due}"support"}}': grow((60, 20)), f'{due}"other"}}': level((1.0, 20))})
-    found.firing(2, "DurableRunsUnclaimed")
-    found.firing(3, "DurableRunsUnclaimed", {**AGENT, "severity": "page"})
+    found.firing(2, "RunsNotContinuing")
+    found.firing(3, "RunsNotContinuing", {**AGENT, "severity": "page"})
     found.run()
 
 
@@ -99,8 +99,8 @@ def test_a_claimed_run_resolves(trial: Make) -> None:
     due = 'pellucid_durable_due_age_seconds{%s,gen_ai_agent_name="support"}'
     ages = level((300, 10), (0, 10))
     found = trial({due % HERE: ages, due % OTHER: ages})
-    found.firing(9, "DurableRunsUnclaimed", {**AGENT, "severity": "page"})
-    found.firing(11, "DurableRunsUnclaimed")
+    found.firing(9, "RunsNotContinuing", {**AGENT, "severity": "page"})
+    found.firing(11, "RunsNotContinuing")
     found.run()
 
 

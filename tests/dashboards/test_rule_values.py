@@ -190,7 +190,7 @@ SAID = [
      {"job": "shop", "gen_ai_tool_name": "pay"},
      ("Tool pay (shop): 2 calls wait for approval, without a decision for 15 min, or they are "
       "20 and more.")),
-    ("ExternalCallOverdue", "ticket",
+    ("ExternalToolStuck", "ticket",
      gauge("durable_pending_age_seconds", 3900, f'{HERE},gen_ai_tool_name="survey",pellucid_durable_kind="external"'),
      {"job": "shop", "gen_ai_tool_name": "survey"},
      ("Tool survey (shop) has owed the result of an external call for 1h 5m 0s; the limit is 50% of the time until its "
@@ -199,7 +199,7 @@ SAID = [
      {f'pellucid_external_late_total{{{HERE},gen_ai_tool_name="survey"}}': grow((0.4, 90))},
      {"job": "shop", "gen_ai_tool_name": "survey"},
      ("Tool survey (shop): 4 results of its calls in 10m were late, or differed from the first; the limit is 3.")),
-    ("DurableRunsUnclaimed", "page",
+    ("RunsNotContinuing", "page",
      gauge("durable_due_age_seconds", 185, f'{HERE},gen_ai_agent_name="support"'),
      {"job": "shop", "gen_ai_agent_name": "support"},
      ("Agent support (shop): a durable run has been due for 3m 5s, and no worker continues it; the limit is 2 min.")),

@@ -28,7 +28,7 @@ EACH_ALERT = pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: f"{alert
 WANTED = {
     "ToolHubSlow", "ToolHubHanging", "ToolHubFailing", "ToolHubDown", "ToolHubCircuitOpen", "ToolCatalogChanging",
     "DiscoveryCacheMissStorm", "ToolFailing", "ModelSlow", "ModelFailing", "RunFailing", "TokenBurn", "CostBurn",
-    "ApprovalsWaiting", "ExternalCallOverdue", "ExternalResultsRejected", "DurableRunsUnclaimed",
+    "ApprovalsWaiting", "ExternalToolStuck", "ExternalResultsRejected", "RunsNotContinuing",
     "DurableWorkersDying", "TelemetryDropping", "TargetMissing",
 }  # fmt: skip
 

@@ -11,18 +11,17 @@ import pytest
 from pellucid import (
     Agent,
     CircuitBreaker,
-    Decision,
     Limits,
     Reliability,
     Rule,
     Tool,
     ToolCall,
-    ToolResult,
     retry,
 )
-from pellucid.durable_runs import DurableRuns, RunState
+from pellucid.durable_runs import DurableRuns
 from pellucid.errors import ErrorKind, StoreUnavailable
 from pellucid.testing import FunctionModel, ScriptedModel
+from support.durable_agents import OWED, PAY, ended, nothing, results
 from support.runs import within
 
 if TYPE_CHECKING:
@@ -30,34 +29,6 @@ if TYPE_CHECKING:
     from pellucid.durable import RunStore
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
-
-
-async def nothing(arguments: Any, ctx: ToolContext) -> str:
-    """Do nothing."""
-    return f"{ctx.tool_call_id} done"
-
-
-DO = Tool(name="do", run=nothing)
-OWED = Tool(name="owed", run=nothing, execution="external-dispatch", pending="wait")
-PAY = Tool(name="pay", run=nothing, needs_approval=True)
-
-
-def results(state: RunState) -> dict[str, Any]:
-    """Return the results in a conversation, by ids of calls."""
-    parts = [part for message in state.messages for part in message.parts if isinstance(part, ToolResult)]
-    return {part.id or "": part.response for part in parts}
-
-
-async def ended(runs: DurableRuns, run_id: str) -> RunState:
-    """Work until the run has ended; decide and settle what it waits for."""
-    with anyio.fail_after(60):
-        while not (state := await runs.status(run_id)).is_over:
-            await runs.work_until_idle()
-            state = await runs.status(run_id)
-            await runs.decide(run_id, [Decision(item.approval_id, approved=True) for item in state.approvals])
-            for call in state.external:
-                await runs.settle(call.id, output=1)
-    return state
 
 
 async def test_cancelled_while_it_comes_to_wait(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:

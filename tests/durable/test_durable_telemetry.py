@@ -187,7 +187,7 @@ async def test_a_pass_that_loses_its_run_is_fenced_and_one_that_is_stopped_inter
     agent = Agent("a", model=ScriptedModel(ToolCall("lose"), ToolCall("stop"), "end"), tools=tools)
     runs = DurableRuns(store, [agent])
     await runs.submit(agent, "go", run_id="first")
-    await within(runs.work_until_idle())
+    await within(runs.work_until_idle(concurrency=1))  # or the worker might claim the run before the other one
     await runs.submit(agent, "stop")
     with stopped:
         await within(runs.work_until_idle())
@@ -301,3 +301,18 @@ async def test_a_wait_ends_at_the_settlement(store: RunStore) -> None:
     assert settled is not None
     assert settled.settled_at is not None
     assert telemetry.span("await_tool owed").end_time == pytest.approx(settled.settled_at * 1e9, abs=1000)
+
+
+async def test_passes_name_their_run(store: RunStore, telemetry: Captured) -> None:
+    """The spans of all passes have the id of the durable run, also those of sub-agents."""
+    inner = Agent("inner", model=ScriptedModel("inner"), description="d")
+    steps: list[Any] = [ToolCall("inner", {"input": "?"}, "c"), ToolCall("owed", {}, "d"), "x"]
+    agent = Agent("a", model=ScriptedModel(*steps), tools=[OWED, inner.as_tool()])
+    runs = DurableRuns(store, [agent])
+    await runs.submit(agent, "go", run_id="order-7")
+    await runs.work_until_idle()
+    [call] = (await runs.status("order-7")).external
+    await runs.settle(call.id, output=1)
+    await runs.work_until_idle()
+    spans = telemetry.find("invoke_agent")
+    assert [(span.attributes or {})[semconv.DURABLE_RUN_ID] for span in spans] == ["order-7"] * 3

@@ -39,7 +39,7 @@ def _overdue(context: Context) -> Alert:
     age = f"max by ({_TOOL}) ({select(semconv.DURABLE_PENDING_AGE, _EXTERNAL)})"
     used = f"max by ({_TOOL}) ({select(semconv.DURABLE_DEADLINE_USED, _EXTERNAL)})"
     return Alert(
-        name="ExternalCallOverdue",
+        name="ExternalToolStuck",
         expression=f"""
 {age} > {number(limit)} unless on ({_TOOL}) {used}
 or {age} and on ({_TOOL}) {used} > {number(used_limit)}
@@ -81,7 +81,7 @@ sum by ({_TOOL}) (
 def _due(context: Context) -> Alert:
     limit = context.thresholds.durable_due * context.scale
     return Alert(
-        name="DurableRunsUnclaimed",
+        name="RunsNotContinuing",
         expression=f"max by ({_AGENT}) ({select(semconv.DURABLE_DUE_AGE)}) > {number(limit)}",
         severity="page",
         after=0.0,

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeAlias, TypeVar
 
 import psycopg
-from psycopg.pq import ConnStatus, ExecStatus
+from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.rows import DictRow, dict_row
 
 from pellucid.durable.database import Channel, Transaction, TransactionLost
@@ -181,7 +181,7 @@ class PostgresDatabase:
             # One message, which the server works off also if this process has died meanwhile. Within the transaction,
             # NOTIFY would let only one commit of the whole database be written to disk at a time.
             _command(cursor, "; ".join(["COMMIT", *(self._notify(*notification) for notification in notifications)]))
-        except psycopg.OperationalError as error:
+        except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError) as error:
             if cursor is not None:
                 cursor.connection.close()
             self._close_idle()
@@ -222,10 +222,11 @@ def _command(cursor: _Cursor, text: str) -> None:
     """
     connection = cursor.connection.pgconn
     result = connection.exec_(text.encode())
-    if connection.status != ConnStatus.OK:
+    if result.status == ExecStatus.COMMAND_OK:
+        return
+    if result.error_field(DiagnosticField.SQLSTATE) is None:  # not from the server
         raise psycopg.OperationalError(result.get_error_message())
-    if result.status != ExecStatus.COMMAND_OK:
-        raise psycopg.errors.error_from_result(result)
+    raise psycopg.errors.error_from_result(result)
 
 
 def _pass_on(wakeups: Wakeups, payload: str) -> None:

@@ -12,7 +12,7 @@ from pellucid.approvals.external import ExternalRequest
 from pellucid.context import CancelToken
 from pellucid.durable import CallRecord, Claim, Encoded, Lease, NewCall, RunStore
 from pellucid.durable_runs.tokens import Completion
-from pellucid.errors import DuplicateKey, Fenced, JournalError, StoreError
+from pellucid.errors import DuplicateKey, Fenced, JournalError
 from pellucid.run.journal import ANSWER, Registration
 from pellucid.types import JSONObject
 
@@ -23,11 +23,13 @@ class StoreJournal:
     """Journal of one pass. Each write requires the pass's claim and renews its lease.
 
     Attributes:
+        run_id: Id of the durable run.
         namespace: Namespace of the ids of calls and approvals, the same in all passes of the run.
         cancel_reason: Reason given to `cancel`, once a write has seen it; the pass is then being cancelled.
     """
 
     def __init__(self, store: RunStore, claim: Claim, token: CancelToken, completion: Completion | None = None) -> None:
+        self.run_id = claim.run.id
         self.namespace = uuid.uuid5(uuid.NAMESPACE_OID, claim.run.id)
         self.cancel_reason: str | None = None
         self._store = store
@@ -124,6 +126,6 @@ class StoreJournal:
             return await operation()
         except DuplicateKey:
             raise
-        except (StoreError, TypeError, ValueError) as error:
+        except Exception as error:  # whatever it is, it must not become the result of a tool
             self._failure = JournalError(step, is_fenced=isinstance(error, Fenced))
             raise self._failure from error

@@ -47,8 +47,14 @@ class Journal(Protocol):
     """Journal of one pass of a durable run. A method that raises `JournalError` ends the pass.
 
     Attributes:
+        run_id: Id of the durable run.
         namespace: Namespace of the ids of calls and approvals, the same in all passes of the run.
     """
+
+    @property
+    def run_id(self) -> str:
+        """Id of the durable run, which is the same in all its passes."""
+        ...
 
     @property
     def namespace(self) -> uuid.UUID:
@@ -84,6 +90,11 @@ class NestedJournal:
 
     outer: Journal
     namespace: uuid.UUID
+
+    @property
+    def run_id(self) -> str:
+        """Id of the durable run of the outer run."""
+        return self.outer.run_id
 
     async def write(self, step: str, key: str, value: Mapping[str, Any]) -> None:
         """Write nothing."""

@@ -99,6 +99,7 @@ async def _observed(run: Run) -> RunResult[Any]:
             model=setup.model.name if len(candidates(setup.model)) == 1 else None,
             conversation_id=run.conversation_id,
             resumed_from=resumed.checkpoint.run_id if resumed is not None else None,
+            durable_run_id=run.journal.run_id if run.journal is not None else None,
             output_type="json" if setup.output is not None else None,
             **setup.settings,
         ) as b,
