@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Send
 
 from pellucid.durable_runs import DurableRuns, RunEvent
 from pellucid.errors import StoreUnavailable, UnknownRun
@@ -49,17 +51,18 @@ class EventStream:
         headers = {**headers, **_HEADERS}
         if not has_body:
             return Response(media_type="text/event-stream", headers=headers)
-        return StreamingResponse(self._content(after), media_type="text/event-stream", headers=headers)
+        return _ClosedStream(self._content(after), media_type="text/event-stream", headers=headers)
 
-    async def _content(self, after: int) -> AsyncIterator[bytes]:
+    async def _content(self, after: int) -> AsyncGenerator[bytes]:
         """Yield the stream. It ends without the state if the store goes away, or the server shuts down."""
         try:
-            async for part in self._events(after):
-                yield part
+            async with aclosing(self._events(after)) as parts:
+                async for part in parts:
+                    yield part
         except (StoreUnavailable, UnknownRun) as error:
             _log.warning("server.stream_ended run_id=%s %s", self.run_id, error)
 
-    async def _events(self, after: int) -> AsyncIterator[bytes]:
+    async def _events(self, after: int) -> AsyncGenerator[bytes]:
         while not self.draining.is_active:
             page = await self.runs.event_page(self.run_id, after)
             for event in page.events:
@@ -75,6 +78,15 @@ class EventStream:
                 is_new = await self.runs.wait_for_events(self.run_id, after, self.heartbeat)
             if not is_new and not self.draining.is_active:
                 yield _BEAT
+
+
+class _ClosedStream(StreamingResponse):
+    """Response that closes its content when the client leaves, and does not wait for the garbage collector."""
+
+    async def stream_response(self, send: Send) -> None:
+        """Send the response."""
+        async with aclosing(cast("AsyncGenerator[bytes]", self.body_iterator)):
+            await super().stream_response(send)
 
 
 def position(request: Request) -> int:

@@ -125,7 +125,7 @@ class ServerTelemetry:
 def _name(labels: Mapping[str, AttributeValue]) -> str:
     method = str(labels[HTTP_REQUEST_METHOD])
     verb = "HTTP" if method == "_OTHER" else method
-    return f"{verb} {labels[HTTP_ROUTE]}" if HTTP_ROUTE in labels else verb
+    return f"{verb} {labels[HTTP_ROUTE]!s}" if HTTP_ROUTE in labels else verb
 
 
 def _labels(scope: Scope, route: str | None) -> dict[str, AttributeValue]:
