@@ -156,6 +156,16 @@ async def test_an_idempotency_key_names_one_request(scene: Scene, key: str) -> N
         assert (answer.status_code, answer.json()["path"]) == (400, "Idempotency-Key")
 
 
+@pytest.mark.parametrize("reason", ["", "a\0b", HALF, 5])
+async def test_a_reason_is_a_text_that_every_database_stores(scene: Scene, reason: Any) -> None:
+    """Others are refused, and the run goes on."""
+    async with scene.serve(waiting(scene)):
+        location = (await scene.http.post("/runs", json={"input": "Hi"})).headers["location"]
+        answer = await scene.http.post(f"{location}/cancel", content=json.dumps({"reason": reason}))
+        assert (answer.status_code, answer.json()["path"]) == (400, "reason")
+        assert (await scene.http.get(location)).json()["status"] == "awaiting_tools"
+
+
 async def test_an_idempotency_key_used_by_many_at_once(scene: Scene) -> None:
     """One run is submitted; all callers get its location."""
     async with scene.serve(waiting(scene)):

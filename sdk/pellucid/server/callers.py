@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 
 from pellucid.context import Identity
+from pellucid.durable.values import is_storable
 from pellucid.durable_runs.tokens import CallGrant, CallTokens
 from pellucid.errors import ConfigError
 from pellucid.server.problems import Problem, unauthorized
@@ -86,7 +87,7 @@ def grant_of(request: Request, tokens: CallTokens) -> CallGrant:
     grant = tokens.check(token_of(request))
     if grant is None:
         raise unauthorized()
-    if grant.result_id != request.path_params["result_id"]:
+    if grant.result_id != request.path_params["result_id"] or not is_storable(grant.result_id):
         raise unknown_call()
     return grant
 

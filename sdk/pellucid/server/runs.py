@@ -87,7 +87,7 @@ class ApprovalsBody(Body):
 class CancelBody(Body):
     """Reason for which a run is cancelled."""
 
-    reason: str = Field(default="Cancelled by the caller.", min_length=1)
+    reason: str = Field(default="Cancelled by the caller.", pattern=r"^[^\x00]+$")  # PostgreSQL stores no such text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
