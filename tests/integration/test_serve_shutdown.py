@@ -109,3 +109,28 @@ def test_a_large_body_is_refused_before_it_is_read(folder: Path) -> None:
         assert server.wait(PATIENCE) == 0
         assert server.stdout is not None
         assert "Traceback" not in server.stdout.read()
+
+
+def test_a_port_that_is_taken(folder: Path) -> None:
+    """The command says so, without a trace back, and exits with 2."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as other,
+        started(f"pellucid serve slow:agent --port {other.getsockname()[1]}", folder) as server,
+    ):
+        assert server.wait(PATIENCE) == 2
+        assert server.stdout is not None
+        log = server.stdout.read()
+        assert "cannot listen on 127.0.0.1" in log
+        assert "Traceback" not in log
+
+
+def test_more_connections_than_allowed(folder: Path) -> None:
+    """They are answered with 503; those that are open stay."""
+    port = free_port()
+    with started(f"pellucid serve slow:agent --port {port} --max-connections 2", folder) as server:
+        wait_for(server, "Uvicorn running")
+        url = f"http://127.0.0.1:{port}/healthz"
+        with httpx.Client() as first:
+            assert first.get(url).status_code == 200
+            assert httpx.get(url).status_code == 503
+            assert first.get(url).status_code == 200

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
@@ -104,12 +105,17 @@ async def _serve(
         async with anyio.create_task_group() as tasks:
             if not options.no_worker:
                 tasks.start_soon(work)
-            await _listen(options, app, worker)
+            has_listened = await _listen(options, app, worker)
             worker.cancel()
+        if not has_listened:
+            raise ConfigError(f"cannot listen on {options.host}, port {options.port}; the line above says why")
 
 
-async def _listen(options: Namespace, app: Starlette, worker: anyio.CancelScope) -> None:
-    """Serve until a signal; then give the worker's runs back, end streams, and finish open requests."""
+async def _listen(options: Namespace, app: Starlette, worker: anyio.CancelScope) -> bool:
+    """Serve until a signal; then give the worker's runs back, end streams, and finish open requests.
+
+    Return False if the server could not listen.
+    """
     import uvicorn
 
     from pellucid_commands.serving.http_server import Protocol, Server, hide_query
@@ -136,8 +142,10 @@ async def _listen(options: Namespace, app: Starlette, worker: anyio.CancelScope)
                     app.state.drain()
 
         tasks.start_soon(stop_at_signal)
-        await server.serve()
+        with suppress(SystemExit):  # after an error, which uvicorn has logged
+            await server.serve()
         tasks.cancel_scope.cancel()
+    return server.started
 
 
 COMMAND: Final = Command(

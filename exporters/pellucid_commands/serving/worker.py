@@ -49,7 +49,10 @@ async def _work(options: Namespace, agents: Sequence[Agent], completion: Complet
         async with anyio.create_task_group() as tasks:
             with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
                 tasks.start_soon(lambda: runs.work(concurrency=options.concurrency))
-                print(f"working on {', '.join(runs.agents)} in {options.store.rpartition('@')[2]}", flush=True)
+                print(
+                    f"working on {', '.join(runs.agents)} in {options.store.rpartition('@')[2].partition('?')[0]}",
+                    flush=True,
+                )
                 async for _ in signals:
                     break
             tasks.cancel_scope.cancel()
