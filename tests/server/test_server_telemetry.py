@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 from opentelemetry.trace import SpanKind, StatusCode
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from pellucid import Agent, ToolCall
 from pellucid.server import bearer
 from pellucid.server.telemetry import BUCKETS
 from pellucid.testing import FunctionModel, ScriptedModel
 from pellucid_exporters.testing import capture
-from support.server_scene import Scene
+from support.server_scene import BASE, Scene
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -129,3 +132,18 @@ async def test_an_application_with_instrumentation_keeps_its_own(scene: Scene) -
                 await scene.http.post("/runs", json={"input": "Hi"})
         assert [span.name for span in requests(captured)] == ["theirs"]
         assert "http.server.request.duration" not in {point.name for point in captured.metrics}
+
+
+async def test_an_application_below_a_path(scene: Scene) -> None:
+    """Locations, routes and the document have the path at which the application mounted the server."""
+    with capture() as captured:
+        async with scene.serve(Agent("a", model=ScriptedModel("Hello."))):
+            transport = httpx.ASGITransport(Starlette(routes=[Mount("/agents", scene.app)]))
+            async with httpx.AsyncClient(transport=transport, base_url=BASE) as http:
+                answer = await http.post("/agents/runs", json={"input": "Hi"})
+                assert answer.headers["location"].startswith("/agents/runs/")
+                assert (await http.get(answer.headers["location"])).json() == answer.json()
+                assert (await http.get("/agents/openapi.json")).json()["servers"] == [{"url": "/agents"}]
+                assert (await http.get("/agents/readyz")).status_code == 200
+        names = [span.name for span in requests(captured)]
+        assert names == ["POST /agents/runs", "GET /agents/runs/{run_id}", "GET /agents/openapi.json"]
