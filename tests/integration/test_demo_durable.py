@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from pellucid.cli import main
 from pellucid.durable import SQLiteStore
 from support.postgres_server import postgres_server
 from support.processes import PATIENCE, python
@@ -40,13 +39,18 @@ COUNTED = {
 }
 
 
-def run_demo(*options: str, cwd: Path) -> str:
-    """Run the demo to its end, and return what it prints into a pipe."""
+def run_process(*options: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run the demo to its end."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "PELLUCID_"))}
     command = python("-c", MAIN, "demo", "durable", "--no-color", *options)
-    ran = subprocess.run(
+    return subprocess.run(
         command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
+
+
+def run_demo(*options: str, cwd: Path) -> str:
+    """Run the demo to its end, and return what it prints into a pipe."""
+    ran = run_process(*options, cwd=cwd)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert ran.stderr == ""
     return ran.stdout
@@ -152,10 +156,9 @@ def test_an_interrupt_ends_all_processes_and_the_run(tmp_path: Path) -> None:
         (("--store", "postgresql://ann:secret@127.0.0.1:9/x"), "check the URL, that the server runs"),
     ],
 )
-def test_names_the_remedy(capsys: pytest.CaptureFixture[str], options: tuple[str, ...], problem: str) -> None:
+def test_names_the_remedy(tmp_path: Path, options: tuple[str, ...], problem: str) -> None:
     """A store that cannot be opened ends the demo at once, with the remedy and without a password."""
-    assert main(["demo", "durable", *options]) == 2
-    shown, errors = capsys.readouterr()
-    assert shown == ""
-    assert problem in errors
-    assert "secret" not in errors
+    ran = run_process(*options, cwd=tmp_path)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert problem in ran.stderr
+    assert "secret" not in ran.stderr

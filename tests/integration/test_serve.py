@@ -122,8 +122,11 @@ def test_a_worker_continues_what_a_server_has_accepted(tmp_path: Path) -> None:
         (["serve", "pellucid_examples_none:a", "--host", "0.0.0.0"], "there is no module"),
     ],
 )
-def test_what_cannot_be_served_is_refused(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_served_is_refused(
+    arguments: list[str], text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With the remedy, and exit code 2."""
+    monkeypatch.setattr(sys, "path", [*sys.path])  # to which the command adds the current folder
     assert main(arguments) == 2
     assert text in capsys.readouterr().err
 
