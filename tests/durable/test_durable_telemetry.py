@@ -316,3 +316,20 @@ async def test_passes_name_their_run(store: RunStore, telemetry: Captured) -> No
     await runs.work_until_idle()
     spans = telemetry.find("invoke_agent")
     assert [(span.attributes or {})[semconv.DURABLE_RUN_ID] for span in spans] == ["order-7"] * 3
+
+
+async def test_a_run_names_its_trace(store: RunStore, telemetry: Captured) -> None:
+    """While it waits, and after it has failed, if it was submitted within a span or has ended a pass."""
+    agent = Agent("a", model=ScriptedModel(ToolCall("owed", {}, "c"), ValueError("no")), tools=[OWED])
+    runs = DurableRuns(store, [agent])
+    run_id = await runs.submit(agent, "go")
+    assert (await runs.status(run_id)).trace_id is None
+    await runs.work_until_idle()
+    state = await runs.status(run_id)
+    span = telemetry.span("invoke_agent").get_span_context()
+    assert span is not None
+    assert (state.status, state.trace_id) == ("waiting", f"{span.trace_id:032x}")
+    await runs.settle(state.external[0].id, output=1)
+    await runs.work_until_idle()
+    state = await runs.status(run_id)
+    assert (state.status, state.trace_id) == ("failed", f"{span.trace_id:032x}")

@@ -1,4 +1,4 @@
-"""The `worker` subcommand: continue durable runs until the process is told to stop."""
+"""The `worker` subcommand: continue durable runs until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class StoreMetrics:
             return
         try:
             run = await self._store.run(call.run_id)
-        except StoreError:  # the result is stored as late, whoever hears of it
+        except StoreError:  # the result is late in the store, with or without the event
             return
         if run is None:
             return

@@ -7,6 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+from opentelemetry.trace import format_trace_id, get_current_span
+
+from pellucid.approvals.checkpoint import context_of
 from pellucid.approvals.decisions import ApprovalRequest
 from pellucid.context import Identity
 from pellucid.durable import CallRecord, RunRecord, RunStatus, StoredEvent
@@ -37,7 +40,8 @@ class RunState:
         external: Calls whose results other processes owe, for `DurableRuns.settle`.
         passes: Number of passes, including the next one of a run that has not ended.
         identity: Identity on whose behalf the run acts.
-        trace_id: 32 hexadecimal digits; None unless the run is completed.
+        trace_id: 32 hexadecimal digits; None before the end of the first pass, unless the run was submitted within a
+            span.
     """
 
     run_id: str
@@ -119,7 +123,7 @@ def state_of(run: RunRecord, calls: Sequence[CallRecord]) -> RunState:
         approvals=tuple(approval_of(call) for call in pending if call.kind == "approval"),
         external=tuple(call for call in pending if call.kind == "external"),
         passes=run.pass_no,
-        trace_id=result.get("trace_id"),
+        trace_id=_trace_id_of(run),
         identity=identity,
     )
 
@@ -131,6 +135,19 @@ def _messages_of(run: RunRecord) -> tuple[Message, ...]:
             with suppress(ConfigError):
                 return load_messages(messages)
     return ()
+
+
+def _trace_id_of(run: RunRecord) -> str | None:
+    """Return the id of the trace of a run's passes, if it is known."""
+    if isinstance(run.result, dict) and isinstance(trace_id := run.result.get("trace_id"), str):
+        return trace_id
+    checkpoint = run.checkpoint if isinstance(run.checkpoint, dict) else {}
+    for trace in (run.trace, checkpoint.get("trace")):
+        if isinstance(trace, dict):
+            span = get_current_span(context_of(cast("dict[str, str]", trace))).get_span_context()
+            if span.is_valid:
+                return format_trace_id(span.trace_id)
+    return None
 
 
 def identity_of(run: RunRecord) -> Identity | None:

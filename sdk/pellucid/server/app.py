@@ -47,7 +47,7 @@ def create_app(
     """Return the application that serves runs over HTTP; run it by itself, or mount it in another one.
 
     It submits, reads and settles; a worker (`DurableRuns.work`) continues the runs, in this process or another.
-    `app.state.drain()` ends open streams and waits, so that the server can shut down; clients go on elsewhere.
+    `app.state.drain()` ends open streams and waits, so that the server can shut down; clients reconnect elsewhere.
 
     Args:
         runs: The runs, on an open store.

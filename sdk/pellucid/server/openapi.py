@@ -181,7 +181,7 @@ _RUNS: Final[Mapping[str, tuple[str, _Operation]]] = {
             summary="Submit a run.",
             answers={
                 "200": ("The run has ended or waits; or its events.", "run or stream"),
-                "202": ("The run goes on.", "Run"),
+                "202": ("The run has not ended yet.", "Run"),
                 "409": ("The key belongs to another input.", _ERROR),
             },
             body=SubmitBody,

@@ -20,7 +20,7 @@ GRACE: Final = 5.0
 
 
 class DemoFailed(PellucidError):
-    """The demo could not go on."""
+    """The demo could not continue."""
 
 
 class Processes:
