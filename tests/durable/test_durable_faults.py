@@ -129,6 +129,25 @@ async def test_damaged_rows(store: RunStore, change: str) -> None:
     assert "bad" in state.error
 
 
+async def test_no_secret_of_a_damaged_row_is_shown(store: RunStore, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither in the state of the run nor in the log."""
+    agent = Agent("a", model=ScriptedModel(ToolCall("pay", {}, "c")), tools=[PAY])
+    runs = DurableRuns(store, [agent])
+    await runs.submit(agent, "go", run_id="bad")
+    await within(runs.work_until_idle())
+    [request] = (await runs.status("bad")).approvals
+    await runs.decide("bad", [Decision(request.approval_id, approved=True)])
+    await damage(
+        store, """UPDATE runs SET checkpoint = '{"version": "password=hunter2222"}' WHERE id = :id""", id="bad"
+    )
+    await within(runs.work_until_idle())
+    state = await runs.status("bad")
+    assert state.error is not None
+    assert state.error.startswith("run 'bad' cannot continue: CheckpointError: the checkpoint has version")
+    assert "hunter2222" not in state.error + caplog.text
+    assert "durable_run.failed run 'bad' cannot continue" in caplog.text
+
+
 async def test_long_names(store: RunStore) -> None:
     """Ids and keys that no index could hold are refused at once."""
     agent = Agent("a", model=ScriptedModel("x"))

@@ -29,12 +29,13 @@ from pellucid.errors import (
     StoreUnavailable,
     UnknownRun,
 )
-from pellucid.failures import describe, error_type_of
+from pellucid.failures import error_type_of
 from pellucid.messages import dump_messages
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
 from pellucid.run.state import Run
 from pellucid.run.tool_results import to_json
+from pellucid.telemetry import Scope
 from pellucid.types import JSONObject
 
 _log = logging.getLogger("pellucid.durable_runs")
@@ -195,10 +196,11 @@ def _content(result: RunResult[Any]) -> JSONObject:
 
 async def _fail(store: RunStore, claim: Claim, error: Exception) -> PassOutcome:
     """Fail a run that cannot continue: its state, its output or the agent is at fault."""
-    _log.error("durable_run.failed run_id=%s", claim.run.id, exc_info=error)
-    text = f"run {claim.run.id!r} cannot continue: {describe(error)}"
+    error_type, reason = error_type_of(error), Scope(agent=claim.run.agent).text_of(error)  # redacted
+    text = f"run {claim.run.id!r} cannot continue: {': '.join(filter(None, (error_type, reason)))}"
+    _log.error("durable_run.failed %s", text)
     try:
-        return await _finish(store, claim, "failed", {"error": text, "error_type": error_type_of(error)})
+        return await _finish(store, claim, "failed", {"error": text, "error_type": error_type})
     except StoreError as failure:  # the next worker fails it
         _log.warning("durable_run.interrupted run_id=%s %s", claim.run.id, failure)
         return "interrupted"
