@@ -318,6 +318,17 @@ async def test_passes_name_their_run(store: RunStore, telemetry: Captured) -> No
     assert [(span.attributes or {})[semconv.DURABLE_RUN_ID] for span in spans] == ["order-7"] * 3
 
 
+async def test_a_run_that_is_given_up_is_counted(store: RunStore, telemetry: Captured) -> None:
+    """As a pass that failed, though none has begun."""
+    agent = Agent("a", model=ScriptedModel("x"))
+    runs = DurableRuns(store, [agent], max_expired_leases=1)
+    run_id = await runs.submit(agent, "go")
+    assert await store.claim("worker", ["a"], 0.0) is not None
+    await runs.work_until_idle()
+    assert (await runs.status(run_id)).error_type == "given_up"
+    assert telemetry.value(semconv.DURABLE_PASSES, **{semconv.DURABLE_PASS: "failed"}) == 1
+
+
 async def test_a_run_names_its_trace(store: RunStore, telemetry: Captured) -> None:
     """While it waits, and after it has failed, if it was submitted within a span or has ended a pass."""
     agent = Agent("a", model=ScriptedModel(ToolCall("owed", {}, "c"), ValueError("no")), tools=[OWED])

@@ -60,30 +60,33 @@ def submit(
 def claim(
     tx: Transaction, worker: str, agents: Sequence[str], lease: float, max_expired_leases: int | None
 ) -> Claim | None:
-    """Claim the oldest run that can be continued; fail those whose leases expired too often."""
-    while (row := tx.one("claim", worker=worker, agents=dump(list(agents)), lease=lease)) is not None:
-        if max_expired_leases is not None and row["expired_leases"] >= max_expired_leases:
-            _give_up(tx, row)
-            continue
-        return Claim(
-            run=run_record(row),
-            worker=worker,
-            lease=lease,
-            is_recovered=row["expired_leases"] > 0,
-            journal=tuple(map(journal_entry, tx.all("list_journal", run_id=row["id"], after=row["checkpoint_seq"]))),
-            calls=tuple(map(call_record, tx.all("list_calls", run_id=row["id"]))),
-        )
-    return None
+    """Claim the oldest run that can be continued; fail it if its leases expired too often."""
+    row = tx.one("claim", worker=worker, agents=dump(list(agents)), lease=lease)
+    if row is None:
+        return None
+    is_recovered = row["expired_leases"] > 0
+    if max_expired_leases is not None and row["expired_leases"] >= max_expired_leases:
+        row = _give_up(tx, row)  # its journal is not read: that may be what ends the processes
+        return Claim(run=run_record(row), worker=worker, lease=lease, is_recovered=is_recovered, journal=(), calls=())
+    return Claim(
+        run=run_record(row),
+        worker=worker,
+        lease=lease,
+        is_recovered=is_recovered,
+        journal=tuple(map(journal_entry, tx.all("list_journal", run_id=row["id"], after=row["checkpoint_seq"]))),
+        calls=tuple(map(call_record, tx.all("list_calls", run_id=row["id"]))),
+    )
 
 
-def _give_up(tx: Transaction, row: Row) -> None:
-    """Fail a run that has just been claimed."""
+def _give_up(tx: Transaction, row: Row) -> Row:
+    """Fail a run that has just been claimed, and return its row."""
     error = (
         f"run {row['id']!r} was given up: {row['expired_leases']} leases in a row expired without a new step, as if it "
         f"ended the process of each worker; look at the workers' logs for the cause, and submit the run again"
     )
     result: JSONObject = {"error": error, "error_type": GIVEN_UP}
     _end(tx, row["id"], row["fence"], "failed", result, {}, [{"type": "run.failed", "error_type": GIVEN_UP}])
+    return tx.all("find_run", id=row["id"])[0]
 
 
 def advance(tx: Transaction, claim: Claim, *, entries: int = 0, calls: int = 0) -> Lease:

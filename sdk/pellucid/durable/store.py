@@ -134,7 +134,7 @@ class RunStore:
             agents: Names of the agents that the worker can run.
             lease: Seconds.
             max_expired_leases: Leases of a run that may expire in a row without an entry, call or event in between,
-                or the end of a pass; then it is failed instead of claimed. None for any number.
+                or the end of a pass; then it fails, and is returned as such: `Claim.run.status`. None for any number.
         """
         return await self._write(
             partial(

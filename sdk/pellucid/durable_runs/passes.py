@@ -51,6 +51,9 @@ async def run_pass(
 
     If the worker is cancelled, the run is due again at once.
     """
+    if claim.run.status == "failed":  # the store has given it up
+        _log.error("durable_run.given_up run_id=%s", claim.run.id)
+        return "failed"
     try:
         return await _run_pass(store, agent, claim, deps, completion)
     except (Fenced, UnknownRun) as error:
