@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from pellucid_exporters import Telemetry
 
+FLUSH: Final = 5.0
+"""Seconds for sending telemetry at the end."""
 STORE: Final = "sqlite:///runs.db"
 STORE_VARIABLE: Final = "PELLUCID_STORE"
 KEYS_VARIABLE: Final = "PELLUCID_CALL_KEYS"

@@ -16,8 +16,8 @@ from pellucid.durable import open_store
 from pellucid.durable_runs import DurableRuns
 from pellucid.errors import ConfigError
 from pellucid_commands.serving.agents import load_agents
+from pellucid_commands.serving.options import FLUSH, completion_of, telemetry_of, tokens_of_environment
 from pellucid_commands.serving.options import add_arguments as add_shared_arguments
-from pellucid_commands.serving.options import completion_of, telemetry_of, tokens_of_environment
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -27,14 +27,13 @@ if TYPE_CHECKING:
 
     from pellucid import Agent
     from pellucid.durable_runs import CallTokens, Completion
+    from pellucid.server import Authenticate
     from pellucid_exporters import MetricsApp
 
 NEEDED: Final = ("starlette", "uvicorn")
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 SHUTDOWN: Final = 5
 """Seconds that open requests and streams get at the end."""
-FLUSH: Final = 5.0
-"""Seconds for sending telemetry at the end."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -61,10 +60,12 @@ def run(options: Namespace) -> int:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise ConfigError(f"{' and '.join(missing)} not installed; run: pip install 'pellucid[server]'")
+    from pellucid.server import bearer, loopback_only
     from pellucid.server.callers import TOKEN_VARIABLE
 
     agents = load_agents(options.agents)
-    if not os.environ.get(TOKEN_VARIABLE) and options.host not in LOOPBACK:
+    authenticate = bearer() if os.environ.get(TOKEN_VARIABLE) else loopback_only
+    if authenticate is loopback_only and options.host not in LOOPBACK:
         raise ConfigError(
             f"without a bearer token the server is for this machine only, not for {options.host}; set {TOKEN_VARIABLE}"
         )
@@ -72,7 +73,7 @@ def run(options: Namespace) -> int:
     completion = completion_of(options, tokens)
     telemetry = telemetry_of(options, None)
     try:
-        anyio.run(_serve, options, agents, tokens, completion, telemetry.metrics_app)
+        anyio.run(_serve, options, agents, authenticate, tokens, completion, telemetry.metrics_app)
     finally:
         telemetry.shutdown(FLUSH)
     return 0
@@ -81,18 +82,18 @@ def run(options: Namespace) -> int:
 async def _serve(
     options: Namespace,
     agents: Sequence[Agent],
+    authenticate: Authenticate,
     tokens: CallTokens | None,
     completion: Completion | None,
     metrics: MetricsApp | None,
 ) -> None:
-    from pellucid.server import bearer, create_app, loopback_only
-    from pellucid.server.callers import TOKEN_VARIABLE
+    from pellucid.server import create_app
 
     async with open_store(options.store) as store:
         runs = DurableRuns(store, agents, lease=options.lease, completion=completion)
         app = create_app(
             runs,
-            authenticate=bearer() if os.environ.get(TOKEN_VARIABLE) else loopback_only,
+            authenticate=authenticate,
             tokens=tokens,
             metrics=metrics.asgi if metrics is not None else None,
         )

@@ -11,8 +11,8 @@ from pellucid.cli import Command
 from pellucid.durable import open_store
 from pellucid.durable_runs import DurableRuns
 from pellucid_commands.serving.agents import load_agents
+from pellucid_commands.serving.options import FLUSH, completion_of, telemetry_of, tokens_of_environment
 from pellucid_commands.serving.options import add_arguments as add_shared_arguments
-from pellucid_commands.serving.options import completion_of, telemetry_of, tokens_of_environment
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
     from pellucid import Agent
     from pellucid.durable_runs import Completion
-
-FLUSH: Final = 5.0
-"""Seconds for sending telemetry at the end."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from pellucid.durable.database import Transaction
 from pellucid.durable.records import (
+    FINAL,
     CallRecord,
     DueRuns,
     EventPage,
@@ -19,9 +19,6 @@ from pellucid.durable.records import (
 )
 from pellucid.durable.values import call_record, dump, journal_entry, run_record, run_summary, stored_event
 from pellucid.errors import UnknownRun
-
-ENDED: Final = frozenset({"completed", "failed", "cancelled"})
-"""Final statuses of a run."""
 
 
 def run(tx: Transaction, run_id: str) -> RunRecord | None:
@@ -78,7 +75,7 @@ def has_events(tx: Transaction, run_id: str, after: int) -> bool:
     row = tx.one("find_status", id=run_id)
     if row is None:
         raise UnknownRun(run_id)
-    return row["status"] in ENDED or tx.one("has_events", run_id=run_id, after=after) is not None
+    return row["status"] in FINAL or tx.one("has_events", run_id=run_id, after=after) is not None
 
 
 def has_work(tx: Transaction, agents: Sequence[str]) -> bool:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from pellucid.types import JSONValue
 
 RunStatus: TypeAlias = Literal["due", "running", "waiting", "completed", "failed", "cancelled"]
 """`due` can be claimed; `running` has been; `waiting` has calls that are processing; the others are final."""
+
+FINAL: Final[frozenset[RunStatus]] = frozenset({"completed", "failed", "cancelled"})
+"""Statuses of runs that have ended."""
 
 CallStatus: TypeAlias = Literal["processing", "completed", "failed", "expired", "cancelled"]
 """`processing` until the call is settled; the others are final."""

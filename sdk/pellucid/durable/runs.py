@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final, Literal, cast
 
 from pellucid.durable.database import Transaction
-from pellucid.durable.records import CallRecord, Cancellation, Claim, Lease, NewCall, PassEnd, Submission
+from pellucid.durable.records import FINAL, CallRecord, Cancellation, Claim, Lease, NewCall, PassEnd, Submission
 from pellucid.durable.values import (
     Row,
     call_record,
@@ -26,9 +26,6 @@ Entries = Mapping[str, JSONValue]
 
 BATCH: Final = 100
 """Rows that one transaction of a sweep changes."""
-
-FINAL: Final = ("completed", "failed", "cancelled")
-"""Statuses of runs that have ended."""
 
 GIVEN_UP: Final = "given_up"
 """`error_type` of a run whose leases expired too often."""

@@ -7,13 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from opentelemetry.trace import SpanContext, get_current_span
-
-from pellucid.approvals.checkpoint import Checkpoint, context_of
+from pellucid.approvals.checkpoint import Checkpoint
 from pellucid.approvals.decisions import ApprovalRequest, Decision
 from pellucid.approvals.external import CallStatus, ExternalResult, expired_text
 from pellucid.durable import CallRecord, Claim, RunRecord
-from pellucid.durable_runs.records import identity_of
+from pellucid.durable_runs.records import identity_of, span_of
 from pellucid.messages import Message, load_messages
 from pellucid.run.fold import fold
 from pellucid.run.start import ResumeRequest
@@ -42,7 +40,7 @@ def source_of(claim: Claim) -> Sequence[Message] | ResumeRequest:
         for request in state.all_external
         if request.result is None and (call := calls.get(request.result_id)) is not None and call.status != "processing"
     ]
-    links = [span for call in settled if (span := _span(call.settlement_trace)) is not None]
+    links = [span for call in settled if (span := span_of(call.settlement_trace)) is not None]
     results = [_result(call) for call in settled]
     folded = replace(folded, checkpoint=state) if folded is not None else None
     return ResumeRequest(state, decisions, results, None, folded, links)
@@ -106,10 +104,3 @@ def _result(call: CallRecord) -> ExternalResult:
     if status != "completed" and content is None:
         content = f"The call was {status}."
     return ExternalResult.of(call.id, status, content, call.settled_at)
-
-
-def _span(trace: object) -> SpanContext | None:
-    if not isinstance(trace, dict):
-        return None
-    span = get_current_span(context_of(trace)).get_span_context()
-    return span if span.is_valid else None

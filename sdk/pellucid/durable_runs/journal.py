@@ -55,7 +55,7 @@ class StoreJournal:
         self.update(await self._guarded(name, partial(self._store.append, self._claim, unique, entry, [event])))
 
     async def register(self, request: ExternalRequest) -> Registration:
-        """Register a call before its dispatch; return what became of it in an earlier pass.
+        """Register a call before its dispatch; return its state in an earlier pass.
 
         Raises:
             JournalError: nothing was written.

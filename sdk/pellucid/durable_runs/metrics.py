@@ -24,7 +24,7 @@ from pellucid.telemetry import Pipeline, Scope, current_default
 from pellucid.telemetry.metrics import Readings
 
 PassOutcome: TypeAlias = Literal["waiting", "completed", "failed", "cancelled", "fenced", "interrupted"]
-"""How a pass ended: `waiting` also if all its calls were settled meanwhile; `fenced` if another worker has the run;
+"""Outcome of a pass: `waiting` also if all its calls were settled meanwhile; `fenced` if another worker has the run;
 `interrupted` if the worker was stopped or the store could not be reached."""
 
 INTERVAL: Final = 10.0

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, cast
 
-from opentelemetry.trace import format_trace_id, get_current_span
+from opentelemetry.trace import SpanContext, format_trace_id, get_current_span
 
 from pellucid.approvals.checkpoint import context_of
 from pellucid.approvals.decisions import ApprovalRequest
 from pellucid.context import Identity
 from pellucid.durable import CallRecord, RunRecord, RunStatus, StoredEvent
+from pellucid.durable.records import FINAL
 from pellucid.errors import ConfigError
 from pellucid.messages import Message, Usage, load_messages
 from pellucid.types import JSONObject, JSONValue
-
-FINAL: Final[frozenset[RunStatus]] = frozenset({"completed", "failed", "cancelled"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,12 +141,16 @@ def _trace_id_of(run: RunRecord) -> str | None:
     if isinstance(run.result, dict) and isinstance(trace_id := run.result.get("trace_id"), str):
         return trace_id
     checkpoint = run.checkpoint if isinstance(run.checkpoint, dict) else {}
-    for trace in (run.trace, checkpoint.get("trace")):
-        if isinstance(trace, dict):
-            span = get_current_span(context_of(cast("dict[str, str]", trace))).get_span_context()
-            if span.is_valid:
-                return format_trace_id(span.trace_id)
-    return None
+    spans = map(span_of, (run.trace, checkpoint.get("trace")))
+    return next((format_trace_id(span.trace_id) for span in spans if span is not None), None)
+
+
+def span_of(trace: JSONValue) -> SpanContext | None:
+    """Return the span of a stored trace context, if there is a valid one."""
+    if not isinstance(trace, dict):
+        return None
+    span = get_current_span(context_of(trace)).get_span_context()
+    return span if span.is_valid else None
 
 
 def identity_of(run: RunRecord) -> Identity | None:

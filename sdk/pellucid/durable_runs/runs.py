@@ -20,9 +20,10 @@ from pellucid.approvals.decisions import settle as check_decisions
 from pellucid.approvals.external import CallStatus, ExternalResult
 from pellucid.context import Identity
 from pellucid.durable import CallRecord, Cancellation, Claim, Recovery, RunStore, Settlement
+from pellucid.durable.records import FINAL
 from pellucid.durable_runs.metrics import PassOutcome, StoreMetrics
 from pellucid.durable_runs.passes import run_pass
-from pellucid.durable_runs.records import FINAL, RunEvent, RunEventPage, RunState, approval_of, event_of, state_of
+from pellucid.durable_runs.records import RunEvent, RunEventPage, RunState, approval_of, event_of, state_of
 from pellucid.durable_runs.tokens import Completion
 from pellucid.errors import ConfigError, StoreUnavailable, UnknownRun
 from pellucid.messages import Message, dump_messages

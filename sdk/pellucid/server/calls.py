@@ -6,7 +6,7 @@ A bearer token that was made for the call is checked before anything is looked u
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from pydantic import ConfigDict, Field, JsonValue
 from starlette.requests import Request
@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from pellucid.durable import CallRecord, Settlement
 from pellucid.durable_runs import CallTokens, DurableRuns
+from pellucid.durable_runs.tokens import CallGrant
 from pellucid.server.answers import JSONAnswer
 from pellucid.server.bodies import Body, BodyReader
 from pellucid.server.callers import grant_of, unknown_call
@@ -22,6 +23,8 @@ from pellucid.server.problems import Problem
 
 MAX_EXTENSION: Final = 366 * 86400.0
 """Seconds by which one heartbeat can move a deadline."""
+
+M = TypeVar("M", bound=Body)
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
@@ -92,33 +95,38 @@ class CallEndpoints:
             raise Problem(400, "a completed call has no error", path="error")
         if body.status == "failed" and body.error is None:
             raise Problem(400, "a failed call needs an error, which the model reads", path="error")
-        await self._known(grant.result_id, grant.run_id)
+        await self._check_known(grant)
         output = body.response if body.status == "completed" else None
         settlement = await self._runs.settle(grant.result_id, output=output, error=body.error, status=body.status)
         return _answered(grant.result_id, settlement)
 
     async def _heartbeat(self, request: Request) -> Response:
-        grant = grant_of(request, self._tokens)
-        body = await self._bodies.read(request, HeartbeatBody)
-        await self._known(grant.result_id, grant.run_id)
-        return _state(await self._runs.heartbeat(grant.result_id, extend=body.extend))
+        result_id, body = await self._admitted(request, HeartbeatBody)
+        return _state(await self._runs.heartbeat(result_id, extend=body.extend))
 
     async def _progress(self, request: Request) -> Response:
-        grant = grant_of(request, self._tokens)
-        body = await self._bodies.read(request, ProgressBody)
-        await self._known(grant.result_id, grant.run_id)
-        return _state(await self._runs.progress(grant.result_id, body.value))
+        result_id, body = await self._admitted(request, ProgressBody)
+        return _state(await self._runs.progress(result_id, body.value))
 
     async def _cancel(self, request: Request) -> Response:
-        grant = grant_of(request, self._tokens)
-        body = await self._bodies.read(request, CallCancelBody)
-        await self._known(grant.result_id, grant.run_id)
-        settlement = await self._runs.settle(grant.result_id, error=body.reason, status="cancelled")
-        return _answered(grant.result_id, settlement)
+        result_id, body = await self._admitted(request, CallCancelBody)
+        settlement = await self._runs.settle(result_id, error=body.reason, status="cancelled")
+        return _answered(result_id, settlement)
 
-    async def _known(self, result_id: str, run_id: str) -> None:
-        call = await self._runs.call(result_id)
-        if call is None or call.run_id != run_id:
+    async def _admitted(self, request: Request, shape: type[M]) -> tuple[str, M]:
+        """Return the id of the call that the token is for, and the body.
+
+        Raises:
+            Problem: the token, the body, or the call is not valid, in this order.
+        """
+        grant = grant_of(request, self._tokens)
+        body = await self._bodies.read(request, shape)
+        await self._check_known(grant)
+        return grant.result_id, body
+
+    async def _check_known(self, grant: CallGrant) -> None:
+        call = await self._runs.call(grant.result_id)
+        if call is None or call.run_id != grant.run_id:
             raise unknown_call()
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pellucid_commands.demo.durable.results import Results
 
 Row: TypeAlias = tuple[str, int | None, int | None, int | None, str]
-"""What was counted: on disk, in the store, by telemetry (None: this source cannot know), and a remark."""
+"""Name, number on disk, in the store and by telemetry (None if the source cannot know it), and a remark."""
 
 Check: TypeAlias = tuple[str, bool]
 

@@ -1,4 +1,4 @@
-"""What is left of a run: rows of the store, spans and metrics of the processes, and their notes."""
+"""Results of a run: rows of the store, spans and metrics of the processes, and their notes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Series: TypeAlias = tuple[str, tuple[tuple[str, str], ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    """What is left of a run.
+    """Results of a run.
 
     Attributes:
         run: Row of the run.
@@ -75,7 +75,7 @@ class Results:
 
 
 async def collect(store: RunStore, run_id: str, options: ProcessOptions, *, is_delivered: bool) -> Results:
-    """Return what is left of a run that has ended."""
+    """Return the results of a run that has ended."""
     run = await store.run(run_id)
     assert run is not None
     return Results(

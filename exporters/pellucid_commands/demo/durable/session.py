@@ -10,6 +10,7 @@ import anyio
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind
 
+from pellucid.durable.records import FINAL
 from pellucid.durable_runs import DurableRuns
 from pellucid.errors import ConfigError, StoreUnavailable
 from pellucid_commands.demo.durable.agent import QUESTION
@@ -33,8 +34,6 @@ LEASE: Final = 2.0
 """Seconds of the lease of the worker that is killed: how long its run waits for another worker."""
 
 FIRST: Final = "worker 1"
-
-ENDED: Final = frozenset({"completed", "failed", "cancelled"})
 
 
 def show(arguments: Namespace) -> int:
@@ -119,7 +118,7 @@ async def _run_scenario(watch: Watch, options: ProcessOptions, workers: int) -> 
     await watch.until("the expiry of the request for rail", lambda: watch.status_of("quote_rail") == "expired")
     processes.send("jobs", "answer quote_rail")
     await watch.until("the late answer", lambda: watch.count("answer") == 3)  # noqa: PLR2004
-    await watch.until("the end of the run", lambda: watch.status in ENDED)
+    await watch.until("the end of the run", lambda: watch.status in FINAL)
 
 
 async def _cancel(store: RunStore, run_id: str) -> None:

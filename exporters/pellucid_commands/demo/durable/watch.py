@@ -1,4 +1,4 @@
-"""What the demo sees of the run while it is in progress: its rows in the store, and the notes of the processes."""
+"""Progress of the run: its rows in the store, and the notes of the processes."""
 
 from __future__ import annotations
 
