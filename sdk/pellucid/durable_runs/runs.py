@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import uuid
@@ -10,7 +9,6 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import anyio
 from opentelemetry.trace import get_current_span
 
 from pellucid.agent import Agent
@@ -19,21 +17,19 @@ from pellucid.approvals.decisions import ApprovalRequest, Decision
 from pellucid.approvals.decisions import settle as check_decisions
 from pellucid.approvals.external import CallStatus, ExternalResult
 from pellucid.context import Identity
-from pellucid.durable import CallRecord, Cancellation, Claim, Recovery, RunStore, Settlement
+from pellucid.durable import CallRecord, Cancellation, Recovery, RunStore, Settlement
 from pellucid.durable.records import FINAL
-from pellucid.durable_runs.metrics import PassOutcome, StoreMetrics
-from pellucid.durable_runs.passes import run_pass
+from pellucid.durable_runs.metrics import StoreMetrics
 from pellucid.durable_runs.records import RunEvent, RunEventPage, RunState, approval_of, event_of, state_of
 from pellucid.durable_runs.tokens import Completion
-from pellucid.errors import ConfigError, StoreUnavailable, UnknownRun
+from pellucid.durable_runs.worker import Worker
+from pellucid.errors import ConfigError, UnknownRun
 from pellucid.messages import Message, dump_messages
 from pellucid.run.resume import check_edited
 from pellucid.run.start import Input, conversation
 from pellucid.telemetry import Pipeline
 from pellucid.tools.schema import Validator
 from pellucid.types import JSONObject, JSONValue
-
-_log = logging.getLogger("pellucid.durable_runs")
 
 _WAIT = 60.0
 """Seconds after which a reader of events looks again, whatever it was notified of."""
@@ -92,13 +88,18 @@ class DurableRuns:
         if max_expired_leases is not None and max_expired_leases < 1:
             raise ConfigError(f"DurableRuns(max_expired_leases={max_expired_leases!r}): must be at least 1, or None")
         self._store = store
-        self._lease = lease
-        self._poll = poll
-        self._max_expired_leases = max_expired_leases
-        self._deps = deps
-        self._completion = completion
-        self._worker = worker or f"{socket.gethostname()}:{os.getpid()}"
         self._metrics = StoreMetrics(store, self._agents, telemetry, poll)
+        self._worker = Worker(
+            store=store,
+            agents=self._agents,
+            name=worker or f"{socket.gethostname()}:{os.getpid()}",
+            lease=lease,
+            poll=poll,
+            max_expired_leases=max_expired_leases,
+            deps=deps,
+            completion=completion,
+            metrics=self._metrics,
+        )
 
     @property
     def agents(self) -> Sequence[str]:
@@ -259,74 +260,15 @@ class DurableRuns:
 
     async def recover(self) -> Recovery:
         """Make the runs of processes that ended due again, and expire overdue calls; a second call changes nothing."""
-        return self._metrics.recovered(await self._store.recover())
+        return await self._worker.recover()
 
     async def work(self, *, concurrency: int = 8) -> None:
         """Continue runs of the agents as they become due, until cancelled; then give unfinished ones back."""
-        slots = anyio.Semaphore(concurrency)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._sweep)
-            while True:
-                await slots.acquire()
-                tasks.start_soon(self._continue, await self._next(), slots)
+        await self._worker.work(concurrency)
 
     async def work_until_idle(self, *, concurrency: int = 8) -> int:
         """Continue the runs that are due until none is; return the number of passes."""
-        await self.recover()
-        slots, passes = anyio.Semaphore(concurrency), 0
-        while True:
-            before = passes
-            async with anyio.create_task_group() as tasks:
-                await slots.acquire()
-                while (claim := await self._claim()) is not None:
-                    passes += 1
-                    tasks.start_soon(self._continue, claim, slots)
-                    await slots.acquire()
-                slots.release()
-            if passes == before:
-                return passes
-
-    async def _continue(self, claim: Claim, slots: anyio.Semaphore) -> None:
-        self._metrics.claimed(claim)
-        outcome: PassOutcome = "interrupted"
-        try:
-            outcome = await run_pass(self._store, self._agents[claim.run.agent], claim, self._deps, self._completion)
-        finally:
-            self._metrics.pass_ended(claim.run.agent, outcome)
-            slots.release()
-
-    async def _claim(self) -> Claim | None:
-        # A claim whose caller is cancelled would be lost until its lease ends; this one is given back by its pass.
-        claim: Claim | None = None
-        with anyio.CancelScope(shield=True):
-            claim = await self._store.claim(self._worker, list(self._agents), self._lease, self._max_expired_leases)
-        return claim  # noqa: RET504  (mypy holds that the scope may swallow exceptions)
-
-    async def _next(self) -> Claim:
-        """Wait for a run that is due, and claim it."""
-        while True:
-            try:
-                if (claim := await self._claim()) is not None:
-                    return claim
-                await self._store.wait_for_work(list(self._agents), _WAIT)
-            except StoreUnavailable as error:
-                _log.warning("durable_runs.store_unavailable %s", error)
-                await anyio.sleep(self._poll)
-
-    async def _sweep(self) -> None:
-        """Expire overdue calls, and recover runs of workers that ended."""
-        self._metrics.start()
-        try:
-            while True:
-                try:
-                    await self.recover()
-                    await self._metrics.read()
-                except StoreUnavailable as error:
-                    self._metrics.clear()
-                    _log.warning("durable_runs.store_unavailable %s", error)
-                await anyio.sleep(self._poll)
-        finally:
-            self._metrics.clear()
+        return await self._worker.work_until_idle(concurrency)
 
 
 def _check(request: ApprovalRequest, decision: Decision) -> None:
