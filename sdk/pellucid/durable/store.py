@@ -40,6 +40,10 @@ T = TypeVar("T")
 
 _NO_ENTRIES: Final[Mapping[str, JSONValue]] = {}
 
+_EVENT_POLLS: Final = 10
+"""Polls after which a reader of events looks for itself: only a listening connection that was lost is without a
+notification of them, while the expiry of a lease, which makes work, never has one."""
+
 
 class RunStore:
     """Durable runs, their journals, events and calls, in a database.
@@ -391,9 +395,8 @@ class RunStore:
     async def wait_for_work(self, agents: Collection[str], timeout: float) -> bool:  # noqa: ASYNC109
         """Wait until a run of one of the agents can be claimed; return False after `timeout` seconds without one."""
         names = list(agents)
-        return await self._wait(
-            [("work", name) for name in names], partial(self._read, partial(queries.has_work, agents=names)), timeout
-        )
+        check = partial(self._read, partial(queries.has_work, agents=names))
+        return await self._wait([("work", name) for name in names], check, self._database.poll, timeout)
 
     async def wait_for_events(self, run_id: str, after: int, timeout: float) -> bool:  # noqa: ASYNC109
         """Wait until a run has events after a sequence number, or has ended; return False after `timeout` seconds.
@@ -402,7 +405,7 @@ class RunStore:
             UnknownRun: there is no such run.
         """
         check = partial(self._read, partial(queries.has_events, run_id=run_id, after=after))
-        return await self._wait([("events", run_id)], check, timeout)
+        return await self._wait([("events", run_id)], check, _EVENT_POLLS * self._database.poll, timeout)
 
     async def statistics(self, *, is_open_only: bool = False) -> Statistics:
         """Return numbers of runs by status, and of pending calls by tool, with the age of the oldest.
@@ -412,7 +415,13 @@ class RunStore:
         """
         return await self._read(partial(queries.statistics, is_open_only=is_open_only))
 
-    async def _wait(self, keys: Sequence[Key], check: Callable[[], Awaitable[bool]], timeout: float) -> bool:  # noqa: ASYNC109
+    async def _wait(
+        self,
+        keys: Sequence[Key],
+        check: Callable[[], Awaitable[bool]],
+        poll: float,
+        timeout: float,  # noqa: ASYNC109
+    ) -> bool:
         with self._wakeups.subscribe(keys) as waiter, anyio.move_on_after(timeout):
             if not self._is_watching:  # a store without waiting tasks needs no notifications
                 self._is_watching = True
@@ -421,7 +430,7 @@ class RunStore:
                 waiter.clear()
                 if await check():
                     return True
-                with anyio.move_on_after(self._database.poll):
+                with anyio.move_on_after(poll):
                     await waiter.wait()
         return False
 
