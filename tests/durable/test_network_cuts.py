@@ -60,9 +60,7 @@ async def test_links_that_are_cut(tmp_path: Path) -> None:
             run_ids: list[str] = []
             for host in (left, right):
                 before = await lost_claims(store, run_ids)
-                while (
-                    await lost_claims(store, run_ids) == before
-                ):  # a cut must hit a worker that has a run
+                while await lost_claims(store, run_ids) == before:  # a cut must hit a worker that has a run
                     batch = [f"run-{len(run_ids) + number}" for number in range(BATCH)]
                     run_ids += batch
                     for run_id in batch:
