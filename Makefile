@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo up down test check format dashboards bench bench-durable bench-search storm coverage clean
+.PHONY: help demo up down test check format dashboards bench bench-durable bench-search storm fuzz coverage clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -56,6 +56,9 @@ storm: $(VENV)/dev ## Kill workers, and a server, on 200 durable runs 100 times,
 	@PELLUCID_STORM_RUNS=200 PELLUCID_STORM_KILLS=100 PELLUCID_STORM_WORKERS=4 \
 		$(BIN)/python -m pytest tests/durable/test_durable_storm.py::test_storm \
 		tests/server/test_server_crashes.py::test_storm_over_http --durations=0 $(ARGS)
+
+fuzz: $(VENV)/dev ## Send requests made by libFuzzer to the server; arguments: make fuzz ARGS="-max_total_time=600".
+	@$(BIN)/python tests/fuzz/server_requests.py -max_len=600 $(or $(ARGS),-max_total_time=60)
 
 bench-search: $(VENV)/dev ## Measure how well tool_search finds tools of real MCP servers (downloads them; needs Node.js).
 	@PYTHONPATH=tests $(BIN)/python -m bench.search_quality $(ARGS)

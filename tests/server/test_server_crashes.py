@@ -89,3 +89,33 @@ async def test_storm_over_http(location: Location, tmp_path: Path) -> None:
         async with location.open() as store:
             runs = DurableRuns(store, [scene(journey)])
             await check_all(store, runs, {path.rpartition("/")[2]: user for user, path in paths.items()}, journey)
+
+
+@pytest.mark.parametrize("location", ["postgres"], indirect=True)
+async def test_database_restarted(location: Location, tmp_path: Path) -> None:
+    """Without its database the server lives, is not ready, and answers 503; then it goes on, and the run ends right."""
+    assert location.server is not None
+    journey = Journey(tmp_path / "log.txt")
+    with ExitStack() as stack, anyio.fail_after(PATIENCE):
+        server = ServerProcess(stack, location, journey.path)
+        server.start()
+        async with httpx.AsyncClient(timeout=PATIENCE) as http:
+            client = Client(server, http)
+            path = await client.submit()
+            base = f"http://127.0.0.1:{server.port}"
+            await anyio.to_thread.run_sync(location.server.stop)
+            try:
+                assert (await http.get(f"{base}/healthz")).status_code == 200
+                for refused in (await http.get(f"{base}/readyz"), await http.get(f"{base}{path}")):
+                    assert refused.status_code == 503
+                    assert int(refused.headers["retry-after"]) > 0
+            finally:
+                await anyio.to_thread.run_sync(location.server.start)
+            assert (await client.request("GET", "/readyz")).json() == {"status": "ready"}
+            assert server.is_running
+            async with location.open() as store, anyio.create_task_group() as tasks:
+                tasks.start_soon(DurableRuns(store, [scene(journey)], poll=0.1).work)
+                while await client.attend(path) != "completed":  # noqa: ASYNC110  (a worker)
+                    await anyio.sleep(0.02)
+                tasks.cancel_scope.cancel()
+                await check(store, journey, path.rpartition("/")[2])
