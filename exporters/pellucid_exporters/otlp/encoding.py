@@ -229,9 +229,11 @@ def _trace_state(context: SpanContext) -> bytes:
 def _status(status: Status) -> bytes:
     if status.status_code is StatusCode.UNSET:
         return b""
-    return _optional_text(b"\x12", status.description) + b"\x18" + _VARINTS[status.status_code.value]
+    code: int = status.status_code.value
+    return _optional_text(b"\x12", status.description) + b"\x18" + _VARINTS[code]
 
 
 def _flags(context: SpanContext | None) -> bytes:
     """Return the flags of a span with this parent, or of a link to this span."""
-    return _fixed32(_IS_REMOTE if context is not None and context.is_remote else _HAS_IS_REMOTE)
+    flags = _IS_REMOTE if context is not None and context.is_remote else _HAS_IS_REMOTE
+    return _fixed32(flags)
