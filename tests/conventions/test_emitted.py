@@ -60,8 +60,11 @@ ELSEWHERE = {
     semconv.TOKEN_MODALITY,
     semconv.HTTP_RESPONSE_STATUS_CODE,
     semconv.HTTP_RETRY_AFTER,
+    semconv.HTTP_REQUEST_METHOD,
+    semconv.HTTP_RESEND_COUNT,
+    semconv.DURABLE_CALLBACK,
 }
-"""Names that need a tail sampler, an opt-in, or a server that fails; tests of these hold them."""
+"""Names that need a tail sampler, an opt-in, a server that fails, or a callback URL; tests of these hold them."""
 
 
 class Flaky:

@@ -152,6 +152,7 @@ _READ: Final = (
     semconv.DURABLE_PENDING,
     semconv.DURABLE_PENDING_AGE,
     semconv.DURABLE_DEADLINE_USED,
+    semconv.DURABLE_CALLBACK_AGE,
 )
 """Gauges that readers of stores have."""
 

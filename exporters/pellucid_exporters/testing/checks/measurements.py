@@ -42,8 +42,8 @@ DERIVED: Final = (
     semconv.EXTERNAL_PENDING,
 )  # fmt: skip
 """Metrics that can be computed from spans."""
-STORED: Final = (semconv.DURABLE_SETTLEMENTS.name, semconv.EXTERNAL_LATE.name)
-"""Metrics whose exemplars lead to the dispatch of a call, which may be in another process."""
+STORED: Final = (semconv.DURABLE_SETTLEMENTS.name, semconv.EXTERNAL_LATE.name, semconv.DURABLE_CALLBACKS.name)
+"""Metrics whose exemplars lead to the dispatch of a call, which may be in another process, or to a span of no phase."""
 OPERATIONS: Final[Mapping[str, str]] = {
     semconv.DISCOVERY: "discovery",
     semconv.INFERENCE: "inference",
