@@ -100,8 +100,12 @@ MCP_PROTOCOL_VERSION: Final = "mcp.protocol.version"
 MCP_SESSION_ID: Final = "mcp.session.id"
 JSONRPC_REQUEST_ID: Final = "jsonrpc.request.id"
 RPC_RESPONSE_STATUS_CODE: Final = "rpc.response.status_code"
+HTTP_REQUEST_METHOD: Final = "http.request.method"
+HTTP_ROUTE: Final = "http.route"
 HTTP_RESPONSE_STATUS_CODE: Final = "http.response.status_code"
 HTTP_RETRY_AFTER: Final = "http.response.header.retry-after"
+URL_PATH: Final = "url.path"
+URL_SCHEME: Final = "url.scheme"
 
 # --- attributes of ours -----------------------------------------------------------------------------------------------
 
