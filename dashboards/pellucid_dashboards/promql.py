@@ -41,9 +41,7 @@ def approvals_pending(labels: str, *matchers: str) -> str:
     """
     where_approval = selector(series(semconv.DURABLE_PENDING), *matchers, where(semconv.DURABLE_KIND, "=", "approval"))
     counted = f"sum by ({labels}) ({selector(series(semconv.APPROVAL_PENDING), *matchers)})"
-    return (
-        f"max by ({labels}) ({where_approval})\nor ({counted} unless on ({JOB}) {series(semconv.DURABLE_RUNS)})"
-    )
+    return f"max by ({labels}) ({where_approval})\nor ({counted} unless on ({JOB}) {series(semconv.DURABLE_RUNS)})"
 
 
 REFUSALS: Final = (

@@ -1,7 +1,7 @@
 """Facts of the OpenTelemetry conventions, written down apart from the code that is held against them.
 
-From the GenAI conventions, release 1.41 and what has been agreed on since: spans, metrics, and the JSON of messages; from
-those of HTTP, the metric of servers.
+From the GenAI conventions, release 1.41 and what has been agreed on since: spans, metrics, and the JSON of messages;
+from those of HTTP, the metric of servers.
 """
 
 from __future__ import annotations

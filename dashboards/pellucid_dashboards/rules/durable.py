@@ -79,9 +79,10 @@ def _failing(context: Context) -> Alert:
         expression=mostly(EXTERNAL_RESULTS, _TOOL, missing, [], above=limit, least=least),
         severity="ticket",
         after=120.0,
-        summary=f"{words.TOOL}: {words.SHARE} of the results of its asynchronous calls in {thirty} are failures, or did "
-        f"not arrive before the deadline; the limit is {share(limit)}.",
-        description="The model reads each failure and may try something else. Calls that were cancelled are not failures.",
+        summary=f"{words.TOOL}: {words.SHARE} of the results of its asynchronous calls in {thirty} are failures, or "
+        f"did not arrive before the deadline; the limit is {share(limit)}.",
+        description="The model reads each failure and may try something else. Calls that were cancelled are no "
+        "failures.",
         dashboard=_TOOLS_BOARD,
     )
 

@@ -97,11 +97,11 @@ class DurableThresholds:
     Attributes:
         external_overdue: Seconds for which a tool's oldest external call may owe its result, if it has no deadline.
         external_deadline_used: Share of the time until its deadline that a call may use, if it has one.
-        external_failing: Share of the results of a tool's asynchronous calls that are failures, or missing at the deadline.
+        external_failing: Share of the results of a tool's asynchronous calls that are failures, or missed the deadline.
         external_failing_min: Such results in 30 min.
         external_rejected: Results of one tool's calls in 10 min that were late, or differed from the first.
         durable_due: Seconds for which a due run may wait for a worker.
-        durable_behind: Seconds for which the slowest twentieth of an agent's due runs waits for a worker at least (p95).
+        durable_behind: Seconds that the slowest twentieth of an agent's due runs waits for a worker at least (p95).
         durable_behind_min: Claims of an agent's runs in 10 min.
         durable_recoveries: Runs of one agent in an hour that were taken over from workers that had died or hung.
     """
