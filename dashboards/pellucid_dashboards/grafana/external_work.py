@@ -245,7 +245,7 @@ def _errors() -> Panel:
 def _durations() -> Panel:
     return lines(
         "Duration of requests",
-        "How long do the slowest requests take? Streams, and submissions that wait for their run, last as long as it does.",
+        "How long do the slowest requests take? Streams last as long as their run.",
         "s",
         *_filled(percentiles(semconv.HTTP_SERVER_DURATION, *_REQUESTS, by=_ROUTE, shares=(0.95,)), *_ROUTE),
     )
