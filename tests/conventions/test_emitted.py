@@ -61,7 +61,6 @@ ELSEWHERE = {
     semconv.SAMPLING_EARLY,
     semconv.TOKEN_MODALITY,
     semconv.HTTP_RETRY_AFTER,
-    semconv.HTTP_REQUEST_METHOD,
     semconv.HTTP_RESEND_COUNT,
     semconv.DURABLE_CALLBACK,
 }
