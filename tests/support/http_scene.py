@@ -106,6 +106,7 @@ class Client:
         """Decide and return what a run waits for, each twice; return its status before."""
         headers = _headers(principal)
         state: dict[str, Any] = (await self.request("GET", location, headers=headers)).json()
+        assert state["status"] not in ("failed", "cancelled"), state
         for approval in state.get("approvals", ()):
             body = {"decisions": [{"approvalId": approval["approvalId"], "approved": True}]}
             for _ in range(2):
