@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import socket
 import threading
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
 import httpx
 import pytest
-import uvicorn
 from opentelemetry.trace import SpanKind
 
 from pellucid import Agent, ConfigError, Identity, Tool, ToolCall, ToolContext
@@ -20,12 +19,10 @@ from pellucid.server import bearer, create_agent_app
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.durable_agents import DO, JOB, PAY
 from support.processes import PATIENCE
-from support.server_scene import BASE, events
+from support.server_scene import BASE, events, listening
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from starlette.applications import Starlette
+    from collections.abc import AsyncIterator
 
     from pellucid import DiscoveryContext
     from pellucid_exporters.testing import Captured
@@ -70,7 +67,7 @@ async def test_a_run_is_answered_with_its_state(telemetry: Captured) -> None:
     state = answer.json()
     [run] = telemetry.find("invoke_agent a")
     assert run.attributes is not None
-    assert state.pop("usage")["input_tokens"] is not None
+    assert state.pop("usage").keys() >= {"input_tokens", "output_tokens"}
     assert (answer.status_code, state) == (
         200,
         {
@@ -201,7 +198,7 @@ async def test_a_run_that_waits_for_approval(headers: dict[str, str]) -> None:
 
 
 class Endless:
-    """A model that answers when it is told to. Attributes: ended: Set when a call of it has ended."""
+    """A tool that never returns. Attributes: started, ended: Set when a call has started, and was cancelled."""
 
     def __init__(self) -> None:
         self.started = threading.Event()
@@ -251,32 +248,15 @@ async def test_runs_end_when_the_server_shuts_down(headers: dict[str, str]) -> N
     assert "the server shuts down" in state["error"]["message"]
 
 
-@contextmanager
-def listening(app: Starlette) -> Iterator[int]:
-    """Serve an application in a thread within the context, and return its port."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started:
-            thread.join(0.01)
-        yield server.servers[0].sockets[0].getsockname()[1]
-    finally:
-        server.should_exit = True
-        thread.join(PATIENCE)
-
-
 @pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
 def test_a_client_that_leaves_ends_its_run(accept: str) -> None:
     """Over a real connection, with an answer that streams and one that does not."""
     endless = Endless()
     body = b'{"input": "Hi"}'
-    request = (
-        f"POST /runs HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: {accept}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-    )
+    head = ["POST /runs HTTP/1.1", "Host: 127.0.0.1", f"Accept: {accept}", f"Content-Length: {len(body)}", "", ""]
     with listening(create_agent_app([endless.agent])) as port:
         with socket.create_connection(("127.0.0.1", port)) as connection:
-            connection.sendall(request + body)
+            connection.sendall("\r\n".join(head).encode() + body)
             assert endless.started.wait(PATIENCE)
             assert not endless.ended.is_set()
         assert endless.ended.wait(PATIENCE)
