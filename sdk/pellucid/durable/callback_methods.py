@@ -55,4 +55,6 @@ class CallbackMethods(Transactions):
 
     async def wait_for_callbacks(self, timeout: float) -> bool:  # noqa: ASYNC109
         """Wait until a state can be claimed; return False after `timeout` seconds without one."""
-        return await self._wait([("callbacks", "")], partial(self._read, callbacks.has_due), timeout)
+        return await self._wait(
+            [("callbacks", "")], partial(self._read, callbacks.has_due), self._database.poll, timeout
+        )

@@ -65,7 +65,7 @@ class RunRecord(RunSummary):
         fence: Number of the latest claim.
         lease_owner: Worker that holds the run, or whose lease expired.
         lease_until: End of the lease; None unless the run is running.
-        due_at: Time from which the run can be claimed; None unless it is due.
+        due_at: Time from which the run can be claimed, or if it is running, could be before; otherwise None.
         trace: Trace context given to `submit`.
     """
 
@@ -206,6 +206,7 @@ class Claim:
         worker: Name of the worker.
         lease: Seconds for which each write of this claim renews the lease.
         is_recovered: Whether the worker before let its lease expire.
+        waited: Seconds for which the run was due, or its lease had expired.
         journal: Entries that the checkpoint does not contain, in order.
         calls: All calls of the run, in order of registration.
     """
@@ -214,6 +215,7 @@ class Claim:
     worker: str
     lease: float
     is_recovered: bool
+    waited: float
     journal: tuple[JournalEntry, ...]
     calls: tuple[CallRecord, ...]
 

@@ -69,15 +69,16 @@ def claim(
     row = tx.one("claim", worker=worker, agents=dump(list(agents)), lease=lease)
     if row is None:
         return None
-    is_recovered = row["expired_leases"] > 0
+    is_recovered, waited = row["expired_leases"] > 0, row["updated_at"] - row["due_at"]
     if max_expired_leases is not None and row["expired_leases"] >= max_expired_leases:
         row = _give_up(tx, row)  # its journal is not read: that may be what ends the processes
-        return Claim(run=run_record(row), worker=worker, lease=lease, is_recovered=is_recovered, journal=(), calls=())
+        return Claim(run_record(row), worker, lease, is_recovered, waited, journal=(), calls=())
     return Claim(
-        run=run_record(row),
-        worker=worker,
-        lease=lease,
-        is_recovered=is_recovered,
+        run_record(row),
+        worker,
+        lease,
+        is_recovered,
+        waited,
         journal=tuple(map(journal_entry, tx.all("list_journal", run_id=row["id"], after=row["checkpoint_seq"]))),
         calls=tuple(map(call_record, tx.all("list_calls", run_id=row["id"]))),
     )

@@ -33,6 +33,10 @@ from pellucid.types import JSONValue
 
 _NO_ENTRIES: Final[Mapping[str, JSONValue]] = {}
 
+_EVENT_POLLS: Final = 10
+"""Polls after which a reader of events looks for itself: only a listening connection that was lost is without a
+notification of them, while the expiry of a lease, which makes work, never has one."""
+
 
 class RunStore(CallbackMethods):
     """Durable runs, their journals, events and calls, in a database.
@@ -363,9 +367,8 @@ class RunStore(CallbackMethods):
     async def wait_for_work(self, agents: Collection[str], timeout: float) -> bool:  # noqa: ASYNC109
         """Wait until a run of one of the agents can be claimed; return False after `timeout` seconds without one."""
         names = list(agents)
-        return await self._wait(
-            [("work", name) for name in names], partial(self._read, partial(queries.has_work, agents=names)), timeout
-        )
+        check = partial(self._read, partial(queries.has_work, agents=names))
+        return await self._wait([("work", name) for name in names], check, self._database.poll, timeout)
 
     async def wait_for_events(self, run_id: str, after: int, timeout: float) -> bool:  # noqa: ASYNC109
         """Wait until a run has events after a sequence number, or has ended; return False after `timeout` seconds.
@@ -374,7 +377,7 @@ class RunStore(CallbackMethods):
             UnknownRun: there is no such run.
         """
         check = partial(self._read, partial(queries.has_events, run_id=run_id, after=after))
-        return await self._wait([("events", run_id)], check, timeout)
+        return await self._wait([("events", run_id)], check, _EVENT_POLLS * self._database.poll, timeout)
 
     async def statistics(self, *, is_open_only: bool = False) -> Statistics:
         """Return numbers of runs by status, and of pending calls by tool, with the age of the oldest.

@@ -57,7 +57,13 @@ class Transactions:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(self._database.close)
 
-    async def _wait(self, keys: Sequence[Key], check: Callable[[], Awaitable[bool]], timeout: float) -> bool:  # noqa: ASYNC109
+    async def _wait(
+        self,
+        keys: Sequence[Key],
+        check: Callable[[], Awaitable[bool]],
+        poll: float,
+        timeout: float,  # noqa: ASYNC109
+    ) -> bool:
         with self._wakeups.subscribe(keys) as waiter, anyio.move_on_after(timeout):
             if not self._is_watching:  # a store without waiting tasks needs no notifications
                 self._is_watching = True
@@ -66,7 +72,7 @@ class Transactions:
                 waiter.clear()
                 if await check():
                     return True
-                with anyio.move_on_after(self._database.poll):
+                with anyio.move_on_after(poll):
                     await waiter.wait()
         return False
 

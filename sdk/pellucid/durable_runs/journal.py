@@ -53,8 +53,8 @@ class StoreJournal:
         """
         self.trace = self.trace or trace_of(get_current_span().get_span_context())
         name = f"{step}:{key}"
-        # A call can start again in a later pass, when its sub-agent resumes; each answer is given once.
-        unique = name if step == ANSWER else f"{name}:{self._claim.run.pass_no}"
+        # A call can start again in a later claim, when its sub-agent resumes; each answer is given once.
+        unique = name if step == ANSWER else f"{name}:{self._claim.run.fence}"
         event: JSONObject = {"type": f"step.{step}", "key": key}
         entry = Encoded(to_text({"step": step, **value}))
         self.update(await self._guarded(name, partial(self._store.append, self._claim, unique, entry, [event])))

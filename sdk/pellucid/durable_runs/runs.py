@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -169,7 +169,7 @@ class DurableRuns:
             raise UnknownRun(run_id)
         return state_of(run, await self._store.calls(run_id) if run.status not in FINAL else ())
 
-    async def events(self, run_id: str, after: int = 0) -> AsyncIterator[RunEvent]:
+    async def events(self, run_id: str, after: int = 0) -> AsyncGenerator[RunEvent]:
         """Yield the events of a run after a sequence number, until the run has ended.
 
         Raises:

@@ -102,8 +102,11 @@ JSONRPC_REQUEST_ID: Final = "jsonrpc.request.id"
 RPC_RESPONSE_STATUS_CODE: Final = "rpc.response.status_code"
 HTTP_REQUEST_METHOD: Final = "http.request.method"
 HTTP_RESEND_COUNT: Final = "http.request.resend_count"
+HTTP_ROUTE: Final = "http.route"
 HTTP_RESPONSE_STATUS_CODE: Final = "http.response.status_code"
 HTTP_RETRY_AFTER: Final = "http.response.header.retry-after"
+URL_PATH: Final = "url.path"
+URL_SCHEME: Final = "url.scheme"
 
 # --- attributes of ours -----------------------------------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ extract(epoch FROM statement_timestamp())::double precision
 UPDATE runs
 SET status = 'running', fence = fence + 1,
     expired_leases = CASE WHEN lease_owner IS NULL THEN 0 ELSE expired_leases + 1 END,
-    lease_owner = :worker, lease_until = @now + :lease, due_at = NULL, updated_at = @now
+    lease_owner = :worker, lease_until = @now + :lease, updated_at = @now,
+    due_at = CASE WHEN status = 'due' THEN due_at ELSE lease_until END
 WHERE id = COALESCE(
     (SELECT id FROM runs WHERE status = 'due' AND due_at <= @now
      AND agent IN (SELECT json_array_elements_text(CAST(:agents AS json)))

@@ -7,7 +7,8 @@
 UPDATE runs
 SET status = 'running', fence = fence + 1,
     expired_leases = CASE WHEN lease_owner IS NULL THEN 0 ELSE expired_leases + 1 END,
-    lease_owner = :worker, lease_until = @now + :lease, due_at = NULL, updated_at = @now
+    lease_owner = :worker, lease_until = @now + :lease, updated_at = @now,
+    due_at = CASE WHEN status = 'due' THEN due_at ELSE lease_until END
 WHERE id = COALESCE(
     (SELECT id FROM runs WHERE status = 'due' AND due_at <= @now AND agent IN (SELECT value FROM json_each(:agents))
      ORDER BY due_at LIMIT 1),

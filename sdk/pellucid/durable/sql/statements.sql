@@ -73,8 +73,8 @@ RETURNING last_seq, status, agent, EXISTS (SELECT 1 FROM callbacks WHERE run_id 
 
 -- finish
 UPDATE runs
-SET status = :status, result = :result, pending = 0, lease_owner = NULL, lease_until = NULL, updated_at = @now,
-    last_seq = last_seq + :entries
+SET status = :status, result = :result, pending = 0, lease_owner = NULL, lease_until = NULL, due_at = NULL,
+    updated_at = @now, last_seq = last_seq + :entries
 WHERE id = :id AND fence = :fence AND lease_until IS NOT NULL
 RETURNING last_seq, status, agent, EXISTS (SELECT 1 FROM callbacks WHERE run_id = :id) AS has_callback
 
