@@ -3,6 +3,8 @@
 ```
 PellucidError
 ├─ ConfigError                    a bad option; also a ValueError
+│  └─ CallbackRefused             a callback URL is not allowed
+├─ InvalidCallback                a callback is not signed by one of the keys, or not now; also a ValueError
 ├─ RunCancelled                   the run's CancelToken was cancelled
 ├─ RunTimeout                     the run passed its deadline; also a TimeoutError
 ├─ DiscoveryError                 a tool provider failed; carries provider_id, error_kind, status, retry_after
@@ -104,6 +106,17 @@ class ConfigError(PellucidError, ValueError):
     def empty(cls, owner: str, name: str, remedy: str) -> ConfigError:
         """Return the error for an option that must not be empty."""
         return cls(f"{owner}: {name} must not be empty; {remedy}")
+
+
+class CallbackRefused(ConfigError):
+    """A callback URL is not one that the operator allows. The message does not have the URL, which may be secret."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the callback URL is refused: {reason}")
+
+
+class InvalidCallback(PellucidError, ValueError):
+    """A callback is not signed by one of the keys of its receiver, or was not sent now."""
 
 
 class RunCancelled(PellucidError):

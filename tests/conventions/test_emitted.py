@@ -61,8 +61,10 @@ ELSEWHERE = {
     semconv.SAMPLING_EARLY,
     semconv.TOKEN_MODALITY,
     semconv.HTTP_RETRY_AFTER,
+    semconv.HTTP_RESEND_COUNT,
+    semconv.DURABLE_CALLBACK,
 }
-"""Names that need a tail sampler, an opt-in, or a server that fails; tests of these hold them."""
+"""Names that need a tail sampler, an opt-in, a server that fails, or a callback URL; tests of these hold them."""
 
 
 class Flaky:

@@ -88,7 +88,7 @@ def test_other_versions(location: Location, statement: str) -> None:
 
     anyio.run(open_it)
     _execute(location, statement)
-    with pytest.raises(ConfigError, match=r"has schema version (99|unknown), and this version of Pellucid needs 1"):
+    with pytest.raises(ConfigError, match=r"has schema version (99|unknown), and this version of Pellucid needs 2"):
         anyio.run(open_it)
 
 

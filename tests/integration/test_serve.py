@@ -142,3 +142,16 @@ def test_a_server_for_others_needs_a_token(
     assert "set PELLUCID_API_TOKEN" in capsys.readouterr().err
     assert main(["serve", "freight_open:agent", "--public-url", "http://x"]) == 2
     assert "set PELLUCID_CALL_KEYS" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["serve", "worker"])
+def test_callbacks_need_keys_and_urls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    """One without the other is refused."""
+    (tmp_path / "freight_hooks.py").write_text(PYTHON[0])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PELLUCID_CALLBACK_URLS", "https://example.org/")
+    assert main([command, "freight_hooks:agent"]) == 2
+    assert "callbacks need both PELLUCID_CALLBACK_KEYS and PELLUCID_CALLBACK_URLS" in capsys.readouterr().err

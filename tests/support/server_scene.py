@@ -11,7 +11,7 @@ import httpx
 
 from pellucid import Agent, Tool
 from pellucid.durable import open_store
-from pellucid.durable_runs import CallTokens, Completion, DurableRuns
+from pellucid.durable_runs import Callbacks, CallTokens, Completion, DurableRuns
 from pellucid.server import create_app
 
 if TYPE_CHECKING:
@@ -34,11 +34,13 @@ class Scene:
         http: The client.
         app: The server.
         jobs: What the tools handed to other processes.
+        callbacks: How states are delivered to callback URLs.
     """
 
     def __init__(self, path: Path) -> None:
         self.jobs: list[ExternalCall] = []
         self.tokens = CallTokens(KEY)
+        self.callbacks: Callbacks | None = None
         self._path = path
         self.http: httpx.AsyncClient
         self.app: Starlette
@@ -58,7 +60,7 @@ class Scene:
         """Serve agents within the context."""
         async with open_store(f"sqlite:///{self._path}/runs.db") as store:
             completion = Completion(BASE, self.tokens)
-            self.runs = DurableRuns(store, agents, completion=completion)
+            self.runs = DurableRuns(store, agents, completion=completion, callbacks=self.callbacks)
             self.app = create_app(self.runs, **{"tokens": self.tokens, **options})
             transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
             async with (

@@ -7,7 +7,7 @@ import os
 import signal
 from contextlib import suppress
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
@@ -16,17 +16,23 @@ from pellucid.durable import open_store
 from pellucid.durable_runs import DurableRuns
 from pellucid.errors import ConfigError
 from pellucid_commands.serving.agents import load_agents
-from pellucid_commands.serving.options import FLUSH, completion_of, telemetry_of, tokens_of_environment
+from pellucid_commands.serving.options import (
+    FLUSH,
+    callbacks_of_environment,
+    completion_of,
+    telemetry_of,
+    tokens_of_environment,
+)
 from pellucid_commands.serving.options import add_arguments as add_shared_arguments
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from starlette.applications import Starlette
 
     from pellucid import Agent
-    from pellucid.durable_runs import CallTokens, Completion
+    from pellucid.durable_runs import CallTokens
     from pellucid.server import Authenticate
     from pellucid_exporters import MetricsApp
 
@@ -70,10 +76,10 @@ def run(options: Namespace) -> int:
             f"without a bearer token the server is for this machine only, not for {options.host}; set {TOKEN_VARIABLE}"
         )
     tokens = tokens_of_environment()
-    completion = completion_of(options, tokens)
+    run_options = {"completion": completion_of(options, tokens), "callbacks": callbacks_of_environment()}
     telemetry = telemetry_of(options, None)
     try:
-        anyio.run(_serve, options, agents, authenticate, tokens, completion, telemetry.metrics_app)
+        anyio.run(_serve, options, agents, authenticate, tokens, run_options, telemetry.metrics_app)
     finally:
         telemetry.shutdown(FLUSH)
     return 0
@@ -84,13 +90,13 @@ async def _serve(
     agents: Sequence[Agent],
     authenticate: Authenticate,
     tokens: CallTokens | None,
-    completion: Completion | None,
+    run_options: Mapping[str, Any],
     metrics: MetricsApp | None,
 ) -> None:
     from pellucid.server import create_app
 
     async with open_store(options.store) as store:
-        runs = DurableRuns(store, agents, lease=options.lease, completion=completion)
+        runs = DurableRuns(store, agents, lease=options.lease, **run_options)
         app = create_app(
             runs,
             authenticate=authenticate,

@@ -1,6 +1,8 @@
 """The store of durable runs, on SQLite or PostgreSQL; README.md in this folder lists the guarantees."""
 
 from pellucid.durable.records import (
+    CallbackClaim,
+    CallbackRecord,
     CallKind,
     CallRecord,
     CallStatus,
@@ -31,6 +33,8 @@ __all__ = [
     "CallKind",
     "CallRecord",
     "CallStatus",
+    "CallbackClaim",
+    "CallbackRecord",
     "Cancellation",
     "Claim",
     "DueRuns",

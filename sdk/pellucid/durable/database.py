@@ -12,8 +12,9 @@ T = TypeVar("T")
 
 Execute: TypeAlias = Callable[[str, Mapping[str, Any]], Sequence[Row]]
 
-Channel: TypeAlias = Literal["work", "events"]
-"""`work` with the name of an agent: a run is due; `events` with the id of a run: it has new events, or has ended."""
+Channel: TypeAlias = Literal["work", "events", "callbacks"]
+"""`work` with the name of an agent: a run is due; `events` with the id of a run: it has new events, or has ended;
+`callbacks` with an empty key: a state is to be delivered."""
 
 
 class Transaction:
@@ -78,7 +79,7 @@ class Database(Protocol):
     poll: float
 
     def open(self) -> None:
-        """Create the schema, or check its version.
+        """Create the schema, or bring it to the current version.
 
         Raises:
             ConfigError: the schema is not one that this version of Pellucid knows.

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from types import TracebackType
-from typing import Final, Literal, Self, TypeVar
-
-import anyio
-import anyio.to_thread
+from typing import Final, Literal
 
 from pellucid.durable import calls, queries, runs
-from pellucid.durable.database import Database, Transaction, TransactionLost
+from pellucid.durable.callback_methods import CallbackMethods
 from pellucid.durable.records import (
     CallRecord,
     Cancellation,
@@ -30,18 +25,20 @@ from pellucid.durable.records import (
     Statistics,
     Submission,
 )
+from pellucid.durable.transactions import seconds
 from pellucid.durable.values import MAX_ID, is_storable
-from pellucid.durable.wakeups import Key, Wakeups
-from pellucid.errors import ConfigError, StoreUnavailable
+from pellucid.errors import ConfigError
 from pellucid.text import excerpt
 from pellucid.types import JSONValue
 
-T = TypeVar("T")
-
 _NO_ENTRIES: Final[Mapping[str, JSONValue]] = {}
 
+_EVENT_POLLS: Final = 10
+"""Polls after which a reader of events looks for itself: only a listening connection that was lost is without a
+notification of them, while the expiry of a lease, which makes work, never has one."""
 
-class RunStore:
+
+class RunStore(CallbackMethods):
     """Durable runs, their journals, events and calls, in a database.
 
     Each method is one transaction in a worker thread. A caller that is cancelled waits for the end of its transaction,
@@ -56,37 +53,6 @@ class RunStore:
         TypeError, ValueError: a value is not JSON.
     """
 
-    def __init__(self, database: Database, *, patience: float = 10.0) -> None:
-        self._database = database
-        self._patience = patience
-        self._write_limiter = anyio.CapacityLimiter(database.writers)
-        self._read_limiter = anyio.CapacityLimiter(database.readers)
-        self._wakeups = Wakeups()
-        self._is_watching = False
-
-    async def __aenter__(self) -> Self:
-        """Open the store: create its schema, or check it.
-
-        Raises:
-            ConfigError: the schema is of another version, or the database is not a store.
-        """
-        try:
-            await self._repeat(partial(self._in_thread, self._database.open, self._write_limiter))
-        except BaseException:
-            await self._close()
-            raise
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close all connections; no method may be running any longer."""
-        await self._close()
-
-    async def _close(self) -> None:
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(self._database.close)
-
     # Runs
 
     async def submit(
@@ -97,14 +63,23 @@ class RunStore:
         *,
         idempotency_key: str | None = None,
         trace: JSONValue = None,
+        callback: str | None = None,
     ) -> Submission:
         """Insert a run that is due, and wake a worker; or return the one submitted before.
 
-        The same id, or the same idempotency key, with the same agent and request returns the existing run.
+        The same id, or the same idempotency key, with the same agent, request and callback returns the existing run.
+
+        Args:
+            run_id: Id of the run.
+            agent: Name of the agent that runs it.
+            request: What the run starts with.
+            idempotency_key: A second name of the run, chosen by the caller.
+            trace: Trace context of the submission.
+            callback: URL to which each state is delivered in which the run waits or has ended.
 
         Raises:
             ConfigError: the id or the key is empty, longer than 255 characters, or not printable.
-            IdempotencyConflict: the id or the key belongs to a run of another agent or request.
+            IdempotencyConflict: the id or the key belongs to a run of another agent, request or callback.
         """
         for name, text in (("run_id", run_id), ("idempotency_key", idempotency_key)):
             if text is not None and not (text and is_storable(text)):
@@ -117,6 +92,7 @@ class RunStore:
                 request=request,
                 idempotency_key=idempotency_key,
                 trace=trace,
+                callback=callback,
             )
         )
 
@@ -141,7 +117,7 @@ class RunStore:
                 runs.claim,
                 worker=worker,
                 agents=list(agents),
-                lease=_seconds(lease),
+                lease=seconds(lease),
                 max_expired_leases=max_expired_leases,
             )
         )
@@ -240,7 +216,7 @@ class RunStore:
         Raises:
             Fenced: the claim was lost.
         """
-        await self._write(partial(runs.release, claim=claim, delay=_seconds(delay)))
+        await self._write(partial(runs.release, claim=claim, delay=seconds(delay)))
 
     async def cancel(self, run_id: str, reason: str, events: Sequence[JSONValue] = ()) -> Cancellation:
         """Cancel a run and its pending calls at once, or ask the worker that holds it.
@@ -265,8 +241,8 @@ class RunStore:
         Returns:
             The number of runs.
         """
-        number, seconds = 0, _seconds(older_than)
-        while batch := await self._write(partial(runs.purge, older_than=seconds)):
+        number, age = 0, seconds(older_than)
+        while batch := await self._write(partial(runs.purge, older_than=age)):
             number += batch
         return number
 
@@ -301,7 +277,7 @@ class RunStore:
 
     async def undispatched(self, older_than: float, *, limit: int = 100) -> tuple[CallRecord, ...]:
         """Return external calls registered `older_than` seconds ago that were never marked as dispatched."""
-        return await self._read(partial(queries.undispatched, older_than=_seconds(older_than), limit=limit))
+        return await self._read(partial(queries.undispatched, older_than=seconds(older_than), limit=limit))
 
     async def settle(
         self,
@@ -394,9 +370,8 @@ class RunStore:
     async def wait_for_work(self, agents: Collection[str], timeout: float) -> bool:  # noqa: ASYNC109
         """Wait until a run of one of the agents can be claimed; return False after `timeout` seconds without one."""
         names = list(agents)
-        return await self._wait(
-            [("work", name) for name in names], partial(self._read, partial(queries.has_work, agents=names)), timeout
-        )
+        check = partial(self._read, partial(queries.has_work, agents=names))
+        return await self._wait([("work", name) for name in names], check, self._database.poll, timeout)
 
     async def wait_for_events(self, run_id: str, after: int, timeout: float) -> bool:  # noqa: ASYNC109
         """Wait until a run has events after a sequence number, or has ended; return False after `timeout` seconds.
@@ -405,7 +380,7 @@ class RunStore:
             UnknownRun: there is no such run.
         """
         check = partial(self._read, partial(queries.has_events, run_id=run_id, after=after))
-        return await self._wait([("events", run_id)], check, timeout)
+        return await self._wait([("events", run_id)], check, _EVENT_POLLS * self._database.poll, timeout)
 
     async def statistics(self, *, is_open_only: bool = False) -> Statistics:
         """Return numbers of runs by status, and of pending calls by tool, with the age of the oldest.
@@ -414,61 +389,3 @@ class RunStore:
             is_open_only: Do not count runs that have ended; counting them takes longer the more there are.
         """
         return await self._read(partial(queries.statistics, is_open_only=is_open_only))
-
-    async def _wait(self, keys: Sequence[Key], check: Callable[[], Awaitable[bool]], timeout: float) -> bool:  # noqa: ASYNC109
-        with self._wakeups.subscribe(keys) as waiter, anyio.move_on_after(timeout):
-            if not self._is_watching:  # a store without waiting tasks needs no notifications
-                self._is_watching = True
-                self._database.watch(self._wakeups)
-            while True:
-                waiter.clear()
-                if await check():
-                    return True
-                with anyio.move_on_after(self._database.poll):
-                    await waiter.wait()
-        return False
-
-    async def _write(self, work: Callable[[Transaction], T], *, is_repeatable: bool = True) -> T:
-        is_repeat = False
-
-        async def attempt() -> T:
-            nonlocal is_repeat
-            transaction = partial(self._database.write, work, is_repeat=is_repeat)
-            try:
-                return await self._in_thread(transaction, self._write_limiter)
-            except TransactionLost as lost:
-                is_repeat = is_repeat or lost.is_outcome_unknown
-                if is_repeat and not is_repeatable:
-                    raise StoreUnavailable(self._database.name, is_outcome_unknown=True) from lost.__cause__
-                raise
-
-        return await self._repeat(attempt)
-
-    async def _read(self, work: Callable[[Transaction], T]) -> T:
-        return await self._repeat(partial(self._in_thread, partial(self._database.read, work), self._read_limiter))
-
-    async def _in_thread(self, function: Callable[[], T], limiter: anyio.CapacityLimiter) -> T:
-        return await anyio.to_thread.run_sync(function, limiter=limiter)
-
-    async def _repeat(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Repeat a transaction that was lost, for as long as the store is patient."""
-        until = anyio.current_time() + self._patience
-        delay = 0.02
-        is_outcome_unknown = False
-        while True:
-            try:
-                return await attempt()
-            except TransactionLost as lost:
-                is_outcome_unknown = is_outcome_unknown or lost.is_outcome_unknown
-                if not lost.is_transient or anyio.current_time() + delay > until:
-                    raise StoreUnavailable(
-                        self._database.name, is_outcome_unknown=is_outcome_unknown
-                    ) from lost.__cause__
-            await anyio.sleep(delay)
-            delay = min(2 * delay, 1.0)
-
-
-def _seconds(value: float) -> float:
-    if not (math.isfinite(value) and value >= 0):
-        raise ConfigError(f"{value!r} is not a number of seconds")
-    return float(value)

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Literal, TypeAlias
 
-from opentelemetry import metrics
+from opentelemetry import metrics, trace
 from opentelemetry.context import Context
-from opentelemetry.trace import get_current_span
+from opentelemetry.trace import Tracer, get_current_span
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
@@ -24,10 +24,18 @@ from pellucid.errors import StoreError
 from pellucid.events import AsyncToolLate
 from pellucid.telemetry import Pipeline, Scope, current_default
 from pellucid.telemetry.metrics import Readings
+from pellucid.telemetry.pipeline import complete
+from pellucid.version import __version__
 
 PassOutcome: TypeAlias = Literal["waiting", "completed", "failed", "cancelled", "fenced", "interrupted"]
 """Outcome of a pass: `waiting` also if all its calls were settled meanwhile; `fenced` if another worker has the run;
 `interrupted` if the worker was stopped or the store could not be reached."""
+
+CallbackOutcome: TypeAlias = Literal["delivered", "failed", "dead"]
+"""Outcome of an attempt to deliver a state: `failed` if another one follows, `dead` if none does."""
+
+SCOPE: Final = "pellucid.callbacks"
+"""Instrumentation scope of the requests to callback URLs."""
 
 INTERVAL: Final = 10.0
 """Seconds between two readings of the store."""
@@ -91,6 +99,16 @@ class StoreMetrics:
         """Count a pass."""
         self._slots_used -= 1
         self._count(semconv.DURABLE_PASSES, {semconv.AGENT_NAME: agent, semconv.DURABLE_PASS: outcome})
+
+    def called_back(self, outcome: CallbackOutcome, context: Context) -> None:
+        """Count an attempt to deliver a state."""
+        self._count(semconv.DURABLE_CALLBACKS, {semconv.DURABLE_CALLBACK: outcome}, context)
+
+    @property
+    def tracer(self) -> Tracer:
+        """Tracer of the current telemetry, for spans that belong to no phase of a run."""
+        provider = complete(self._telemetry).tracer_provider or trace.get_tracer_provider()
+        return provider.get_tracer(SCOPE, __version__)
 
     @contextmanager
     def working(self, slots: int) -> Iterator[None]:
@@ -206,6 +224,7 @@ def _readings(statistics: Statistics, agents: Mapping[str, object]) -> Readings:
             ({semconv.DURABLE_STATUS: status}, statistics.runs.get(status, 0)) for status in _OPEN
         ],
         semconv.DURABLE_DUE_AGE.name: [({semconv.AGENT_NAME: agent}, age) for agent, age in due_age.items()],
+        semconv.DURABLE_CALLBACK_AGE.name: [({}, statistics.callback_age or 0.0)],
         semconv.DURABLE_PENDING.name: [(labels, calls.number) for labels, calls in pending],
         semconv.DURABLE_PENDING_AGE.name: [(labels, calls.age) for labels, calls in pending],
         semconv.DURABLE_DEADLINE_USED.name: [

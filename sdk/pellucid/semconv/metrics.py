@@ -10,6 +10,7 @@ from pellucid.semconv.names import (
     AGENT_NAME,
     ASYNC_STATUS,
     DISCOVERY_CACHE,
+    DURABLE_CALLBACK,
     DURABLE_KIND,
     DURABLE_PASS,
     DURABLE_SETTLEMENT,
@@ -280,6 +281,18 @@ DURABLE_DEADLINE_USED: Final = _gauge(
     "pellucid.durable.pending.deadline_used",
     "Largest share of its time until the deadline that a call without a result has used.",
     (TOOL_NAME, DURABLE_KIND),
+)
+DURABLE_CALLBACKS: Final = _counter(
+    "{attempt}",
+    "pellucid.durable.callbacks",
+    "Attempts to deliver the state of a durable run to its callback URL.",
+    (DURABLE_CALLBACK,),
+)
+DURABLE_CALLBACK_AGE: Final = _gauge(
+    "s",
+    "pellucid.durable.callback.age",
+    "Time for which the oldest state in the store has waited for its delivery to a callback URL; 0 when none does.",
+    (),
 )
 HTTP_SERVER_DURATION: Final = _duration(
     "http.server.request.duration",

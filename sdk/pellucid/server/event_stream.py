@@ -14,10 +14,10 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
 from pellucid.durable_runs import DurableRuns, RunEvent
+from pellucid.durable_runs.states import state_json
 from pellucid.errors import StoreUnavailable, UnknownRun
 from pellucid.server.draining import Draining
 from pellucid.server.problems import Problem
-from pellucid.server.states import state_json
 
 _log = logging.getLogger("pellucid.server")
 

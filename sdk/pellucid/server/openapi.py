@@ -209,6 +209,16 @@ _RUNS: Final[Mapping[str, tuple[str, _Operation]]] = {
             body=ApprovalsBody,
         ),
     ),
+    "/runs/{run_id}/callback": (
+        "post",
+        _Operation(
+            summary="Deliver the latest state to the callback URL again.",
+            answers={
+                "202": ("It is due now.", "Status"),
+                "409": ("It was delivered, or there is no callback URL.", _ERROR),
+            },
+        ),
+    ),
     "/runs/{run_id}/cancel": (
         "post",
         _Operation(

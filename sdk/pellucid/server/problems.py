@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ExceptionHandler
 
-from pellucid.errors import CheckpointError, IdempotencyConflict, StoreUnavailable, UnknownRun
+from pellucid.errors import CallbackRefused, CheckpointError, IdempotencyConflict, StoreUnavailable, UnknownRun
 from pellucid.server.answers import JSONAnswer
 
 _NOTHING: Final[Mapping[str, str]] = {}
@@ -78,6 +78,8 @@ def _problem(error: Exception) -> Problem:
             problem = Problem(409, str(error))
         case StoreUnavailable():
             problem = unavailable()
+        case CallbackRefused():
+            problem = Problem(400, str(error), path="callbackUrl")
         case CheckpointError():
             problem = Problem(400, str(error), path="decisions")
         case ClientDisconnect():
@@ -93,6 +95,7 @@ HANDLERS: Final[dict[Any, ExceptionHandler]] = dict.fromkeys(
         HTTPException,
         UnknownRun,
         IdempotencyConflict,
+        CallbackRefused,
         CheckpointError,
         StoreUnavailable,
         ClientDisconnect,

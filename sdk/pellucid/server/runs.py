@@ -17,6 +17,7 @@ from pellucid.approvals.decisions import Decision
 from pellucid.context import Identity
 from pellucid.durable.values import MAX_ID, is_storable
 from pellucid.durable_runs import DurableRuns, RunState
+from pellucid.durable_runs.states import state_json
 from pellucid.errors import ConfigError
 from pellucid.messages import load_messages
 from pellucid.run.start import Input
@@ -26,7 +27,6 @@ from pellucid.server.callers import Authenticate, caller_of
 from pellucid.server.draining import Draining
 from pellucid.server.event_stream import EventStream, position
 from pellucid.server.problems import Problem, unknown_run
-from pellucid.server.states import state_json
 
 
 class SubmitBody(Body):
@@ -35,6 +35,7 @@ class SubmitBody(Body):
     input: str | list[dict[str, JsonValue]]
     agent: str | None = None
     conversation_id: str | None = None
+    callback_url: str | None = None
 
 
 class DecisionBody(Body):
@@ -118,6 +119,7 @@ class RunEndpoints:
             Route("/runs/{run_id}/events", self._events, methods=["GET"]),
             Route("/runs/{run_id}/approvals", self._decide, methods=["POST"]),
             Route("/runs/{run_id}/cancel", self._cancel, methods=["POST"]),
+            Route("/runs/{run_id}/callback", self._call_back, methods=["POST"]),
         ]
 
     async def _submit(self, request: Request) -> Response:
@@ -131,6 +133,7 @@ class RunEndpoints:
             _input(body),
             identity=identity,
             run_id=_run_id(caller, key),
+            callback=body.callback_url,
         )
         headers = {"Location": f"{request.scope['path'].rstrip('/')}/{run_id}"}
         if "text/event-stream" in request.headers.get("accept", ""):
@@ -168,6 +171,12 @@ class RunEndpoints:
         cancellation = await self.runs.cancel(state.run_id, body.reason)
         status = {"cancelled": 200, "requested": 202, "ended": 409}.get(cancellation.outcome, 404)
         return JSONAnswer({"outcome": cancellation.outcome}, status)
+
+    async def _call_back(self, request: Request) -> Response:
+        state = await self._run_of(request)
+        if not await self.runs.retry_callback(state.run_id):
+            raise Problem(409, "the run has no state that is to be delivered to a callback URL")
+        return JSONAnswer({"status": "due"}, 202)
 
     async def _run_of(self, request: Request) -> RunState:
         """Return the run of a request.

@@ -158,6 +158,7 @@ _READ: Final = (
     semconv.DURABLE_PENDING,
     semconv.DURABLE_PENDING_AGE,
     semconv.DURABLE_DEADLINE_USED,
+    semconv.DURABLE_CALLBACK_AGE,
 )
 """Instruments that readers of stores observe."""
 

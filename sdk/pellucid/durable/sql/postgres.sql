@@ -64,5 +64,12 @@ WHERE id IN (
     ORDER BY lease_until LIMIT :limit FOR UPDATE SKIP LOCKED)
 RETURNING id, agent
 
+-- claim_callback: due for longest
+UPDATE callbacks SET attempts = attempts + 1, fence = fence + 1, lease_until = @now + :lease
+WHERE run_id = (
+    SELECT run_id FROM callbacks WHERE next_at <= @now AND (lease_until IS NULL OR lease_until <= @now)
+    ORDER BY next_at LIMIT 1 FOR UPDATE SKIP LOCKED)
+RETURNING *, @now - due_since AS age
+
 -- tune_schema: free space in pages lets a lease be renewed without touching the indexes
 ALTER TABLE runs SET (fillfactor = 70)

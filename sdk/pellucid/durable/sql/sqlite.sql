@@ -44,3 +44,10 @@ SELECT id, kind FROM calls WHERE status = 'processing' AND deadline <= @now ORDE
 UPDATE runs SET status = 'due', due_at = lease_until, lease_until = NULL, updated_at = @now
 WHERE id IN (SELECT id FROM runs WHERE status = 'running' AND lease_until <= @now ORDER BY lease_until LIMIT :limit)
 RETURNING id, agent
+
+-- claim_callback: due for longest
+UPDATE callbacks SET attempts = attempts + 1, fence = fence + 1, lease_until = @now + :lease
+WHERE run_id = (
+    SELECT run_id FROM callbacks WHERE next_at <= @now AND (lease_until IS NULL OR lease_until <= @now)
+    ORDER BY next_at LIMIT 1)
+RETURNING *, @now - due_since AS age

@@ -1,4 +1,4 @@
--- Schema of a store, version 1, in both dialects.
+-- Schema of a store, version 1, in both dialects; later versions add to it.
 -- Times are seconds since the epoch by the database's clock. JSON is text: the database never looks into it.
 -- There are no foreign keys: each insert follows an update of the run's row in the same transaction.
 
