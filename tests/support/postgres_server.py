@@ -35,6 +35,12 @@ class PostgresServer:
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def pid(self) -> int:
+        """Id of its main process."""
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         """Start, and wait until it accepts connections."""
         options = [word for option in (*_OPTIONS, *self._options) for word in ("-c", option)]

@@ -285,6 +285,7 @@ class RunStore(CallbackMethods):
         status: Literal["completed", "failed", "expired", "cancelled"],
         payload: JSONValue = None,
         *,
+        run_id: str | None = None,
         digest: str | None = None,
         events: Sequence[JSONValue] = (),
         trace: JSONValue = None,
@@ -298,6 +299,7 @@ class RunStore(CallbackMethods):
             call_id: The call.
             status: How it ended.
             payload: Data with which the call ended.
+            run_id: The run that must have the call, which otherwise is unknown.
             digest: What a second settlement is compared by, with the status; defaults to one of canonical JSON.
             events: Events of the run, written only if the outcome is `settled`.
             trace: Trace context of the settlement, for the pass that continues.
@@ -308,6 +310,7 @@ class RunStore(CallbackMethods):
                 call_id=call_id,
                 status=status,
                 payload=payload,
+                run_id=run_id,
                 digest=digest,
                 events=events,
                 trace=trace,

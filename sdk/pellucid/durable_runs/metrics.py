@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from opentelemetry import metrics, trace
 from opentelemetry.context import Context
@@ -99,6 +99,11 @@ class StoreMetrics:
         """Count a pass."""
         self._slots_used -= 1
         self._count(semconv.DURABLE_PASSES, {semconv.AGENT_NAME: agent, semconv.DURABLE_PASS: outcome})
+
+    def delivering(self) -> None:
+        """Create the series of attempts to deliver states, so that the first increase is visible."""
+        for outcome in get_args(CallbackOutcome):
+            self._count(semconv.DURABLE_CALLBACKS, {semconv.DURABLE_CALLBACK: outcome}, value=0)
 
     def called_back(self, outcome: CallbackOutcome, context: Context) -> None:
         """Count an attempt to deliver a state."""

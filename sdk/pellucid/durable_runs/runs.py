@@ -240,10 +240,12 @@ class DurableRuns:
         output: JSONValue = None,
         error: str | None = None,
         status: CallStatus | None = None,
+        run_id: str | None = None,
     ) -> Settlement:
         """Store the result of a call; when it is the last one that its run waits for, a worker continues the run.
 
-        The first result counts; the outcome says whether this one is it, repeats it, differs from it, or is late.
+        The first result counts; the outcome says whether this one is it, repeats it, differs from it, or is late. With
+        a `run_id`, the call of another run is unknown.
 
         Raises:
             ConfigError: the status does not fit the output and the error, or the output is not JSON.
@@ -254,7 +256,13 @@ class DurableRuns:
             return await self._metrics.settled(Settlement("unknown"), result.status)
         event: JSONObject = {"type": "async_tool.settled", "result_id": result_id, "status": result.status}
         settlement = await self._store.settle(
-            result_id, result.status, result.content, digest=result.digest, events=[event], trace=_current_trace()
+            result_id,
+            result.status,
+            result.content,
+            run_id=run_id,
+            digest=result.digest,
+            events=[event],
+            trace=_current_trace(),
         )
         return await self._metrics.settled(settlement, result.status)
 

@@ -31,7 +31,9 @@ OR EXISTS (
 -- settle: one statement, as each is a round trip. The row of the run is locked first; a call that another transaction settled
 -- meanwhile is no longer processing when it is looked at again
 WITH locked AS (
-    SELECT runs.id FROM runs JOIN calls ON calls.run_id = runs.id WHERE calls.id = :id FOR UPDATE OF runs
+    SELECT runs.id FROM runs JOIN calls ON calls.run_id = runs.id WHERE calls.id = :id
+        AND calls.run_id = COALESCE(CAST(:run_id AS text), calls.run_id)
+    FOR UPDATE OF runs
 ), settled AS (
     UPDATE calls SET status = :status, payload = :payload, digest = :digest, settled_at = @now,
         settlement_trace = :trace
