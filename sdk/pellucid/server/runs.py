@@ -28,7 +28,7 @@ from pellucid.server.submissions import SubmitBody, agent_named, input_of
 
 
 class DecisionBody(Body):
-    """Decision about one approval."""
+    """Decision about one approval; `decided_by` is the caller unless it is given."""
 
     approval_id: str
     approved: bool
@@ -59,7 +59,7 @@ class ApprovalsBody(Body):
     role: Literal["tool"] = "tool"
     content: list[ApprovalResponse] = Field(default_factory=list)
 
-    def all_decisions(self) -> list[Decision]:
+    def all_decisions(self, caller: str | None) -> list[Decision]:
         """Return the decisions of both forms."""
         own = [
             Decision(
@@ -67,11 +67,17 @@ class ApprovalsBody(Body):
                 given.approved,
                 reason=given.reason,
                 arguments=given.arguments,
-                decided_by=given.decided_by,
+                decided_by=given.decided_by or caller,
             )
             for given in self.decisions
         ]
-        return [*own, *(Decision(part.approval_id, part.approved, reason=part.reason) for part in self.content)]
+        return [
+            *own,
+            *(
+                Decision(part.approval_id, part.approved, reason=part.reason, decided_by=caller)
+                for part in self.content
+            ),
+        ]
 
 
 class CancelBody(Body):
@@ -142,7 +148,8 @@ class RunEndpoints:
 
     async def _decide(self, request: Request) -> Response:
         state = await self._run_of(request)
-        decisions = (await self.bodies.read(request, ApprovalsBody)).all_decisions()
+        principal = state.identity.principal if state.identity is not None else None
+        decisions = (await self.bodies.read(request, ApprovalsBody)).all_decisions(principal)
         if not decisions:
             raise Problem(400, "no decision; give `decisions`, or `content` with approval responses", path="decisions")
         settlements = await self.runs.decide(state.run_id, decisions)
