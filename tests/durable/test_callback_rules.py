@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import sys
 from typing import Any
 
 import pytest
@@ -107,6 +108,13 @@ def test_options(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text) as caught:
         Callbacks(**{"keys": [NEW], "allow": LOCAL, **options})
     assert SECRET not in str(caught.value)
+
+
+def test_callbacks_without_httpx2(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the extra, the error says what to install."""
+    monkeypatch.setitem(sys.modules, "httpx2", None)
+    with pytest.raises(ConfigError, match=r"pip install 'pellucid\[server\]'"):
+        Callbacks([NEW], LOCAL)
 
 
 @pytest.mark.parametrize(

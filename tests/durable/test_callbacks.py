@@ -160,6 +160,23 @@ async def test_one_state_at_a_time(store: RunStore, hook: Receiver) -> None:
     assert statuses(hook) == [(1, "awaiting_tools"), (2, "completed")]
 
 
+async def test_a_worker_that_is_stopped_gives_its_state_back(store: RunStore, hook: Receiver) -> None:
+    """Another one delivers it at once, with the same id."""
+    runs = DurableRuns(store, [waits()], callbacks=callbacks(hook.url))
+    await submitted(runs, hook.url)
+    hook.is_open.clear()
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(runs.work)
+            while not hook.received:  # noqa: ASYNC110  (a thread receives)
+                await anyio.sleep(0.01)
+            tasks.cancel_scope.cancel()
+        hook.is_open.set()
+        assert await runs.deliver_callbacks() == 1
+    first, second = hook.received
+    assert first.headers["webhook-id"] == second.headers["webhook-id"]
+
+
 async def test_two_workers(location: Location, hook: Receiver, anyio_backend: str) -> None:
     """Each state is delivered by one of them."""
     async with location.open() as one, location.open() as other:

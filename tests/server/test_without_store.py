@@ -13,7 +13,7 @@ import httpx
 import pytest
 from opentelemetry.trace import SpanKind
 
-from pellucid import Agent, ConfigError, Identity, Tool, ToolCall, ToolContext
+from pellucid import Agent, CapturePolicy, ConfigError, Identity, TelemetryOptions, Tool, ToolCall, ToolContext
 from pellucid.messages import dump_messages
 from pellucid.server import bearer, create_agent_app
 from pellucid.testing import FunctionModel, ScriptedModel
@@ -172,7 +172,7 @@ async def test_other_endpoints() -> None:
 
 
 async def test_a_run_that_fails() -> None:
-    """Its state has the error, in a stream too; the server goes on."""
+    """Its state has the error, redacted, in a stream too; or its type if no content is recorded. The server goes on."""
 
     def fail(_request: Any) -> str:
         raise ZeroDivisionError("by api_key=abcdefgh12345678")
@@ -184,6 +184,10 @@ async def test_a_run_that_fails() -> None:
         assert "abcdefgh" not in answer.text
         streamed = await http.post("/runs", json={"input": "Hi"}, headers=STREAM)
         assert events(streamed.text)[-1][2]["error"] == answer.json()["error"]
+    quiet = TelemetryOptions(capture=CapturePolicy("metadata"))
+    async with client(Agent("a", model=FunctionModel(fail), telemetry=quiet)) as http:
+        answer = await http.post("/runs", json={"input": "Hi"})
+        assert answer.json()["error"] == {"type": "ZeroDivisionError", "message": "ZeroDivisionError"}
 
 
 @pytest.mark.parametrize("headers", [{}, STREAM], ids=["json", "stream"])

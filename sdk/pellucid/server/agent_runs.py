@@ -260,12 +260,12 @@ def _completed(run: Run, result: RunResult[Any]) -> RunState:
 
 def _failed(run: Run, error: Exception) -> RunState:
     """Return the state of a run that has failed, or was cancelled."""
-    span = get_current_span().get_span_context()
+    span, error_type = get_current_span().get_span_context(), error_type_of(error)
     return RunState(
         run_id=run.scope.run_id,
         agent=run.scope.agent,
         status="cancelled" if isinstance(error, RunCancelled) else "failed",
-        error=run.scope.text_of(error),
-        error_type=error_type_of(error),
+        error=run.scope.text_of(error) or error_type,  # no text is recorded in the mode `metadata`
+        error_type=error_type,
         trace_id=format_trace_id(span.trace_id) if span.is_valid else None,
     )
