@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo up down test check format dashboards bench bench-durable bench-search storm fuzz coverage clean
+.PHONY: help demo up down test check format dashboards bench bench-durable bench-server bench-scaling bench-search storm fuzz coverage clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -51,6 +51,12 @@ bench: $(VENV)/dev ## Compare the cost of telemetry with the same written by han
 
 bench-durable: $(VENV)/dev ## Measure the store of durable runs beside raw transactions (starts PostgreSQL).
 	@PYTHONPATH=tests $(BIN)/python -m bench.durable $(ARGS)
+
+bench-server: $(VENV)/dev ## Measure server and workers of durable runs beside a raw endpoint (starts PostgreSQL; Linux).
+	@PYTHONPATH=tests $(BIN)/python -m bench.server $(ARGS)
+
+bench-scaling: $(VENV)/dev ## Simulate workers and a database that carry more and more durable runs; ARGS="--measure" measures.
+	@PYTHONPATH=tests $(BIN)/python -m bench.scaling $(ARGS)
 
 storm: $(VENV)/dev ## Kill workers, and a server, on 200 durable runs 100 times, on each database; arguments: make storm ARGS="-k sqlite".
 	@PELLUCID_STORM_RUNS=200 PELLUCID_STORM_KILLS=100 PELLUCID_STORM_WORKERS=4 \

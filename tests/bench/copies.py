@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, LiteralString
 
-from bench.agents import answers, waits
+from bench.agents import answers, text, typical
 from pellucid.durable_runs import DurableRuns
 
 if TYPE_CHECKING:
@@ -36,22 +36,22 @@ _NOW: Final[LiteralString] = "extract(epoch FROM now())::double precision"
 
 async def waiting_template(store: RunStore) -> str:
     """Return the id of a run that waits for one external call."""
-    runs = DurableRuns(store, [waits])
-    run_id = await runs.submit(waits, "What does a transport to Turin cost? " + "x" * 200)
+    runs = DurableRuns(store, [typical])
+    run_id = await runs.submit(typical, text(300))
     await runs.work_until_idle()
     return run_id
 
 
 async def submitted_template(store: RunStore) -> str:
     """Return the id of a run that no worker has claimed."""
-    return await DurableRuns(store, []).submit(answers, "What does a transport to Turin cost? " + "x" * 200)
+    return await DurableRuns(store, []).submit(answers, text(300))
 
 
 async def ended_template(store: RunStore) -> str:
     """Return the id of a run that has waited once and has ended."""
-    run_id, runs = await waiting_template(store), DurableRuns(store, [waits])
+    run_id, runs = await waiting_template(store), DurableRuns(store, [typical])
     [call] = (await runs.status(run_id)).external
-    await runs.settle(call.id, output="x" * 200)
+    await runs.settle(call.id, output={"answer": text(500)})
     await runs.work_until_idle()
     return run_id
 
