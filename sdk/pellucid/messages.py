@@ -11,12 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Literal, Self, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeAlias, get_args
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ValidationError
 
 from pellucid.errors import ConfigError
 from pellucid.types import JSONObject, JSONValue
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 FinishReason: TypeAlias = Literal["stop", "length", "content_filter", "tool_call", "error"]
@@ -343,6 +346,8 @@ def load_part(data: object, where: str) -> Part:
 
 @cache
 def _adapter(kind: str) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
     return TypeAdapter(_KINDS[kind])
 
 

@@ -8,13 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace import INVALID_SPAN, NonRecordingSpan, SpanContext, get_current_span, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import to_json
+from pydantic_core import ValidationError, to_json
 
 from pellucid.approvals.claims import Claims
 from pellucid.approvals.decisions import ApprovalRequest, Decision, Settled
@@ -23,6 +22,9 @@ from pellucid.context import Identity
 from pellucid.errors import CheckpointError, ConfigError
 from pellucid.messages import Message, ToolResult, Usage, load_messages, load_part
 from pellucid.types import JSONObject
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 VERSION: Final = 2
 """Version of the format; raise it when an older release must not resume a checkpoint of this one. Version 1 is the same
@@ -315,4 +317,6 @@ def _plain(value: object) -> JSONObject:
 
 @cache
 def _adapter() -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
     return TypeAdapter(Checkpoint)

@@ -6,15 +6,18 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Generic, cast
+from typing import TYPE_CHECKING, Any, Generic, cast
 
-from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError, create_model
+from pydantic_core import ValidationError
 from typing_extensions import TypeForm, TypeVar
 
 from pellucid.errors import ConfigError
 from pellucid.messages import Message, ServerToolCall, ServerToolResult
 from pellucid.models import ModelRequest, OutputSchema
 from pellucid.types import JSONObject, JSONValue
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, TypeAdapter
 
 OutputT = TypeVar("OutputT", default=str)
 """Type of an agent's answers: text, unless `Agent(output=)` is given."""
@@ -39,6 +42,8 @@ class Output(Generic[OutputT]):
     """
 
     def __init__(self, kind: type[OutputT] | TypeForm[OutputT]) -> None:
+        from pydantic import PydanticUserError, TypeAdapter, create_model
+
         self.name = getattr(kind, "__name__", None) or str(kind)
         try:
             self._adapter: TypeAdapter[Any] = TypeAdapter(kind)

@@ -9,7 +9,6 @@ from typing import Any, Final, get_args
 
 import anyio
 import anyio.to_thread
-from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from pellucid.errors import PolicyHalt, ToolError
@@ -102,7 +101,7 @@ def _members(value: object) -> Collection[object]:
         return value.values()
     if isinstance(value, list | tuple | set | frozenset):
         return value
-    if isinstance(value, BaseModel):
+    if hasattr(type(value), "model_fields"):  # of pydantic, which need not be loaded
         return value.__dict__.values()
     if is_dataclass(value) and not isinstance(value, type):
         return [getattr(value, field.name, None) for field in fields(value)]
