@@ -15,6 +15,7 @@ from opentelemetry.util.types import AttributeValue
 from pydantic import ValidationError
 
 from pellucid import semconv
+from pellucid.concurrency.computing import compute
 from pellucid.concurrency.race import OutOfTime
 from pellucid.context import DiscoveryContext
 from pellucid.errors import DiscoveryError, DiscoveryTimeout, InvalidCatalog
@@ -25,6 +26,7 @@ from pellucid.mcp.invalid_tools import InvalidTool, first_problem, invalid_tools
 from pellucid.mcp.transports import Target
 from pellucid.providers.provider import HubCatalog, Tools
 from pellucid.text import excerpt
+from pellucid.tools.catalog import LARGE_CATALOG
 
 MAX_PAGES: Final = 1000
 
@@ -102,7 +104,8 @@ class ServerListing:
                 ctx.describe({semconv.RPC_RESPONSE_STATUS_CODE: str(error.code)})
             raise
         if listed != self._listed:
-            self._tools = self._plan.build(listed)
+            build = partial(self._plan.build, listed)
+            self._tools = build() if len(listed) < LARGE_CATALOG else await compute(build)
             self._listed = listed
         if lifetime > 0:
             return HubCatalog(self._tools, lifetime)

@@ -24,7 +24,7 @@ from pellucid.events import ToolsCatalogStale
 from pellucid.failures import describe, retry_after_of
 from pellucid.providers.provider import HubCatalog, OnInvalid, ToolHub, Tools, close
 from pellucid.telemetry import DISCOVERY, boundary, current_scope
-from pellucid.tools.catalog import as_sequence, check_catalog
+from pellucid.tools.catalog import as_sequence, checked_catalog
 from pellucid.tools.tool import Hub
 
 FIRST_BACKOFF: Final = 0.5
@@ -239,7 +239,7 @@ class DiscoveryProvider:
         if isinstance(answer, HubCatalog):
             lifetime, answer = answer.lifetime, answer.tools
         catalog = HubCatalog(tuple(as_sequence(self.id, answer)), lifetime)
-        check_catalog(self.id, catalog.tools, quarantine=self.on_invalid == "quarantine")
+        await checked_catalog(self.id, catalog.tools, quarantine=self.on_invalid == "quarantine")
         return catalog
 
     def _settle(self, key: Hashable, flight: Fetch) -> None:

@@ -14,6 +14,7 @@ import anyio
 from opentelemetry.trace import SpanContext
 
 from pellucid import semconv
+from pellucid.concurrency.computing import compute
 from pellucid.concurrency.forks import reset_in_child
 from pellucid.concurrency.race import OutOfTime, race, together
 from pellucid.context import DiscoveryContext
@@ -23,7 +24,7 @@ from pellucid.failures import contained, describe
 from pellucid.providers.provider import ProviderFacts, ToolProvider
 from pellucid.telemetry import DISCOVERY, Boundary, Recorded, Scope, boundary, current_scope, once
 from pellucid.telemetry.recording import Recorder
-from pellucid.tools.catalog import ProviderCatalog, as_sequence, check_catalog
+from pellucid.tools.catalog import LARGE_CATALOG, ProviderCatalog, as_sequence, check_catalog
 from pellucid.tools.catalog_cache import Remembered
 
 
@@ -87,7 +88,7 @@ class Lister:
         """Return the checked catalogue, and keep it for `last_known` on request."""
         b.note(cache="none")  # reset the note of an earlier attempt
         try:
-            catalog = self.check(await self._call(scope, b, ctx, within))
+            catalog = await self.checked(await self._call(scope, b, ctx, within))
         except DiscoveryError as error:
             error.joined = error.joined or b.noted("cache") == "joined"
             raise
@@ -104,7 +105,7 @@ class Lister:
         Raises:
             DiscoveryError: as for `list`.
         """
-        return self.check(await self._call(current_scope(), None, replace(ctx, timeout=within), within))
+        return await self.checked(await self._call(current_scope(), None, replace(ctx, timeout=within), within))
 
     def last_known(self, ctx: DiscoveryContext) -> tuple[ProviderCatalog, float] | None:
         """Return the last catalogue for this identity and these skills, and its time on the monotonic clock."""
@@ -143,6 +144,18 @@ class Lister:
             hubs.succeeded(self.provider.id)
         return listed
 
+    async def checked(self, answer: object) -> ProviderCatalog:
+        """Return the checked catalogue of `answer` as `check` does; check many tools in a worker thread.
+
+        Raises:
+            InvalidCatalog: as for `check`.
+        """
+        listed = as_sequence(self.provider.id, answer)
+        if (known := self._known(listed)) is not None:
+            return known
+        check = partial(self._check, tuple(listed))
+        return check() if len(listed) < LARGE_CATALOG else await compute(check)
+
     def check(self, answer: object) -> ProviderCatalog:
         """Return the checked catalogue of `answer`; the same answer is checked only once.
 
@@ -150,16 +163,25 @@ class Lister:
             InvalidCatalog: the answer is not a list of tools with distinct names and valid schemas.
         """
         listed = as_sequence(self.provider.id, answer)
+        return self._known(listed) or self._check(tuple(listed))
+
+    def _known(self, listed: Sequence[Any]) -> ProviderCatalog | None:
+        """Return the catalogue of an answer that was checked before, or None."""
         latest = self._latest
         if latest is not None and latest[0] is listed and type(listed) is tuple:
             return latest[1]
-        key = tuple(map(id, listed))
-        if (entry := self._checked.get(key)) is not None:
-            self._latest = listed, entry[1]
-            return entry[1]
-        tools = tuple(listed)
+        if (entry := self._checked.get(tuple(map(id, listed)))) is None:
+            return None
+        self._latest = listed, entry[1]
+        return entry[1]
+
+    def _check(self, tools: tuple[Any, ...]) -> ProviderCatalog:
+        if (known := self._known(tools)) is not None:
+            return known  # checked while this caller waited for its turn
         catalog = check_catalog(self.provider.id, tools, quarantine=self.facts.on_invalid == "quarantine")
         catalog = catalog.of(self.facts.source)
+        catalog.digest  # noqa: B018  (evaluated here because it takes a while)
+        key = tuple(map(id, tools))
         # Keep a reference to the answer, so that its id and those of its tools are not reused.
         self._checked.put(key, (tools, catalog), len(tools))
         self._latest = tools, catalog

@@ -26,7 +26,7 @@ async def discover(run: Run) -> Catalog:
     guard = partial(_guarded, run, setup.reliability) if setup.reliability is not None else None
     within = run.limits.discovery_timeout
     parts = await list_all(setup.listers, run.scope, run.discovery_context(), within=within, guard=guard)
-    return setup.catalogs.of(parts)
+    return await setup.catalogs.merged(parts)
 
 
 async def _guarded(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import blake2b
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
+from pellucid.concurrency.computing import compute
 from pellucid.errors import ConfigError, InvalidCatalog, ToolError, ToolNameCollision
 from pellucid.failures import describe
 from pellucid.messages import ProviderToolDefinition, ToolDefinition
@@ -24,6 +25,10 @@ from pellucid.types import JSONValue
 
 RegistryMode: TypeAlias = Literal["full", "lazy"]
 """Whether all tools are offered (`full`), or `tool_search` instead (`lazy`)."""
+
+
+LARGE_CATALOG: Final = 250
+"""Tools from which a catalogue is checked and merged in a worker thread: it takes milliseconds."""
 
 
 def check_mode(owner: str, mode: str) -> None:
@@ -109,6 +114,16 @@ def check_catalog(provider_id: str, tools: Sequence[Any], *, quarantine: bool = 
         else:
             raise InvalidCatalog(provider_id, problem)
     return ProviderCatalog(provider_id=provider_id, tools=tuple(good.values()), quarantined=tuple(bad))
+
+
+async def checked_catalog(provider_id: str, tools: Sequence[Any], *, quarantine: bool = False) -> ProviderCatalog:
+    """Check tools as `check_catalog` does; many in a worker thread, so that other runs do not wait.
+
+    Raises:
+        InvalidCatalog: as for `check_catalog`.
+    """
+    check = partial(check_catalog, provider_id, tools, quarantine=quarantine)
+    return check() if len(tools) < LARGE_CATALOG else await compute(check)
 
 
 def _problem(item: Any, others: dict[str, Tool]) -> str | None:
@@ -199,6 +214,10 @@ class Catalog:
         if self.collision is not None:
             # A new error for each run: one exception raised in many tasks would mix their tracebacks.
             raise ToolNameCollision(self.collision.tool_name, self.collision.first, self.collision.second)
+
+    def prepare(self) -> None:
+        """Compute what every request needs of the catalogue."""
+        _ = self.digest, self.definitions, self.provider_tools, self.tokens, self.eager_tokens, self.searched
 
     @cached_property
     def digest(self) -> str:
@@ -295,11 +314,20 @@ class Catalogs:
         self._is_lazy = is_lazy
         self._merged: Remembered[tuple[Sequence[ProviderCatalog], Catalog]] = Remembered()
 
+    async def merged(self, parts: Sequence[ProviderCatalog]) -> Catalog:
+        """Return the catalogue of these parts as `of` does; merge many tools in a worker thread."""
+        is_known = self._merged.get(tuple(map(id, parts))) is not None
+        if is_known or sum(len(part.tools) for part in parts) < LARGE_CATALOG:
+            return self.of(parts)
+        return await compute(partial(self.of, parts))
+
     def of(self, parts: Sequence[ProviderCatalog]) -> Catalog:
         """Return the catalogue of these parts."""
         key = tuple(map(id, parts))
         if (entry := self._merged.get(key)) is None:
+            catalog = Catalog.of(parts, self.collisions, is_lazy=self._is_lazy)
+            catalog.prepare()
             # Keep a reference to the parts, so that their ids are not reused.
-            entry = (parts, Catalog.of(parts, self.collisions, is_lazy=self._is_lazy))
+            entry = (parts, catalog)
             self._merged.put(key, entry, sum(len(part.tools) for part in parts))
         return entry[1]

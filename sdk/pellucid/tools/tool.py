@@ -179,15 +179,21 @@ class Tool:
         """Definition of the tool, as a model sees it."""
         return ToolDefinition(name=self.name, description=self.description, parameters=self.input_schema)
 
-    @cached_property
+    @property
     def digest(self) -> bytes:
         """Hash of everything that a model sees of the tool."""
-        return digest_of(self.definition)
+        return self._measures[0]
 
-    @cached_property
+    @property
     def tokens(self) -> int:
         """Approximate number of tokens of the definition: four bytes of JSON each, rounded up."""
-        return -(-len(to_json(self.definition.to_dict(), serialize_unknown=True)) // 4)
+        return self._measures[1]
+
+    @cached_property
+    def _measures(self) -> tuple[bytes, int]:
+        """Hash and tokens of the definition, which is encoded once for both."""
+        encoded = _encoded(self.definition)
+        return _hash(encoded), -(-len(encoded) // 4)
 
     @cached_property
     def validator(self) -> Validator:
@@ -205,7 +211,15 @@ def digest_of(definition: ToolDefinition) -> bytes:
     Raises:
         ValueError: the definition cannot be encoded as JSON.
     """
-    return blake2b(to_json(definition.to_dict(), serialize_unknown=True), digest_size=16).digest()
+    return _hash(_encoded(definition))
+
+
+def _encoded(definition: ToolDefinition) -> bytes:
+    return to_json(definition.to_dict(), serialize_unknown=True)
+
+
+def _hash(encoded: bytes) -> bytes:
+    return blake2b(encoded, digest_size=16).digest()
 
 
 class MetaTool(Tool):
