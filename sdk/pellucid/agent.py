@@ -10,6 +10,7 @@ from typing_extensions import TypeForm
 
 from pellucid.approvals.checkpoint import Checkpoint
 from pellucid.concurrency.sync import run_in_portal
+from pellucid.concurrency.tasks import load_backend
 from pellucid.context import DiscoveryContext, Identity, Limits
 from pellucid.errors import ConfigError
 from pellucid.messages import Message
@@ -71,6 +72,7 @@ class Agent(Generic[OutputT]):
         self, name: str, *, output: type[OutputT] | TypeForm[OutputT] | None = None, **options: Unpack[AgentOptions]
     ) -> None:
         check_options("Agent()", options, AgentOptions)
+        load_backend()
         self._telemetry = options.get("telemetry")
         self._setup = _setup(name, output, options)
 

@@ -26,6 +26,12 @@ running: set[Any] = set()
 """Strong references: asyncio itself keeps only weak ones to its tasks."""
 
 
+def load_backend() -> None:
+    """Load what anyio needs on asyncio, which would otherwise delay the first step of the first run."""
+    with contextlib.suppress(ImportError):  # then anyio loads it on first use
+        importlib.import_module("anyio._backends._asyncio")
+
+
 def spawn(function: Callable[[*_Args], Awaitable[object]], *args: *_Args) -> None:
     """Run an async function as a task of its own in the current event loop, in a copy of the caller's context.
 
