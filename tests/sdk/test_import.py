@@ -20,6 +20,9 @@ HEAVY = (
     "rich",
     "trio",
     "structlog",
+    "pydantic",
+    "jsonschema_rs",
+    "docstring_parser",
     "openai",
     "anthropic",
     "google",
@@ -33,7 +36,7 @@ HEAVY = (
 
 
 def test_import_loads_nothing_that_is_optional_or_heavy() -> None:
-    """`import pellucid` loads no SDK of OpenTelemetry, no exporter and no extra."""
+    """`import pellucid` loads no SDK of OpenTelemetry, no exporter, no extra, and nothing that only some tools need."""
     code = "import sys, pellucid, pellucid.testing; print('\\n'.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     found = [name for name in loaded if name.startswith(tuple(f"{heavy}." for heavy in HEAVY)) or name in HEAVY]
@@ -69,5 +72,17 @@ def test_exporters_load_only_what_is_used() -> None:
         "import sys, pellucid_exporters, pellucid_exporters.pytest_plugin\n"
         "assert not {'opentelemetry.sdk', 'grpc', 'prometheus_client', 'rich'} & set(sys.modules)\n"
         "print([getattr(pellucid_exporters, name) for name in pellucid_exporters.__all__])"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+
+
+def test_otlp_over_http_loads_no_grpc() -> None:
+    """`configure(otlp=...)` loads the transport that it uses."""
+    code = (
+        "import sys, pellucid_exporters\n"
+        "telemetry = pellucid_exporters.configure('x', otlp='http://127.0.0.1:1')\n"
+        "assert 'requests' in sys.modules\n"
+        "assert not {'grpc', 'rich'} & set(sys.modules)\n"
+        "telemetry.shutdown(0.1)"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)

@@ -25,6 +25,7 @@ from pellucid import (
 from pellucid.events import InferenceDelta
 from pellucid.testing import FunctionModel, ScriptedModel
 from pellucid_exporters.testing import check_telemetry
+from support.processes import PATIENCE
 from support.runs import CANCELLED, COMPLETED, attributes, ending, iteration, within, words_of
 
 if TYPE_CHECKING:
@@ -397,3 +398,30 @@ async def test_run_and_stream_agree() -> None:
     streamed = events.result
     assert (streamed.status, streamed.output, streamed.iterations) == (ran.status, ran.output, ran.iterations)
     assert [message.role for message in streamed.messages] == [message.role for message in ran.messages]
+
+
+async def test_other_tasks_run_while_arrived_pieces_are_read(telemetry: Captured) -> None:
+    """A reader that never waits for pieces does not keep the event loop to itself."""
+
+    async def pieces(request: ModelRequest) -> AsyncIterator[Any]:
+        for _ in range(100):
+            yield ModelDelta("text", "more ")
+        yield Message("assistant", "done")
+
+    read = 0
+    turns: set[int] = set()
+
+    async def count() -> None:
+        while True:
+            turns.add(read)
+            await anyio.lowlevel.checkpoint()
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as group:
+            group.start_soon(count)
+            async with Agent("a", model=FunctionModel(pieces)).stream("x") as events:
+                async for _ in events:
+                    read += 1
+            group.cancel_scope.cancel()
+    assert read > 100
+    assert len(turns) > 3

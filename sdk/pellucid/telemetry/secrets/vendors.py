@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Final
 
 _ALPHABETS: Final = {
@@ -156,8 +157,13 @@ def _tree(forms: list[tuple[str, str]]) -> str:
 
 _FORMS: Final = _forms()
 _TOKEN: Final = re.compile(rf"[^A-Za-z0-9]({_FORMS})", re.ASCII)
-_ESCAPED: Final = re.compile(rf"(?:\\[nrtbf]|%[0-9A-Fa-f]{{2}})({_FORMS})", re.ASCII)
-"""Token after a character that is not a letter or digit, or after an escape such as that of a line break."""
+"""Token after a character that is not a letter or digit."""
+
+
+@cache
+def _escaped() -> re.Pattern[str]:
+    """Return the pattern of a token after an escape such as that of a line break; few texts have one."""
+    return re.compile(rf"(?:\\[nrtbf]|%[0-9A-Fa-f]{{2}})({_FORMS})", re.ASCII)
 
 
 def may_have_tokens(text: str) -> bool:
@@ -175,7 +181,7 @@ def find_tokens(text: str) -> Iterator[tuple[int, int, int]]:
         if end < 0:
             end = len(classes)
         yield start, start, (end - start) // _CHARACTERS_OF_COST
-        if padded[start] in "\\%" and (match := _ESCAPED.match(padded, start, end + 1)):
+        if padded[start] in "\\%" and (match := _escaped().match(padded, start, end + 1)):
             yield match.start(1) - 1, match.end(1) - 1, _TOKEN_COST
         for match in _TOKEN.finditer(padded, start, end + 1):
             yield match.start(1) - 1, match.end(1) - 1, _TOKEN_COST
