@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import signal
@@ -118,7 +119,8 @@ def watch(store: RunStore, journey: Journey) -> None:
     write = database.write
 
     def write_watched(work: Any, **arguments: Any) -> Any:
-        name = getattr(getattr(work, "func", work), "__name__", "?")
+        work_of_store = inspect.unwrap(work)
+        name = getattr(getattr(work_of_store, "func", work_of_store), "__name__", "?")
 
         def watched(transaction: Any) -> Any:
             result = work(transaction)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from functools import partial
+from functools import partial, wraps
 from types import TracebackType
 from typing import Final, Literal, Self, TypeVar
 
@@ -16,6 +16,7 @@ from pellucid.durable.database import Database, Transaction, TransactionLost
 from pellucid.durable.records import (
     CallRecord,
     Cancellation,
+    Changes,
     Claim,
     EventPage,
     JournalEntry,
@@ -39,6 +40,7 @@ from pellucid.types import JSONValue
 T = TypeVar("T")
 
 _NO_ENTRIES: Final[Mapping[str, JSONValue]] = {}
+_NO_CHANGES: Final = Changes()
 
 
 class RunStore:
@@ -63,6 +65,15 @@ class RunStore:
         self._read_limiter = anyio.CapacityLimiter(database.readers)
         self._wakeups = Wakeups()
         self._is_watching = False
+        self._listeners: list[Callable[[Changes], object]] = []
+
+    def on_commit(self, listener: Callable[[Changes], object]) -> None:
+        """Call a function after each commit of this store that made a run due or wrote events.
+
+        It is called in the event loop, and must return at once and raise nothing. The process may end between a commit
+        and the call.
+        """
+        self._listeners.append(listener)
 
     async def __aenter__(self) -> Self:
         """Open the store: create its schema, or check it.
@@ -141,6 +152,21 @@ class RunStore:
                 runs.claim,
                 worker=worker,
                 agents=list(agents),
+                lease=_seconds(lease),
+                max_expired_leases=max_expired_leases,
+            )
+        )
+
+    async def claim_run(
+        self, run_id: str, agent: str, worker: str, lease: float, max_expired_leases: int | None = None
+    ) -> Claim | None:
+        """Claim one run of an agent, if it is due or its lease has expired; None otherwise. See `claim`."""
+        return await self._write(
+            partial(
+                runs.claim_run,
+                run_id=run_id,
+                agent=agent,
+                worker=worker,
                 lease=_seconds(lease),
                 max_expired_leases=max_expired_leases,
             )
@@ -427,17 +453,28 @@ class RunStore:
 
     async def _write(self, work: Callable[[Transaction], T], *, is_repeatable: bool = True) -> T:
         is_repeat = False
+        changes = Changes()
+
+        @wraps(work)
+        def noted(transaction: Transaction) -> T:
+            nonlocal changes
+            result = work(transaction)
+            changes = transaction.changes
+            return result
 
         async def attempt() -> T:
             nonlocal is_repeat
-            transaction = partial(self._database.write, work, is_repeat=is_repeat)
+            transaction = partial(self._database.write, noted, is_repeat=is_repeat)
             try:
-                return await self._in_thread(transaction, self._write_limiter)
+                result = await self._in_thread(transaction, self._write_limiter)
             except TransactionLost as lost:
                 is_repeat = is_repeat or lost.is_outcome_unknown
                 if is_repeat and not is_repeatable:
                     raise StoreUnavailable(self._database.name, is_outcome_unknown=True) from lost.__cause__
                 raise
+            for listener in self._listeners if changes != _NO_CHANGES else ():
+                listener(changes)
+            return result
 
         return await self._repeat(attempt)
 

@@ -1,7 +1,8 @@
 """Durable runs: runs of agents that survive their process, on a store of `pellucid.durable`."""
 
+from pellucid.durable_runs.queue import Delivery, WorkQueue
 from pellucid.durable_runs.records import RunEvent, RunEventPage, RunState
 from pellucid.durable_runs.runs import DurableRuns
 from pellucid.durable_runs.tokens import CallTokens, Completion
 
-__all__ = ["CallTokens", "Completion", "DurableRuns", "RunEvent", "RunEventPage", "RunState"]
+__all__ = ["CallTokens", "Completion", "Delivery", "DurableRuns", "RunEvent", "RunEventPage", "RunState", "WorkQueue"]

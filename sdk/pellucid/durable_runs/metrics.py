@@ -73,8 +73,9 @@ class StoreMetrics:
             self._count_settlement(settlement, "expired")
         return recovery
 
-    def claimed(self, claim: Claim) -> None:
-        """Count a claim of a run whose worker before let its lease expire."""
+    def claimed(self, claim: Claim, source: str) -> None:
+        """Count a claim, and whether the worker before let its lease expire."""
+        self._count(semconv.DURABLE_CLAIMS, {semconv.AGENT_NAME: claim.run.agent, semconv.DURABLE_SOURCE: source})
         if claim.is_recovered:
             self._count(semconv.DURABLE_RECOVERIES, {semconv.AGENT_NAME: claim.run.agent})
 
