@@ -68,7 +68,7 @@ class Connection:
             except Exception as error:  # noqa: BLE001  (whatever the client raises, another one is tried)
                 self._warn(error)
             finally:
-                self._is_connected = anyio.Event()
+                self._disconnected()
                 self._client = None
                 with anyio.move_on_after(_CLOSE, shield=True):
                     await client.close()
@@ -79,7 +79,7 @@ class Connection:
             self._warn(error)
 
         async def on_disconnected() -> None:
-            self._is_connected = anyio.Event()
+            self._disconnected()
 
         async def on_reconnected() -> None:
             self._is_warned = False
@@ -107,6 +107,10 @@ class Connection:
             await hook(client)
         self._is_warned = False
         self._is_connected.set()
+
+    def _disconnected(self) -> None:
+        if self._is_connected.is_set():  # otherwise tasks wait for this very event
+            self._is_connected = anyio.Event()
 
     def _warn(self, error: Exception) -> None:
         """Log an error, once for each loss of the connection."""

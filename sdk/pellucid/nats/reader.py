@@ -173,14 +173,12 @@ class EventReader:
                 raise _Broken
 
     async def close(self) -> None:
-        """Delete the consumer and the inbox."""
+        """Delete the consumer and the inbox, without waiting for an answer."""
         inbox, consumer = self._inbox, self._consumer
         self._inbox, self._consumer, self._expected, self._requested = None, "", 1, 0
         self._answers.clear()
         if inbox is None:
             return
-        with suppress(*UNAVAILABLE), anyio.move_on_after(TIMEOUT):
+        with suppress(*UNAVAILABLE):
             await inbox.close()
-            if consumer and inbox.client.is_connected:
-                stream = inbox.client.jetstream(timeout=TIMEOUT)
-                await stream.delete_consumer(self._names.stream("events"), consumer)
+            await inbox.client.publish(f"$JS.API.CONSUMER.DELETE.{self._names.stream('events')}.{consumer}")

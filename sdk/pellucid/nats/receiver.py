@@ -18,6 +18,9 @@ from pellucid.nats.deliveries import Deliveries, NATSDelivery
 from pellucid.nats.inbox import IDLE, Inbox, status_of
 from pellucid.nats.subjects import consumer_of
 
+_MAX_REQUEST: Final = 2.0
+"""Maximum seconds of a request: one may be lost without an answer, with its stream or its server."""
+
 _GRACE: Final = 1.0
 """Seconds after the end of a request in which its answer may come."""
 
@@ -96,7 +99,7 @@ class Receiver:
                 if self._client is None:
                     return None
                 delivery = await self._probe() if len(self._agents) > 1 else None
-                delivery = delivery or await self._wait(max(remaining, 0.01))
+                delivery = delivery or await self._wait(min(max(remaining, 0.01), _MAX_REQUEST))
             except UNAVAILABLE:
                 await anyio.sleep(_RETRY)
                 continue
@@ -137,15 +140,18 @@ class Receiver:
             requests = self._requests[self._agents[0]]
             if not requests.is_open:
                 await requests.send(0.0, no_wait=True)
-                if (delivery := await self._next()) is not None:
-                    return delivery
+                with anyio.move_on_after(_GRACE):
+                    if (delivery := await self._next()) is not None:
+                        return delivery
         return None
 
     async def _wait(self, seconds: float) -> NATSDelivery | None:
         """Ask for the next message of any agent."""
         for requests in self._requests.values():
             await requests.send(seconds)
-        return await self._next()
+        with anyio.move_on_after(seconds + _GRACE):
+            return await self._next()
+        return None
 
     async def _next(self) -> NATSDelivery | None:
         """Wait for the next answer; return None if it was not a message for a pass."""
