@@ -52,9 +52,10 @@ bench: $(VENV)/dev ## Compare the cost of telemetry with the same written by han
 bench-durable: $(VENV)/dev ## Measure the store of durable runs beside raw transactions (starts PostgreSQL).
 	@PYTHONPATH=tests $(BIN)/python -m bench.durable $(ARGS)
 
-storm: $(VENV)/dev ## Kill 4 workers on 200 durable runs 100 times, on each database; arguments: make storm ARGS="-k sqlite".
+storm: $(VENV)/dev ## Kill 4 workers on 200 durable runs 100 times, on each database, and with NATS: make storm ARGS="-k sqlite".
 	@PELLUCID_STORM_RUNS=200 PELLUCID_STORM_KILLS=100 PELLUCID_STORM_WORKERS=4 \
-		$(BIN)/python -m pytest tests/durable/test_durable_storm.py::test_storm --durations=0 $(ARGS)
+		$(BIN)/python -m pytest tests/durable/test_durable_storm.py::test_storm tests/durable/test_durable_storm.py::test_storm_with_nats \
+		--durations=0 $(ARGS)
 
 bench-search: $(VENV)/dev ## Measure how well tool_search finds tools of real MCP servers (downloads them; needs Node.js).
 	@PYTHONPATH=tests $(BIN)/python -m bench.search_quality $(ARGS)

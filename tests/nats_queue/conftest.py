@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
@@ -35,8 +35,7 @@ def prefix() -> str:
 @pytest.fixture
 def make_queue(nats: NATSServer, prefix: str) -> Callable[..., NATSQueue]:
     """Return a maker of queues that share their streams."""
-    defaults: dict[str, Any] = {"prefix": prefix}
-    return lambda **options: partial(NATSQueue, nats.url, **defaults)(**options)
+    return partial(NATSQueue, nats.url, prefix=prefix)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,7 @@ async def working(*workers: DurableRuns, concurrency: int = 8) -> AsyncIterator[
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as tasks:
             for runs in workers:
-                tasks.start_soon(lambda runs=runs: runs.work(concurrency=concurrency))
+                tasks.start_soon(partial(runs.work, concurrency=concurrency))
             yield
             tasks.cancel_scope.cancel()
 
@@ -70,7 +71,7 @@ async def until_waiting(nats: NATSServer, prefix: str, anyio_backend: str) -> As
     async with Admin(nats.url) as admin:
 
         async def wait(agent: str = NAME, number: int = 1) -> None:
-            while await admin.waiting(f"{prefix}_work", consumer_of(agent)) < number:
+            while await admin.waiting(f"{prefix}_work", consumer_of(agent)) < number:  # noqa: ASYNC110  (another thread or process)
                 await anyio.sleep(0.01)
 
         yield wait
@@ -97,7 +98,7 @@ async def test_woken_by_messages(store: RunStore, queue: NATSQueue, until_waitin
         async with working(runs):
             await until_waiting()
             run_id = await runs.submit(NAME, "go", run_id="a run of *>")
-            while (state := await runs.status(run_id)).status != "waiting":
+            while (state := await runs.status(run_id)).status != "waiting":  # noqa: ASYNC110  (another thread or process)
                 await anyio.sleep(0.01)
             assert (await runs.settle(state.external[0].id, output="here")).is_run_due
             [state] = await until_over(runs, run_id)
@@ -127,7 +128,7 @@ async def test_spread(store: RunStore, make_queue: Callable[..., NATSQueue], unt
 
     async def meet(arguments: Any, ctx: ToolContext) -> str:
         meeting.add(ctx.deps)
-        while len(meeting) < 3:
+        while len(meeting) < 3:  # noqa: ASYNC110  (another thread or process)
             await anyio.sleep(0.01)
         return "met"
 
@@ -150,7 +151,7 @@ async def test_stopped_worker(
 
     async def wait(arguments: Any, ctx: ToolContext) -> str:
         has_started.set()
-        while not is_free:
+        while not is_free:  # noqa: ASYNC110  (another thread or process)
             await anyio.sleep(0.01)
         return "done"
 
@@ -199,7 +200,7 @@ async def test_server_away(
                 await until_over(runs, *[await runs.submit(agent, "go") for _ in range(5)])
             await anyio.to_thread.run_sync(nats.start)
             async with working(DurableRuns(store, [agent], queue=queue, poll=RARELY)), Admin(nats.url) as admin:
-                while await admin.waiting(f"{prefix}_work", consumer_of(NAME)) < 1:
+                while await admin.waiting(f"{prefix}_work", consumer_of(NAME)) < 1:  # noqa: ASYNC110  (another thread or process)
                     await anyio.sleep(0.01)
                 await until_over(runs, await runs.submit(agent, "go"))
     finally:
@@ -247,7 +248,9 @@ async def test_killed_before_the_ack(
     """A message whose worker is killed, within the pass or after it, comes again and continues nothing twice."""
     log = tmp_path / "log.txt"
     arguments = (Path(__file__).parents[1], f"sqlite:///{tmp_path}/runs.db", nats.url, prefix, log, when, anyio_backend)
-    process = subprocess.Popen([sys.executable, "-W", "error", "-c", SCRIPT, *map(str, arguments)])
+    process = subprocess.Popen(  # noqa: ASYNC220  (returns at once)
+        [sys.executable, "-W", "error", "-c", SCRIPT, *map(str, arguments)]
+    )
     with capture() as telemetry:
         async with queue_of(nats.url, prefix) as queue, Admin(nats.url) as admin:
             runs = DurableRuns(store, [agent(log, "never")], queue=queue, poll=0.2)

@@ -13,6 +13,7 @@ from pellucid import Agent, Tool, ToolCall
 from pellucid.durable import open_store
 from pellucid.durable_runs import DurableRuns
 from pellucid.nats import NATSQueue
+from pellucid.nats.deliveries import NATSDelivery
 from pellucid.testing import FunctionModel
 
 if TYPE_CHECKING:
@@ -44,9 +45,7 @@ def work(url: str, nats: str, prefix: str, log: str, when: str, backend: str) ->
     async def run() -> None:
         async with open_store(url) as store, queue_of(nats, prefix) as queue:
             if when == "ack":
-                from pellucid.nats.deliveries import NATSDelivery
-
-                NATSDelivery.acknowledge = lambda delivery: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+                setattr(NATSDelivery, "acknowledge", lambda delivery: os.kill(os.getpid(), signal.SIGKILL))  # noqa: B010
             runs = DurableRuns(store, [agent(Path(log), when)], queue=queue, lease=2.0, poll=600.0)
             await runs.work()
 

@@ -16,7 +16,7 @@ from pellucid.durable import open_store
 from pellucid.durable_runs import DurableRuns
 from pellucid.errors import ConfigError
 from pellucid_commands.serving.agents import load_agents
-from pellucid_commands.serving.options import FLUSH, completion_of, telemetry_of, tokens_of_environment
+from pellucid_commands.serving.options import FLUSH, completion_of, opened_queue, telemetry_of, tokens_of_environment
 from pellucid_commands.serving.options import add_arguments as add_shared_arguments
 
 if TYPE_CHECKING:
@@ -89,8 +89,8 @@ async def _serve(
 ) -> None:
     from pellucid.server import create_app
 
-    async with open_store(options.store) as store:
-        runs = DurableRuns(store, agents, lease=options.lease, completion=completion)
+    async with open_store(options.store) as store, opened_queue(options) as queue:
+        runs = DurableRuns(store, agents, lease=options.lease, completion=completion, queue=queue)
         app = create_app(
             runs,
             authenticate=authenticate,

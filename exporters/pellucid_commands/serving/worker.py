@@ -11,7 +11,7 @@ from pellucid.cli import Command
 from pellucid.durable import open_store
 from pellucid.durable_runs import DurableRuns
 from pellucid_commands.serving.agents import load_agents
-from pellucid_commands.serving.options import FLUSH, completion_of, telemetry_of, tokens_of_environment
+from pellucid_commands.serving.options import FLUSH, completion_of, opened_queue, telemetry_of, tokens_of_environment
 from pellucid_commands.serving.options import add_arguments as add_shared_arguments
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ def run(options: Namespace) -> int:
 
 
 async def _work(options: Namespace, agents: Sequence[Agent], completion: Completion | None) -> None:
-    async with open_store(options.store) as store:
-        runs = DurableRuns(store, agents, lease=options.lease, completion=completion)
+    async with open_store(options.store) as store, opened_queue(options) as queue:
+        runs = DurableRuns(store, agents, lease=options.lease, completion=completion, queue=queue)
         async with anyio.create_task_group() as tasks:
             with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
                 tasks.start_soon(lambda: runs.work(concurrency=options.concurrency))

@@ -201,7 +201,7 @@ class _Thread:
     def __init__(self, options: Options, metrics: QueueMetrics) -> None:
         from pellucid.nats.link import serve
 
-        self._context = start_blocking_portal("asyncio", name="pellucid-nats")
+        self._context = start_blocking_portal("asyncio")
         self._portal: BlockingPortal = self._context.__enter__()
         self._serving, self.link = self._portal.start_task(serve, self._portal, options, metrics)
         self._serving.add_done_callback(_log_failure)
