@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from pellucid import Agent, semconv
+from pellucid.durable import open_store
 from pellucid.durable_runs import DurableRuns
 from pellucid.testing import FunctionModel
 from pellucid_exporters.testing import capture
@@ -17,6 +18,7 @@ from support.processes import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from pellucid.durable import RunStore
     from pellucid.nats import NATSQueue
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.anyio, pytest.mark.integration]
 
-LEASE = 0.01
-"""Seconds after which the lease of a worker that does not exist has expired."""
+EXPIRED = 0.0
+"""A lease that is over at once."""
 
 
 async def dead(admin: Admin, prefix: str, number: int) -> list[Any]:
@@ -82,19 +84,24 @@ async def test_delivered_too_often(
     assert (letter.headers["Pellucid-Reason"], letter.headers["Pellucid-Deliveries"]) == ("undeliverable", "4")
 
 
-async def test_given_up(store: RunStore, queue: NATSQueue, nats: NATSServer, prefix: str) -> None:
-    """The message of a run that the store has given up, because it ends its workers, is a dead letter, too."""
+async def test_given_up(store: RunStore, queue: NATSQueue, nats: NATSServer, prefix: str, tmp_path: Path) -> None:
+    """The message of a run that the store gives up, because it ends its workers, is a dead letter, too."""
     agent = Agent("a", model=FunctionModel(lambda request: "hello"))
     runs = DurableRuns(store, [agent], queue=queue, max_expired_leases=1, poll=600.0)
     with anyio.fail_after(PATIENCE):
-        async with Admin(nats.url) as admin, anyio.create_task_group() as tasks:
+        async with (
+            Admin(nats.url) as admin,
+            open_store(f"sqlite:///{tmp_path}/runs.db") as silent,
+            anyio.create_task_group() as tasks,
+        ):
             tasks.start_soon(runs.work)
             while await admin.waiting(f"{prefix}_work", "a") < 1:  # noqa: ASYNC110  (another thread)
                 await anyio.sleep(0.01)
-            await store.submit("poison", "other", None)
-            assert await store.claim("worker", ["other"], LEASE) is not None
-            other = DurableRuns(store, [Agent("other", model=agent.model)], queue=queue, max_expired_leases=1)
-            tasks.start_soon(other.work)
-            while (await store.run("poison")).status != "failed":  # type: ignore[union-attr]  # noqa: ASYNC110
-                await anyio.sleep(0.01)
+            await silent.submit("poison", "a", None)
+            assert await silent.claim("worker that ends", ["a"], EXPIRED) is not None
+            assert (await runs.recover()).run_ids == ("poison",)
+            [letter] = await dead(admin, prefix, 1)
             tasks.cancel_scope.cancel()
+    assert letter.headers["Pellucid-Reason"] == "given_up"
+    assert json.loads(letter.data)["run_id"] == "poison"
+    assert (await runs.status("poison")).error_type == "given_up"

@@ -152,7 +152,7 @@ async def test_nobody_has_copied(store: RunStore, make_queue: Callable[..., NATS
             async with make_queue() as server:
                 DurableRuns(store, [], queue=server)
                 with pytest.raises(UnknownRun):
-                    await anext(client.events("another"))  # type: ignore[call-overload]
+                    await anext(client.events("another"))
     assert seqs == (await seqs_of(store))[1:]
 
 

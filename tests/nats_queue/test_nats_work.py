@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 
 from pellucid import Agent, Tool, ToolCall, semconv
 from pellucid.durable_runs import DurableRuns
+from pellucid.nats import NATSQueue
 from pellucid.nats.subjects import consumer_of
 from pellucid.testing import FunctionModel, ScriptedModel
 from pellucid_exporters.testing import capture
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from pellucid import ToolContext
     from pellucid.durable import RunStore
     from pellucid.durable_runs import RunState
-    from pellucid.nats import NATSQueue
     from pellucid_exporters.testing import Captured
     from support.nats_server import NATSServer
 
@@ -105,6 +106,38 @@ async def test_woken_by_messages(store: RunStore, queue: NATSQueue, until_waitin
         assert results(state) == {"c": "here"}
         assert value(telemetry, semconv.DURABLE_CLAIMS, agent=NAME, source="queue") == 2
         assert value(telemetry, semconv.DURABLE_CLAIMS, source="store") == 0
+
+
+async def test_messages(store: RunStore, make_queue: Callable[..., NATSQueue], nats: NATSServer, prefix: str) -> None:
+    """A message names the run, its agent and its latest claim, in the trace of its cause; each is counted."""
+    with capture() as telemetry:
+        async with make_queue() as queue, Admin(nats.url) as admin:
+            with telemetry.tracer_provider.get_tracer("test").start_as_current_span("cause") as span:
+                await DurableRuns(store, [], queue=queue).submit(NAME, "go", run_id="run.7")
+            with anyio.fail_after(PATIENCE):
+                delivery = await queue.receive([NAME], PATIENCE)
+                assert delivery is not None
+                delivery.give_back()
+                delivery = await queue.receive([NAME], PATIENCE)
+            [message] = await admin.messages(f"{prefix}_work")
+        trace_id = format(span.get_span_context().trace_id, "032x")
+        assert message.subject == f"{prefix}.work.freight=207=2E=2A=3E"
+        assert json.loads(message.data) == {"run_id": "run.7", "agent": NAME, "fence": 0}
+        assert message.headers["Nats-Msg-Id"] == "run=2E7:0"
+        assert trace_id in message.headers["traceparent"]
+        assert telemetry.value(semconv.QUEUE_PUBLISHED, **{semconv.QUEUE_MESSAGE: "work"}) == 1
+        assert telemetry.value(semconv.QUEUE_REDELIVERED, **{semconv.AGENT_NAME: NAME}) == 1
+
+
+async def test_full_buffer(store: RunStore) -> None:
+    """Messages beyond the buffer are dropped and counted; submitting does not wait."""
+    with capture() as telemetry:
+        async with NATSQueue("nats://127.0.0.1:1", buffer=2) as queue:
+            runs = DurableRuns(store, [], queue=queue)
+            for _ in range(5):
+                await runs.submit(NAME, "go")
+        labels = {semconv.QUEUE_MESSAGE: "work", semconv.QUEUE_REASON: "full"}
+        assert telemetry.value(semconv.QUEUE_DROPPED, **labels) == 3
 
 
 async def test_several_agents(store: RunStore, queue: NATSQueue, until_waiting: UntilWaiting) -> None:
