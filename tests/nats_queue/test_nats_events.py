@@ -13,6 +13,7 @@ from pellucid import Agent
 from pellucid.durable import open_store
 from pellucid.durable_runs import DurableRuns
 from pellucid.errors import EventsExpired, UnknownRun
+from pellucid.nats.subjects import token
 from pellucid.testing import ScriptedModel
 from support.nats_server import Admin
 from support.processes import PATIENCE
@@ -154,6 +155,22 @@ async def test_nobody_has_copied(store: RunStore, make_queue: Callable[..., NATS
                 with pytest.raises(UnknownRun):
                     await anext(client.events("another"))
     assert seqs == (await seqs_of(store))[1:]
+
+
+async def test_foreign_messages(store: RunStore, queue: NATSQueue, nats: NATSServer, prefix: str) -> None:
+    """Messages of others on the subject of a run are skipped, and prevent no event."""
+    DurableRuns(store, [], queue=queue)
+    claim = await claimed(store)
+    with anyio.fail_after(PATIENCE):
+        async with Admin(nats.url) as admin:
+            await emit(store, 2)
+            first = await anext(queue.events(RUN))
+            for body in (b"\xff", b"[]", b'{"seq": "9"}'):
+                await admin.publish(f"{prefix}.events.{token(RUN)}", body)
+            await emit(store, 2)
+            await finish(store, claim)
+            assert await read(queue) == await seqs_of(store)
+    assert first.seq == (await seqs_of(store))[0]
 
 
 async def test_deleted_by_limits(store: RunStore, queue: NATSQueue, nats: NATSServer, prefix: str) -> None:

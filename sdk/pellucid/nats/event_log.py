@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from nats.js.errors import APIError, NotFoundError
 
 from pellucid.durable_runs.records import RunEvent
 from pellucid.nats.connection import Connection
 from pellucid.types import JSONObject
+
+_FIELDS: Final = {"seq": int, "previous": int, "type": str, "data": dict, "time": int | float}
 
 _WRONG_LAST_SEQUENCE: Final = 10071
 _STREAM_NOT_FOUND: Final = 10059
@@ -29,6 +31,17 @@ class Position:
 
     stream_seq: int = 0
     seq: int = 0
+
+
+def decoded(data: bytes) -> dict[str, Any] | None:
+    """Return the body of a message about an event; None for a message of something else."""
+    try:
+        body: Any = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(body, dict) or not all(isinstance(body.get(name), kind) for name, kind in _FIELDS.items()):
+        return None
+    return body
 
 
 class EventLog:
@@ -51,7 +64,8 @@ class EventLog:
             if error.err_code == _STREAM_NOT_FOUND:
                 await self._connection.set_up()
             return Position()
-        return Position(last.seq or 0, json.loads(last.data or b"{}").get("seq", 0))
+        body = decoded(last.data or b"")
+        return Position(last.seq or 0, body["seq"] if body is not None else 0)
 
     async def append(self, run_id: str, position: Position, events: Sequence[RunEvent]) -> tuple[Position, bool]:
         """Append the events that follow a position; return the new one, and False if another process was faster.

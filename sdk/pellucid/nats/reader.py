@@ -6,7 +6,7 @@ import json
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import anyio
 from nats.aio.msg import Msg
@@ -17,6 +17,7 @@ from nats.js.errors import NotFoundError
 from pellucid.durable_runs.records import RunEvent
 from pellucid.errors import EventsExpired, UnknownRun
 from pellucid.nats.connection import TIMEOUT, UNAVAILABLE, Connection
+from pellucid.nats.event_log import decoded
 from pellucid.nats.inbox import IDLE, Inbox, status_of
 
 _BATCH: Final = 500
@@ -141,8 +142,8 @@ class EventReader:
                     return events
                 raise _Broken
             self._expected += 1
-            body: dict[str, Any] = json.loads(answer.data)
-            if body["seq"] <= self._after:
+            body = decoded(answer.data)
+            if body is None or body["seq"] <= self._after:
                 continue
             if body["previous"] > self._after:
                 if events:
