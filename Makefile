@@ -3,14 +3,14 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo up down test check format dashboards bench bench-durable bench-search storm coverage clean
+.PHONY: help demo up down test check format dashboards bench bench-durable bench-search storm fuzz coverage clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
-demo: $(VENV)/demo $(if $(OPENAI_BASE_URL),$(VENV)/openai) $(if $(ANTHROPIC_BASE_URL),$(VENV)/anthropic) $(if $(findstring postgres,$(ARGS)),$(VENV)/postgres) ## See a real agent on real MCP servers, traced; or a run that survives its process: make demo ARGS="durable".
+demo: $(VENV)/demo $(if $(OPENAI_BASE_URL),$(VENV)/openai) $(if $(ANTHROPIC_BASE_URL),$(VENV)/anthropic) $(foreach extra,postgres serve nats,$(if $(findstring $(extra),$(ARGS)),$(VENV)/$(extra:serve=server))) ## See a real agent on real MCP servers, traced; or a run that survives its process: make demo ARGS="durable".
 	@$(BIN)/pellucid demo $(ARGS)
 
 up: .env ## Start collector, Jaeger, Prometheus, Alertmanager and Grafana; with the demo: make up ARGS="--profile demo".
@@ -52,10 +52,14 @@ bench: $(VENV)/dev ## Compare the cost of telemetry with the same written by han
 bench-durable: $(VENV)/dev ## Measure the store of durable runs beside raw transactions (starts PostgreSQL).
 	@PYTHONPATH=tests $(BIN)/python -m bench.durable $(ARGS)
 
-storm: $(VENV)/dev ## Kill 4 workers on 200 durable runs 100 times, on each database, and with NATS: make storm ARGS="-k sqlite".
+storm: $(VENV)/dev ## Kill workers, and servers, on 200 durable runs 100 times, on each database; arguments: make storm ARGS="-k sqlite".
 	@PELLUCID_STORM_RUNS=200 PELLUCID_STORM_KILLS=100 PELLUCID_STORM_WORKERS=4 \
-		$(BIN)/python -m pytest tests/durable/test_durable_storm.py::test_storm tests/durable/test_durable_storm.py::test_storm_with_nats \
-		--durations=0 $(ARGS)
+		$(BIN)/python -m pytest tests/durable/test_durable_storm.py::test_storm \
+		tests/durable/test_durable_storm.py::test_storm_with_nats \
+		tests/server/test_server_crashes.py::test_storm_over_http --durations=0 $(ARGS)
+
+fuzz: $(VENV)/dev ## Send requests made by libFuzzer to the server; arguments: make fuzz ARGS="-max_total_time=600".
+	@$(BIN)/python tests/fuzz/server_requests.py -max_len=600 $(or $(ARGS),-max_total_time=60)
 
 bench-search: $(VENV)/dev ## Measure how well tool_search finds tools of real MCP servers (downloads them; needs Node.js).
 	@PYTHONPATH=tests $(BIN)/python -m bench.search_quality $(ARGS)
@@ -78,7 +82,7 @@ $(VENV)/demo: $(VENV)/base
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[demo]"
 	@touch $@
 
-$(VENV)/openai $(VENV)/anthropic $(VENV)/postgres: $(VENV)/demo
+$(VENV)/openai $(VENV)/anthropic $(VENV)/postgres $(VENV)/server $(VENV)/nats: $(VENV)/demo
 	@echo "Installing the extra $(@F) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$(@F)]"
 	@touch $@
@@ -86,4 +90,4 @@ $(VENV)/openai $(VENV)/anthropic $(VENV)/postgres: $(VENV)/demo
 $(VENV)/dev: $(VENV)/base
 	@echo "Installing Pellucid with everything that tests and checks need ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[all]" --group dev
-	@touch $(VENV)/demo && touch $@ $(VENV)/openai $(VENV)/anthropic $(VENV)/postgres
+	@touch $(VENV)/demo && touch $@ $(VENV)/openai $(VENV)/anthropic $(VENV)/postgres $(VENV)/server $(VENV)/nats

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pellucid import semconv
-from pellucid_dashboards.names import label
+from pellucid_dashboards.names import label, series
 
 JOB: Final = "job"
 INSTANCE: Final = "instance"
@@ -32,6 +32,16 @@ def number(value: float) -> str:
 def where(attribute: str, operator: str, *values: str) -> str:
     """Return a matcher, such as `error_type!~"backoff|circuit_open"`."""
     return f'{label(attribute)}{operator}"{"|".join(values)}"'
+
+
+def approvals_pending(labels: str, *matchers: str) -> str:
+    """Return the number of calls that wait for a person, by labels that contain the job and the tool.
+
+    The store of durable runs knows it exactly. Services without one count in each process.
+    """
+    where_approval = selector(series(semconv.DURABLE_PENDING), *matchers, where(semconv.DURABLE_KIND, "=", "approval"))
+    counted = f"sum by ({labels}) ({selector(series(semconv.APPROVAL_PENDING), *matchers)})"
+    return f"max by ({labels}) ({where_approval})\nor ({counted} unless on ({JOB}) {series(semconv.DURABLE_RUNS)})"
 
 
 REFUSALS: Final = (

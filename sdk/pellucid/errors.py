@@ -3,6 +3,9 @@
 ```
 PellucidError
 ├─ ConfigError                    a bad option; also a ValueError
+│  ├─ CallbackRefused             a callback URL is not allowed
+│  └─ StoreNeeded                 a run without a store cannot wait for the result of a tool; carries tool_name
+├─ InvalidCallback                a callback is not signed by one of the keys, or not now; also a ValueError
 ├─ RunCancelled                   the run's CancelToken was cancelled
 ├─ RunTimeout                     the run passed its deadline; also a TimeoutError
 ├─ DiscoveryError                 a tool provider failed; carries provider_id, error_kind, status, retry_after
@@ -105,6 +108,34 @@ class ConfigError(PellucidError, ValueError):
     def empty(cls, owner: str, name: str, remedy: str) -> ConfigError:
         """Return the error for an option that must not be empty."""
         return cls(f"{owner}: {name} must not be empty; {remedy}")
+
+
+class CallbackRefused(ConfigError):
+    """A callback URL is not one that the operator allows. The message does not have the URL, which may be secret."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the callback URL is refused: {reason}")
+
+
+class StoreNeeded(ConfigError):
+    """A run without a store has a tool whose work another process does. Nobody could wait for its result.
+
+    Attributes:
+        tool_name: Name of the tool.
+    """
+
+    error_type = "store_needed"
+
+    def __init__(self, tool_name: str) -> None:
+        super().__init__(
+            f"tool {tool_name!r} hands its work to another process, and a run without a store cannot wait for its "
+            f"result; serve the agent with a store, or give the tool execution='same-invocation'"
+        )
+        self.tool_name = tool_name
+
+
+class InvalidCallback(PellucidError, ValueError):
+    """A callback is not signed by one of the keys of its receiver, or was not sent now."""
 
 
 class RunCancelled(PellucidError):

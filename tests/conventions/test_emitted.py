@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import httpx
 import pytest
 
 from pellucid import (
@@ -25,10 +26,11 @@ from pellucid import (
     static_tools,
 )
 from pellucid.durable import NewCall, open_store
-from pellucid.durable_runs import DurableRuns
+from pellucid.durable_runs import CallTokens, DurableRuns
 from pellucid.mcp import MCPProvider
 from pellucid.models import OpenAIModel
 from pellucid.nats import NATSQueue
+from pellucid.server import create_app
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters.testing import capture
 from support import openai_wire, scene
@@ -59,10 +61,11 @@ ELSEWHERE = {
     semconv.SAMPLING_REASON,
     semconv.SAMPLING_EARLY,
     semconv.TOKEN_MODALITY,
-    semconv.HTTP_RESPONSE_STATUS_CODE,
     semconv.HTTP_RETRY_AFTER,
+    semconv.HTTP_RESEND_COUNT,
+    semconv.DURABLE_CALLBACK,
 }
-"""Names that need a tail sampler, an opt-in, or a server that fails; tests of these hold them."""
+"""Names that need a tail sampler, an opt-in, a server that fails, or a callback URL; tests of these hold them."""
 
 
 class Flaky:
@@ -113,7 +116,7 @@ async def with_openai() -> None:
 
 
 async def in_store(path: Path, telemetry: Captured) -> set[str]:
-    """Work on durable runs; return the names on the gauges, which are gone when the worker stops."""
+    """Work on durable runs, and serve them; return the names on the gauges, which are gone when the worker stops."""
     agent = Agent("a", model=ScriptedModel("hi"))
     async with open_store(f"sqlite:///{path}/runs.db") as store, anyio.create_task_group() as tasks:
         await store.submit("other", "agent", None)
@@ -121,6 +124,9 @@ async def in_store(path: Path, telemetry: Captured) -> set[str]:
         assert claim is not None
         await store.register(claim, [NewCall("async_tool_x", "add", "call")])
         runs = DurableRuns(store, [agent])
+        transport = httpx.ASGITransport(create_app(runs, tokens=CallTokens("k" * 32)))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            await client.get("/runs/other")
         await runs.settle("async_tool_x", output="done")
         await runs.submit(agent, "hi")
         tasks.start_soon(runs.work)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
 from pellucid import Agent, ModelError, ToolCall, semconv
+from pellucid.durable import open_store
+from pellucid.durable_runs import DurableRuns
 from pellucid.mcp import MCPProvider
+from pellucid.server import create_app
 from pellucid.testing import ScriptedModel
 from support import scene
 from support.conventions import ATTRIBUTES, METRICS, TYPES
@@ -21,7 +26,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
 
 
 async def everything() -> None:
-    """Emit each metric: of a run, of a stream, of an MCP server, and of a failure."""
+    """Emit each metric: of a run, of a stream, of an MCP server, of a failure, and of a request to our server."""
     await within(scene.agent().run("hi", identity=scene.WHO))
     async with scene.agent().stream("hi", identity=scene.WHO) as events:
         async for _ in events:
@@ -31,6 +36,12 @@ async def everything() -> None:
         await within(Agent("a", model=model, providers=[provider]).run("hi"))
     with pytest.raises(ModelError):
         await within(Agent("a", model=ScriptedModel(OSError("down"))).run("hi"))
+    with TemporaryDirectory() as folder:
+        async with (
+            open_store(f"sqlite:///{folder}/runs.db") as store,
+            httpx.AsyncClient(transport=httpx.ASGITransport(create_app(DurableRuns(store, [])))) as client,
+        ):
+            await client.get("http://127.0.0.1/runs/none")
 
 
 @pytest.mark.parametrize("name", sorted(METRICS))

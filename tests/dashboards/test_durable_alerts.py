@@ -66,6 +66,35 @@ def test_workers_of_one_database_fire_once(trial: Make) -> None:
     found.run()
 
 
+RESULTS = f'pellucid_external_wait_seconds_count{{{HERE},gen_ai_tool_name="survey",pellucid_async_tool_status='
+
+
+@pytest.mark.parametrize(("failed", "expired", "fires"), [(2, 3, True), (2, 2, False), (20, 0, True), (0, 20, True)])
+def test_failed_and_missing_results_of_half_an_hour_are_added(
+    trial: Make, failed: int, expired: int, fires: bool
+) -> None:
+    """At least five, and more than a fifth; half an hour after the last one they are forgotten."""
+    found = trial(
+        {
+            f'{RESULTS}"completed"}}': level((0, 40), (10, 40)),
+            f'{RESULTS}"failed"}}': level((0, 40), (failed, 40)),
+            f'{RESULTS}"expired"}}': late(40, level((expired, 40))),
+        }
+    )
+    found.firing(39, "ExternalToolFailing")
+    found.firing(43, "ExternalToolFailing", *([TOOL] if fires else []))
+    found.firing(75, "ExternalToolFailing")
+    found.run()
+
+
+@pytest.mark.parametrize("status", ["completed", "cancelled"])
+def test_results_that_are_no_failures(trial: Make, status: str) -> None:
+    """Five failures of many results are less than a fifth; calls that were cancelled are no failures."""
+    found = trial({f'{RESULTS}"{status}"}}': level((0, 40), (30, 10)), f'{RESULTS}"failed"}}': level((0, 40), (5, 10))})
+    found.firing(45, "ExternalToolFailing")
+    found.run()
+
+
 def test_late_and_conflicting_results_are_added(trial: Make) -> None:
     """Two are late and one differs; what is settled or repeated is in order, and approvals are not results."""
     settled = f"pellucid_durable_settlements_total{{{HERE},"
@@ -101,6 +130,54 @@ def test_a_claimed_run_resolves(trial: Make) -> None:
     found = trial({due % HERE: ages, due % OTHER: ages})
     found.firing(9, "RunsNotContinuing", {**AGENT, "severity": "page"})
     found.firing(11, "RunsNotContinuing")
+    found.run()
+
+
+def claims(*waits: tuple[float, int], each: float = 2.0) -> dict[str, Sequence[float | None]]:
+    """Return claims by the minute: phases of (seconds that each run was due, minutes)."""
+    series = f'pellucid_durable_due_wait_seconds_%s{{{HERE},gen_ai_agent_name="support"%s}}'
+    bounds = (5.0, 10.0, 30.0)
+    counts = {
+        series % ("bucket", f',le="{bound:g}"'): grow(*((each * (wait <= bound), minutes) for wait, minutes in waits))
+        for bound in bounds
+    }
+    every = grow(*((each, minutes) for _, minutes in waits))
+    return {**counts, series % ("bucket", ',le="+Inf"'): every, series % ("count", ""): every}
+
+
+DUE = f'pellucid_durable_due_age_seconds{{{HERE},gen_ai_agent_name="support"}}'
+BEHIND = {**AGENT, "severity": "ticket"}
+
+
+def test_workers_that_take_runs_late_are_behind(trial: Make) -> None:
+    """After five minutes, until no run has waited that long for three."""
+    found = trial({**claims((1, 20), (25, 20), (1, 40)), DUE: level((0, 20), (25, 21), (0, 40))})
+    for minute in (19, 25):
+        found.firing(minute, "WorkersBehind")
+    found.firing(30, "WorkersBehind", BEHIND)
+    found.firing(30, "RunsNotContinuing")
+    found.firing(40, "WorkersBehind", BEHIND)
+    found.firing(45, "WorkersBehind")
+    found.run()
+
+
+@pytest.mark.parametrize(
+    ("series", "why"),
+    [
+        ({**claims((25, 40), each=0.4), DUE: level((25, 41))}, "few claims"),
+        ({**claims((1, 40)), DUE: level((25, 41))}, "most runs are taken at once"),
+        ({**claims((1, 20), (25, 1), (1, 20)), DUE: level((0, 20), (25, 1), (0, 20))}, "a deployment"),
+        ({DUE: level((0, 41))}, "nothing is due"),
+        ({DUE: level((9000, 41))}, "no worker has the agent"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_workers_are_not_behind(trial: Make, series: dict[str, Sequence[float | None]], why: str) -> None:
+    """A single burst, a few runs, and runs that nobody takes: the last are a page of their own."""
+    found = trial(series)
+    for minute in (22, 27, 40):
+        found.firing(minute, "WorkersBehind")
+    found.firing(30, "RunsNotContinuing", *([{**AGENT, "severity": "page"}] if why.startswith("no worker") else []))
     found.run()
 
 

@@ -148,7 +148,7 @@ async def test_every_query_finds_data(tmp_path: Path) -> None:
         telemetry.shutdown()
 
 
-async def test_exemplars_of_queries_lead_to_traces() -> None:
+async def test_exemplars_of_queries_lead_to_traces(tmp_path: Path) -> None:
     """Each query that shows exemplars gets some, with the id of a trace, from classic and from native histograms."""
     telemetry = build(Settings(service_name="shop", prometheus=Prometheus(port=0)))
     hub = Hub()
@@ -156,11 +156,16 @@ async def test_exemplars_of_queries_lead_to_traces() -> None:
     assert left
     try:
         with servers(telemetry) as found, anyio.fail_after(100):
-            for server in (found.classic, found.native):
-                for asked in left:
-                    await normal(telemetry, hub)
-                    exemplars = await ask(server.until, partial(server.exemplars, asked.filled_in()))
-                    assert all(len(each["labels"]["trace_id"]) == 32 for each in exemplars)
+            async with open_store(f"sqlite:///{tmp_path}/runs.db") as store, anyio.create_task_group() as tasks:
+                durable = Durable(telemetry, store)
+                tasks.start_soon(durable.runs.work)
+                for server in (found.classic, found.native):
+                    for asked in left:
+                        await normal(telemetry, hub)
+                        await durable.result()
+                        exemplars = await ask(server.until, partial(server.exemplars, asked.filled_in()))
+                        assert all(len(each["labels"]["trace_id"]) == 32 for each in exemplars)
+                tasks.cancel_scope.cancel()
     finally:
         await hub.provider.aclose()
         telemetry.shutdown()

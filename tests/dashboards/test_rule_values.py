@@ -195,6 +195,12 @@ SAID = [
      {"job": "shop", "gen_ai_tool_name": "survey"},
      ("Tool survey (shop) has owed the result of an external call for 1h 5m 0s; the limit is 50% of the time until its "
       "deadline, or 1 h without one.")),
+    ("ExternalToolFailing", "ticket",
+     {f'pellucid_external_wait_seconds_count{{{HERE},gen_ai_tool_name="survey",pellucid_async_tool_status="{status}"}}':
+      grow((1, 90)) for status in ("completed", "expired", "failed", "cancelled")},
+     {"job": "shop", "gen_ai_tool_name": "survey"},
+     ("Tool survey (shop): 50% of the results of its asynchronous calls in 30m are failures, or did not arrive before "
+      "the deadline; the limit is 20%.")),
     ("ExternalResultsRejected", "ticket",
      {f'pellucid_external_late_total{{{HERE},gen_ai_tool_name="survey"}}': grow((0.4, 90))},
      {"job": "shop", "gen_ai_tool_name": "survey"},
@@ -203,6 +209,13 @@ SAID = [
      gauge("durable_due_age_seconds", 185, f'{HERE},gen_ai_agent_name="support"'),
      {"job": "shop", "gen_ai_agent_name": "support"},
      ("Agent support (shop): a durable run has been due for 3m 5s, and no worker continues it; the limit is 2 min.")),
+    ("WorkersBehind", "ticket",
+     {**{f'pellucid_durable_due_wait_seconds_{name}{{{HERE},gen_ai_agent_name="support"{le}}}': grow((each, 90))
+         for name, le, each in (("bucket", ',le="10"', 0), ("bucket", ',le="30"', 1), ("bucket", ',le="+Inf"', 1),
+                                ("count", "", 1))},
+      **gauge("durable_due_age_seconds", 20, f'{HERE},gen_ai_agent_name="support"')},
+     {"job": "shop", "gen_ai_agent_name": "support"},
+     "Agent support (shop): due runs wait for a worker, p95 29s in 10m; the limit is 10 s."),
     ("DurableWorkersDying", "ticket",
      {f'pellucid_durable_recoveries_total{{{HERE},gen_ai_agent_name="support"}}': grow((0.1, 90))},
      {"job": "shop", "gen_ai_agent_name": "support"},

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from pellucid import ConfigError, semconv
+from pellucid_dashboards.grafana.overview import ALERTS as OVERVIEW
 from pellucid_dashboards.names import label, series
 from pellucid_dashboards.rules import RULES_FILE, Alert, Record, Thresholds, all_groups, render
 from pellucid_dashboards.rules.model import Context
@@ -28,8 +29,8 @@ EACH_ALERT = pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: f"{alert
 WANTED = {
     "ToolHubSlow", "ToolHubHanging", "ToolHubFailing", "ToolHubDown", "ToolHubCircuitOpen", "ToolCatalogChanging",
     "DiscoveryCacheMissStorm", "ToolFailing", "ModelSlow", "ModelFailing", "RunFailing", "TokenBurn", "CostBurn",
-    "ApprovalsWaiting", "ExternalToolStuck", "ExternalResultsRejected", "RunsNotContinuing",
-    "DurableWorkersDying", "TelemetryDropping", "TargetMissing",
+    "ApprovalsWaiting", "ExternalToolStuck", "ExternalToolFailing", "ExternalResultsRejected", "RunsNotContinuing",
+    "WorkersBehind", "DurableWorkersDying", "TelemetryDropping", "TargetMissing",
 }  # fmt: skip
 
 SUFFIXES = {"histogram": ("", "_bucket", "_count", "_sum")}
@@ -78,6 +79,11 @@ def test_all_alerts_are_there() -> None:
     assert {alert.name for alert in ALERTS} == WANTED
     sections = anchors(ROOT / "docs" / "runbooks.md")
     assert {name.lower() for name in WANTED} == sections - {"runbooks", "thresholds"}
+
+
+def test_the_overview_counts_all_alerts() -> None:
+    """Its first tile says that something is wrong, whatever it is."""
+    assert {name for name in WANTED if re.fullmatch(OVERVIEW.split('"')[1], name)} == WANTED
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
@@ -136,7 +142,7 @@ def test_each_alert_says_what_it_should(alert: Alert) -> None:
     assert page.endswith("docs/runbooks.md")
     assert anchor in anchors(ROOT / "docs" / "runbooks.md")
     assert re.fullmatch(
-        r"http://localhost:3000/d/pellucid-(overview|tool-hubs|runs-and-models|tools|telemetry-health)\?var-service=\S.*",
+        r"http://localhost:3000/d/pellucid-(overview|tool-hubs|runs-and-models|tools|external-work|telemetry-health)\?var-service=\S.*",
         read["annotations"]["dashboard_url"],
     )
 

@@ -200,6 +200,25 @@ def test_approvals_of_two_processes_are_added(trial: Make) -> None:
     found.run()
 
 
+def test_approvals_of_durable_runs_are_those_of_the_store(trial: Make) -> None:
+    """Two workers report them alike; what their processes have counted is not the number that wait."""
+    here = f'pellucid_durable_pending{{{HERE},gen_ai_tool_name="pay",pellucid_durable_kind="approval"}}'
+    runs = f'pellucid_durable_runs{{{HERE},pellucid_durable_status="waiting"}}'
+    others = [name.replace("a:9464", "b:9464") for name in (here, runs, PENDING)]
+    pending, counts = level((12, 30), (0, 30)), level((9, 60))
+    found = trial(
+        {here: pending, runs: counts, PENDING: counts, **dict(zip(others, (pending, counts, counts), strict=True))}
+    )
+    found.value(20, "pellucid:approvals_pending", ({"job": "shop", "gen_ai_tool_name": "pay"}, 12))
+    found.firing(20, "ApprovalsWaiting", APPROVAL)
+    found.firing(31, "ApprovalsWaiting")
+    found.run()
+    found = trial({here: [*level((1, 30)), STALE], runs: counts, PENDING: counts})
+    found.firing(20, "ApprovalsWaiting", APPROVAL)
+    found.firing(31, "ApprovalsWaiting")
+    found.run()
+
+
 @pytest.mark.parametrize("metric", ["dropped", "errors"])
 def test_telemetry_dropping(trial: Make, metric: str) -> None:
     """The first item that is ever lost is told of, and it resolves 10 min later; old losses are not."""

@@ -104,6 +104,18 @@ async def test_settled_again(store: RunStore) -> None:
         conflict = await store.settle("a", status, payload)  # type: ignore[arg-type]
         assert (conflict.outcome, conflict.call) == ("conflict", settled.call)
     assert (await store.settle("nothing", "completed")) == Settlement("unknown")
+
+
+async def test_a_call_of_another_run_is_unknown(store: RunStore) -> None:
+    """If a run is given: before and after the settlement, which only its own run's is."""
+    await waiting(store, "call")
+    assert await store.settle("call", "completed", run_id="other") == Settlement("unknown")
+    call = await store.call("call")
+    assert call is not None
+    assert call.status == "processing"
+    for outcome in ("settled", "duplicate"):
+        assert (await store.settle("call", "completed", run_id=call.run_id)).outcome == outcome
+        assert await store.settle("call", "completed", run_id="other") == Settlement("unknown")
     assert (await store.events("run")).events == ()
 
 

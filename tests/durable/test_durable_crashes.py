@@ -41,11 +41,11 @@ def start(location: Location, journey: Journey, backend: str) -> subprocess.Pope
     return subprocess.Popen(command(SCRIPT, *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-async def check(store: RunStore, journey: Journey) -> None:
+async def check(store: RunStore, journey: Journey, run_id: str = "run") -> None:
     """Check that the run has ended right, and that nothing that was in the journal was done again."""
     where = f"at point {journey.kill_at}: {journey.lines}"
     runs = DurableRuns(store, [scene(journey)])
-    state = await runs.status("run")
+    state = await runs.status(run_id)
     assert (state.status, state.error) == ("completed", None), where
     results = [part for message in state.messages for part in message.parts if isinstance(part, ToolResult)]
     calls = [call.id for message in state.messages for call in message.tool_calls]
@@ -68,7 +68,7 @@ async def check(store: RunStore, journey: Journey) -> None:
     assert all(line.split()[0] in ("model", "safe", "job", "owed") for line in repeated), where
     ids = {line.split()[2] for line in counts if line.startswith(("job", "owed"))}
     assert len(ids) <= 3, where
-    run = await store.run("run")
+    run = await store.run(run_id)
     assert run is not None
     assert run.pending == 0, where
     before = await store.list_runs()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -194,3 +195,44 @@ async def test_cancelled_at_each_commit(store: RunStore) -> None:
             if not await cancelled_at(store, f"run-{number}", number):
                 break
         assert number > 20
+
+
+async def test_a_sub_agents_call_is_settled_before_its_pass_ends(store: RunStore) -> None:
+    """The worker is stopped after that: the next one resumes the sub-agent in the same pass."""
+    may_end = False
+
+    async def stall(_arguments: Any, _ctx: ToolContext) -> str:
+        if not may_end:
+            await anyio.sleep_forever()
+        return "done"
+
+    async def enqueue(_arguments: Any, _ctx: ToolContext) -> None:
+        return None
+
+    def answer(request: ModelRequest) -> Any:
+        results = results_of(request)
+        return results["c-clerk"] if results else [ToolCall("clerk", {"input": "?"}, "c-clerk"), ToolCall("stall")]
+
+    def inner(request: ModelRequest) -> Any:
+        return results_of(request).get("i-job") or ToolCall("job", {}, "i-job")
+
+    job = Tool(name="job", run=enqueue, execution="external-dispatch", pending="wait")
+    clerk = Agent("clerk", model=FunctionModel(inner), tools=[job], description="Asks.")
+    tools = [clerk.as_tool(), Tool(name="stall", run=stall, idempotent=True)]
+    agent = Agent("a", model=FunctionModel(answer), tools=tools)
+    runs = DurableRuns(store, [agent])
+    run_id = await runs.submit(agent, "go")
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as worker:
+            worker.start_soon(runs.work)
+            async with aclosing(runs.events(run_id)) as events:
+                async for event in events:
+                    if event.type == "step.result":  # of the sub-agent, which waits
+                        break
+            (call,) = await store.calls(run_id)
+            await runs.settle(call.id, output="settled")
+            worker.cancel_scope.cancel()
+        may_end = True
+        await runs.work_until_idle()
+    state = await runs.status(run_id)
+    assert (state.status, state.error, state.output) == ("completed", None, "settled")

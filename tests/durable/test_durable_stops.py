@@ -236,7 +236,7 @@ async def test_the_store_is_away(store: RunStore, monkeypatch: pytest.MonkeyPatc
     with anyio.fail_after(60):
         while not (state := await runs.status(run_id)).is_over:
             await runs.work_until_idle()
-            for call in state.external:
+            for call in state.external if not failures else ():  # a slow machine may lose the lease before that write
                 await runs.settle(call.id, output=1)
     assert not failures
     assert (state.status, state.output, results(state)) == ("completed", "x", {"c": 1})

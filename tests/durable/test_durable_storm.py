@@ -24,7 +24,7 @@ from support.nats_server import Admin, nats_server
 from support.processes import PATIENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from pellucid.durable import RunStore
     from support.stores import Location
@@ -87,10 +87,10 @@ async def attend(runs: DurableRuns, run_ids: Sequence[str]) -> bool:
     return all(state.is_over for state in states)
 
 
-async def check(store: RunStore, runs: DurableRuns, run_ids: list[str], journey: Journey) -> None:
-    """Check that each run has ended right, and that no tool ran twice that must not."""
+async def check(store: RunStore, runs: DurableRuns, principals: Mapping[str, str], journey: Journey) -> None:
+    """Check that each run, here with its principal, has ended right, and that no tool ran twice that must not."""
     counts = journey.counts()
-    for run_id in run_ids:
+    for run_id, principal in principals.items():
         state = await runs.status(run_id)
         assert (state.status, state.error) == ("completed", None), run_id
         results = [part for message in state.messages for part in message.parts if isinstance(part, ToolResult)]
@@ -98,8 +98,8 @@ async def check(store: RunStore, runs: DurableRuns, run_ids: list[str], journey:
         assert {f"c-{name}" for name in FIRST} | {"c-again"} <= by_id.keys()
         assert len(by_id) == len(results) == len(FIRST) + 2, run_id
         for call_id, line in (("c-once", "once c-once"), ("c-pay", "pay c-pay"), ("c-again", "once c-again")):
-            assert counts[f"{run_id} {line}"] == 1 or by_id[call_id] == INTERRUPTED, run_id
-            assert counts[f"{run_id} {line}"] <= 1, run_id
+            assert counts[f"{principal} {line}"] == 1 or by_id[call_id] == INTERRUPTED, run_id
+            assert counts[f"{principal} {line}"] <= 1, run_id
         assert by_id["c-safe"] == "safe done", run_id
         assert by_id["c-owed"] == "owed settled", run_id
         run = await store.run(run_id)
@@ -143,7 +143,7 @@ async def storm(
             await attend(runs, run_ids[: RUNS * kills // KILLS])
         while not await attend(runs, run_ids):  # noqa: ASYNC110  (other processes)
             await anyio.sleep(0.1)
-        await check(store, runs, run_ids, journey)
+        await check(store, runs, {run_id: run_id for run_id in run_ids}, journey)
 
 
 @pytest.mark.anyio
@@ -196,7 +196,7 @@ async def test_stopped_beyond_the_lease(location: Location, tmp_path: Path) -> N
                 await anyio.sleep(0.1)
             workers.processes[0].send_signal(signal.SIGCONT)
             await anyio.sleep(LEASE / 2)
-            await check(store, runs, run_ids, journey)
+            await check(store, runs, {run_id: run_id for run_id in run_ids}, journey)
 
 
 @pytest.mark.anyio
@@ -222,4 +222,4 @@ async def test_database_restarted(location: Location, tmp_path: Path, how: str) 
                 await anyio.sleep(0.05)
             tasks.cancel_scope.cancel()
         async with location.open() as store:
-            await check(store, DurableRuns(store, [agent]), run_ids, journey)
+            await check(store, DurableRuns(store, [agent]), {run_id: run_id for run_id in run_ids}, journey)

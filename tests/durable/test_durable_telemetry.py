@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -12,7 +13,7 @@ from pellucid import Agent, Decision, Identity, TelemetryOptions, Tool, ToolCall
 from pellucid.durable import Claim, NewCall
 from pellucid.durable.database import TransactionLost
 from pellucid.durable_runs import DurableRuns
-from pellucid.testing import ScriptedModel
+from pellucid.testing import FunctionModel, ScriptedModel
 from pellucid_exporters.testing import capture
 from support.runs import within
 from support.stores import claimed
@@ -176,7 +177,7 @@ async def test_a_pass_that_loses_its_run_is_fenced_and_one_that_is_stopped_inter
     async def lose(arguments: Any, ctx: ToolContext) -> None:
         run = await store.run("first")
         assert run is not None
-        await store.release(Claim(run, "other", 60.0, is_recovered=False, journal=(), calls=()))
+        await store.release(Claim(run, "other", 60.0, is_recovered=False, waited=0.0, journal=(), calls=()))
         await store.claim("other", ["a"], 60.0)
 
     async def stop(arguments: Any, ctx: ToolContext) -> None:
@@ -250,6 +251,58 @@ async def test_a_worker_reports_what_the_store_holds(store: RunStore, telemetry:
         tasks.cancel_scope.cancel()
     for gauge in (semconv.DURABLE_RUNS, semconv.DURABLE_DUE_AGE, semconv.DURABLE_PENDING, semconv.DURABLE_PENDING_AGE):
         assert counted(telemetry, gauge) == {}
+
+
+async def test_workers_report_their_slots(store: RunStore, telemetry: Captured) -> None:
+    """Those of all workers of the process together, and how many are used, also while the store is away."""
+    started, answered = anyio.Event(), anyio.Event()
+
+    async def think(_: object) -> str:
+        started.set()
+        await answered.wait()
+        return "end"
+
+    agent = Agent("a", model=FunctionModel(think))
+    runs, others = DurableRuns(store, [agent], poll=0.01), DurableRuns(store, [agent], poll=0.01)
+    await runs.submit(agent, "go")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(runs.work, concurrency=2))
+        tasks.start_soon(partial(others.work, concurrency=3))
+        with anyio.fail_after(60):
+            await started.wait()
+        assert counted(telemetry, semconv.DURABLE_SLOTS) == {(): 5}
+        assert counted(telemetry, semconv.DURABLE_SLOTS_USED) == {(): 1}
+        answered.set()
+        await until(lambda: counted(telemetry, semconv.DURABLE_SLOTS_USED) == {(): 0})
+        _break(store)
+        await until(lambda: not counted(telemetry, semconv.DURABLE_RUNS))
+        assert counted(telemetry, semconv.DURABLE_SLOTS) == {(): 5}
+        tasks.cancel_scope.cancel()
+    assert counted(telemetry, semconv.DURABLE_SLOTS) == {}
+
+
+async def test_each_claim_measures_how_long_the_run_was_due(store: RunStore, telemetry: Captured) -> None:
+    """From when it was due, or its lease had expired; the exemplar is the span that submitted the run."""
+    agent = Agent("a", model=ScriptedModel("x"))
+    runs = DurableRuns(store, [agent])
+    tracer = telemetry.tracer_provider.get_tracer("application")
+    with tracer.start_as_current_span("order") as span:
+        run_id = await runs.submit(agent, "go")
+    due = await store.run(run_id)
+    first = await store.claim("worker", ["a"], 0.0)
+    second = await store.claim("worker", ["a"], 0.0)
+    assert due is not None
+    assert first is not None
+    assert second is not None
+    assert first.waited == first.run.updated_at - due.due_at  # type: ignore[operator]  # it is due
+    assert second.waited == second.run.updated_at - first.run.lease_until  # type: ignore[operator]  # it is running
+    await runs.work_until_idle()
+    [point] = [point for point in telemetry.metrics if point.name == semconv.DURABLE_DUE_WAIT.name]
+    assert (point.attributes, point.count) == ({semconv.AGENT_NAME: "a"}, 1)
+    assert [each.span_id for each in point.exemplars] == [format_span_id(span.get_span_context().span_id)]
+    ended = await store.run(run_id)
+    assert ended is not None
+    assert ended.due_at is None
 
 
 async def test_a_worker_that_loses_the_store_reports_nothing(location: Location, telemetry: Captured) -> None:

@@ -70,17 +70,20 @@ def parents(shown: str) -> set[tuple[str, str, str]]:
         process, rest = line[:12].strip(), line[12:]
         match = re.match(r"([│├└─ ]*)(\(no span|\S+(?: \S+)?)", rest)
         assert match is not None, line
-        path = [*path[: len(match[1]) // 3], re.sub("freight-.*", "freight", match[2])]
+        path = [*path[: len(match[1]) // 3], re.sub("freight-.*", "freight", match[2]).partition("/{")[0]]
         found.add((process, path[-1], path[-2] if len(path) > 1 else ""))
     return found
 
 
-def check(shown: str, workers: set[str]) -> None:
+def check(shown: str, workers: set[str], *, is_served: bool = False) -> None:
     """Check what the demo shows; `workers` are those that may have continued the run."""
     tree = parents(shown)
+    if is_served:
+        complete = "POST /async-tools"
+        assert {("server", "POST /runs", "submit"), ("server", complete, "settle quote_road")} <= tree
     assert {
         ("demo", "submit", ""),
-        ("worker 1", "(no span", "submit"),
+        ("worker 1", "(no span", "POST /runs" if is_served else "submit"),
         ("worker 1", "chat scripted", "(no span"),
         ("worker 1", "execute_tool reserve_dock", "(no span"),
         ("worker 1", "execute_tool quote_road", "(no span"),
@@ -88,7 +91,7 @@ def check(shown: str, workers: set[str]) -> None:
         ("jobs", "settle quote_road", "job quote_road"),
         ("jobs", "settle quote_rail", "job quote_rail"),
     } <= tree
-    continued = {process for process, *_ in tree} - {"demo", "worker 1", "jobs"}
+    continued = {process for process, *_ in tree} - {"demo", "worker 1", "jobs", "server"}
     assert continued
     assert continued <= workers
     for name, parent in (
@@ -99,7 +102,8 @@ def check(shown: str, workers: set[str]) -> None:
         ("chat scripted", "invoke_agent freight"),
     ):
         assert any((worker, name, parent) in tree for worker in continued), name
-    assert f"24 spans of {3 + len(continued)} processes" in shown
+    spans, processes = (28, 4) if is_served else (24, 3)
+    assert f"{spans} spans of {processes + len(continued)} processes" in shown
     rows = [re.match(r"  (\w+(?: \w+)*)((?: +\d+)+)", line) for line in section(shown, "Counted")[1:]]
     assert {row[1]: row[2].split() for row in rows if row} == {name: text.split() for name, text in COUNTED.items()}
     assert "WRONG" not in shown
@@ -118,11 +122,11 @@ def test_continues_a_killed_run_on_sqlite(tmp_path: Path) -> None:
 
 
 def test_continues_a_killed_run_on_postgresql_twice(tmp_path: Path) -> None:
-    """Two workers share what is left of the run; the demo can be repeated on the same database."""
+    """Two workers share what is left of the run; on the same database it can be repeated, also through a server."""
     with postgres_server() as server:
-        for _ in range(2):
-            shown = run_demo("--store", server.url, cwd=tmp_path)
-            check(shown, {"worker 2", "worker 3"})
+        for options in ((), ("--serve",)):
+            shown = run_demo("--store", server.url, *options, cwd=tmp_path)
+            check(shown, {"worker 2", "worker 3"}, is_served=bool(options))
 
 
 def test_an_interrupt_ends_all_processes_and_the_run(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
 import signal
 import socket
 import sqlite3
@@ -84,6 +85,38 @@ def test_slow_clients_are_cut_off(folder: Path) -> None:
                 assert httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
                 received = b"".join(iter(lambda: slow.recv(65536), b""))
                 assert (b"200 OK" in received) == start.endswith(b"GET /he")
+
+
+def test_clients_that_do_not_read_are_cut_off(folder: Path) -> None:
+    """A stream whose client reads nothing ends when the buffers are full; one that is read goes on."""
+    port = free_port()
+    patched = "import pellucid_commands.serving.http_server as h; h.READ_TIMEOUT = 0.5\n" + AGENT
+    (folder / "slow.py").write_text(patched)
+    with started(f"pellucid serve slow:agent --port {port}", folder) as server:
+        wait_for(server, "Uvicorn running")
+        location = httpx.post(
+            f"http://127.0.0.1:{port}/runs", json={"input": "?"}, headers={"Prefer": "respond-async"}
+        ).headers["location"]
+        with contextlib.closing(sqlite3.connect(folder / "runs.db", isolation_level=None)) as database:
+            value = json.dumps({"type": "app.tick", "text": "x" * 100_000})
+            database.execute("UPDATE runs SET last_seq = 10000")
+            rows = [(location.rpartition("/")[2], seq, value, 0.0) for seq in range(5000, 5300)]
+            database.executemany("INSERT INTO events VALUES (?, ?, ?, ?)", rows)
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as slow:
+            slow.sendall(f"GET {location}/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            with httpx.stream("GET", f"http://127.0.0.1:{port}{location}/events", timeout=PATIENCE) as read:
+                lines = read.iter_lines()
+                while next(lines) != "id: 5299":
+                    pass
+                wait_for_reset(slow)
+                assert next(lines) == "event: app.tick"
+
+
+def wait_for_reset(connection: socket.socket) -> None:
+    """Wait until the peer has aborted a connection, without reading from it."""
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    assert poll.poll(PATIENCE * 1000)
 
 
 def test_a_large_body_is_refused_before_it_is_read(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import anyio
@@ -164,7 +165,8 @@ async def test_foreign_messages(store: RunStore, queue: NATSQueue, nats: NATSSer
     with anyio.fail_after(PATIENCE):
         async with Admin(nats.url) as admin:
             await emit(store, 2)
-            first = await anext(queue.events(RUN))
+            async with aclosing(queue.events(RUN)) as events:  # type: ignore[type-var]
+                first = await anext(events)
             for body in (b"\xff", b"[]", b'{"seq": "9"}'):
                 await admin.publish(f"{prefix}.events.{token(RUN)}", body)
             await emit(store, 2)

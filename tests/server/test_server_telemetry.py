@@ -10,9 +10,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from pellucid import Agent, ToolCall
+from pellucid import Agent, ToolCall, semconv
 from pellucid.server import bearer
-from pellucid.server.telemetry import BUCKETS
 from pellucid.testing import FunctionModel, ScriptedModel
 from pellucid_exporters.testing import capture
 from support.server_scene import BASE, Scene
@@ -72,7 +71,7 @@ async def test_a_request_is_a_span_between_client_and_run(scene: Scene) -> None:
             for point in captured.metrics
             if point.name == "http.server.request.duration" and point.attributes["http.route"] == "/runs"
         ]
-        assert (point.unit, point.bounds, point.count) == ("s", BUCKETS, 1)
+        assert (point.unit, point.bounds, point.count) == ("s", semconv.HTTP_SERVER_DURATION.buckets, 1)
         assert point.attributes == {
             "http.request.method": "POST",
             "http.route": "/runs",

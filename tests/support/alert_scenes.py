@@ -261,6 +261,8 @@ async def run_approvals(world: World) -> None:
 async def serve_durable(world: World, tasks: Any) -> None:
     """Work on durable runs whose calls, workers and results break."""
     tasks.start_soon(run_durable, world)
+    tasks.start_soon(run_failing_service, world)
+    tasks.start_soon(run_busy_worker, world)
     tasks.start_soon(run_again, world, agent("durable"))
 
 
@@ -290,6 +292,52 @@ async def run_durable(world: World) -> None:
                     await anyio.sleep(PAUSE)
                 await runs.settle(external["survey"], output="done")
                 await runs.cancel(orphan, "nobody has the agent")
+
+
+async def run_failing_service(world: World) -> None:
+    """Have a service fail at each call, while broken."""
+    audit = Tool(name="audit", run=nothing, execution="external-dispatch", pending="wait")
+    model = FunctionModel(lambda request: "done" if request.messages[-1].role == "tool" else ToolCall("audit", {}))
+    one = agent("auditor", model=model, tools=[audit])
+    with TemporaryDirectory() as folder:
+        async with open_store(f"sqlite:///{folder}/runs.db") as store:
+            runs = DurableRuns(store, [one])
+            while True:
+                run_id = await runs.submit(one, "go")
+                await runs.work_until_idle()
+                [call] = (await runs.status(run_id)).external
+                if world.broken:
+                    await runs.settle(call.id, error="there are no books")
+                else:
+                    await runs.settle(call.id, output="all is well")
+                await runs.work_until_idle()
+                await anyio.sleep(PAUSE)
+
+
+async def run_busy_worker(world: World) -> None:
+    """Have five runs at a time for a worker with one slot, while broken."""
+    one = agent("busy", model=FunctionModel(think_a_little))
+    with TemporaryDirectory() as folder:
+        async with open_store(f"sqlite:///{folder}/runs.db") as store, anyio.create_task_group() as tasks:
+            runs = DurableRuns(store, [one], poll=0.2)
+            tasks.start_soon(partial(runs.work, concurrency=1))
+            for place in range(5):
+                tasks.start_soon(run_in_turns, world, runs, place == 0)
+
+
+async def think_a_little(request: ModelRequest) -> str:
+    """Take a tenth of a second."""
+    await anyio.sleep(PAUSE / 4)
+    return "done"
+
+
+async def run_in_turns(world: World, runs: DurableRuns, is_alone: bool) -> None:
+    """Submit a run when the one before has ended; while things are well, only if it is alone."""
+    while True:
+        if not is_alone:
+            await world.until(broken=True)
+        async for _ in runs.events(await runs.submit("busy", "go"), after=0):
+            pass  # until it has ended
 
 
 async def _submit_to_nobody(store: RunStore) -> str:

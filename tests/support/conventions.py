@@ -1,6 +1,7 @@
 """Facts of the OpenTelemetry conventions, written down apart from the code that is held against them.
 
-From the GenAI conventions, release 1.41 and what has been agreed on since: spans, metrics, and the JSON of messages.
+From the GenAI conventions, release 1.41 and what has been agreed on since: spans, metrics, and the JSON of messages;
+from those of HTTP, the metric of servers.
 """
 
 from __future__ import annotations
@@ -189,6 +190,12 @@ _MCP = frozenset(
 )
 
 METRICS: Final[Mapping[str, MetricFacts]] = {
+    "http.server.request.duration": MetricFacts(
+        unit="s",
+        bounds=(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10),
+        required=frozenset({"http.request.method", "url.scheme"}),
+        allowed=frozenset({"http.route", "http.response.status_code"} | _ERROR),
+    ),
     "mcp.client.operation.duration": MetricFacts(
         unit="s",
         bounds=_MCP_SECONDS,

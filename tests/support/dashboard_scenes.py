@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import httpx
 import pytest
 
 from pellucid import (
@@ -26,7 +27,8 @@ from pellucid import (
     retry,
     tool,
 )
-from pellucid.durable_runs import DurableRuns
+from pellucid.durable_runs import CallTokens, DurableRuns
+from pellucid.server import create_app
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from support.scene import PRICES
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
     from pellucid import ModelRequest
     from pellucid.durable import RunStore
+    from pellucid.durable_runs import RunState
     from pellucid_exporters import Telemetry
 
 MODEL = "gpt-x"
@@ -175,22 +178,50 @@ async def survey(arguments: dict[str, Any], ctx: object) -> None:
 
 
 class Durable:
-    """A worker on durable runs: the results of some come late, and of one never."""
+    """A server and a worker of durable runs: some results come, some come twice or late, and of one run none."""
 
     def __init__(self, telemetry: Telemetry, store: RunStore) -> None:
-        model = FunctionModel(lambda request: "done" if request.messages[-1].role == "tool" else ToolCall("survey", {}))
-        owed = Tool(name="survey", run=survey, execution="external-dispatch", pending="wait")
-        self.agent = Agent("durable", model=model, tools=[owed], telemetry=telemetry)
+        owed = Tool(name="survey", run=survey, execution="external-dispatch", pending="wait", deadline=3600)
+        self.agent = Agent("durable", model=FunctionModel(answer), tools=[owed, refund], telemetry=telemetry)
         self.runs = DurableRuns(store, [self.agent], telemetry=telemetry)
+        self._app = create_app(self.runs, tokens=CallTokens("k" * 32), telemetry=telemetry)
 
     async def once(self) -> None:
-        """Have a run wait, and settle the call of another one that was cancelled."""
-        await self.runs.submit(self.agent, "go", run_id="waits")
+        """Have a result come, and be followed by another one; have one come late; have a run wait; refuse a request."""
+        result_id = await self.result()
+        await self.runs.settle(result_id, output="another")
+        await self.runs.submit(self.agent, "ask", run_id="waits")
         run_id = await self.runs.submit(self.agent, "go")
-        while (state := await self.runs.status(run_id)).status != "waiting":  # noqa: ASYNC110  (no event)
-            await anyio.sleep(0.01)
+        state = await self._until(run_id, "waiting")
         await self.runs.cancel(run_id, "enough")
         await self.runs.settle(state.external[0].id, output="late")
+        await self._request("GET", "/runs/none")
+
+    async def result(self) -> str:
+        """Have a run get the result that it waits for; return its id."""
+        run_id = (await self._request("POST", "/runs", {"input": "go"})).json()["id"]
+        [call] = (await self._until(run_id, "waiting")).external
+        await self.runs.settle(call.id, output="done")
+        await self._until(run_id, "completed")
+        return call.id
+
+    async def _until(self, run_id: str, status: str) -> RunState:
+        while (state := await self.runs.status(run_id)).status != status:  # noqa: ASYNC110  (no event)
+            await anyio.sleep(0.01)
+        return state
+
+    async def _request(self, method: str, path: str, body: object = None) -> httpx.Response:
+        transport = httpx.ASGITransport(self._app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            return await client.request(method, path, json=body, headers={"Prefer": "respond-async"})
+
+
+def answer(request: ModelRequest) -> Any:
+    """Ask for a survey, and a person if the user says so; then end."""
+    if request.messages[-1].role == "tool":
+        return "done"
+    asks = [ToolCall("refund", {"order": "A"}, "c2")] if request.messages[-1].text == "ask" else []
+    return [ToolCall("survey", {}, "c1"), *asks]
 
 
 def _raise(event: object) -> None:

@@ -72,7 +72,8 @@ def scene(journey: Journey) -> Agent[str]:
         async def run(arguments: Any, ctx: ToolContext) -> str | None:
             journey.point(f"{name} begins")
             suffix = f" {ctx.external.result_id}" if ctx.external is not None else ""
-            prefix = f"{ctx.identity.principal} " if ctx.identity is not None else ""
+            principal = ctx.identity.principal if ctx.identity is not None else None
+            prefix = f"{principal} " if principal is not None else ""
             journey.note(f"{prefix}{name} {ctx.tool_call_id}{suffix}")
             journey.point(f"{name} ends")
             return f"{name} done"

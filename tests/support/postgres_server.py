@@ -6,6 +6,7 @@ import os
 import pwd
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -17,21 +18,28 @@ import psycopg
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _OPTIONS: Final = ("max_connections=200", "listen_addresses=")
-"""Nothing listens on the network."""
+"""Nothing listens on the network, unless an address is given."""
 
 
 class PostgresServer:
-    """A server that runs. Attributes: url: its URL, without a password; folder: where its socket is."""
+    """A server that runs. Attributes: url: its URL, without a password; folder: where its socket is; port: its port."""
 
-    def __init__(self, folder: Path, account: dict[str, Any], *options: str) -> None:
-        self.url = f"postgresql://pellucid@/postgres?host={folder}"
+    def __init__(self, folder: Path, account: dict[str, Any], port: int, *options: str) -> None:
+        self.url = f"postgresql://pellucid@/postgres?host={folder}&port={port}"
         self.folder = folder
+        self.port = port
         self._account = account
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Id of its main process."""
+        assert self._process is not None
+        return self._process.pid
 
     def start(self) -> None:
         """Start, and wait until it accepts connections."""
@@ -79,11 +87,12 @@ def program(name: str) -> str:
 
 
 @contextmanager
-def postgres_server(*, fsync: bool = False) -> Iterator[PostgresServer]:
+def postgres_server(*, fsync: bool = False, addresses: Sequence[str] = ()) -> Iterator[PostgresServer]:
     """Run PostgreSQL until the end of the block; as another user if this one is root, which it refuses.
 
     Args:
         fsync: Whether commits survive a loss of power.
+        addresses: Addresses to listen on, at a free port, which is the socket's too; whoever reaches them is let in.
     """
     initdb = program("initdb")
     folder = Path(tempfile.mkdtemp(prefix="postgres-"))
@@ -100,7 +109,15 @@ def postgres_server(*, fsync: bool = False) -> Iterator[PostgresServer]:
             cwd=folder,
             **account,
         )
-        server = PostgresServer(folder, account, f"fsync={'on' if fsync else 'off'}")
+        options = [f"fsync={'on' if fsync else 'off'}"]
+        port = 5432
+        if addresses:
+            with socket.create_server((addresses[0], 0)) as free:
+                port = free.getsockname()[1]
+            options += [f"listen_addresses={','.join(addresses)}", f"port={port}"]
+            with (folder / "data" / "pg_hba.conf").open("a") as file:
+                file.write("host all all all trust\n")
+        server = PostgresServer(folder, account, port, *options)
         server.start()
         try:
             yield server

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-from contextlib import asynccontextmanager
+import threading
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import httpx
+import uvicorn
 
 from pellucid import Agent, Tool
 from pellucid.durable import open_store
-from pellucid.durable_runs import CallTokens, Completion, DurableRuns
+from pellucid.durable_runs import Callbacks, CallTokens, Completion, DurableRuns
 from pellucid.server import create_app
+from support.processes import PATIENCE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from starlette.applications import Starlette
@@ -34,11 +37,13 @@ class Scene:
         http: The client.
         app: The server.
         jobs: What the tools handed to other processes.
+        callbacks: How states are delivered to callback URLs.
     """
 
     def __init__(self, path: Path) -> None:
         self.jobs: list[ExternalCall] = []
         self.tokens = CallTokens(KEY)
+        self.callbacks: Callbacks | None = None
         self._path = path
         self.http: httpx.AsyncClient
         self.app: Starlette
@@ -58,7 +63,7 @@ class Scene:
         """Serve agents within the context."""
         async with open_store(f"sqlite:///{self._path}/runs.db") as store:
             completion = Completion(BASE, self.tokens)
-            self.runs = DurableRuns(store, agents, completion=completion)
+            self.runs = DurableRuns(store, agents, completion=completion, callbacks=self.callbacks)
             self.app = create_app(self.runs, **{"tokens": self.tokens, **options})
             transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
             async with (
@@ -85,3 +90,18 @@ def events(text: str) -> list[tuple[str | None, str, Any]]:
         if fields:
             found.append((fields.get("id"), fields["event"], json.loads(fields["data"])))
     return found
+
+
+@contextmanager
+def listening(app: Starlette) -> Iterator[int]:
+    """Serve an application in a thread within the context, and return its port."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            thread.join(0.01)
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(PATIENCE)

@@ -6,7 +6,14 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from pellucid_dashboards.dashboard_files import FOLDER
-from pellucid_dashboards.grafana import overview, runs_and_models, telemetry_health, tool_hubs, tools
+from pellucid_dashboards.grafana import (
+    external_work,
+    overview,
+    runs_and_models,
+    telemetry_health,
+    tool_hubs,
+    tools,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,7 +21,7 @@ if TYPE_CHECKING:
 
 def dashboards() -> dict[str, dict[str, Any]]:
     """Return all dashboards by uid."""
-    modules = (overview, tool_hubs, runs_and_models, tools, telemetry_health)
+    modules = (overview, tool_hubs, runs_and_models, tools, external_work, telemetry_health)
     return {module.UID: module.dashboard() for module in modules}
 
 

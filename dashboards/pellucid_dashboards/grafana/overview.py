@@ -37,7 +37,7 @@ from pellucid_dashboards.grafana.queries import (
     total,
 )
 from pellucid_dashboards.names import series
-from pellucid_dashboards.promql import FAILED, NOT_HALTED, SUCCEEDED
+from pellucid_dashboards.promql import FAILED, NOT_HALTED, SUCCEEDED, approvals_pending, by
 
 UID: Final = "pellucid-overview"
 _NAMES: Final = (
@@ -51,6 +51,10 @@ _NAMES: Final = (
     "TokenBurn",
     "CostBurn",
     "ApprovalsWaiting",
+    "External.*",
+    "RunsNotContinuing",
+    "WorkersBehind",
+    "DurableWorkersDying",
     "TelemetryDropping",
     "TargetMissing",
 )
@@ -81,7 +85,7 @@ def _wrong() -> Panel:
     p95 = quantile(0.95, semconv.DISCOVERY_DURATION, SERVICE, *ROUND_TRIP, by=provider)
     objective = grouped("max", select(series(semconv.DISCOVERY_OBJECTIVE), SERVICE), provider)
     firing = select("ALERTS", ALERTS, SERVICE, 'alertstate="firing"')
-    waiting = grouped("sum", select(series(semconv.APPROVAL_PENDING), SERVICE), ())
+    waiting = grouped("sum", approvals_pending(by(semconv.TOOL_NAME), SERVICE), ())
     columns = [
         Column(name="Alerts firing", expr=or_none(f"count({firing})"), unit="none", red=1),
         Column(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pellucid import semconv
-from pellucid_dashboards.grafana import durable_runs
 from pellucid_dashboards.grafana.assembly import Shelf, assemble
 from pellucid_dashboards.grafana.links import TRACED, traces_link
 from pellucid_dashboards.grafana.panels import Column, Panel, Query, as_legend, lines, percentiles, rows
@@ -44,7 +43,6 @@ def dashboard() -> dict[str, Any]:
             Shelf(panels=[_durations(), _failures()]),
             Shelf(panels=[_tokens(), _cost(), _prompt_cache()]),
             Shelf(panels=[_decisions()]),
-            *durable_runs.shelves(),
         ],
         chosen_by=["agent", "model", TRACED],
     )

@@ -21,11 +21,10 @@ from pellucid_dashboards.grafana.queries import (
     grouped,
     or_none,
     quantile,
-    select,
     share,
 )
-from pellucid_dashboards.names import label, series
-from pellucid_dashboards.promql import FAILED
+from pellucid_dashboards.names import label
+from pellucid_dashboards.promql import FAILED, approvals_pending, by
 
 UID: Final = "pellucid-tools"
 
@@ -115,7 +114,7 @@ def _by_error(title: str, question: str, *where: str) -> Panel:
 
 
 def _approvals() -> Panel:
-    pending = grouped("sum", select(series(semconv.APPROVAL_PENDING), SERVICE, TOOL), _BY)
+    pending = grouped("sum", approvals_pending(by(semconv.TOOL_NAME), SERVICE, TOOL), _BY)
     return lines(
         "Approvals waiting",
         "How many calls wait for a person to approve of them?",

@@ -1,4 +1,4 @@
-"""Alerts on durable runs and external calls: owed and rejected results, missing and dying workers.
+"""Rules on durable runs and external calls: owed, failed and rejected results; missing, slow and dying workers.
 
 All workers of a database report the same gauges, of which rules take the largest.
 """
@@ -11,8 +11,8 @@ from pellucid import semconv
 from pellucid_dashboards.names import label
 from pellucid_dashboards.promql import by, number, where
 from pellucid_dashboards.rules import words
-from pellucid_dashboards.rules.model import Alert, Context
-from pellucid_dashboards.rules.queries import increase, select, total
+from pellucid_dashboards.rules.model import Alert, Context, Record
+from pellucid_dashboards.rules.queries import increase, mostly, quantile, select, total
 from pellucid_dashboards.rules.words import seconds, share
 
 if TYPE_CHECKING:
@@ -21,15 +21,31 @@ if TYPE_CHECKING:
 _TOOL: Final = by(semconv.TOOL_NAME)
 _AGENT: Final = by(semconv.AGENT_NAME)
 _EXTERNAL: Final = where(semconv.DURABLE_KIND, "=", "external")
-_BOARD: Final = words.dashboard("pellucid-runs-and-models")
-_AGENTS_BOARD: Final = words.dashboard("pellucid-runs-and-models", agent=label(semconv.AGENT_NAME))
+_TOOLS_BOARD: Final = words.dashboard("pellucid-external-work", tool=label(semconv.TOOL_NAME))
+_AGENTS_BOARD: Final = words.dashboard("pellucid-external-work", agent=label(semconv.AGENT_NAME))
+
+EXTERNAL_RESULTS: Final = "pellucid:external_results:increase30m"
+CLAIMS: Final = "pellucid:durable_claims:increase10m"
+CLAIM_P95: Final = "pellucid:durable_due_wait_seconds:p95_10m"
+
+
+def durable_records(context: Context) -> Iterator[Record]:
+    """Yield the series that the alerts read: results by status, claims, and how long the claimed runs had been due."""
+    ten, thirty = context.window(600), context.window(1800)
+    of_status = by(semconv.TOOL_NAME, semconv.ASYNC_STATUS)
+    yield Record(name=EXTERNAL_RESULTS, expression=total(semconv.EXTERNAL_WAIT, window=thirty, labels=of_status))
+    yield Record(name=CLAIMS, expression=total(semconv.DURABLE_DUE_WAIT, window=ten, labels=_AGENT))
+    p95 = quantile(0.95, semconv.DURABLE_DUE_WAIT, window=ten, labels=_AGENT)
+    yield Record(name=CLAIM_P95, expression=p95)
 
 
 def durable_alerts(context: Context) -> Iterator[Alert]:
     """Yield the alerts."""
     yield _overdue(context)
+    yield _failing(context)
     yield _rejected(context)
     yield _due(context)
+    yield _behind(context)
     yield _recovered(context)
 
 
@@ -50,7 +66,24 @@ or {age} and on ({_TOOL}) {used} > {number(used_limit)}
         f"{share(used_limit)} of the time until its deadline, or {seconds(limit)} without one.",
         description="The process that does the work has not settled the call. Its run waits, and goes on when the "
         "result is there or the call expires.",
-        dashboard=_BOARD,
+        dashboard=_TOOLS_BOARD,
+    )
+
+
+def _failing(context: Context) -> Alert:
+    limit, least = context.thresholds.external_failing, context.thresholds.external_failing_min
+    thirty = context.window(1800)
+    missing = [where(semconv.ASYNC_STATUS, "=~", "expired", "failed")]
+    return Alert(
+        name="ExternalToolFailing",
+        expression=mostly(EXTERNAL_RESULTS, _TOOL, missing, [], above=limit, least=least),
+        severity="ticket",
+        after=120.0,
+        summary=f"{words.TOOL}: {words.SHARE} of the results of its asynchronous calls in {thirty} are failures, or "
+        f"did not arrive before the deadline; the limit is {share(limit)}.",
+        description="The model reads each failure and may try something else. Calls that were cancelled are no "
+        "failures.",
+        dashboard=_TOOLS_BOARD,
     )
 
 
@@ -74,7 +107,7 @@ sum by ({_TOOL}) (
         summary=f"{words.TOOL}: {words.NUMBER} results of its calls in {ten} were late, or differed from the first; "
         f"the limit is {limit:g}.",
         description="They were ignored: the model read the first result, or that the call had expired or was stopped.",
-        dashboard=_BOARD,
+        dashboard=_TOOLS_BOARD,
     )
 
 
@@ -88,6 +121,28 @@ def _due(context: Context) -> Alert:
         summary=f"{words.AGENT}: a durable run has been due for {words.DURATION}, and no worker continues it; "
         f"the limit is {seconds(limit)}.",
         description="No worker has this agent, or all of them are busy. Nothing is lost, but callers wait.",
+        dashboard=_AGENTS_BOARD,
+    )
+
+
+def _behind(context: Context) -> Alert:
+    thresholds = context.thresholds
+    limit = number(thresholds.durable_behind * context.scale)
+    ten, lately = context.window(600), context.window(180)
+    due = f"max by ({_AGENT}) (max_over_time({select(semconv.DURABLE_DUE_AGE)}[{lately}]))"
+    return Alert(
+        name="WorkersBehind",
+        expression=f"""
+{CLAIM_P95} > {limit}
+and on ({_AGENT}) {CLAIMS} >= {number(thresholds.durable_behind_min)}
+and on ({_AGENT}) {due} > {limit}
+""",
+        severity="ticket",
+        after=300.0,
+        summary=f"{words.AGENT}: due runs wait for a worker, p95 {words.DURATION} in {ten}; the limit is "
+        f"{seconds(thresholds.durable_behind * context.scale)}.",
+        description="Workers take the runs, but later than they become due: there are too few workers or slots, or "
+        "passes take longer than they did.",
         dashboard=_AGENTS_BOARD,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pellucid_dashboards.rules.discovery import discovery_records
-from pellucid_dashboards.rules.durable import durable_alerts
+from pellucid_dashboards.rules.durable import durable_alerts, durable_records
 from pellucid_dashboards.rules.hubs import hub_alerts
 from pellucid_dashboards.rules.model import Context, Group
 from pellucid_dashboards.rules.upkeep import upkeep_alerts
@@ -20,6 +20,6 @@ def all_groups(context: Context) -> Sequence[Group]:
     return (
         Group(name="pellucid-tool-hubs", rules=[*discovery_records(context), *hub_alerts(context)]),
         Group(name="pellucid-work", rules=[*work_records(context), *work_alerts(context)]),
-        Group(name="pellucid-durable-runs", rules=[*durable_alerts(context)]),
+        Group(name="pellucid-durable-runs", rules=[*durable_records(context), *durable_alerts(context)]),
         Group(name="pellucid-upkeep", rules=[*upkeep_alerts(context)]),
     )

@@ -97,15 +97,23 @@ class DurableThresholds:
     Attributes:
         external_overdue: Seconds for which a tool's oldest external call may owe its result, if it has no deadline.
         external_deadline_used: Share of the time until its deadline that a call may use, if it has one.
+        external_failing: Share of the results of a tool's asynchronous calls that are failures, or missed the deadline.
+        external_failing_min: Such results in 30 min.
         external_rejected: Results of one tool's calls in 10 min that were late, or differed from the first.
         durable_due: Seconds for which a due run may wait for a worker.
+        durable_behind: Seconds that the slowest twentieth of an agent's due runs waits for a worker at least (p95).
+        durable_behind_min: Claims of an agent's runs in 10 min.
         durable_recoveries: Runs of one agent in an hour that were taken over from workers that had died or hung.
     """
 
     external_overdue: float = 3600.0
     external_deadline_used: float = 0.5
+    external_failing: float = 0.2
+    external_failing_min: float = 5.0
     external_rejected: float = 3.0
     durable_due: float = 120.0
+    durable_behind: float = 10.0
+    durable_behind_min: float = 5.0
     durable_recoveries: float = 3.0
 
 
@@ -188,6 +196,7 @@ SHARES: Final = (
     "tool_failing",
     "model_failing",
     "run_failing",
+    "external_failing",
     "external_deadline_used",
 )
 _NAMES: Final = [field.name for field in fields(Thresholds)]

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 from pellucid import semconv
 from pellucid_dashboards.names import label
-from pellucid_dashboards.promql import FAILED, NOT_HALTED, by, number, where
+from pellucid_dashboards.promql import FAILED, NOT_HALTED, approvals_pending, by, number, where
 from pellucid_dashboards.rules import words
 from pellucid_dashboards.rules.model import Alert, Context, Record
-from pellucid_dashboards.rules.queries import added, mostly, quantile, select, summed, total
+from pellucid_dashboards.rules.queries import added, mostly, quantile, summed, total
 from pellucid_dashboards.rules.words import seconds, share
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ MODEL_CALLS: Final = "pellucid:model_calls:increase10m"
 MODEL_P95: Final = "pellucid:model_call_duration_seconds:p95_10m"
 RUNS: Final = "pellucid:runs:increase10m"
 APPROVALS: Final = "pellucid:approvals_decided:increase"
+APPROVALS_PENDING: Final = "pellucid:approvals_pending"
 TOKENS: Final = "pellucid:tokens:increase1h"
 COST: Final = "pellucid:cost_usd:increase1h"
 
@@ -33,7 +34,10 @@ _RUNS_BOARD: Final = words.dashboard("pellucid-runs-and-models", agent=label(sem
 
 
 def work_records(context: Context) -> Iterator[Record]:
-    """Yield the series that the alerts read: calls and runs of 10 min by `error.type`, tokens and costs of an hour."""
+    """Yield the series that the alerts read.
+
+    Calls and runs of 10 min are by `error.type`, tokens and costs of an hour.
+    """
     ten, hour = context.window(600), context.window(3600)
     of_tools = by(semconv.TOOL_NAME, semconv.ERROR_TYPE)
     of_models = by(semconv.PROVIDER_NAME, semconv.REQUEST_MODEL, semconv.ERROR_TYPE)
@@ -45,6 +49,7 @@ def work_records(context: Context) -> Iterator[Record]:
     yield Record(name=RUNS, expression=total(semconv.AGENT_DURATION, window=ten, labels=of_runs))
     patience = context.window(context.thresholds.approvals_wait)
     yield Record(name=APPROVALS, expression=total(semconv.APPROVAL_WAIT, window=patience, labels=_TOOL))
+    yield Record(name=APPROVALS_PENDING, expression=approvals_pending(_TOOL))
     yield Record(name=TOKENS, expression=added(semconv.TOKEN_USAGE, window=hour, labels=_MODEL))
     yield Record(name=COST, expression=total(semconv.COST, window=hour, labels=_MODEL))
 
@@ -157,13 +162,12 @@ def _approvals_waiting(context: Context) -> Alert:
     thresholds = context.thresholds
     many = number(thresholds.approvals_many)
     ago = context.window(thresholds.approvals_wait)
-    pending = f"sum by ({_TOOL}) ({select(semconv.APPROVAL_PENDING)})"
-    before = f"and on ({_TOOL}) sum by ({_TOOL}) ({select(semconv.APPROVAL_PENDING)} offset {ago})"
+    before = f"and on ({_TOOL}) {APPROVALS_PENDING} offset {ago}"
     return Alert(
         name="ApprovalsWaiting",
         expression=f"""
-{pending} >= 1 {before} >= 1 unless on ({_TOOL}) {APPROVALS} > 0
-or {pending} >= {many} {before} >= {many}
+{APPROVALS_PENDING} >= 1 {before} >= 1 unless on ({_TOOL}) {APPROVALS} > 0
+or {APPROVALS_PENDING} >= {many} {before} >= {many}
 """,
         severity="ticket",
         after=0.0,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import socket
+import struct
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,10 +14,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 HEADERS_TIMEOUT: Final = 10.0
 """Seconds in which the headers of a request must arrive."""
+READ_TIMEOUT: Final = 60.0
+"""Seconds for which a client may leave an answer unread when the buffers are full."""
 
 
 class Server(uvicorn.Server):
@@ -28,9 +32,12 @@ class Server(uvicorn.Server):
 
 
 class Protocol(H11Protocol):
-    """HTTP/1.1 that closes a connection whose headers do not arrive in time."""
+    """HTTP/1.1 that closes a connection whose headers do not arrive, or whose answer is not read, in time."""
 
-    _timer: asyncio.TimerHandle | None = None
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._headers = _Timer(self.loop)
+        self._reading = _Timer(self.loop)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start to wait for headers."""
@@ -42,21 +49,52 @@ class Protocol(H11Protocol):
         super().data_received(data)
         self._watch_headers()
 
+    def pause_writing(self) -> None:
+        """Start to wait for the client to read: the buffers are full."""
+        super().pause_writing()
+        self._reading.start(READ_TIMEOUT, self._reset)
+
+    def resume_writing(self) -> None:
+        """Stop waiting for the client."""
+        super().resume_writing()
+        self._reading.stop()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting."""
-        self._stop_waiting()
+        self._headers.stop()
+        self._reading.stop()
         super().connection_lost(exc)
 
-    def _watch_headers(self) -> None:
-        if self.conn.their_state is not h11.IDLE:
-            self._stop_waiting()
-        elif self._timer is None:
-            self._timer = self.loop.call_later(HEADERS_TIMEOUT, self.transport.close)
+    def _reset(self) -> None:
+        """Close the connection and drop the data that the client does not take; the system would keep it."""
+        connection = self.transport.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
 
-    def _stop_waiting(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _watch_headers(self) -> None:
+        if self.conn.their_state is h11.IDLE:
+            self._headers.start(HEADERS_TIMEOUT, self.transport.close)
+        else:
+            self._headers.stop()
+
+
+class _Timer:
+    """A call after some seconds, unless it is stopped."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._handle: asyncio.TimerHandle | None = None
+
+    def start(self, seconds: float, call: Callable[[], None]) -> None:
+        """Start, unless it has been started."""
+        if self._handle is None:
+            self._handle = self._loop.call_later(seconds, call)
+
+    def stop(self) -> None:
+        """Stop."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
 
 
 def hide_query(record: logging.LogRecord) -> bool:

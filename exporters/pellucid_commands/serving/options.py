@@ -6,7 +6,7 @@ import os
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
-from pellucid.durable_runs import CallTokens, Completion
+from pellucid.durable_runs import Callbacks, CallTokens, Completion
 from pellucid.errors import ConfigError
 from pellucid.nats import NATSQueue
 from pellucid_exporters import configure
@@ -26,6 +26,10 @@ STORE_VARIABLE: Final = "PELLUCID_STORE"
 QUEUE_VARIABLE: Final = "PELLUCID_QUEUE"
 KEYS_VARIABLE: Final = "PELLUCID_CALL_KEYS"
 """Variable with the keys of call tokens, with commas between; the first one signs."""
+CALLBACK_KEYS_VARIABLE: Final = "PELLUCID_CALLBACK_KEYS"
+"""Variable with the keys that sign callbacks, with commas between."""
+CALLBACK_URLS_VARIABLE: Final = "PELLUCID_CALLBACK_URLS"
+"""Variable with the URLs below which callbacks may be, with commas between."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -59,8 +63,26 @@ def tokens_of_environment() -> CallTokens | None:
     Raises:
         ConfigError: a key is too short.
     """
-    keys = [key.strip() for key in os.environ.get(KEYS_VARIABLE, "").split(",") if key.strip()]
+    keys = _listed(KEYS_VARIABLE)
     return CallTokens(*keys) if keys else None
+
+
+def callbacks_of_environment() -> Callbacks | None:
+    """Return how states are delivered to callback URLs, or None without keys.
+
+    Raises:
+        ConfigError: a key or a URL has another form, or one of the two variables is missing.
+    """
+    keys, urls = _listed(CALLBACK_KEYS_VARIABLE), _listed(CALLBACK_URLS_VARIABLE)
+    if bool(keys) != bool(urls):
+        raise ConfigError(
+            f"callbacks need both {CALLBACK_KEYS_VARIABLE} and {CALLBACK_URLS_VARIABLE}; set them, or none"
+        )
+    return Callbacks(keys, urls) if keys else None
+
+
+def _listed(variable: str) -> list[str]:
+    return [item.strip() for item in os.environ.get(variable, "").split(",") if item.strip()]
 
 
 def completion_of(options: Namespace, tokens: CallTokens | None) -> Completion | None:

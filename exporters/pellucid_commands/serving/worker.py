@@ -11,7 +11,14 @@ from pellucid.cli import Command
 from pellucid.durable import open_store
 from pellucid.durable_runs import DurableRuns
 from pellucid_commands.serving.agents import load_agents
-from pellucid_commands.serving.options import FLUSH, completion_of, opened_queue, telemetry_of, tokens_of_environment
+from pellucid_commands.serving.options import (
+    FLUSH,
+    callbacks_of_environment,
+    completion_of,
+    opened_queue,
+    telemetry_of,
+    tokens_of_environment,
+)
 from pellucid_commands.serving.options import add_arguments as add_shared_arguments
 
 if TYPE_CHECKING:
@@ -19,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pellucid import Agent
-    from pellucid.durable_runs import Completion
+    from pellucid.durable_runs import Callbacks, Completion
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -32,17 +39,20 @@ def run(options: Namespace) -> int:
     """Work until SIGTERM or SIGINT, give unfinished runs back, and return the exit code."""
     agents = load_agents(options.agents)
     completion = completion_of(options, tokens_of_environment())
+    callbacks = callbacks_of_environment()
     telemetry = telemetry_of(options, options.metrics_port)
     try:
-        anyio.run(_work, options, agents, completion)
+        anyio.run(_work, options, agents, completion, callbacks)
     finally:
         telemetry.shutdown(FLUSH)
     return 0
 
 
-async def _work(options: Namespace, agents: Sequence[Agent], completion: Completion | None) -> None:
+async def _work(
+    options: Namespace, agents: Sequence[Agent], completion: Completion | None, callbacks: Callbacks | None
+) -> None:
     async with open_store(options.store) as store, opened_queue(options) as queue:
-        runs = DurableRuns(store, agents, lease=options.lease, completion=completion, queue=queue)
+        runs = DurableRuns(store, agents, lease=options.lease, completion=completion, callbacks=callbacks, queue=queue)
         async with anyio.create_task_group() as tasks:
             with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
                 tasks.start_soon(lambda: runs.work(concurrency=options.concurrency))

@@ -39,12 +39,12 @@ _RECORD_FIELDS: Final = frozenset({"event", "level", "timestamp", "trace_id", "s
 def span_exporter(options: Otlp, session: Any = None) -> SpanExporter:
     """Return an exporter of spans. Over HTTP it uses `session`, if given."""
     if options.protocol_of("traces") == "grpc":
-        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcSpanExporter
+        from pellucid_exporters.otlp.grpc_exporters import GRPCSpanExporter
 
-        return GrpcSpanExporter(**_grpc_options(options))
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        return GRPCSpanExporter(**_grpc_options(options))
+    from pellucid_exporters.otlp.http_exporters import HTTPSpanExporter
 
-    return OTLPSpanExporter(**_http_options(options, "traces", session))
+    return HTTPSpanExporter(**_http_options(options, "traces", session))
 
 
 def metric_exporter(options: Otlp, session: Any = None) -> MetricExporter:
@@ -65,12 +65,12 @@ def metric_exporter(options: Otlp, session: Any = None) -> MetricExporter:
 def log_exporter(options: Otlp, session: Any = None) -> LogRecordExporter:
     """Return an exporter of log records."""
     if options.protocol_of("logs") == "grpc":
-        from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter as GrpcLogExporter
+        from pellucid_exporters.otlp.grpc_exporters import GRPCLogExporter
 
-        return GrpcLogExporter(**_grpc_options(options))
-    from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+        return GRPCLogExporter(**_grpc_options(options))
+    from pellucid_exporters.otlp.http_exporters import HTTPLogExporter
 
-    return OTLPLogExporter(**_http_options(options, "logs", session))
+    return HTTPLogExporter(**_http_options(options, "logs", session))
 
 
 class OtlpLogSink:

@@ -1,6 +1,8 @@
 """The store of durable runs, on SQLite or PostgreSQL; README.md in this folder lists the guarantees."""
 
 from pellucid.durable.records import (
+    CallbackClaim,
+    CallbackRecord,
     CallKind,
     CallRecord,
     CallStatus,
@@ -33,6 +35,8 @@ __all__ = [
     "CallKind",
     "CallRecord",
     "CallStatus",
+    "CallbackClaim",
+    "CallbackRecord",
     "Cancellation",
     "Changes",
     "Claim",

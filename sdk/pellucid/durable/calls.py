@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
 
 from pellucid.durable.database import Transaction
 from pellucid.durable.records import CallKind, CallRecord, Claim, Lease, NewCall, Settlement, SettlementOutcome
 from pellucid.durable.runs import BATCH, advance, insert_calls, write_events
 from pellucid.durable.values import Row, call_record, digest_of, dump_optional
 from pellucid.types import JSONObject, JSONValue
+
+_EXPIRED: Final = digest_of("expired", None)
 
 
 def register(tx: Transaction, claim: Claim, calls: Sequence[NewCall], events: Sequence[JSONValue]) -> Lease:
@@ -30,26 +32,28 @@ def settle(
     status: Literal["completed", "failed", "expired", "cancelled"],
     payload: JSONValue = None,
     *,
+    run_id: str | None = None,
     digest: str | None = None,
     events: Sequence[JSONValue] = (),
     trace: JSONValue = None,
-    is_overdue: bool = False,
 ) -> Settlement:
-    """Settle a call once, and count down the pending calls of its run; `is_overdue` only if its deadline has passed."""
+    """Settle a call once, and count down the pending calls of its run; only of a certain run, if one is given."""
     digest = digest or digest_of(status, payload)
-    row = tx.one(
-        "settle",
-        id=call_id,
-        status=status,
-        payload=dump_optional(payload),
-        digest=digest,
-        trace=dump_optional(trace),
-        is_overdue=int(is_overdue),
-        entries=len(events),
-    )
+    values = {"payload": dump_optional(payload), "digest": digest, "trace": dump_optional(trace), "run_id": run_id}
+    settlement = _settled(tx, {"id": call_id, "status": status, "is_overdue": 0, **values}, events)
+    if settlement is not None:
+        return settlement
+    row = tx.one("find_call", id=call_id)
+    if row is None or row["run_id"] != (run_id or row["run_id"]):
+        return Settlement("unknown")
+    return _repeated(tx, row, status, digest)
+
+
+def _settled(tx: Transaction, values: Mapping[str, Any], events: Sequence[JSONValue]) -> Settlement | None:
+    """Settle a call; return None if that could not be, because it was settled before or is not there."""
+    row = tx.one("settle", entries=len(events), **values)
     if row is None:
-        row = tx.one("find_call", id=call_id)
-        return Settlement("unknown") if row is None else _repeated(tx, row, status, digest)
+        return None
     # PostgreSQL settles and counts down in one statement.
     run = tx.one("count_down", id=row["run_id"], entries=len(events)) if tx.has("count_down") else row
     assert run is not None  # no run is deleted before its calls
@@ -83,10 +87,9 @@ def _expired(call_id: str, kind: CallKind) -> JSONObject:
 def expire(tx: Transaction) -> tuple[Settlement, ...]:
     """Settle calls past their deadline; at most a batch."""
     rows = tx.all("overdue", limit=BATCH)
-    settlements = [
-        settle(tx, row["id"], "expired", events=[_expired(row["id"], row["kind"])], is_overdue=True) for row in rows
-    ]
-    return tuple(settlement for settlement in settlements if settlement.outcome == "settled")
+    values = {"status": "expired", "is_overdue": 1, "payload": None, "digest": _EXPIRED, "trace": None, "run_id": None}
+    settlements = [_settled(tx, {"id": row["id"], **values}, [_expired(row["id"], row["kind"])]) for row in rows]
+    return tuple(settlement for settlement in settlements if settlement is not None)
 
 
 def heartbeat(tx: Transaction, call_id: str, extend: float | None, progress: JSONValue) -> CallRecord | None:

@@ -13,8 +13,9 @@ T = TypeVar("T")
 
 Execute: TypeAlias = Callable[[str, Mapping[str, Any]], Sequence[Row]]
 
-Channel: TypeAlias = Literal["work", "events"]
-"""`work` with the name of an agent: a run is due; `events` with the id of a run: it has new events, or has ended."""
+Channel: TypeAlias = Literal["work", "events", "callbacks"]
+"""`work` with the name of an agent: a run is due; `events` with the id of a run: it has new events, or has ended;
+`callbacks` with an empty key: a state is to be delivered."""
 
 
 class Transaction:
@@ -56,6 +57,10 @@ class Transaction:
         """Notify readers that a run has new events, or has ended, if the transaction commits."""
         self.notifications["events", run_id] = None
 
+    def notify_callbacks(self) -> None:
+        """Notify those who deliver states to callback URLs that one is due, if the transaction commits."""
+        self.notifications["callbacks", ""] = None
+
     @property
     def changes(self) -> Changes:
         """What other processes may want to know of the commit."""
@@ -92,7 +97,7 @@ class Database(Protocol):
     poll: float
 
     def open(self) -> None:
-        """Create the schema, or check its version.
+        """Create the schema, or bring it to the current version.
 
         Raises:
             ConfigError: the schema is not one that this version of Pellucid knows.

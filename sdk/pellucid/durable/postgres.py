@@ -15,7 +15,7 @@ from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.rows import DictRow, dict_row
 
 from pellucid.durable.database import Channel, Transaction, TransactionLost
-from pellucid.durable.statements import check_version, schema, statements
+from pellucid.durable.statements import schema, statements
 from pellucid.durable.values import Row
 from pellucid.durable.wakeups import Wakeups
 from pellucid.errors import ConfigError
@@ -86,22 +86,22 @@ class PostgresDatabase:
         self._watcher: threading.Thread | None = None
 
     def open(self) -> None:
-        """Create the schema, or check its version."""
+        """Create the schema, or bring it to the current version."""
         with self._transaction() as (cursor, _):
             # Two processes that create the same schema at once would fail, also with IF NOT EXISTS.
             cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"pellucid {self._schema}"])
-            table = cursor.execute("SELECT to_regclass('schema_version') AS name").fetchone()
-            if table and table["name"] is not None:
-                row = cursor.execute("SELECT version FROM schema_version").fetchone()
-                check_version(self.name, row["version"] if row else "unknown")
-                return
+            version = _version(cursor)
             try:
-                cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
-                for statement in (*schema(), self._statements["tune_schema"]):
+                if version == 0:
+                    cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
+                for statement in schema(self.name, version):
                     cursor.execute(statement)
+                if version == 0:
+                    cursor.execute(self._statements["tune_schema"])
             except psycopg.errors.InsufficientPrivilege as error:
                 raise ConfigError(
-                    f"the user of {self.name!r} may not create schema {self._schema!r}; let another one open the store"
+                    f"the user of {self.name!r} may not create or change schema {self._schema!r}; "
+                    f"let another one open the store"
                 ) from error
             except psycopg.errors.DuplicateTable as error:
                 raise ConfigError(
@@ -211,6 +211,15 @@ class PostgresDatabase:
     def _close_idle(self) -> None:
         while self._idle:
             self._idle.pop().connection.close()
+
+
+def _version(cursor: _Cursor) -> int | str:
+    """Return the version of the schema; 0 if it has no tables of a store."""
+    table = cursor.execute("SELECT to_regclass('schema_version') AS name").fetchone()
+    if table is None or table["name"] is None:
+        return 0
+    row = cursor.execute("SELECT version FROM schema_version").fetchone()
+    return int(row["version"]) if row is not None else "unknown"
 
 
 def _command(cursor: _Cursor, text: str) -> None:

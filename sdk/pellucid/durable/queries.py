@@ -90,4 +90,5 @@ def statistics(tx: Transaction, *, is_open_only: bool) -> Statistics:
         runs={row["status"]: row["number"] for row in counts},
         pending=tuple(PendingCalls(**row) for row in tx.all("count_pending")),
         due=tuple(DueRuns(**row) for row in tx.all("count_due")),
+        callback_age=age["age"] if (age := tx.one("callback_age")) is not None else None,
     )

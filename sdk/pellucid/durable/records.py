@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from pellucid.types import JSONValue
@@ -65,7 +65,7 @@ class RunRecord(RunSummary):
         fence: Number of the latest claim.
         lease_owner: Worker that holds the run, or whose lease expired.
         lease_until: End of the lease; None unless the run is running.
-        due_at: Time from which the run can be claimed; None unless it is due.
+        due_at: Time from which the run can be claimed, or if it is running, could be before; otherwise None.
         trace: Trace context given to `submit`.
     """
 
@@ -234,6 +234,7 @@ class Claim:
         worker: Name of the worker.
         lease: Seconds for which each write of this claim renews the lease.
         is_recovered: Whether the worker before let its lease expire.
+        waited: Seconds for which the run was due, or its lease had expired.
         journal: Entries that the checkpoint does not contain, in order.
         calls: All calls of the run, in order of registration.
     """
@@ -242,6 +243,7 @@ class Claim:
     worker: str
     lease: float
     is_recovered: bool
+    waited: float
     journal: tuple[JournalEntry, ...]
     calls: tuple[CallRecord, ...]
 
@@ -336,13 +338,59 @@ class Statistics:
         runs: Number of runs by status, without statuses that no run has.
         pending: Calls that are processing, by tool and kind.
         due: Runs that are due, by agent.
+        callback_age: Seconds for which the oldest state that is still to be delivered has been; None if there is none.
     """
 
     runs: dict[RunStatus, int]
     pending: tuple[PendingCalls, ...]
     due: tuple[DueRuns, ...]
+    callback_age: float | None = None
 
     @property
     def due_age(self) -> float | None:
         """Seconds for which the oldest due run has been due; None if no run is due."""
         return max((runs.age for runs in self.due), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackRecord:
+    """The callback of a run: a URL that gets each state in which the run waits or has ended.
+
+    Attributes:
+        run_id: The run.
+        url: URL given to `submit`; it may contain secrets.
+        version: Number of the latest state to deliver; 0 until the run waits or has ended.
+        delivered_version: The latest that the receiver has accepted.
+        attempts: Attempts to deliver the version.
+        next_at: Time of the next attempt; None if there is nothing to deliver, or the attempts were given up.
+        dead_at: Time at which they were given up; None unless they were.
+        last_error: Why the latest attempt failed.
+    """
+
+    run_id: str
+    url: str = field(repr=False)
+    version: int
+    delivered_version: int
+    attempts: int
+    next_at: float | None
+    dead_at: float | None
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackClaim:
+    """The right to deliver a state of a run, until its lease expires.
+
+    Attributes:
+        callback: The callback, as claimed.
+        fence: Number of the claim.
+        age: Seconds for which the version has been due.
+        run: The run, as it is at the time of the claim.
+        calls: Its calls; empty if it has ended.
+    """
+
+    callback: CallbackRecord
+    fence: int
+    age: float
+    run: RunRecord
+    calls: tuple[CallRecord, ...]

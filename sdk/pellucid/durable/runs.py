@@ -32,10 +32,16 @@ GIVEN_UP: Final = "given_up"
 
 
 def submit(
-    tx: Transaction, run_id: str, agent: str, request: JSONValue, idempotency_key: str | None, trace: JSONValue
+    tx: Transaction,
+    run_id: str,
+    agent: str,
+    request: JSONValue,
+    idempotency_key: str | None,
+    trace: JSONValue,
+    callback: str | None,
 ) -> Submission:
     """Insert a run, or find the one that was submitted before with the same id or key."""
-    digest = digest_of(agent, request)
+    digest = digest_of(agent, request, *([callback] if callback is not None else []))
     row = tx.one(
         "insert_run",
         id=run_id,
@@ -46,6 +52,8 @@ def submit(
         trace=dump_optional(trace),
     )
     if row is not None:
+        if callback is not None:
+            tx.all("insert_callback", run_id=run_id, url=callback)
         tx.notify_due(agent, run_id, 0)
         return Submission(run_record(row), is_new=True)
     row = tx.all("find_submitted", id=run_id, idempotency_key=idempotency_key)[0]
@@ -71,15 +79,16 @@ def claim_run(
 
 
 def _claim(tx: Transaction, row: Row, worker: str, lease: float, max_expired_leases: int | None) -> Claim:
-    is_recovered = row["expired_leases"] > 0
+    is_recovered, waited = row["expired_leases"] > 0, row["updated_at"] - row["due_at"]
     if max_expired_leases is not None and row["expired_leases"] >= max_expired_leases:
         row = _give_up(tx, row)  # its journal is not read: that may be what ends the processes
-        return Claim(run=run_record(row), worker=worker, lease=lease, is_recovered=is_recovered, journal=(), calls=())
+        return Claim(run_record(row), worker, lease, is_recovered, waited, journal=(), calls=())
     return Claim(
-        run=run_record(row),
-        worker=worker,
-        lease=lease,
-        is_recovered=is_recovered,
+        run_record(row),
+        worker,
+        lease,
+        is_recovered,
+        waited,
         journal=tuple(map(journal_entry, tx.all("list_journal", run_id=row["id"], after=row["checkpoint_seq"]))),
         calls=tuple(map(call_record, tx.all("list_calls", run_id=row["id"]))),
     )
@@ -152,6 +161,7 @@ def end_pass(
         tx.all("cancel_calls", run_id=run_id)
     elif row["status"] == "due":
         tx.notify_due(row["agent"], run_id, claim.run.fence)
+    _call_back(tx, run_id, row)
     last_seq = row["last_seq"]
     _write_entries(tx, run_id, claim.run.fence, last_seq - len(events) - len(calls), entries)
     insert_calls(tx, claim, last_seq - len(events), calls)
@@ -193,7 +203,15 @@ def _end(
     _write_entries(tx, run_id, fence, row["last_seq"] - len(events), entries)
     write_events(tx, run_id, row["last_seq"], events)
     tx.notify_events(run_id)
+    _call_back(tx, run_id, row)
     return tuple(map(call_record, tx.all("cancel_calls", run_id=run_id)))
+
+
+def _call_back(tx: Transaction, run_id: str, row: Row) -> None:
+    """Make the state of a run that now waits or has ended due for delivery, if the run has a callback."""
+    if row["has_callback"] and row["status"] != "due":
+        tx.all("make_callback_due", run_id=run_id)
+        tx.notify_callbacks()
 
 
 def release(tx: Transaction, claim: Claim, delay: float) -> None:
@@ -216,6 +234,7 @@ def cancel(tx: Transaction, run_id: str, reason: str, events: Sequence[JSONValue
     calls = tuple(map(call_record, tx.all("cancel_calls", run_id=run_id)))
     write_events(tx, run_id, row["last_seq"], events)
     tx.notify_events(run_id)
+    _call_back(tx, run_id, row)
     return Cancellation("cancelled", run_record(row), calls)
 
 
@@ -242,7 +261,7 @@ def purge(tx: Transaction, older_than: float) -> int:
     for status in FINAL:
         ids += [row["id"] for row in tx.all("delete_ended", status=status, older_than=older_than, limit=BATCH)]
     for run_id in ids:
-        for statement in ("delete_calls", "delete_journal", "delete_events"):
+        for statement in ("delete_calls", "delete_journal", "delete_events", "delete_callback"):
             tx.all(statement, run_id=run_id)
     return len(ids)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, cast
 
 from pellucid.durable.database import Transaction, TransactionLost
-from pellucid.durable.statements import check_version, schema, statements
+from pellucid.durable.statements import schema, statements
 from pellucid.durable.values import Row
 from pellucid.durable.wakeups import Wakeups
 from pellucid.errors import ConfigError
@@ -70,18 +70,14 @@ class SQLiteDatabase:
         self._is_closed = threading.Event()
 
     def open(self) -> None:
-        """Create the schema, or check its version."""
+        """Create the schema, or bring it to the current version."""
         with self._writing, self._translated_errors():
             if self._writer is None:
                 self._writer = self._connect()
             self._writer.execute("BEGIN IMMEDIATE")
             try:
-                version = _version(self._writer)
-                if version is None:
-                    for statement in schema():
-                        self._writer.execute(statement)
-                else:
-                    check_version(self.name, version)
+                for statement in schema(self.name, _version(self._writer)):
+                    self._writer.execute(statement)
                 self._writer.execute("COMMIT")
             except BaseException:
                 _roll_back(self._writer)
@@ -183,11 +179,11 @@ class SQLiteDatabase:
             raise TransactionLost(is_transient=code in _TRANSIENT) from error
 
 
-def _version(connection: sqlite3.Connection) -> int | str | None:
-    """Return the version of the schema; None for an empty database."""
+def _version(connection: sqlite3.Connection) -> int | str:
+    """Return the version of the schema; 0 for an empty database."""
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if not tables:
-        return None
+        return 0
     if "schema_version" not in tables:
         return "unknown"
     row = connection.execute("SELECT version FROM schema_version").fetchone()

@@ -10,7 +10,8 @@ from typing import Final
 
 from pellucid.errors import ConfigError
 
-_SCHEMA_VERSION: Final = 1
+_SCHEMA_VERSION: Final = 2
+"""Each version has a file, `sql/schema_<version>.sql`, that turns the one before into it."""
 
 _HEADER: Final = re.compile(r"^-- (\w+)(?::.*)?$", re.MULTILINE)
 _COMMENT: Final = re.compile(r"--.*$", re.MULTILINE)
@@ -24,22 +25,23 @@ def statements(dialect: str) -> Mapping[str, str]:
     return {name: text.replace("@now", clock) for name, text in texts.items()}
 
 
-def schema() -> list[str]:
-    """Return the statements that create the schema."""
-    return [text for part in _COMMENT.sub("", _text("schema.sql")).split(";") if (text := part.strip())]
+def schema(store: str, version: int | str) -> list[str]:
+    """Return the statements that bring the schema of a store to the current version.
 
-
-def check_version(store: str, version: int | str) -> None:
-    """Check the version of an existing schema.
+    Args:
+        store: What errors call it.
+        version: Version that it has; 0 if it is empty.
 
     Raises:
         ConfigError: this version of Pellucid does not know it.
     """
-    if version != _SCHEMA_VERSION:
+    if not isinstance(version, int) or version > _SCHEMA_VERSION:
         raise ConfigError(
             f"store {store!r} has schema version {version}, and this version of Pellucid needs {_SCHEMA_VERSION}; "
             f"use another database, or the version of Pellucid that made it"
         )
+    texts = [_COMMENT.sub("", _text(f"schema_{number}.sql")) for number in range(version + 1, _SCHEMA_VERSION + 1)]
+    return [statement.strip() for text in texts for statement in text.split(";") if statement.strip()]
 
 
 def _text(name: str) -> str:

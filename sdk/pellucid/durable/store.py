@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from functools import partial, wraps
-from types import TracebackType
-from typing import Final, Literal, Self, TypeVar
-
-import anyio
-import anyio.to_thread
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Final, Literal
 
 from pellucid.durable import calls, queries, runs
-from pellucid.durable.database import Database, Transaction, TransactionLost
+from pellucid.durable.callback_methods import CallbackMethods
 from pellucid.durable.records import (
     CallRecord,
     Cancellation,
-    Changes,
     Claim,
     EventPage,
     JournalEntry,
@@ -31,19 +25,20 @@ from pellucid.durable.records import (
     Statistics,
     Submission,
 )
+from pellucid.durable.transactions import seconds
 from pellucid.durable.values import MAX_ID, is_storable
-from pellucid.durable.wakeups import Key, Wakeups
-from pellucid.errors import ConfigError, StoreUnavailable
+from pellucid.errors import ConfigError
 from pellucid.text import excerpt
 from pellucid.types import JSONValue
 
-T = TypeVar("T")
-
 _NO_ENTRIES: Final[Mapping[str, JSONValue]] = {}
-_NO_CHANGES: Final = Changes()
+
+_EVENT_POLLS: Final = 10
+"""Polls after which a reader of events looks for itself: only a listening connection that was lost is without a
+notification of them, while the expiry of a lease, which makes work, never has one."""
 
 
-class RunStore:
+class RunStore(CallbackMethods):
     """Durable runs, their journals, events and calls, in a database.
 
     Each method is one transaction in a worker thread. A caller that is cancelled waits for the end of its transaction,
@@ -58,46 +53,6 @@ class RunStore:
         TypeError, ValueError: a value is not JSON.
     """
 
-    def __init__(self, database: Database, *, patience: float = 10.0) -> None:
-        self._database = database
-        self._patience = patience
-        self._write_limiter = anyio.CapacityLimiter(database.writers)
-        self._read_limiter = anyio.CapacityLimiter(database.readers)
-        self._wakeups = Wakeups()
-        self._is_watching = False
-        self._listeners: list[Callable[[Changes], object]] = []
-
-    def on_commit(self, listener: Callable[[Changes], object]) -> None:
-        """Call a function after each commit of this store that made a run due or wrote events.
-
-        It is called in the event loop, and must return at once and raise nothing. The process may end between a commit
-        and the call.
-        """
-        self._listeners.append(listener)
-
-    async def __aenter__(self) -> Self:
-        """Open the store: create its schema, or check it.
-
-        Raises:
-            ConfigError: the schema is of another version, or the database is not a store.
-        """
-        try:
-            await self._repeat(partial(self._in_thread, self._database.open, self._write_limiter))
-        except BaseException:
-            await self._close()
-            raise
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close all connections; no method may be running any longer."""
-        await self._close()
-
-    async def _close(self) -> None:
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(self._database.close)
-
     # Runs
 
     async def submit(
@@ -108,14 +63,23 @@ class RunStore:
         *,
         idempotency_key: str | None = None,
         trace: JSONValue = None,
+        callback: str | None = None,
     ) -> Submission:
         """Insert a run that is due, and wake a worker; or return the one submitted before.
 
-        The same id, or the same idempotency key, with the same agent and request returns the existing run.
+        The same id, or the same idempotency key, with the same agent, request and callback returns the existing run.
+
+        Args:
+            run_id: Id of the run.
+            agent: Name of the agent that runs it.
+            request: What the run starts with.
+            idempotency_key: A second name of the run, chosen by the caller.
+            trace: Trace context of the submission.
+            callback: URL to which each state is delivered in which the run waits or has ended.
 
         Raises:
             ConfigError: the id or the key is empty, longer than 255 characters, or not printable.
-            IdempotencyConflict: the id or the key belongs to a run of another agent or request.
+            IdempotencyConflict: the id or the key belongs to a run of another agent, request or callback.
         """
         for name, text in (("run_id", run_id), ("idempotency_key", idempotency_key)):
             if text is not None and not (text and is_storable(text)):
@@ -128,6 +92,7 @@ class RunStore:
                 request=request,
                 idempotency_key=idempotency_key,
                 trace=trace,
+                callback=callback,
             )
         )
 
@@ -152,7 +117,7 @@ class RunStore:
                 runs.claim,
                 worker=worker,
                 agents=list(agents),
-                lease=_seconds(lease),
+                lease=seconds(lease),
                 max_expired_leases=max_expired_leases,
             )
         )
@@ -167,7 +132,7 @@ class RunStore:
                 run_id=run_id,
                 agent=agent,
                 worker=worker,
-                lease=_seconds(lease),
+                lease=seconds(lease),
                 max_expired_leases=max_expired_leases,
             )
         )
@@ -266,7 +231,7 @@ class RunStore:
         Raises:
             Fenced: the claim was lost.
         """
-        await self._write(partial(runs.release, claim=claim, delay=_seconds(delay)))
+        await self._write(partial(runs.release, claim=claim, delay=seconds(delay)))
 
     async def cancel(self, run_id: str, reason: str, events: Sequence[JSONValue] = ()) -> Cancellation:
         """Cancel a run and its pending calls at once, or ask the worker that holds it.
@@ -291,8 +256,8 @@ class RunStore:
         Returns:
             The number of runs.
         """
-        number, seconds = 0, _seconds(older_than)
-        while batch := await self._write(partial(runs.purge, older_than=seconds)):
+        number, age = 0, seconds(older_than)
+        while batch := await self._write(partial(runs.purge, older_than=age)):
             number += batch
         return number
 
@@ -327,7 +292,7 @@ class RunStore:
 
     async def undispatched(self, older_than: float, *, limit: int = 100) -> tuple[CallRecord, ...]:
         """Return external calls registered `older_than` seconds ago that were never marked as dispatched."""
-        return await self._read(partial(queries.undispatched, older_than=_seconds(older_than), limit=limit))
+        return await self._read(partial(queries.undispatched, older_than=seconds(older_than), limit=limit))
 
     async def settle(
         self,
@@ -335,6 +300,7 @@ class RunStore:
         status: Literal["completed", "failed", "expired", "cancelled"],
         payload: JSONValue = None,
         *,
+        run_id: str | None = None,
         digest: str | None = None,
         events: Sequence[JSONValue] = (),
         trace: JSONValue = None,
@@ -348,6 +314,7 @@ class RunStore:
             call_id: The call.
             status: How it ended.
             payload: Data with which the call ended.
+            run_id: The run that must have the call, which otherwise is unknown.
             digest: What a second settlement is compared by, with the status; defaults to one of canonical JSON.
             events: Events of the run, written only if the outcome is `settled`.
             trace: Trace context of the settlement, for the pass that continues.
@@ -358,6 +325,7 @@ class RunStore:
                 call_id=call_id,
                 status=status,
                 payload=payload,
+                run_id=run_id,
                 digest=digest,
                 events=events,
                 trace=trace,
@@ -417,9 +385,8 @@ class RunStore:
     async def wait_for_work(self, agents: Collection[str], timeout: float) -> bool:  # noqa: ASYNC109
         """Wait until a run of one of the agents can be claimed; return False after `timeout` seconds without one."""
         names = list(agents)
-        return await self._wait(
-            [("work", name) for name in names], partial(self._read, partial(queries.has_work, agents=names)), timeout
-        )
+        check = partial(self._read, partial(queries.has_work, agents=names))
+        return await self._wait([("work", name) for name in names], check, self._database.poll, timeout)
 
     async def wait_for_events(self, run_id: str, after: int, timeout: float) -> bool:  # noqa: ASYNC109
         """Wait until a run has events after a sequence number, or has ended; return False after `timeout` seconds.
@@ -428,7 +395,7 @@ class RunStore:
             UnknownRun: there is no such run.
         """
         check = partial(self._read, partial(queries.has_events, run_id=run_id, after=after))
-        return await self._wait([("events", run_id)], check, timeout)
+        return await self._wait([("events", run_id)], check, _EVENT_POLLS * self._database.poll, timeout)
 
     async def statistics(self, *, is_open_only: bool = False) -> Statistics:
         """Return numbers of runs by status, and of pending calls by tool, with the age of the oldest.
@@ -437,72 +404,3 @@ class RunStore:
             is_open_only: Do not count runs that have ended; counting them takes longer the more there are.
         """
         return await self._read(partial(queries.statistics, is_open_only=is_open_only))
-
-    async def _wait(self, keys: Sequence[Key], check: Callable[[], Awaitable[bool]], timeout: float) -> bool:  # noqa: ASYNC109
-        with self._wakeups.subscribe(keys) as waiter, anyio.move_on_after(timeout):
-            if not self._is_watching:  # a store without waiting tasks needs no notifications
-                self._is_watching = True
-                self._database.watch(self._wakeups)
-            while True:
-                waiter.clear()
-                if await check():
-                    return True
-                with anyio.move_on_after(self._database.poll):
-                    await waiter.wait()
-        return False
-
-    async def _write(self, work: Callable[[Transaction], T], *, is_repeatable: bool = True) -> T:
-        is_repeat = False
-        changes = Changes()
-
-        @wraps(work)
-        def noted(transaction: Transaction) -> T:
-            nonlocal changes
-            result = work(transaction)
-            changes = transaction.changes
-            return result
-
-        async def attempt() -> T:
-            nonlocal is_repeat
-            transaction = partial(self._database.write, noted, is_repeat=is_repeat)
-            try:
-                result = await self._in_thread(transaction, self._write_limiter)
-            except TransactionLost as lost:
-                is_repeat = is_repeat or lost.is_outcome_unknown
-                if is_repeat and not is_repeatable:
-                    raise StoreUnavailable(self._database.name, is_outcome_unknown=True) from lost.__cause__
-                raise
-            for listener in self._listeners if changes != _NO_CHANGES else ():
-                listener(changes)
-            return result
-
-        return await self._repeat(attempt)
-
-    async def _read(self, work: Callable[[Transaction], T]) -> T:
-        return await self._repeat(partial(self._in_thread, partial(self._database.read, work), self._read_limiter))
-
-    async def _in_thread(self, function: Callable[[], T], limiter: anyio.CapacityLimiter) -> T:
-        return await anyio.to_thread.run_sync(function, limiter=limiter)
-
-    async def _repeat(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Repeat a transaction that was lost, for as long as the store is patient."""
-        until = anyio.current_time() + self._patience
-        delay = 0.02
-        is_outcome_unknown = False
-        while True:
-            try:
-                return await attempt()
-            except TransactionLost as lost:
-                is_outcome_unknown = is_outcome_unknown or lost.is_outcome_unknown
-                if not lost.is_transient or anyio.current_time() + delay > until:
-                    raise StoreUnavailable(
-                        self._database.name, is_outcome_unknown=is_outcome_unknown
-                    ) from lost.__cause__
-            await anyio.sleep(delay)
-            delay = min(2 * delay, 1.0)
-
-
-def _seconds(value: float) -> float:
-    if not (math.isfinite(value) and value >= 0):
-        raise ConfigError(f"{value!r} is not a number of seconds")
-    return float(value)

@@ -7,7 +7,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from pellucid.approvals.checkpoint import to_text
+from opentelemetry.trace import get_current_span
+
+from pellucid.approvals.checkpoint import to_text, trace_of
 from pellucid.approvals.external import ExternalRequest
 from pellucid.context import CancelToken
 from pellucid.durable import CallRecord, Claim, Encoded, Lease, NewCall, RunStore
@@ -26,12 +28,14 @@ class StoreJournal:
         run_id: Id of the durable run.
         namespace: Namespace of the ids of calls and approvals, the same in all passes of the run.
         cancel_reason: Reason given to `cancel`, once a write has seen it; the pass is then being cancelled.
+        trace: Trace context of the first step; None before.
     """
 
     def __init__(self, store: RunStore, claim: Claim, token: CancelToken, completion: Completion | None = None) -> None:
         self.run_id = claim.run.id
         self.namespace = uuid.uuid5(uuid.NAMESPACE_OID, claim.run.id)
         self.cancel_reason: str | None = None
+        self.trace: dict[str, str] | None = None
         self._store = store
         self._claim = claim
         self._token = token
@@ -47,9 +51,10 @@ class StoreJournal:
             JournalError: nothing was written.
             CheckpointError: the value cannot be turned into JSON.
         """
+        self.trace = self.trace or trace_of(get_current_span().get_span_context())
         name = f"{step}:{key}"
-        # A call can start again in a later pass, when its sub-agent resumes; each answer is given once.
-        unique = name if step == ANSWER else f"{name}:{self._claim.run.pass_no}"
+        # A call can start again in a later claim, when its sub-agent resumes; each answer is given once.
+        unique = name if step == ANSWER else f"{name}:{self._claim.run.fence}"
         event: JSONObject = {"type": f"step.{step}", "key": key}
         entry = Encoded(to_text({"step": step, **value}))
         self.update(await self._guarded(name, partial(self._store.append, self._claim, unique, entry, [event])))

@@ -4,28 +4,38 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
-from typing import Any, Final, Literal, TypeAlias
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, Literal, TypeAlias, get_args
 
-from opentelemetry import metrics
+from opentelemetry import metrics, trace
 from opentelemetry.context import Context
-from opentelemetry.trace import get_current_span
+from opentelemetry.trace import Tracer, get_current_span
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
 from pellucid.agent import Agent
 from pellucid.approvals.checkpoint import context_of
 from pellucid.approvals.external import CallStatus
+from pellucid.concurrency.forks import reset_in_child
 from pellucid.durable import CallRecord, Claim, Recovery, RunStore, Settlement, Statistics
 from pellucid.durable_runs.records import identity_of
 from pellucid.errors import StoreError
 from pellucid.events import AsyncToolLate
 from pellucid.telemetry import Pipeline, Scope, current_default
 from pellucid.telemetry.metrics import Readings
+from pellucid.telemetry.pipeline import complete
+from pellucid.version import __version__
 
 PassOutcome: TypeAlias = Literal["waiting", "completed", "failed", "cancelled", "fenced", "interrupted"]
 """Outcome of a pass: `waiting` also if all its calls were settled meanwhile; `fenced` if another worker has the run;
 `interrupted` if the worker was stopped or the store could not be reached."""
+
+CallbackOutcome: TypeAlias = Literal["delivered", "failed", "dead"]
+"""Outcome of an attempt to deliver a state: `failed` if another one follows, `dead` if none does."""
+
+SCOPE: Final = "pellucid.callbacks"
+"""Instrumentation scope of the requests to callback URLs."""
 
 INTERVAL: Final = 10.0
 """Seconds between two readings of the store."""
@@ -53,6 +63,9 @@ class StoreMetrics:
         self._interval = max(INTERVAL, interval)
         self._scope_key: object = None
         self._scope: Scope | None = None
+        self._slots = 0
+        self._slots_used = 0
+        reset_in_child(self, _slots=int, _slots_used=int)
         self._readings: Readings = {}
         self._read_at = -math.inf
 
@@ -74,19 +87,47 @@ class StoreMetrics:
         return recovery
 
     def claimed(self, claim: Claim, source: str) -> None:
-        """Count a claim, and whether the worker before let its lease expire."""
-        self._count(semconv.DURABLE_CLAIMS, {semconv.AGENT_NAME: claim.run.agent, semconv.DURABLE_SOURCE: source})
+        """Measure a claim, and count it if the worker before let its lease expire."""
+        self._slots_used += 1
+        agent = {semconv.AGENT_NAME: claim.run.agent}
+        submission = context_of(claim.run.trace) if isinstance(claim.run.trace, dict) else None
+        self._count(semconv.DURABLE_DUE_WAIT, agent, submission, value=claim.waited)
+        self._count(semconv.DURABLE_CLAIMS, {**agent, semconv.DURABLE_SOURCE: source})
         if claim.is_recovered:
-            self._count(semconv.DURABLE_RECOVERIES, {semconv.AGENT_NAME: claim.run.agent})
-
-    def start(self) -> None:
-        """Create the series of recoveries, so that the first increase is visible."""
-        for agent in self._agents:
-            self._count(semconv.DURABLE_RECOVERIES, {semconv.AGENT_NAME: agent}, value=0)
+            self._count(semconv.DURABLE_RECOVERIES, agent)
 
     def pass_ended(self, agent: str, outcome: PassOutcome) -> None:
         """Count a pass."""
+        self._slots_used -= 1
         self._count(semconv.DURABLE_PASSES, {semconv.AGENT_NAME: agent, semconv.DURABLE_PASS: outcome})
+
+    def delivering(self) -> None:
+        """Create the series of attempts to deliver states, so that the first increase is visible."""
+        for outcome in get_args(CallbackOutcome):
+            self._count(semconv.DURABLE_CALLBACKS, {semconv.DURABLE_CALLBACK: outcome}, value=0)
+
+    def called_back(self, outcome: CallbackOutcome, context: Context) -> None:
+        """Count an attempt to deliver a state."""
+        self._count(semconv.DURABLE_CALLBACKS, {semconv.DURABLE_CALLBACK: outcome}, context)
+
+    @property
+    def tracer(self) -> Tracer:
+        """Tracer of the current telemetry, for spans that belong to no phase of a run."""
+        provider = complete(self._telemetry).tracer_provider or trace.get_tracer_provider()
+        return provider.get_tracer(SCOPE, __version__)
+
+    @contextmanager
+    def working(self, slots: int) -> Iterator[None]:
+        """Report the slots of a worker within the context."""
+        for agent in self._agents:  # so that the first increase is visible
+            self._count(semconv.DURABLE_RECOVERIES, {semconv.AGENT_NAME: agent}, value=0)
+        self._slots += slots
+        self._current_scope().instruments.readers.add(self)
+        try:
+            yield
+        finally:
+            self._slots -= slots
+            self.clear()
 
     def _count_settlement(self, settlement: Settlement, status: CallStatus) -> None:
         call = settlement.call
@@ -103,7 +144,7 @@ class StoreMetrics:
         metric: semconv.Metric,
         labels: Mapping[str, AttributeValue],
         context: Context | None = None,
-        value: int = 1,
+        value: float = 1,
     ) -> None:
         self._current_scope().count(metric, value, labels, context if context is not None else Context())
 
@@ -140,8 +181,15 @@ class StoreMetrics:
 
     @property
     def readings(self) -> Readings:
-        """Latest readings; empty if they are too old."""
-        return self._readings if time.monotonic() - self._read_at < 3 * self._interval else {}
+        """Slots of the workers, and the latest readings unless they are too old."""
+        if not self._slots:
+            return {}
+        slots: Readings = {
+            semconv.DURABLE_SLOTS.name: [({}, self._slots)],
+            semconv.DURABLE_SLOTS_USED.name: [({}, self._slots_used)],
+        }
+        is_recent = time.monotonic() - self._read_at < 3 * self._interval
+        return {**slots, **self._readings} if is_recent else slots
 
     async def read(self) -> None:
         """Read the store, unless it was just read.
@@ -182,6 +230,7 @@ def _readings(statistics: Statistics, agents: Mapping[str, object]) -> Readings:
             ({semconv.DURABLE_STATUS: status}, statistics.runs.get(status, 0)) for status in _OPEN
         ],
         semconv.DURABLE_DUE_AGE.name: [({semconv.AGENT_NAME: agent}, age) for agent, age in due_age.items()],
+        semconv.DURABLE_CALLBACK_AGE.name: [({}, statistics.callback_age or 0.0)],
         semconv.DURABLE_PENDING.name: [(labels, calls.number) for labels, calls in pending],
         semconv.DURABLE_PENDING_AGE.name: [(labels, calls.age) for labels, calls in pending],
         semconv.DURABLE_DEADLINE_USED.name: [

@@ -90,12 +90,16 @@ async def _run_pass(
     if isinstance(outcome, RunResult):
         if outcome.checkpoint is not None:
             return await _wait(store, claim, journal, outcome, settled_ids(source))
-        return await _finish(store, claim, "completed", _content(outcome))
+        return await _finish(store, claim, "completed", {**_content(outcome), "trace": journal.trace})
     if isinstance(outcome, RunCancelled) and journal.cancel_reason is not None:
         return await _finish(store, claim, "cancelled", None)
     if isinstance(outcome, JournalError) and outcome.__cause__ is not None:
         raise outcome.__cause__
-    result: JSONObject = {"error": run.scope.text_of(outcome), "error_type": error_type_of(outcome)}
+    result: JSONObject = {
+        "error": run.scope.text_of(outcome),
+        "error_type": error_type_of(outcome),
+        "trace": journal.trace,
+    }
     return await _finish(store, claim, "failed", result)
 
 

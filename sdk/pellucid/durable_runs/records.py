@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
+from opentelemetry.context import Context
 from opentelemetry.trace import SpanContext, format_trace_id, get_current_span
 
 from pellucid.approvals.checkpoint import context_of
@@ -140,9 +141,15 @@ def _trace_id_of(run: RunRecord) -> str | None:
     """Return the id of the trace of a run's passes, if it is known."""
     if isinstance(run.result, dict) and isinstance(trace_id := run.result.get("trace_id"), str):
         return trace_id
-    checkpoint = run.checkpoint if isinstance(run.checkpoint, dict) else {}
-    spans = map(span_of, (run.trace, checkpoint.get("trace")))
-    return next((format_trace_id(span.trace_id) for span in spans if span is not None), None)
+    span = get_current_span(context_of_run(run)).get_span_context()
+    return format_trace_id(span.trace_id) if span.is_valid else None
+
+
+def context_of_run(run: RunRecord) -> Context:
+    """Return the OpenTelemetry context of a run: of the span that submitted it, or of its first pass; else empty."""
+    stored = [state.get("trace") for state in (run.checkpoint, run.result) if isinstance(state, dict)]
+    traces = [trace for trace in (run.trace, *stored) if span_of(trace) is not None]
+    return context_of(cast("dict[str, str]", traces[0])) if traces else Context()
 
 
 def span_of(trace: JSONValue) -> SpanContext | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import anyio
 from opentelemetry.trace import get_current_span
 
 from pellucid.agent import Agent
@@ -17,15 +18,17 @@ from pellucid.approvals.decisions import ApprovalRequest, Decision
 from pellucid.approvals.decisions import settle as check_decisions
 from pellucid.approvals.external import CallStatus, ExternalResult
 from pellucid.context import Identity
-from pellucid.durable import CallRecord, Cancellation, Recovery, RunStore, Settlement
+from pellucid.durable import CallbackRecord, CallRecord, Cancellation, Recovery, RunStore, Settlement
 from pellucid.durable.records import FINAL
+from pellucid.durable_runs.callbacks.deliverer import Deliverer
+from pellucid.durable_runs.callbacks.options import Callbacks
 from pellucid.durable_runs.metrics import StoreMetrics
 from pellucid.durable_runs.queue import WorkQueue
 from pellucid.durable_runs.records import RunEvent, RunEventPage, RunState, approval_of, event_of, state_of
 from pellucid.durable_runs.sources import Claims, QueueSource, StoreSource
 from pellucid.durable_runs.tokens import Completion
 from pellucid.durable_runs.worker import Worker
-from pellucid.errors import ConfigError, UnknownRun
+from pellucid.errors import CallbackRefused, ConfigError, UnknownRun
 from pellucid.messages import Message, dump_messages
 from pellucid.run.resume import check_edited
 from pellucid.run.start import Input, conversation
@@ -61,6 +64,7 @@ class DurableRuns:
             may be what ends the processes. None for any number.
         deps: Value for tools, `ToolContext.deps`.
         completion: Server to which other processes return results, for `ToolContext.external`.
+        callbacks: How the states of runs are delivered to callback URLs; without it no run has one.
         telemetry: Destination of the metrics of the store, as the option of an agent.
         queue: Wakes workers instead of the store, and spreads runs over them, such as `NATSQueue`.
 
@@ -79,6 +83,7 @@ class DurableRuns:
         max_expired_leases: int | None = 5,
         deps: Any = None,
         completion: Completion | None = None,
+        callbacks: Callbacks | None = None,
         telemetry: Pipeline | None = None,
         queue: WorkQueue | None = None,
     ) -> None:
@@ -112,6 +117,10 @@ class DurableRuns:
             completion=completion,
             metrics=self._metrics,
         )
+        self._callbacks = callbacks
+        self._deliverer = (
+            Deliverer(store=store, callbacks=callbacks, metrics=self._metrics, poll=poll) if callbacks else None
+        )
 
     @property
     def agents(self) -> Sequence[str]:
@@ -129,13 +138,21 @@ class DurableRuns:
         identity: Identity | None = None,
         run_id: str | None = None,
         idempotency_key: str | None = None,
+        callback: str | None = None,
     ) -> str:
         """Submit a run, and return its id; the same id or idempotency key submits the same run once.
 
+        Each state in which the run waits or has ended is delivered to the URL `callback`.
+
         Raises:
             ConfigError: the agent is unknown, or the input has another type.
-            IdempotencyConflict: the id or the key belongs to a run with another agent or input.
+            CallbackRefused: the callback URL is not allowed, or there is no `DurableRuns(callbacks=)`.
+            IdempotencyConflict: the id or the key belongs to a run with another agent, input or callback.
         """
+        if callback is not None:
+            if self._callbacks is None:
+                raise CallbackRefused("this server delivers none; set DurableRuns(callbacks=Callbacks(...))")
+            self._callbacks.check(callback)
         name = agent if isinstance(agent, str) else agent.name
         if self._agents and name not in self._agents:
             raise ConfigError(f"unknown agent {name!r}; known agents are {', '.join(map(repr, self._agents))}")
@@ -144,7 +161,12 @@ class DurableRuns:
             "identity": asdict(identity) if identity is not None else None,
         }
         submission = await self._store.submit(
-            run_id or uuid.uuid4().hex, name, request, idempotency_key=idempotency_key, trace=_current_trace()
+            run_id or uuid.uuid4().hex,
+            name,
+            request,
+            idempotency_key=idempotency_key,
+            trace=_current_trace(),
+            callback=callback,
         )
         return submission.run.id
 
@@ -159,7 +181,7 @@ class DurableRuns:
             raise UnknownRun(run_id)
         return state_of(run, await self._store.calls(run_id) if run.status not in FINAL else ())
 
-    async def events(self, run_id: str, after: int = 0) -> AsyncIterator[RunEvent]:
+    async def events(self, run_id: str, after: int = 0) -> AsyncGenerator[RunEvent]:
         """Yield the events of a run after a sequence number, until the run has ended.
 
         Raises:
@@ -230,10 +252,12 @@ class DurableRuns:
         output: JSONValue = None,
         error: str | None = None,
         status: CallStatus | None = None,
+        run_id: str | None = None,
     ) -> Settlement:
         """Store the result of a call; when it is the last one that its run waits for, a worker continues the run.
 
-        The first result counts; the outcome says whether this one is it, repeats it, differs from it, or is late.
+        The first result counts; the outcome says whether this one is it, repeats it, differs from it, or is late. With
+        a `run_id`, the call of another run is unknown.
 
         Raises:
             ConfigError: the status does not fit the output and the error, or the output is not JSON.
@@ -244,7 +268,13 @@ class DurableRuns:
             return await self._metrics.settled(Settlement("unknown"), result.status)
         event: JSONObject = {"type": "async_tool.settled", "result_id": result_id, "status": result.status}
         settlement = await self._store.settle(
-            result_id, result.status, result.content, digest=result.digest, events=[event], trace=_current_trace()
+            result_id,
+            result.status,
+            result.content,
+            run_id=run_id,
+            digest=result.digest,
+            events=[event],
+            trace=_current_trace(),
         )
         return await self._metrics.settled(settlement, result.status)
 
@@ -259,6 +289,28 @@ class DurableRuns:
     async def progress(self, result_id: str, value: JSONValue) -> CallRecord | None:
         """Store the progress of a call, which is also a heartbeat."""
         return await self._store.progress(result_id, value)
+
+    # Callbacks
+
+    async def deliver_callbacks(self) -> int:
+        """Deliver the states that are due to their callback URLs, until none is; return the number of attempts.
+
+        `work` does so all the time; this is for scripts and tests.
+
+        Raises:
+            ConfigError: there is no `DurableRuns(callbacks=)`.
+        """
+        if self._deliverer is None:
+            raise ConfigError("deliver_callbacks needs DurableRuns(callbacks=Callbacks(...))")
+        return await self._deliverer.deliver_due()
+
+    async def dead_callbacks(self, *, limit: int = 100) -> tuple[CallbackRecord, ...]:
+        """Return the callbacks whose latest state was given up, the oldest first."""
+        return await self._store.dead_callbacks(limit=limit)
+
+    async def retry_callback(self, run_id: str) -> bool:
+        """Deliver the latest state of a run now, also after it was given up; return False if there is nothing to."""
+        return await self._store.retry_callback(run_id)
 
     # Work
 
@@ -275,8 +327,14 @@ class DurableRuns:
         return await self._worker.recover()
 
     async def work(self, *, concurrency: int = 8) -> None:
-        """Continue runs of the agents as they become due, until cancelled; then give unfinished ones back."""
-        await self._worker.work(concurrency)
+        """Continue runs of the agents as they become due, until cancelled; then give unfinished ones back.
+
+        Callbacks of all runs in the store are delivered, too.
+        """
+        async with anyio.create_task_group() as tasks:
+            if self._deliverer is not None:
+                tasks.start_soon(self._deliverer.work)
+            await self._worker.work(concurrency)
 
     async def work_until_idle(self, *, concurrency: int = 8) -> int:
         """Continue the runs that are due until none is; return the number of passes."""

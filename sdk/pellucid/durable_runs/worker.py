@@ -40,11 +40,12 @@ class Worker:
     async def work(self, concurrency: int) -> None:
         """Continue runs of the agents as they become due, until cancelled; then give unfinished ones back."""
         slots = anyio.Semaphore(concurrency)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._sweep)
-            while True:
-                await slots.acquire()
-                tasks.start_soon(self._continue, await self.source.next(), slots)
+        with self.metrics.working(concurrency):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._sweep)
+                while True:
+                    await slots.acquire()
+                    tasks.start_soon(self._continue, await self.source.next(), slots)
 
     async def work_until_idle(self, concurrency: int) -> int:
         """Continue the runs that are due until none is; return the number of passes."""
@@ -75,15 +76,11 @@ class Worker:
 
     async def _sweep(self) -> None:
         """Expire overdue calls, and recover runs of workers that ended."""
-        self.metrics.start()
-        try:
-            while True:
-                try:
-                    await self.recover()
-                    await self.metrics.read()
-                except StoreUnavailable as error:
-                    self.metrics.clear()
-                    _log.warning("durable_runs.store_unavailable %s", error)
-                await anyio.sleep(self.poll)
-        finally:
-            self.metrics.clear()
+        while True:
+            try:
+                await self.recover()
+                await self.metrics.read()
+            except StoreUnavailable as error:
+                self.metrics.clear()
+                _log.warning("durable_runs.store_unavailable %s", error)
+            await anyio.sleep(self.poll)

@@ -10,12 +10,16 @@ from pellucid.semconv.names import (
     AGENT_NAME,
     ASYNC_STATUS,
     DISCOVERY_CACHE,
+    DURABLE_CALLBACK,
     DURABLE_KIND,
     DURABLE_PASS,
     DURABLE_SETTLEMENT,
     DURABLE_SOURCE,
     DURABLE_STATUS,
     ERROR_TYPE,
+    HTTP_REQUEST_METHOD,
+    HTTP_RESPONSE_STATUS_CODE,
+    HTTP_ROUTE,
     MCP_METHOD_NAME,
     MCP_PROTOCOL_VERSION,
     NETWORK_PROTOCOL_NAME,
@@ -43,6 +47,7 @@ from pellucid.semconv.names import (
     TOOL_NAME,
     TOOL_SOURCE,
     TOOL_TYPE,
+    URL_SCHEME,
 )
 
 CLIENT_BUCKETS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
@@ -229,6 +234,12 @@ DURABLE_SETTLEMENTS: Final = _counter(
     "Results and decisions that the store of durable runs received for calls, and calls that it expired.",
     (TOOL_NAME, DURABLE_KIND, DURABLE_SETTLEMENT, ASYNC_STATUS),
 )
+DURABLE_DUE_WAIT: Final = _duration(
+    "pellucid.durable.due.wait",
+    "Time for which a due run in the store had waited when a worker claimed it.",
+    (AGENT_NAME,),
+    (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 3600.0),
+)
 DURABLE_PASSES: Final = _counter(
     "{pass}", "pellucid.durable.passes", "Passes of durable runs, by how they ended.", (AGENT_NAME, DURABLE_PASS)
 )
@@ -249,6 +260,12 @@ DURABLE_DISPATCHES_SKIPPED: Final = _counter(
     "pellucid.durable.dispatches.skipped",
     "Dispatches of external calls that a continued run did not repeat, because they had been made.",
     (TOOL_NAME,),
+)
+DURABLE_SLOTS: Final = _updown(
+    "{run}", "pellucid.durable.worker.slots", "Durable runs that the workers of this process can continue at once."
+)
+DURABLE_SLOTS_USED: Final = _updown(
+    "{run}", "pellucid.durable.worker.slots.used", "Durable runs that the workers of this process continue now."
 )
 DURABLE_RUNS: Final = _gauge(
     "{run}", "pellucid.durable.runs", "Runs in the store that have not ended.", (DURABLE_STATUS,)
@@ -294,6 +311,24 @@ QUEUE_DEAD_LETTERED: Final = _counter(
     "pellucid.queue.dead_lettered",
     "Messages that were moved to the dead letters of the queue of durable runs.",
     (AGENT_NAME, QUEUE_REASON),
+)
+DURABLE_CALLBACKS: Final = _counter(
+    "{attempt}",
+    "pellucid.durable.callbacks",
+    "Attempts to deliver the state of a durable run to its callback URL.",
+    (DURABLE_CALLBACK,),
+)
+DURABLE_CALLBACK_AGE: Final = _gauge(
+    "s",
+    "pellucid.durable.callback.age",
+    "Time for which the oldest state in the store has waited for its delivery to a callback URL; 0 when none does.",
+    (),
+)
+HTTP_SERVER_DURATION: Final = _duration(
+    "http.server.request.duration",
+    "Duration of a request to the server of durable runs.",
+    (HTTP_REQUEST_METHOD, HTTP_ROUTE, HTTP_RESPONSE_STATUS_CODE, URL_SCHEME, ERROR_TYPE),
+    (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
 )
 RELIABILITY_DECISIONS: Final = _counter(
     "{decision}",

@@ -100,8 +100,13 @@ MCP_PROTOCOL_VERSION: Final = "mcp.protocol.version"
 MCP_SESSION_ID: Final = "mcp.session.id"
 JSONRPC_REQUEST_ID: Final = "jsonrpc.request.id"
 RPC_RESPONSE_STATUS_CODE: Final = "rpc.response.status_code"
+HTTP_REQUEST_METHOD: Final = "http.request.method"
+HTTP_RESEND_COUNT: Final = "http.request.resend_count"
+HTTP_ROUTE: Final = "http.route"
 HTTP_RESPONSE_STATUS_CODE: Final = "http.response.status_code"
 HTTP_RETRY_AFTER: Final = "http.response.header.retry-after"
+URL_PATH: Final = "url.path"
+URL_SCHEME: Final = "url.scheme"
 
 # --- attributes of ours -----------------------------------------------------------------------------------------------
 
@@ -143,6 +148,7 @@ ASYNC_STATUS: Final = "pellucid.async_tool.status"
 DURABLE_KIND: Final = "pellucid.durable.kind"
 DURABLE_SETTLEMENT: Final = "pellucid.durable.settlement"
 DURABLE_PASS: Final = "pellucid.durable.pass"  # noqa: S105  (an attribute name)
+DURABLE_CALLBACK: Final = "pellucid.durable.callback"
 DURABLE_STATUS: Final = "pellucid.durable.status"
 DURABLE_SOURCE: Final = "pellucid.durable.source"
 QUEUE_MESSAGE: Final = "pellucid.queue.message"

@@ -95,9 +95,10 @@ class CallEndpoints:
             raise Problem(400, "a completed call has no error", path="error")
         if body.status == "failed" and body.error is None:
             raise Problem(400, "a failed call needs an error, which the model reads", path="error")
-        await self._check_known(grant)
         output = body.response if body.status == "completed" else None
-        settlement = await self._runs.settle(grant.result_id, output=output, error=body.error, status=body.status)
+        settlement = await self._runs.settle(
+            grant.result_id, output=output, error=body.error, status=body.status, run_id=grant.run_id
+        )
         return _answered(grant.result_id, settlement)
 
     async def _heartbeat(self, request: Request) -> Response:
@@ -109,9 +110,12 @@ class CallEndpoints:
         return _state(await self._runs.progress(result_id, body.value))
 
     async def _cancel(self, request: Request) -> Response:
-        result_id, body = await self._admitted(request, CallCancelBody)
-        settlement = await self._runs.settle(result_id, error=body.reason, status="cancelled")
-        return _answered(result_id, settlement)
+        grant = grant_of(request, self._tokens)
+        body = await self._bodies.read(request, CallCancelBody)
+        settlement = await self._runs.settle(
+            grant.result_id, error=body.reason, status="cancelled", run_id=grant.run_id
+        )
+        return _answered(grant.result_id, settlement)
 
     async def _admitted(self, request: Request, shape: type[M]) -> tuple[str, M]:
         """Return the id of the call that the token is for, and the body.

@@ -10,28 +10,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from opentelemetry import metrics, propagate, trace
-from opentelemetry.semconv.attributes.error_attributes import ERROR_TYPE
-from opentelemetry.semconv.attributes.http_attributes import (
-    HTTP_REQUEST_METHOD,
-    HTTP_RESPONSE_STATUS_CODE,
-    HTTP_ROUTE,
-)
-from opentelemetry.semconv.attributes.url_attributes import URL_PATH, URL_SCHEME
-from opentelemetry.semconv.metrics.http_metrics import HTTP_SERVER_REQUEST_DURATION
 from opentelemetry.trace import SpanKind, StatusCode, get_current_span
 from opentelemetry.util.types import AttributeValue
 from starlette.datastructures import Headers
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pellucid import semconv
 from pellucid.failures import error_type_of
 from pellucid.telemetry import Pipeline
+from pellucid.telemetry.metrics import instruments_of
 from pellucid.telemetry.pipeline import complete
 from pellucid.text import excerpt
 from pellucid.version import __version__
 
 SCOPE: Final = "pellucid.server"
-BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 PROBES: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 """Routes without telemetry: probes and scrapes come every few seconds."""
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"})
@@ -52,8 +45,6 @@ class ServerTelemetry:
         self._app = app
         self._routes = routes
         self._telemetry = telemetry
-        self._meters: metrics.MeterProvider | None = None
-        self._duration: Any = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
@@ -80,7 +71,7 @@ class ServerTelemetry:
             _name(labels),
             context=propagate.extract(Headers(scope=scope)),
             kind=SpanKind.SERVER,
-            attributes={**labels, URL_PATH: excerpt(scope["path"], _MAX_PATH)},
+            attributes={**labels, semconv.URL_PATH: excerpt(scope["path"], _MAX_PATH)},
             record_exception=False,
             set_status_on_exception=False,
         ) as span:
@@ -91,12 +82,14 @@ class ServerTelemetry:
                 status, error = status or _SERVER_ERROR, error_type_of(exception)
                 raise
             finally:
-                result: dict[str, AttributeValue] = {HTTP_RESPONSE_STATUS_CODE: status} if status is not None else {}
+                result: dict[str, AttributeValue] = (
+                    {semconv.HTTP_RESPONSE_STATUS_CODE: status} if status is not None else {}
+                )
                 if error:
-                    result[ERROR_TYPE] = error
+                    result[semconv.ERROR_TYPE] = error
                     span.set_status(StatusCode.ERROR)
                 span.set_attributes(result)
-                self._histogram().record(time.perf_counter() - start, {**labels, **result})
+                self._duration().record(time.perf_counter() - start, {**labels, **result})
 
     def _route_of(self, scope: Scope) -> str | None:
         """Return the template of the path, which is the same for all ids; None if there is no such endpoint."""
@@ -109,31 +102,23 @@ class ServerTelemetry:
         provider = complete(self._telemetry).tracer_provider or trace.get_tracer_provider()
         return provider.get_tracer(SCOPE, __version__)
 
-    def _histogram(self) -> Any:
+    def _duration(self) -> Any:
         provider = complete(self._telemetry).meter_provider or metrics.get_meter_provider()
-        if provider is not self._meters:
-            self._meters = provider
-            self._duration = provider.get_meter(SCOPE, __version__).create_histogram(
-                HTTP_SERVER_REQUEST_DURATION,
-                unit="s",
-                description="Duration of HTTP server requests.",
-                explicit_bucket_boundaries_advisory=list(BUCKETS),
-            )
-        return self._duration
+        return instruments_of(provider).by_name[semconv.HTTP_SERVER_DURATION.name]
 
 
 def _name(labels: Mapping[str, AttributeValue]) -> str:
-    method = str(labels[HTTP_REQUEST_METHOD])
+    method = str(labels[semconv.HTTP_REQUEST_METHOD])
     verb = "HTTP" if method == "_OTHER" else method
-    return f"{verb} {labels[HTTP_ROUTE]!s}" if HTTP_ROUTE in labels else verb
+    return f"{verb} {labels[semconv.HTTP_ROUTE]!s}" if semconv.HTTP_ROUTE in labels else verb
 
 
 def _labels(scope: Scope, route: str | None) -> dict[str, AttributeValue]:
     method = scope["method"]
     labels: dict[str, AttributeValue] = {
-        HTTP_REQUEST_METHOD: method if method in _METHODS else "_OTHER",
-        URL_SCHEME: scope["scheme"],
+        semconv.HTTP_REQUEST_METHOD: method if method in _METHODS else "_OTHER",
+        semconv.URL_SCHEME: scope["scheme"],
     }
     if route is not None:
-        labels[HTTP_ROUTE] = f"{scope.get('root_path', '')}{route}"
+        labels[semconv.HTTP_ROUTE] = f"{scope.get('root_path', '')}{route}"
     return labels

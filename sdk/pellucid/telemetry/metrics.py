@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -61,15 +62,18 @@ class Readers:
             self._readers.add(reader)
 
     def read(self, gauge: semconv.Metric) -> list[tuple[dict[str, str], float]]:
-        """Return labels and values of a gauge; of several readers the largest, as they may read one store."""
-        largest: dict[frozenset[tuple[str, str]], float] = {}
+        """Return labels and values of a gauge.
+
+        Of several readers, it is the largest value, as they may read one store; up-down counters are added.
+        """
+        combine = sum if gauge.kind == "updown" else max
+        found: dict[frozenset[tuple[str, str]], list[float]] = defaultdict(list)
         with self._lock:
             readers = list(self._readers)
         for reader in readers:
             for labels, value in reader.readings.get(gauge.name, ()):
-                key = frozenset(labels.items())
-                largest[key] = max(value, largest.get(key, value))
-        return [(dict(key), value) for key, value in largest.items()]
+                found[frozenset(labels.items())].append(value)
+        return [(dict(key), combine(values)) for key, values in found.items()]
 
 
 class Hubs:
@@ -147,13 +151,16 @@ _SET: Final = (semconv.DISCOVERY_OBJECTIVE, semconv.DISCOVERY_LAST_SUCCESS, semc
 """Gauges of providers with the value that was last set."""
 
 _READ: Final = (
+    semconv.DURABLE_SLOTS,
+    semconv.DURABLE_SLOTS_USED,
     semconv.DURABLE_RUNS,
     semconv.DURABLE_DUE_AGE,
     semconv.DURABLE_PENDING,
     semconv.DURABLE_PENDING_AGE,
     semconv.DURABLE_DEADLINE_USED,
+    semconv.DURABLE_CALLBACK_AGE,
 )
-"""Gauges that readers of stores have."""
+"""Instruments that readers of stores observe."""
 
 
 def _table() -> BoundedMap[Any, Any]:

@@ -49,6 +49,8 @@ class _Freight:
         job = {
             "tool": name,
             "result_id": ctx.external.result_id,
+            "url": ctx.external.complete_url,
+            "token": ctx.external.token,
             "headers": dict(ctx.external.headers),
             "arguments": {"city": city, "pallets": pallets},
         }

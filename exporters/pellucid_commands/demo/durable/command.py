@@ -25,6 +25,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="N",
         help="workers after the kill (default: 2 with PostgreSQL, otherwise 1)",
     )
+    parser.add_argument("--serve", action="store_true", help="submit the run and return results over HTTP")
     parser.add_argument("--otlp", metavar="URL", default=SUPPRESS, help="also send the trace there")
     parser.add_argument("--no-color", action="store_true", default=SUPPRESS, help="plain text")
     parser.set_defaults(show=run)

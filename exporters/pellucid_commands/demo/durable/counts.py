@@ -58,6 +58,10 @@ def _is_linked(results: Results) -> bool:
         item.context.span_id for item in results.spans if (item.span.attributes or {}).get(OUTCOME) == "settled"
     }
     linked = {link.context.span_id for item in results.spans for link in item.span.links}
+    # Over HTTP, the server's span of the request is linked, which is below the span of the job process.
+    linked |= {
+        item.span.parent.span_id for item in results.spans if item.span.parent and item.context.span_id in linked
+    }
     return bool(settlements) and settlements <= linked
 
 

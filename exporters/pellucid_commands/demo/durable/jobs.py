@@ -17,6 +17,7 @@ from opentelemetry.trace import SpanKind
 
 from pellucid.durable_runs import DurableRuns
 from pellucid_commands.demo.durable.agent import PATIENCE
+from pellucid_commands.demo.durable.answers import Address, Answers, HTTPAnswers, StoreAnswers
 from pellucid_commands.demo.durable.notes import Notebook
 from pellucid_commands.demo.durable.options import DELIVERY, ProcessOptions
 
@@ -35,7 +36,7 @@ _RATES: Final = {"quote_road": {"price": 155, "days": 3}, "quote_rail": {"price"
 @dataclass(slots=True)
 class _Job:
     tool: str
-    result_id: str
+    address: Address
     arguments: dict[str, Any]
     span: Span
     is_kept_alive: bool = True
@@ -51,7 +52,7 @@ class _Job:
 class JobProcess:
     """Jobs that were accepted, by tool."""
 
-    runs: DurableRuns
+    answers: Answers
     notebook: Notebook
     queue: Path
     jobs: dict[str, _Job] = field(default_factory=dict)
@@ -83,7 +84,8 @@ class JobProcess:
                 span = trace.get_tracer(SCOPE).start_span(
                     f"job {content['tool']}", extract(content["headers"]), SpanKind.CONSUMER
                 )
-                self.jobs[content["tool"]] = _Job(content["tool"], content["result_id"], content["arguments"], span)
+                address = Address(content["result_id"], content["url"], content["token"])
+                self.jobs[content["tool"]] = _Job(content["tool"], address, content["arguments"], span)
 
     async def _keep_alive(self) -> None:
         """Accept jobs, and send heartbeats for those that were neither answered nor abandoned."""
@@ -91,7 +93,7 @@ class JobProcess:
             self._accept()
             for job in self.jobs.values():
                 if job.is_kept_alive:
-                    await self.runs.heartbeat(job.result_id, extend=PATIENCE)
+                    await self.answers.heartbeat(job.address)
             await anyio.sleep(PATIENCE / 10)
 
     async def _answer(self, job: _Job) -> None:
@@ -100,18 +102,22 @@ class JobProcess:
             trace.use_span(job.span, end_on_exit=False),
             trace.get_tracer(SCOPE).start_as_current_span(f"settle {job.tool}") as span,
         ):
-            settlement = await self.runs.settle(job.result_id, output=job.output)
-            span.set_attribute(OUTCOME, settlement.outcome)
+            outcome = await self.answers.settle(job.address, job.output)
+            span.set_attribute(OUTCOME, outcome)
         if job.span.is_recording():
             job.span.end()
-        self.notebook.write("answer", tool=job.tool, key=job.result_id, outcome=settlement.outcome)
+        self.notebook.write("answer", tool=job.tool, key=job.address.result_id, outcome=outcome)
 
 
 async def serve(options: ProcessOptions) -> None:
     """Answer jobs until standard input is closed."""
+    notebook = Notebook(options.notes, options.process)
+    if options.url is not None:
+        await JobProcess(HTTPAnswers(), notebook, options.jobs).follow()
+        return
     async with options.open_store() as store:
-        runs = DurableRuns(store, [], worker=options.process)
-        await JobProcess(runs, Notebook(options.notes, options.process), options.jobs).follow()
+        answers = StoreAnswers(DurableRuns(store, [], worker=options.process))
+        await JobProcess(answers, notebook, options.jobs).follow()
 
 
 def main() -> None:

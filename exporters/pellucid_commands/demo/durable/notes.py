@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-Action: TypeAlias = Literal["model", "stall", "tool", "enqueue", "answer", "kill"]
+Action: TypeAlias = Literal["model", "stall", "tool", "enqueue", "answer", "kill", "listen"]
 """A request to the model, one that it does not answer, an effect of a tool, a job added to the queue, an answer of the
-job process, a kill."""
+job process, a kill, the address of a server."""
 
 
 @dataclass(frozen=True, slots=True)

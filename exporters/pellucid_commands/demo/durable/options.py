@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from pellucid.durable import open_store
+from pellucid.durable_runs import CallTokens, Completion
 from pellucid_exporters import configure
 from pellucid_exporters.file.options import File, LineType
 from pellucid_exporters.options import Prometheus
@@ -35,6 +36,8 @@ class ProcessOptions:
         store: URL of the store.
         agent: Name of the agent, which no other demo on the same database uses.
         otlp: URL of a collector, or None.
+        key: Secret of the tokens of calls; None without a server.
+        url: Address of the server, or None.
         lease: Seconds of a worker's lease.
         is_stalled: Whether the worker's model never answers its second request.
     """
@@ -44,6 +47,8 @@ class ProcessOptions:
     store: str
     agent: str
     otlp: str | None = None
+    key: str | None = None
+    url: str | None = None
     lease: float = 30.0
     is_stalled: bool = False
 
@@ -84,6 +89,16 @@ class ProcessOptions:
     def errors(self) -> Path:
         """File of the process's standard error."""
         return Path(self.folder, f"{self.process}.log")
+
+    @property
+    def tokens(self) -> CallTokens | None:
+        """Maker and checker of the tokens of calls; None without a server."""
+        return CallTokens(self.key) if self.key is not None else None
+
+    @property
+    def completion(self) -> Completion | None:
+        """Where the job process returns results; None without a server."""
+        return Completion(self.url, self.tokens) if self.url is not None and self.tokens is not None else None
 
     def open_store(self) -> RunStore:
         """Return the store, to be entered."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from pellucid_commands.demo.durable.options import ProcessOptions
 
-Role: TypeAlias = Literal["worker", "jobs"]
+Role: TypeAlias = Literal["worker", "jobs", "server"]
 
 GRACE: Final = 5.0
 """Seconds in which a process ends after its standard input was closed; then it is killed."""

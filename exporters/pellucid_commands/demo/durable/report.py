@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from opentelemetry.trace import format_trace_id
 
+from pellucid.durable_runs.records import span_of
 from pellucid.text import clean
 from pellucid_commands.demo.durable.agent import QUESTION
 from pellucid_commands.demo.durable.counts import HEAD
@@ -21,13 +22,12 @@ from pellucid_exporters.console.processor import make_writer
 from pellucid_exporters.console.tables import table
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from pellucid.durable import RunRecord
     from pellucid_commands.demo.durable.counts import Check, Row
     from pellucid_commands.demo.durable.options import ProcessOptions
     from pellucid_commands.demo.durable.results import Results
-    from pellucid_commands.demo.durable.trace import ProcessSpan
     from pellucid_commands.demo.durable.watch import Moment
 
 PAGE: Final = "docs/durable-runs.md"
@@ -49,6 +49,8 @@ class Report:
         self._title("Pellucid demo: a run that survives its process")
         row("question", QUESTION)
         row("store", "a SQLite file, deleted afterwards" if is_temporary else _without_password(options.store))
+        if options.url is not None:
+            row("server", f"{options.url}, without a worker; the run is submitted and its results are returned there")
         row("tools", "reserve_dock, run by the worker; quote_road and quote_rail, jobs for another process")
         row("model", "a script that repeats the results of the tools: no key, no network")
         row("lease", f"{lease:g} s; then {'another worker' if workers == 1 else f'one of {workers} workers'} continues")
@@ -66,13 +68,14 @@ class Report:
         self._title("Answer")
         paragraph(str(result.get("output") or result.get("error") or run.status))
 
-    def trace(self, spans: Sequence[ProcessSpan], killed: Collection[str]) -> None:
+    def trace(self, results: Results) -> None:
         """Print the trace as a tree."""
+        spans = results.spans
         traces = {item.context.trace_id for item in spans}
         processes = {item.process for item in spans}
         self._title(f"Trace: {len(traces)} trace, {len(spans)} spans of {len(processes)} processes")
         writer = make_writer(Console(stream=sys.stdout, live=False, color=self.color))
-        writer.show(tree_of(spans, killed), busy=False)
+        writer.show(tree_of(spans, span_of(results.run.trace), results.killed), busy=False)
         writer.stop()
 
     def counts(self, rows: Sequence[Row], checks: Sequence[Check]) -> None:

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
+from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 import anyio
-from opentelemetry import trace
-from opentelemetry.trace import SpanKind
 
 from pellucid.durable.records import FINAL
-from pellucid.durable_runs import DurableRuns
 from pellucid.errors import ConfigError, StoreUnavailable
-from pellucid_commands.demo.durable.agent import QUESTION
 from pellucid_commands.demo.durable.counts import checks_of, rows_of
-from pellucid_commands.demo.durable.jobs import SCOPE
 from pellucid_commands.demo.durable.notes import Notebook
 from pellucid_commands.demo.durable.options import DELIVERY, ProcessOptions
 from pellucid_commands.demo.durable.processes import Processes
 from pellucid_commands.demo.durable.report import Report
 from pellucid_commands.demo.durable.results import Results, collect
+from pellucid_commands.demo.durable.submission import check_installed, start_server, submit
 from pellucid_commands.demo.durable.watch import Watch
 from pellucid_commands.demo.page import prepare_output, use_color
 
@@ -39,6 +37,8 @@ FIRST: Final = "worker 1"
 def show(arguments: Namespace) -> int:
     """Run the demo and return the exit code."""
     prepare_output()
+    if arguments.serve:
+        check_installed()
     workers = arguments.workers or (1 if arguments.store is None or arguments.store.startswith("sqlite") else 2)
     report = Report(color=use_color(no_color=arguments.no_color))
     with tempfile.TemporaryDirectory(prefix="pellucid-demo-", ignore_cleanup_errors=True) as folder:
@@ -48,6 +48,7 @@ def show(arguments: Namespace) -> int:
             store=arguments.store or f"sqlite:///{folder}/runs.db",
             agent=f"freight-{uuid4().hex[:6]}",
             otlp=arguments.otlp,
+            key=token_urlsafe(32) if arguments.serve else None,
         )
         for path in (options.jobs, options.spans, options.metrics):
             path.mkdir()
@@ -57,7 +58,7 @@ def show(arguments: Namespace) -> int:
         finally:
             telemetry.shutdown(DELIVERY)
     report.answer(results.run)
-    report.trace(results.spans, results.killed)
+    report.trace(results)
     checks = checks_of(results)
     report.counts(rows_of(results), checks)
     report.next_steps(results, arguments.store, arguments.otlp)
@@ -70,15 +71,18 @@ async def _run(
     """Submit the run, run the scenario, and return the results."""
     try:
         async with options.open_store() as store:
-            run_id = await _submit(store, options)
-            report.introduce(options, workers, LEASE, is_temporary=is_temporary)
+            run_id: str | None = None
             try:
                 with Processes() as processes:
                     notebook = Notebook(options.notes, options.process)
+                    if options.key is not None:
+                        options = replace(options, url=await start_server(processes, options, notebook))
+                    run_id = await submit(store, options)
+                    report.introduce(options, workers, LEASE, is_temporary=is_temporary)
                     watch = Watch(store, run_id, notebook, processes, report.moment)
                     await _run_scenario(watch, options, workers)
             except BaseException:
-                if not is_temporary:
+                if run_id is not None and not is_temporary:
                     await _cancel(store, run_id)
                 raise
             is_delivered = telemetry.flush(DELIVERY)
@@ -87,14 +91,6 @@ async def _run(
         cause = " ".join(str(error.__cause__ or "").split())
         remedy = "check the URL, that the server runs or the folder exists; without --store, no database is needed"
         raise ConfigError(f"{error}{f' ({cause})' if cause else ''}; {remedy}") from error
-
-
-async def _submit(store: RunStore, options: ProcessOptions) -> str:
-    """Submit the run within a span, which all other spans are below."""
-    with trace.get_tracer(SCOPE).start_as_current_span("submit", kind=SpanKind.PRODUCER) as span:
-        if not span.is_recording():
-            raise ConfigError("the environment turns off traces (OTEL_SDK_DISABLED, OTEL_TRACES_SAMPLER); unset it")
-        return await DurableRuns(store, []).submit(options.agent, QUESTION, run_id=uuid4().hex)
 
 
 async def _run_scenario(watch: Watch, options: ProcessOptions, workers: int) -> None:

@@ -48,11 +48,12 @@ def read_spans(folder: Path) -> list[ProcessSpan]:
     return sorted(spans, key=lambda item: item.span.start_time or 0)
 
 
-def tree_of(spans: Sequence[ProcessSpan], killed: Collection[str]) -> list[Line]:
+def tree_of(spans: Sequence[ProcessSpan], submission: SpanContext | None, killed: Collection[str]) -> list[Line]:
     """Return the lines of the tree below the first span, with the process of each span in front.
 
     Args:
         spans: Spans of all processes, in order of their starts.
+        submission: Span that submitted the run.
         killed: Names of the processes that were killed.
     """
     owners = {item.context.span_id: item.process for item in spans}
@@ -63,10 +64,11 @@ def tree_of(spans: Sequence[ProcessSpan], killed: Collection[str]) -> list[Line]
         if parent is None or item.span is root.span:
             continue
         if parent.span_id not in nodes:
-            # The row of the run holds the context of the span that submitted it: the first pass is below that.
+            # The first pass is below the span that submitted the run.
             nodes[parent.span_id] = Node(_missing(parent, item.span, is_killed=item.process in killed))
             owners[parent.span_id] = item.process
-            root.children.append(nodes[parent.span_id])
+            above = nodes.get(submission.span_id, root) if submission is not None else root
+            above.children.append(nodes[parent.span_id])
         nodes[parent.span_id].children.append(nodes[item.context.span_id])
     width = max(map(len, owners.values()))
     return [_marked(line, node.span, owners, width) for line, node in zip(lines(root), _in_order(root), strict=True)]

@@ -118,4 +118,5 @@ def _text_of(note: Note) -> str:
         "enqueue": f"adds the job {facts.get('tool')} to the queue",
         "answer": f"answers {facts.get('tool')}: {facts.get('outcome')}",
         "kill": f"kills {facts.get('process')}: exit code {facts.get('exit_code')}",
+        "listen": f"listens on {facts.get('url')}",
     }[note.action]

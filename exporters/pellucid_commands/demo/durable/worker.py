@@ -30,7 +30,14 @@ async def work(options: ProcessOptions, telemetry: Telemetry) -> None:
     notebook = Notebook(options.notes, options.process)
     agent = freight_agent(options.agent, notebook, options.jobs, stall if options.is_stalled else None)
     async with options.open_store() as store:
-        runs = DurableRuns(store, [agent], lease=options.lease, worker=options.process, poll=0.1)
+        runs = DurableRuns(
+            store,
+            [agent],
+            lease=options.lease,
+            worker=options.process,
+            poll=0.1,
+            completion=options.completion,
+        )
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(runs.work)
             await anyio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)

@@ -42,8 +42,12 @@ DERIVED: Final = (
     semconv.EXTERNAL_PENDING,
 )  # fmt: skip
 """Metrics that can be computed from spans."""
-STORED: Final = (semconv.DURABLE_SETTLEMENTS.name, semconv.EXTERNAL_LATE.name)
-"""Metrics whose exemplars lead to the dispatch of a call, which may be in another process."""
+ELSEWHERE: Final = (
+    semconv.DURABLE_SETTLEMENTS.name, semconv.EXTERNAL_LATE.name,  # the dispatch
+    semconv.DURABLE_DUE_WAIT.name,  # the submission of the run
+    semconv.HTTP_SERVER_DURATION.name, semconv.DURABLE_CALLBACKS.name,
+)  # fmt: skip
+"""Metrics whose exemplars may lead to a span of another process, or of no phase."""
 OPERATIONS: Final[Mapping[str, str]] = {
     semconv.DISCOVERY: "discovery",
     semconv.INFERENCE: "inference",
@@ -105,7 +109,7 @@ def _compare(
 
 def _exemplar(where: str, exemplar: Any, name: str, observed: Observed) -> Iterator[str]:
     seen = observed.by_id.get(exemplar.span_id)
-    if seen is None and name in STORED:
+    if seen is None and name in ELSEWHERE:
         return
     if seen is None or seen.trace != exemplar.trace_id:
         yield f"{where} has an exemplar of a span that was not exported: {exemplar.span_id}"

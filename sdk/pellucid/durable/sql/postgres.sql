@@ -9,7 +9,8 @@ extract(epoch FROM statement_timestamp())::double precision
 UPDATE runs
 SET status = 'running', fence = fence + 1,
     expired_leases = CASE WHEN lease_owner IS NULL THEN 0 ELSE expired_leases + 1 END,
-    lease_owner = :worker, lease_until = @now + :lease, due_at = NULL, updated_at = @now
+    lease_owner = :worker, lease_until = @now + :lease, updated_at = @now,
+    due_at = CASE WHEN status = 'due' THEN due_at ELSE lease_until END
 WHERE id = COALESCE(
     (SELECT id FROM runs WHERE status = 'due' AND due_at <= @now
      AND agent IN (SELECT json_array_elements_text(CAST(:agents AS json)))
@@ -30,7 +31,9 @@ OR EXISTS (
 -- settle: one statement, as each is a round trip. The row of the run is locked first; a call that another transaction settled
 -- meanwhile is no longer processing when it is looked at again
 WITH locked AS (
-    SELECT runs.id FROM runs JOIN calls ON calls.run_id = runs.id WHERE calls.id = :id FOR UPDATE OF runs
+    SELECT runs.id FROM runs JOIN calls ON calls.run_id = runs.id WHERE calls.id = :id
+        AND calls.run_id = COALESCE(CAST(:run_id AS text), calls.run_id)
+    FOR UPDATE OF runs
 ), settled AS (
     UPDATE calls SET status = :status, payload = :payload, digest = :digest, settled_at = @now,
         settlement_trace = :trace
@@ -60,6 +63,13 @@ WHERE id IN (
     SELECT id FROM runs WHERE status = 'running' AND lease_until <= @now
     ORDER BY lease_until LIMIT :limit FOR UPDATE SKIP LOCKED)
 RETURNING id, agent, fence
+
+-- claim_callback: due for longest
+UPDATE callbacks SET attempts = attempts + 1, fence = fence + 1, lease_until = @now + :lease
+WHERE run_id = (
+    SELECT run_id FROM callbacks WHERE next_at <= @now AND (lease_until IS NULL OR lease_until <= @now)
+    ORDER BY next_at LIMIT 1 FOR UPDATE SKIP LOCKED)
+RETURNING *, @now - due_since AS age
 
 -- tune_schema: free space in pages lets a lease be renewed without touching the indexes
 ALTER TABLE runs SET (fillfactor = 70)

@@ -7,7 +7,8 @@
 UPDATE runs
 SET status = 'running', fence = fence + 1,
     expired_leases = CASE WHEN lease_owner IS NULL THEN 0 ELSE expired_leases + 1 END,
-    lease_owner = :worker, lease_until = @now + :lease, due_at = NULL, updated_at = @now
+    lease_owner = :worker, lease_until = @now + :lease, updated_at = @now,
+    due_at = CASE WHEN status = 'due' THEN due_at ELSE lease_until END
 WHERE id = COALESCE(
     (SELECT id FROM runs WHERE status = 'due' AND due_at <= @now AND agent IN (SELECT value FROM json_each(:agents))
      ORDER BY due_at LIMIT 1),
@@ -24,7 +25,8 @@ OR EXISTS (
 
 -- settle
 UPDATE calls SET status = :status, payload = :payload, digest = :digest, settled_at = @now, settlement_trace = :trace
-WHERE id = :id AND settled_at IS NULL AND (:is_overdue = 0 OR deadline <= @now)
+WHERE id = :id AND run_id = COALESCE(:run_id, run_id) AND settled_at IS NULL
+    AND (:is_overdue = 0 OR deadline <= @now)
 RETURNING *
 
 -- count_down: after a call was settled
@@ -43,3 +45,10 @@ SELECT id, kind FROM calls WHERE status = 'processing' AND deadline <= @now ORDE
 UPDATE runs SET status = 'due', due_at = lease_until, lease_until = NULL, updated_at = @now
 WHERE id IN (SELECT id FROM runs WHERE status = 'running' AND lease_until <= @now ORDER BY lease_until LIMIT :limit)
 RETURNING id, agent, fence
+
+-- claim_callback: due for longest
+UPDATE callbacks SET attempts = attempts + 1, fence = fence + 1, lease_until = @now + :lease
+WHERE run_id = (
+    SELECT run_id FROM callbacks WHERE next_at <= @now AND (lease_until IS NULL OR lease_until <= @now)
+    ORDER BY next_at LIMIT 1)
+RETURNING *, @now - due_since AS age

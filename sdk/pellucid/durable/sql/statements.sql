@@ -43,8 +43,8 @@ UPDATE runs SET last_seq = last_seq + :entries, updated_at = @now WHERE id = :id
 UPDATE runs
 SET status = 'running', fence = fence + 1,
     expired_leases = CASE WHEN lease_owner IS NULL THEN 0 ELSE expired_leases + 1 END,
-    lease_owner = :worker, lease_until = @now + :lease, due_at = NULL, updated_at = @now
-WHERE id = :id AND agent = :agent AND (due_at <= @now OR lease_until <= @now)
+    lease_owner = :worker, lease_until = @now + :lease, due_at = COALESCE(lease_until, due_at), updated_at = @now
+WHERE id = :id AND agent = :agent AND COALESCE(lease_until, due_at) <= @now
 RETURNING *
 
 -- insert_journal
@@ -77,14 +77,14 @@ SET status = CASE WHEN cancel_reason IS NOT NULL THEN 'cancelled' WHEN pending +
     checkpoint = COALESCE(CAST(:checkpoint AS TEXT), checkpoint),
     checkpoint_seq = CASE WHEN CAST(:checkpoint AS TEXT) IS NULL THEN checkpoint_seq ELSE last_seq + :entries END
 WHERE id = :id AND fence = :fence AND lease_until IS NOT NULL
-RETURNING last_seq, status, agent
+RETURNING last_seq, status, agent, EXISTS (SELECT 1 FROM callbacks WHERE run_id = :id) AS has_callback
 
 -- finish
 UPDATE runs
-SET status = :status, result = :result, pending = 0, lease_owner = NULL, lease_until = NULL, updated_at = @now,
-    last_seq = last_seq + :entries
+SET status = :status, result = :result, pending = 0, lease_owner = NULL, lease_until = NULL, due_at = NULL,
+    updated_at = @now, last_seq = last_seq + :entries
 WHERE id = :id AND fence = :fence AND lease_until IS NOT NULL
-RETURNING last_seq, status, agent
+RETURNING last_seq, status, agent, EXISTS (SELECT 1 FROM callbacks WHERE run_id = :id) AS has_callback
 
 -- release
 UPDATE runs
@@ -102,7 +102,7 @@ SET cancel_reason = COALESCE(cancel_reason, :reason), updated_at = @now,
     last_seq = CASE WHEN status = 'running' AND lease_until > @now THEN last_seq ELSE last_seq + :entries END,
     due_at = NULL
 WHERE id = :id AND status NOT IN ('completed', 'failed', 'cancelled')
-RETURNING *
+RETURNING *, EXISTS (SELECT 1 FROM callbacks WHERE run_id = :id) AS has_callback
 
 -- cancel_calls
 UPDATE calls SET status = 'cancelled', settled_at = @now WHERE run_id = :run_id AND settled_at IS NULL RETURNING *
@@ -169,3 +169,47 @@ DELETE FROM journal WHERE run_id = :run_id
 
 -- delete_events
 DELETE FROM events WHERE run_id = :run_id
+
+-- delete_callback
+DELETE FROM callbacks WHERE run_id = :run_id
+
+-- insert_callback
+INSERT INTO callbacks (run_id, url) VALUES (:run_id, :url)
+
+-- make_callback_due: the run waits or has ended
+UPDATE callbacks
+SET version = version + 1, attempts = 0, due_since = @now, next_at = @now, dead_at = NULL, last_error = NULL
+WHERE run_id = :run_id
+
+-- callback_delivered: a newer version stays due
+UPDATE callbacks
+SET delivered_version = :version, last_error = NULL, dead_at = NULL,
+    next_at = CASE WHEN version = :version THEN NULL ELSE next_at END,
+    lease_until = CASE WHEN fence = :fence THEN NULL ELSE lease_until END
+WHERE run_id = :run_id AND delivered_version <= :version
+RETURNING *
+
+-- callback_failed: a newer version is due already
+UPDATE callbacks
+SET lease_until = NULL, last_error = :error,
+    next_at = CASE WHEN version = :version THEN @now + CAST(:delay AS DOUBLE PRECISION) ELSE next_at END,
+    dead_at = CASE WHEN version = :version AND CAST(:delay AS DOUBLE PRECISION) IS NULL THEN @now END
+WHERE run_id = :run_id AND fence = :fence AND next_at IS NOT NULL
+RETURNING *
+
+-- retry_callback
+UPDATE callbacks SET attempts = 0, due_since = @now, next_at = @now, dead_at = NULL
+WHERE run_id = :run_id AND delivered_version < version
+RETURNING *
+
+-- find_callback
+SELECT * FROM callbacks WHERE run_id = :run_id
+
+-- list_dead_callbacks
+SELECT * FROM callbacks WHERE dead_at IS NOT NULL ORDER BY dead_at, run_id LIMIT :limit
+
+-- has_due_callback
+SELECT 1 AS has_due FROM callbacks WHERE next_at <= @now AND (lease_until IS NULL OR lease_until <= @now) LIMIT 1
+
+-- callback_age
+SELECT @now - min(due_since) AS age FROM callbacks WHERE next_at IS NOT NULL

@@ -1,4 +1,4 @@
--- Schema of a store, version 1, in both dialects.
+-- Schema of a store, version 1, in both dialects; later versions add to it.
 -- Times are seconds since the epoch by the database's clock. JSON is text: the database never looks into it.
 -- There are no foreign keys: each insert follows an update of the run's row in the same transaction.
 
@@ -13,7 +13,7 @@ CREATE TABLE runs (
     checkpoint_seq BIGINT NOT NULL DEFAULT 0,                -- last journal entry that the checkpoint contains
     lease_owner TEXT,                                        -- kept when a lease has expired, until the next claim
     lease_until DOUBLE PRECISION,                            -- while it is running
-    due_at DOUBLE PRECISION,                                 -- while it is due
+    due_at DOUBLE PRECISION,                                 -- from when it can be claimed, or could, while it is running
     expired_leases INTEGER NOT NULL DEFAULT 0,               -- in a row, without a journal entry, call or event since
     idempotency_key TEXT,
     request TEXT NOT NULL,

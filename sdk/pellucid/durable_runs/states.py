@@ -1,4 +1,4 @@
-"""Runs as JSON."""
+"""Runs as JSON, for the server and for callbacks."""
 
 from __future__ import annotations
 
