@@ -1,4 +1,4 @@
-"""Workers on hosts of their own, whose links to the database are cut and mended."""
+"""Workers on hosts of their own, whose links to the database and to NATS are cut and mended."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from pellucid import Identity
 from pellucid.durable import open_store
 from pellucid.durable_runs import DurableRuns
 from support.durable_scene import Journey, scene
+from support.nats_faults import FaultyQueue
+from support.nats_server import NATSServer, nats_server
 from support.network import Host, hosts
 from support.postgres_server import PostgresServer, postgres_server
 from support.processes import PATIENCE
@@ -29,10 +31,10 @@ if TYPE_CHECKING:
 BATCH = 4
 
 
-def start(stack: ExitStack, host: Host, server: PostgresServer, path: Path, backend: str) -> None:
-    """Start a worker on a host."""
+def start(stack: ExitStack, host: Host, server: PostgresServer, nats: NATSServer, path: Path, backend: str) -> None:
+    """Start a worker on a host, whose messages are lost and doubled besides."""
     url = f"postgresql://pellucid@{host.peer}:{server.port}/postgres"
-    arguments = (str(TESTS), url, "{}", str(path), backend, str(LEASE))
+    arguments = (str(TESTS), url, "{}", str(path), backend, str(LEASE), f"nats://{host.peer}:{nats.port}")
     command = host.command(sys.executable, "-W", "error", "-c", SCRIPT, *arguments)
     stack.callback(stack.enter_context(subprocess.Popen(command)).kill)
 
@@ -52,11 +54,12 @@ async def test_links_that_are_cut(tmp_path: Path) -> None:
     with ExitStack() as stack, anyio.fail_after(3 * PATIENCE):
         left, right = stack.enter_context(hosts(2))
         server = stack.enter_context(postgres_server(addresses=[left.peer, right.peer]))
-        start(stack, left, server, journey.path, "asyncio")
-        start(stack, right, server, journey.path, "trio")
-        async with open_store(server.url) as store:
+        nats = stack.enter_context(nats_server("0.0.0.0"))
+        start(stack, left, server, nats, journey.path, "asyncio")
+        start(stack, right, server, nats, journey.path, "trio")
+        async with open_store(server.url) as store, FaultyQueue(nats.url) as queue:
             agent = scene(journey)
-            runs = DurableRuns(store, [agent])
+            runs = DurableRuns(store, [agent], queue=queue)
             run_ids: list[str] = []
             for host in (left, right):
                 before = await lost_claims(store, run_ids)

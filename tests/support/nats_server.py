@@ -26,27 +26,28 @@ if TYPE_CHECKING:
 
 
 class NATSServer:
-    """A server that runs. Attributes: url: its URL; folder: where its streams are."""
+    """A server that runs. Attributes: url: its URL; port: its port; folder: where its streams are."""
 
-    def __init__(self, program: str, folder: Path) -> None:
+    def __init__(self, program: str, folder: Path, address: str) -> None:
         self.folder = folder
-        self._port = _free_port()
-        self.url = f"nats://127.0.0.1:{self._port}"
+        self.port = _free_port()
+        self.url = f"nats://127.0.0.1:{self.port}"
         self._program = program
+        self._address = address
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start, and wait until it accepts connections."""
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [self._program, "-a", "127.0.0.1", "-p", str(self._port), "-js", "-sd", str(self.folder)],
+                [self._program, "-a", self._address, "-p", str(self.port), "-js", "-sd", str(self.folder)],
                 stdout=log,
                 stderr=log,
             )
         deadline = time.monotonic() + 60
         while True:
             try:
-                socket.create_connection(("127.0.0.1", self._port), 5).close()
+                socket.create_connection(("127.0.0.1", self.port), 5).close()
             except OSError as error:
                 if self._process.poll() is not None or time.monotonic() > deadline:
                     pytest.fail(f"nats-server did not start: {error}\n{(self.folder / 'log').read_text()}")
@@ -69,14 +70,18 @@ class NATSServer:
 
 
 @contextmanager
-def nats_server() -> Iterator[NATSServer]:
-    """Run a server until the end of the block; without the program the test is skipped, or fails where CI says so."""
+def nats_server(address: str = "127.0.0.1") -> Iterator[NATSServer]:
+    """Run a server until the end of the block; without the program the test is skipped, or fails where CI says so.
+
+    Args:
+        address: Address to listen on.
+    """
     program = shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin")
     if program is None:
         complain = pytest.fail if os.environ.get("PELLUCID_REQUIRE_SERVICES") else pytest.skip
         complain("the program 'nats-server' is not installed (Debian: apt-get install nats-server)")
     folder = Path(tempfile.mkdtemp(prefix="nats-"))
-    server = NATSServer(program, folder)
+    server = NATSServer(program, folder, address)
     try:
         server.start()
         yield server
