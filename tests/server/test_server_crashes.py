@@ -33,6 +33,7 @@ RUNS = int(os.environ.get("PELLUCID_STORM_RUNS", "12"))
 KILLS = int(os.environ.get("PELLUCID_STORM_KILLS", "6"))
 
 
+@pytest.mark.timeout(4 * PATIENCE)
 async def test_killed_at_every_commit(location: Location, tmp_path: Path) -> None:
     """Before or after a commit, the client repeats its request to another process, and the run ends right."""
     reached = 0
