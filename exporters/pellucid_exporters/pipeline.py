@@ -22,10 +22,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry import _logs, metrics, trace
-from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from pellucid import semconv
 from pellucid.concurrency.forks import in_child, reset_in_child
@@ -44,7 +44,8 @@ from pellucid_exporters.options import (
     resolve_prometheus,
 )
 from pellucid_exporters.otlp.delivery import LogOutlet, LogQueue, MetricOutlet, SpanOutlet, SpanQueue
-from pellucid_exporters.otlp.exporters import OtlpLogSink, log_exporter, metric_exporter, span_exporter
+from pellucid_exporters.otlp.exporters import log_exporter, metric_exporter, span_exporter
+from pellucid_exporters.otlp.log_lines import Loggers, OtlpLogSink
 from pellucid_exporters.prometheus.endpoint import MetricsEndpoint
 from pellucid_exporters.prometheus.reader import PrometheusReader
 from pellucid_exporters.resource import make_resource
@@ -178,7 +179,7 @@ def _connect(settings: Settings, parts: Parts) -> Telemetry:
     logger_provider = _logger_provider(settings, resource, parts, faults)
     log_sinks: tuple[LogSink, ...] = ()
     if logger_provider is not None:
-        log_sinks = (OtlpLogSink(logger_provider.get_logger(semconv.SCOPE, __version__)),)
+        log_sinks = (OtlpLogSink(logger_provider, InstrumentationScope(semconv.SCOPE, __version__)),)
     return Telemetry(
         tracer_provider=tracer_provider,
         meter_provider=meter_provider,
@@ -255,17 +256,15 @@ def _span_queues(settings: Settings, parts: Parts, faults: Faults) -> Iterator[S
         yield queue
 
 
-def _logger_provider(settings: Settings, resource: Resource, parts: Parts, faults: Faults) -> LoggerProvider | None:
+def _logger_provider(settings: Settings, resource: Resource, parts: Parts, faults: Faults) -> Loggers | None:
     if settings.otlp is None or not settings.otlp.logs:
         return None
-    provider = LoggerProvider(resource=resource, shutdown_on_exit=False)
     on_drop = partial(faults.count_drop, "log")
     outlet = LogOutlet(partial(log_exporter, settings.otlp), faults.count_failure, on_drop)
     parts.outlets.append(outlet)
     queue = LogQueue(outlet, on_drop)
     parts.renewable.append(queue.admission)
-    provider.add_log_record_processor(queue)
-    return provider
+    return Loggers(resource, queue)
 
 
 def _set_globals(telemetry: Telemetry) -> None:

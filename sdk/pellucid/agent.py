@@ -245,6 +245,7 @@ class Agent(Generic[OutputT]):
         options: CallerOptions,
         stream: Listeners | None = None,
         journal: Journal | None = None,
+        check_tools: Callable[[Iterable[Tool]], None] | None = None,
     ) -> Run:
         caller = CallerContext(
             identity=options.get("identity"),
@@ -253,6 +254,7 @@ class Agent(Generic[OutputT]):
             stream=stream,
             pipeline=self._telemetry,
             journal=journal,
+            check_tools=check_tools,
         )
         return create_run(self._setup, source, caller)
 
@@ -275,7 +277,8 @@ def _setup(name: str, output: Any, options: AgentOptions) -> Setup:
     check_policy(agent, collisions)
     check_mode(agent, registry_mode)
     loader = SkillProvider(options.get("skills", ()))
-    listers = _listers(agent, options, loader)
+    tools = _tools(agent, options.get("tools", ()))
+    listers = _listers(agent, tools, options, loader)
     answer_type = Output(output) if output is not None and output is not str else None
     settings = _checked(agent, options.get("settings") or Settings())
     limits, policy = options.get("limits") or Limits(), options.get("policy")
@@ -289,6 +292,7 @@ def _setup(name: str, output: Any, options: AgentOptions) -> Setup:
         parameters=digest_of_parameters(settings, answer_type.schema if answer_type is not None else None),
         reliability=options.get("reliability"),
         prices=prices,
+        tools=tuple(tools),
         listers=listers,
         limits=limits,
         catalogs=Catalogs(collisions, is_lazy=registry_mode == "lazy"),
@@ -310,9 +314,8 @@ def _prices(agent: str, model: Model, prices: Prices | None) -> Prices:
     return prices
 
 
-def _listers(agent: str, options: AgentOptions, loader: SkillProvider) -> tuple[Lister, ...]:
+def _listers(agent: str, tools: Sequence[Tool], options: AgentOptions, loader: SkillProvider) -> tuple[Lister, ...]:
     """Return a lister for each provider of an agent; check the agent's own tools and skills before any run."""
-    tools = _tools(agent, options.get("tools", ()))
     static_provider = static_tools(tools)
     providers = list(options.get("providers", ()))
     if tools or not (providers or loader.skills):

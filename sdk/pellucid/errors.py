@@ -3,7 +3,8 @@
 ```
 PellucidError
 ├─ ConfigError                    a bad option; also a ValueError
-│  └─ CallbackRefused             a callback URL is not allowed
+│  ├─ CallbackRefused             a callback URL is not allowed
+│  └─ StoreNeeded                 a run without a store cannot wait for the result of a tool; carries tool_name
 ├─ InvalidCallback                a callback is not signed by one of the keys, or not now; also a ValueError
 ├─ RunCancelled                   the run's CancelToken was cancelled
 ├─ RunTimeout                     the run passed its deadline; also a TimeoutError
@@ -27,6 +28,7 @@ PellucidError
 │  ├─ IdempotencyConflict         the id or key belongs to another request; carries run_id, key
 │  ├─ DuplicateKey                the run has that journal entry or call already; carries run_id, key
 │  └─ UnknownRun                  there is no such run; carries run_id
+├─ EventsExpired                  events of a durable run were deleted from a stream; carries run_id, after
 ├─ UnexpectedExit                 a cause of others: `SystemExit` or the like, raised where it would end an event loop
 └─ ToolError                      a tool failed; tools raise it, the model gets its text; carries error_kind, status,
    │                              retry_after
@@ -113,6 +115,23 @@ class CallbackRefused(ConfigError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the callback URL is refused: {reason}")
+
+
+class StoreNeeded(ConfigError):
+    """A run without a store has a tool whose work another process does. Nobody could wait for its result.
+
+    Attributes:
+        tool_name: Name of the tool.
+    """
+
+    error_type = "store_needed"
+
+    def __init__(self, tool_name: str) -> None:
+        super().__init__(
+            f"tool {tool_name!r} hands its work to another process, and a run without a store cannot wait for its "
+            f"result; serve the agent with a store, or give the tool execution='same-invocation'"
+        )
+        self.tool_name = tool_name
 
 
 class InvalidCallback(PellucidError, ValueError):
@@ -436,6 +455,23 @@ class UnknownRun(StoreError):
     def __init__(self, run_id: str) -> None:
         super().__init__(f"there is no run {run_id!r}")
         self.run_id = run_id
+
+
+class EventsExpired(PellucidError):
+    """Events of a durable run were deleted from a stream before they were read; the store still has them.
+
+    Attributes:
+        run_id: Id of the run.
+        after: Sequence number of the last event that was read.
+    """
+
+    def __init__(self, run_id: str, after: int) -> None:
+        super().__init__(
+            f"events of run {run_id!r} after {after} were deleted by the limits of the stream; read them from the "
+            f"store with DurableRuns.events, or from a server"
+        )
+        self.run_id = run_id
+        self.after = after
 
 
 class ToolError(_Failure):

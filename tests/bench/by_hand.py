@@ -153,7 +153,13 @@ class ByHand:
             },
         ) as span:
             response = await self.model.generate(request)
-            span.set_attribute("gen_ai.response.finish_reasons", (response.finish_reason,))
+            span.set_attributes(
+                {
+                    "gen_ai.response.finish_reasons": (response.finish_reason,),
+                    "gen_ai.usage.input_tokens": response.usage.input_tokens,
+                    "gen_ai.usage.output_tokens": response.usage.output_tokens,
+                }
+            )
             if self.content:
                 recorded = request.messages if self.whole_history else request.messages[-2:]
                 history = json.dumps([message.to_dict() for message in recorded])

@@ -1,8 +1,9 @@
-"""What one iteration costs, compared with the same telemetry written by hand, in one process and interleaved.
+"""What telemetry costs users: the processor time of one iteration, beside the same spans and histograms by hand.
 
 Run it with `make bench`. Every variant drives the same work: a model that asks for one trivial async tool, twenty
-times, and then answers. Each sample is one whole run; variants take turns, so that a busy machine slows all of them;
-medians are compared. Only the ratios carry over to another machine.
+times, and then answers; each answer is a new message with usage. Variants that export send OTLP to a process of its
+own. Each sample is one whole run and a flush; variants take turns, so that a busy machine slows all of them; medians
+are compared. Only the ratios carry over to another machine.
 """
 
 from __future__ import annotations
@@ -12,19 +13,23 @@ import gc
 import platform
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, TextIO, get_args
+from typing import Any, get_args
 
 import anyio
-import structlog
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from bench.by_hand import ByHand
+from bench.sink import sink
 from pellucid import (
     Agent,
     CapturePolicy,
@@ -35,20 +40,26 @@ from pellucid import (
     TelemetryOptions,
     Tool,
     ToolCall,
+    Usage,
 )
+from pellucid.telemetry import Pipeline
 from pellucid.telemetry.capture import CaptureMode
 from pellucid.testing import FunctionModel
+from pellucid_exporters.options import Otlp, Settings
+from pellucid_exporters.pipeline import build
 
 ITERATIONS = 20
 SIZES = (10, 100, 1000)
-Variant = Callable[[], Awaitable[None]]
+INTERVAL = 86_400.0
+"""Seconds between exports of metrics: each flush makes one."""
 
 
-class NoExport(SpanExporter):
-    """Takes spans and does nothing with them."""
+@dataclass(frozen=True)
+class Variant:
+    """A way to do the work. Attributes: run: one run; flush: waits until what it recorded was sent."""
 
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        return SpanExportResult.SUCCESS
+    run: Callable[[], Awaitable[None]]
+    flush: Callable[[], object] = lambda: None
 
 
 async def noop(arguments: dict[str, Any], ctx: object) -> str:
@@ -74,20 +85,19 @@ class Answering:
     name = "scripted"
     provider_name = "bench"
 
-    def __init__(self) -> None:
-        self.call = ModelResponse(
-            message=Message("assistant", [ToolCall("tool_1", {"a": "x"}, "call_1")]), finish_reason="tool_call"
-        )
-        self.done = ModelResponse(message=Message("assistant", "done"))
-
     async def generate(self, request: ModelRequest) -> ModelResponse:
-        """Answer."""
-        return self.call if len(request.messages) < 2 * ITERATIONS else self.done
+        """Answer with a new message."""
+        number = len(request.messages)
+        usage = Usage(input_tokens=100 + number, output_tokens=10)
+        if number >= 2 * ITERATIONS:
+            return ModelResponse(message=Message("assistant", "done"), usage=usage)
+        call = ToolCall("tool_1", {"a": f"x{number}"}, f"call_{number}")
+        return ModelResponse(message=Message("assistant", [call]), usage=usage, finish_reason="tool_call")
 
     stream = FunctionModel.stream
 
 
-def ours(size: int, telemetry: TelemetryOptions) -> Variant:
+def ours(size: int, telemetry: Pipeline, flush: Callable[[], object] = lambda: None) -> Variant:
     """Return a run of Pellucid."""
     agent = Agent(
         "bench",
@@ -101,7 +111,7 @@ def ours(size: int, telemetry: TelemetryOptions) -> Variant:
         result = await agent.run("go")
         assert result.iterations == ITERATIONS + 1  # the last one answers
 
-    return run
+    return Variant(run, flush)
 
 
 async def bare_loop() -> None:
@@ -118,77 +128,96 @@ async def bare_loop() -> None:
             messages.append(Message("tool", await tools[call.name](call.arguments, None)))  # noqa: PERF401  (awaits)
 
 
-def variants(tracers: TracerProvider) -> dict[str, tuple[Variant, bool]]:
-    """Return what is compared, and whether structlog writes lines meanwhile."""
-    meters = MeterProvider(metric_readers=[InMemoryMetricReader()])
-    on = TelemetryOptions(tracer_provider=tracers, meter_provider=meters)
-    found: dict[str, tuple[Variant, bool]] = {}
-    for size in SIZES:
-        by_hand = ByHand(tracers, meters, Answering(), catalogue(size), noop, content=True)
-        found[f"by hand, with content, {size} tools"] = (by_hand.run, False)
-        found[f"pellucid, spans, metrics, content and logs, {size} tools"] = (ours(size, on), True)
-    common = (tracers, meters, Answering(), catalogue(10), noop)
-    logging = ByHand(*common, content=True, logs=True)
-    found["by hand, with content and logs, 10 tools"] = (logging.run, True)
-    only_new = ByHand(*common, content=True, whole_history=False, logs=True)
-    found["by hand, with new content only and logs, 10 tools"] = (only_new.run, True)
-    found["by hand, without content, 10 tools"] = (ByHand(*common, content=False).run, False)
-    for mode in get_args(CaptureMode):
-        telemetry = TelemetryOptions(tracer_provider=tracers, meter_provider=meters, capture=CapturePolicy(mode))
-        found[f"pellucid, capture={mode}, without logs, 10 tools"] = (ours(10, telemetry), False)
-    sampled_out = TelemetryOptions(tracer_provider=TracerProvider(sampler=ALWAYS_OFF), meter_provider=meters)
-    found["pellucid, sampled out, without logs, 10 tools"] = (ours(10, sampled_out), False)
-    found["bare loop, no telemetry"] = (bare_loop, False)
-    found["pellucid, no OpenTelemetry SDK installed, 10 tools"] = (ours(10, TelemetryOptions()), False)
-    return found
+@contextmanager
+def variants(endpoint: str) -> Iterator[dict[str, Variant]]:
+    """Yield what is compared."""
+    tracers = TracerProvider(shutdown_on_exit=False)
+    tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{endpoint}/v1/traces"), max_queue_size=100_000))
+    reader = PeriodicExportingMetricReader(OTLPMetricExporter(f"{endpoint}/v1/metrics"), INTERVAL * 1000)
+    meters = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
+    configured: list[Any] = []
+
+    def by_hand(**options: bool) -> Variant:
+        hand = ByHand(tracers, meters, Answering(), catalogue(10), noop, **options)
+        return Variant(hand.run, lambda: (tracers.force_flush(), meters.force_flush()))
+
+    def exporting(size: int, *, logs: bool = True, **options: Any) -> Variant:
+        otlp = Otlp(endpoint=endpoint, metric_interval=INTERVAL, logs=logs)
+        telemetry = build(Settings(service_name="bench", otlp=otlp, **options))
+        configured.append(telemetry)
+        return ours(size, telemetry, lambda: telemetry.flush(60.0))
+
+    try:
+        found = {
+            "by hand, with content": by_hand(content=True),
+            "by hand, with new content only": by_hand(content=True, whole_history=False),
+            "by hand, without content": by_hand(content=False),
+        }
+        for size in SIZES:
+            found[f"configure(otlp=...), {size} tools"] = exporting(size)
+            found[f"without logs, {size} tools"] = exporting(size, logs=False)
+        for mode in get_args(CaptureMode):
+            policy = CapturePolicy(mode)
+            found[f"without logs, capture={mode}, 10 tools"] = exporting(10, logs=False, capture=policy)
+        unsampled = TelemetryOptions(tracer_provider=TracerProvider(sampler=ALWAYS_OFF), meter_provider=meters)
+        found["not sampled, without logs, 10 tools"] = ours(10, unsampled, meters.force_flush)
+        found["no telemetry configured, 10 tools"] = ours(10, TelemetryOptions())
+        found["no telemetry configured, 1000 tools"] = ours(1000, TelemetryOptions())
+        found["bare loop"] = Variant(bare_loop)
+        yield found
+    finally:
+        for telemetry in configured:
+            telemetry.shutdown(10.0)
+        tracers.shutdown()
+        meters.shutdown()
 
 
-def logging_to(stream: TextIO | None) -> None:
-    """Have structlog write JSON lines to a stream, or leave it as an application that set up nothing has it."""
-    structlog.reset_defaults()
-    if stream is not None:
-        structlog.configure(
-            processors=[structlog.processors.add_log_level, structlog.processors.JSONRenderer()],
-            logger_factory=structlog.WriteLoggerFactory(stream),
+async def measure(samples: int, compared: dict[str, Variant]) -> dict[str, tuple[float, float]]:
+    """Return the median processor times of one iteration by variant, in µs: of the loop's thread, of all threads."""
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in compared}
+    for sample in range(samples + 1):
+        for name, variant in compared.items():
+            # What one variant leaves must not slow the garbage collection of the next.
+            gc.collect()
+            everything, loop = time.process_time(), time.thread_time()
+            await variant.run()
+            loop = time.thread_time() - loop
+            variant.flush()
+            everything = time.process_time() - everything
+            if sample:  # the first one only warms up
+                taken[name].append((loop / (ITERATIONS + 1) * 1e6, everything / (ITERATIONS + 1) * 1e6))
+    return {
+        name: (statistics.median(loop for loop, _ in values), statistics.median(both for _, both in values))
+        for name, values in taken.items()
+    }
+
+
+def show(found: dict[str, tuple[float, float]], samples: int) -> None:
+    """Print the costs, and their ratios to the same telemetry by hand."""
+    yardstick, bare = found["by hand, with content"], found["bare loop"]
+    print(
+        f"Processor time of one iteration in µs, medians of {samples} interleaved samples of {ITERATIONS + 1}\n"
+        f"Python {platform.python_version()}, opentelemetry-sdk {version('opentelemetry-sdk')}\n\n"
+        f"{'':42} {'loop':>7} {'by hand':>8} {'all':>8} {'by hand':>8} {'bare loop':>10}\n"
+        f"{'':42} {'thread':>7} {'= 1':>8} {'threads':>8} {'= 1':>8} {'= 1':>10}"
+    )
+    for name, (loop, everything) in found.items():
+        print(
+            f"{name:42} {loop:7.0f} {loop / yardstick[0]:8.2f} {everything:8.0f} {everything / yardstick[1]:8.2f}"
+            f" {loop / bare[0]:10.1f}"
         )
 
 
-async def measure(samples: int, sink: TextIO) -> dict[str, float]:
-    """Return the median processor time of one iteration by variant, in microseconds."""
-    tracers = TracerProvider()
-    tracers.add_span_processor(BatchSpanProcessor(NoExport(), max_queue_size=100_000))
-    compared = variants(tracers)
-    taken: dict[str, list[float]] = {name: [] for name in compared}
-    for _ in range(samples + 1):
-        for name, (run, logs) in compared.items():
-            logging_to(sink if logs else None)
-            # What one variant leaves in the queue must not slow the garbage collection of the next.
-            tracers.force_flush()
-            gc.collect()
-            began = time.thread_time()
-            await run()
-            taken[name].append((time.thread_time() - began) / (ITERATIONS + 1) * 1e6)
-    logging_to(None)
-    return {name: statistics.median(values[1:]) for name, values in taken.items()}  # the first one only warms up
-
-
 def main() -> None:
-    """Print the costs and their ratios to the same telemetry by hand."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=40)
-    samples = parser.parse_args().samples
-    with open("/dev/null", "w", encoding="utf-8") as sink:  # noqa: PTH123  (a stream, not a path, is what is wanted)
-        found = anyio.run(measure, samples, sink)
-    yardstick = found["by hand, with content, 10 tools"]
-    bare = found["bare loop, no telemetry"]
-    print(
-        f"one iteration, processor time of the loop's thread, median of {samples} interleaved samples of "
-        f"{ITERATIONS + 1} iterations\n"
-        f"Python {platform.python_version()}, opentelemetry-sdk {version('opentelemetry-sdk')}\n"
-    )
-    print(f"{'':58} {'µs':>8} {'of by hand':>11} {'of bare':>9}")
-    for name, cost in found.items():
-        print(f"{name:58} {cost:8.0f} {cost / yardstick:11.2f} {cost / bare:9.0f}")
+    parser.add_argument("--only", default="", help="measure variants whose names contain this, and the yardsticks")
+    options = parser.parse_args()
+    with sink() as endpoint, variants(endpoint) as every:
+        yardsticks = ("by hand, with content", "bare loop")
+        compared = {name: variant for name, variant in every.items() if options.only in name or name in yardsticks}
+        show(anyio.run(measure, options.samples, compared), options.samples)
 
 
 if __name__ == "__main__":

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import psycopg
 import pytest
 
 from pellucid import ConfigError
@@ -87,16 +84,44 @@ def test_other_versions(location: Location, statement: str) -> None:
             pass
 
     anyio.run(open_it)
-    _execute(location, statement)
+    location.execute(statement)
     with pytest.raises(ConfigError, match=r"has schema version (99|unknown), and this version of Pellucid needs 2"):
         anyio.run(open_it)
+
+
+def test_a_store_of_the_version_before(location: Location) -> None:
+    """It is brought forward when it is opened, also by several processes at once, and keeps its runs."""
+
+    async def prepare() -> None:
+        async with location.open() as store:
+            await store.submit("old", "agent", 1)
+
+    async def use() -> None:
+        stores = [location.open() for _ in range(4)]
+        async with anyio.create_task_group() as tasks:
+            for store in stores:
+                tasks.start_soon(store.__aenter__)
+        await stores[1].submit("new", "agent", 1, callback="https://example.org/")
+        await stores[2].cancel("old", "no")
+        await stores[3].cancel("new", "no")
+        callback = await stores[0].callback("new")
+        assert callback is not None
+        assert callback.version == 1
+        assert await stores[0].callback("old") is None
+        for store in stores:
+            await store.__aexit__(None, None, None)
+
+    anyio.run(prepare)
+    location.execute("DROP TABLE callbacks")
+    location.execute("UPDATE schema_version SET version = 1")
+    anyio.run(use)
 
 
 def test_tables_of_something_else(location: Location) -> None:
     """A database with other tables is not written to."""
     if location.server is not None:
-        _execute(location, f"CREATE SCHEMA {location.options['schema']}")
-    _execute(location, "CREATE TABLE runs (id TEXT)")
+        location.execute(f"CREATE SCHEMA {location.options['schema']}")
+    location.execute("CREATE TABLE runs (id TEXT)")
 
     async def open_it() -> None:
         async with location.open():
@@ -150,13 +175,3 @@ print(json.dumps([sorted(first), "psycopg" in sys.modules]))
 """
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=110, check=True)
     assert json.loads(result.stdout) == [[], False]
-
-
-def _execute(location: Location, statement: str) -> None:
-    if location.server is None:
-        with closing(sqlite3.connect(location.url.removeprefix("sqlite:///"), isolation_level=None)) as file:
-            file.execute(statement)
-        return
-    with psycopg.connect(location.url, autocommit=True) as connection:
-        connection.execute("SELECT set_config('search_path', %s, false)", [location.options["schema"]])
-        connection.execute(statement)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from fidelity.scripts import ReaderError, Script, Stage, scripts
 from pellucid import PellucidError, RunResult, semconv
 from pellucid_exporters.testing import capture, check_telemetry
-from support.otlp_encodings import compare_records, compare_spans, records_of
+from support.otlp_encodings import compare_lines, compare_spans
 
 LEFT_BEHIND = Script([["quick", "hangs"]], ["hub"], "text", True, False, "deadline", "none", 1, 2, True, stubborn=True)
 
@@ -38,7 +38,7 @@ def test_whatever_happens_telemetry_is_true(backend: str, script: Script) -> Non
         anyio.run(stage.play, backend=backend)
     check_telemetry(telemetry)
     compare_spans(telemetry.spans)
-    compare_records(records_of(telemetry.logs))
+    compare_lines(telemetry.logs)
     assert stage.is_settled
     assert stage.late == []
     runs = Counter((span.attributes or {})[semconv.OUTCOME] for span in telemetry.find("invoke_agent outer"))

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
 from pellucid.cli import main
@@ -142,6 +143,21 @@ def test_a_server_for_others_needs_a_token(
     assert "set PELLUCID_API_TOKEN" in capsys.readouterr().err
     assert main(["serve", "freight_open:agent", "--public-url", "http://x"]) == 2
     assert "set PELLUCID_CALL_KEYS" in capsys.readouterr().err
+
+
+def test_without_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The agent of the page, whose tool needs a store, is refused; so are options of workers."""
+    port = free_port()
+    (tmp_path / "freight_bare.py").write_text(PYTHON[0])
+    with started(f"pellucid serve freight_bare:agent --no-store --port {port}", tmp_path) as server:
+        wait_for(server, "Uvicorn running")
+        answer = httpx.post(f"http://127.0.0.1:{port}/runs", json={"input": "?"}, timeout=PATIENCE)
+        assert (answer.status_code, answer.json()["toolName"]) == (422, "quote")
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(PATIENCE) in (0, -signal.SIGTERM)
+    assert not list(tmp_path.glob("*.db"))
+    assert main(["serve", "freight_bare:agent", "--no-store", "--no-worker"]) == 2
+    assert "omit --no-worker" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["serve", "worker"])

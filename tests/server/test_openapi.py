@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, Phase, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from pellucid import Agent, ToolCall
-from pellucid.server import bearer
-from pellucid.server.openapi import document
+from pellucid.server import bearer, create_agent_app
+from pellucid.server.openapi import document, document_without_store
 from pellucid.testing import FunctionModel
-from support.server_scene import Scene
+from support.server_scene import Scene, listening
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,10 +94,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 schema = schemathesis.openapi.from_dict(document(has_calls=True, has_metrics=False))
-
-
-@schema.parametrize()
-@settings(
+schema_without_store = schemathesis.openapi.from_dict(document_without_store(has_metrics=False))
+SETTINGS = settings(
     max_examples=12,
     deadline=None,
     derandomize=True,
@@ -105,6 +103,10 @@ schema = schemathesis.openapi.from_dict(document(has_calls=True, has_metrics=Fal
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
+
+
+@schema.parametrize()
+@SETTINGS
 def test_each_operation_does_what_the_document_says(case: Any, served: Served) -> None:
     """Statuses, content types and bodies are those of the document; wrong requests are refused; nothing is a 5xx."""
     name = case.path.rpartition("/")[2]
@@ -124,3 +126,20 @@ def test_the_document_lists_all_routes() -> None:
     paths = set(document(has_calls=True, has_metrics=True)["paths"])
     without = set(document(has_calls=False, has_metrics=False)["paths"])
     assert paths - without == {"/metrics", *(f"/async-tools/{{result_id}}/{name}" for name in CALLS)}
+
+
+@pytest.fixture(scope="module")
+def served_without_store() -> Iterator[str]:
+    """Return the address of a server without a store."""
+    agent = Agent("a", model=FunctionModel(lambda _: "Done."))
+    with listening(create_agent_app([agent], authenticate=bearer(SECRET))) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+@schema_without_store.parametrize()
+@SETTINGS
+def test_each_operation_without_a_store(case: Any, served_without_store: str) -> None:
+    """As those of a server with one."""
+    headers = {"Authorization": f"Bearer {SECRET}"}
+    excluded = [positive_data_acceptance] if case.path == "/runs" else []
+    case.call_and_validate(base_url=served_without_store, headers=headers, timeout=60, excluded_checks=excluded)

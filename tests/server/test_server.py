@@ -157,9 +157,10 @@ async def test_a_worker_shows_that_it_is_alive(scene: Scene) -> None:
 
 @pytest.mark.parametrize("form", ["decisions", "content"])
 async def test_approvals_are_decided(scene: Scene, form: str) -> None:
-    """In Pellucid's form, or as a message of the AI SDK."""
+    """In Pellucid's form, or as a message of the AI SDK; by the caller, unless it names somebody else."""
     pay = Tool(name="pay", run=lambda _arguments, _ctx: "paid", needs_approval=True)
-    async with scene.serve(Agent("a", model=ScriptedModel(ToolCall("pay"), "done"), tools=[pay])):
+    agent = Agent("a", model=ScriptedModel(ToolCall("pay"), "done"), tools=[pay])
+    async with scene.serve(agent, authenticate=lambda _request: Identity(principal="ann")):
         answer = await scene.http.post("/runs", json={"input": "Hi"})
         assert answer.json()["status"] == "awaiting_approval"
         (request,) = answer.json()["approvals"]
@@ -171,6 +172,9 @@ async def test_approvals_are_decided(scene: Scene, form: str) -> None:
         location = answer.headers["location"]
         decided = await scene.http.post(f"{location}/approvals", json=body)
         assert decided.json() == {"approvals": [{"approvalId": request["approvalId"], "outcome": "settled"}]}
+        call = await scene.runs.call(request["approvalId"])
+        assert call is not None
+        assert call.payload == {"approved": True, "reason": None, "arguments": None, "decided_by": "ann"}
         rest = await scene.http.get(f"{location}/events?wait=true")
         assert events(rest.text)[-1][2]["output"] == "done"
         none = await scene.http.post(f"{location}/approvals", json={})

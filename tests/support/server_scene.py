@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-from contextlib import asynccontextmanager
+import threading
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import httpx
+import uvicorn
 
 from pellucid import Agent, Tool
 from pellucid.durable import open_store
 from pellucid.durable_runs import Callbacks, CallTokens, Completion, DurableRuns
 from pellucid.server import create_app
+from support.processes import PATIENCE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from starlette.applications import Starlette
@@ -87,3 +90,18 @@ def events(text: str) -> list[tuple[str | None, str, Any]]:
         if fields:
             found.append((fields.get("id"), fields["event"], json.loads(fields["data"])))
     return found
+
+
+@contextmanager
+def listening(app: Starlette) -> Iterator[int]:
+    """Serve an application in a thread within the context, and return its port."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            thread.join(0.01)
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(PATIENCE)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+import psycopg
 
 from pellucid.durable import Claim, NewCall, RunStore, open_store
 
@@ -29,6 +33,16 @@ class Location:
         if self.server is None:
             return replace(self, url=f"{self.url}-{name}")
         return replace(self, options={**self.options, "schema": f"{self.options['schema']}_{name}"})
+
+    def execute(self, statement: str) -> None:
+        """Run a statement in the database."""
+        if self.server is None:
+            with closing(sqlite3.connect(self.url.removeprefix("sqlite:///"), isolation_level=None)) as file:
+                file.execute(statement)
+            return
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute("SELECT set_config('search_path', %s, false)", [self.options["schema"]])
+            connection.execute(statement)
 
     @property
     def arguments(self) -> tuple[str, str]:

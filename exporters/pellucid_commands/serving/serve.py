@@ -1,4 +1,4 @@
-"""The `serve` subcommand: durable runs over HTTP, with a worker in the same process."""
+"""The `serve` subcommand: durable runs over HTTP, with a worker in the same process; or runs without a store."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from pellucid_commands.serving.options import (
     FLUSH,
     callbacks_of_environment,
     completion_of,
+    opened_queue,
     telemetry_of,
     tokens_of_environment,
 )
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
     from pellucid import Agent
-    from pellucid.durable_runs import CallTokens
-    from pellucid.server import Authenticate
-    from pellucid_exporters import MetricsApp
 
 NEEDED: Final = ("starlette", "uvicorn")
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -54,6 +52,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="N",
         help="further ones are answered with 503 (default: 2000)",
     )
+    parser.add_argument(
+        "--no-store",
+        action="store_true",
+        help="runs end with their requests, and cannot wait",
+    )
     parser.add_argument("--no-worker", action="store_true", help="only serve; `pellucid worker` continues the runs")
 
 
@@ -69,6 +72,8 @@ def run(options: Namespace) -> int:
     from pellucid.server import bearer, loopback_only
     from pellucid.server.callers import TOKEN_VARIABLE
 
+    if options.no_store and (options.no_worker or options.public_url):
+        raise ConfigError("--no-store: without a store there are no workers; omit --no-worker and --public-url")
     agents = load_agents(options.agents)
     authenticate = bearer() if os.environ.get(TOKEN_VARIABLE) else loopback_only
     if authenticate is loopback_only and options.host not in LOOPBACK:
@@ -78,31 +83,33 @@ def run(options: Namespace) -> int:
     tokens = tokens_of_environment()
     run_options = {"completion": completion_of(options, tokens), "callbacks": callbacks_of_environment()}
     telemetry = telemetry_of(options, None)
+    metrics = telemetry.metrics_app.asgi if telemetry.metrics_app is not None else None
+    app_options = {"authenticate": authenticate, "metrics": metrics}
     try:
-        anyio.run(_serve, options, agents, authenticate, tokens, run_options, telemetry.metrics_app)
+        if options.no_store:
+            anyio.run(_serve_without_store, options, agents, app_options)
+        else:
+            anyio.run(_serve, options, agents, run_options, {**app_options, "tokens": tokens})
     finally:
         telemetry.shutdown(FLUSH)
     return 0
 
 
+async def _serve_without_store(options: Namespace, agents: Sequence[Agent], app_options: Mapping[str, Any]) -> None:
+    from pellucid.server import create_agent_app
+
+    if not await _listen(options, create_agent_app(agents, **app_options), anyio.CancelScope()):
+        raise _cannot_listen(options)
+
+
 async def _serve(
-    options: Namespace,
-    agents: Sequence[Agent],
-    authenticate: Authenticate,
-    tokens: CallTokens | None,
-    run_options: Mapping[str, Any],
-    metrics: MetricsApp | None,
+    options: Namespace, agents: Sequence[Agent], run_options: Mapping[str, Any], app_options: Mapping[str, Any]
 ) -> None:
     from pellucid.server import create_app
 
-    async with open_store(options.store) as store:
-        runs = DurableRuns(store, agents, lease=options.lease, **run_options)
-        app = create_app(
-            runs,
-            authenticate=authenticate,
-            tokens=tokens,
-            metrics=metrics.asgi if metrics is not None else None,
-        )
+    async with open_store(options.store) as store, opened_queue(options) as queue:
+        runs = DurableRuns(store, agents, lease=options.lease, queue=queue, **run_options)
+        app = create_app(runs, **app_options)
         worker = anyio.CancelScope()
 
         async def work() -> None:
@@ -115,7 +122,11 @@ async def _serve(
             has_listened = await _listen(options, app, worker)
             worker.cancel()
         if not has_listened:
-            raise ConfigError(f"cannot listen on {options.host}, port {options.port}; the line above says why")
+            raise _cannot_listen(options)
+
+
+def _cannot_listen(options: Namespace) -> ConfigError:
+    return ConfigError(f"cannot listen on {options.host}, port {options.port}; the line above says why")
 
 
 async def _listen(options: Namespace, app: Starlette, worker: anyio.CancelScope) -> bool:
@@ -157,7 +168,7 @@ async def _listen(options: Namespace, app: Starlette, worker: anyio.CancelScope)
 
 COMMAND: Final = Command(
     name="serve",
-    help="Serve durable runs of agents over HTTP.",
+    help="Serve runs of agents over HTTP, durable ones unless without a store.",
     add_arguments=add_arguments,
     run=run,
 )

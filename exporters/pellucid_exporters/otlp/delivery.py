@@ -214,6 +214,11 @@ class LogQueue(BatchLogRecordProcessor):
         if self.admission.admits():
             super().on_emit(log_record)
 
+    def put(self, record: Any) -> None:
+        """Queue what has the attributes of a `ReadableLogRecord`, or drop and count it."""
+        if self.admission.admits():
+            self._batch_processor.emit(record)  # as `on_emit` does with what it makes of a record
+
 
 def _bounds(prefix: str) -> tuple[int, int | None]:
     """Return the queue size and the batch size; `None` leaves them to the environment."""

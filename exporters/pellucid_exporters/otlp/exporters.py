@@ -3,37 +3,21 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from opentelemetry._logs import Logger, LogRecord, SeverityNumber
 from opentelemetry.sdk.metrics import Histogram
 from opentelemetry.sdk.metrics.view import Aggregation, ExponentialBucketHistogramAggregation
-from opentelemetry.trace import NonRecordingSpan, SpanContext, set_span_in_context
 
 from pellucid.errors import ConfigError
 from pellucid_exporters.otlp.batches import MAX_POINTS
 
 if TYPE_CHECKING:
-    from opentelemetry.context import Context
     from opentelemetry.sdk._logs.export import LogRecordExporter
     from opentelemetry.sdk.metrics.export import MetricExporter
     from opentelemetry.sdk.trace.export import SpanExporter
-    from opentelemetry.util.types import AnyValue
 
     from pellucid_exporters.options import Otlp, Signal
-
-SEVERITIES: Final[Mapping[str, SeverityNumber]] = {
-    "debug": SeverityNumber.DEBUG,
-    "info": SeverityNumber.INFO,
-    "warning": SeverityNumber.WARN,
-    "error": SeverityNumber.ERROR,
-    "critical": SeverityNumber.FATAL,
-}
-
-_RECORD_FIELDS: Final = frozenset({"event", "level", "timestamp", "trace_id", "span_id"})
 
 
 def span_exporter(options: Otlp, session: Any = None) -> SpanExporter:
@@ -71,52 +55,6 @@ def log_exporter(options: Otlp, session: Any = None) -> LogRecordExporter:
     from pellucid_exporters.otlp.http_exporters import HTTPLogExporter
 
     return HTTPLogExporter(**_http_options(options, "logs", session))
-
-
-class OtlpLogSink:
-    """Log sink that converts one log line per boundary to an OpenTelemetry log record with the context of its span."""
-
-    __slots__ = ("_logger",)
-
-    def __init__(self, logger: Logger) -> None:
-        self._logger = logger
-
-    def __call__(self, line: Mapping[str, Any]) -> None:
-        """Emit one line."""
-        level = str(line.get("level", "info"))
-        self._logger.emit(
-            LogRecord(
-                timestamp=line.get("timestamp"),
-                observed_timestamp=time.time_ns(),
-                context=_span_context(line),
-                severity_text=level,
-                severity_number=SEVERITIES.get(level, SeverityNumber.UNSPECIFIED),
-                event_name=line.get("event"),
-                body=line.get("event"),
-                attributes={
-                    key: _attribute(value)
-                    for key, value in line.items()
-                    if key not in _RECORD_FIELDS and value is not None
-                },
-            )
-        )
-
-
-def _span_context(line: Mapping[str, Any]) -> Context | None:
-    trace_id, span_id = line.get("trace_id"), line.get("span_id")
-    if not trace_id or not span_id:
-        return None
-    return set_span_in_context(NonRecordingSpan(SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=False)))
-
-
-def _attribute(value: Any) -> AnyValue:
-    if isinstance(value, (str, bool, int, float, bytes)):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): _attribute(item) for key, item in value.items()}
-    if isinstance(value, Sequence):
-        return [_attribute(item) for item in value]
-    return str(value)
 
 
 def _http_options(options: Otlp, signal: Signal, session: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from opentelemetry import metrics, trace
 from opentelemetry.context import Context
@@ -86,12 +86,13 @@ class StoreMetrics:
             self._count_settlement(settlement, "expired")
         return recovery
 
-    def claimed(self, claim: Claim) -> None:
+    def claimed(self, claim: Claim, source: str) -> None:
         """Measure a claim, and count it if the worker before let its lease expire."""
         self._slots_used += 1
         agent = {semconv.AGENT_NAME: claim.run.agent}
         submission = context_of(claim.run.trace) if isinstance(claim.run.trace, dict) else None
         self._count(semconv.DURABLE_DUE_WAIT, agent, submission, value=claim.waited)
+        self._count(semconv.DURABLE_CLAIMS, {**agent, semconv.DURABLE_SOURCE: source})
         if claim.is_recovered:
             self._count(semconv.DURABLE_RECOVERIES, agent)
 
@@ -99,6 +100,11 @@ class StoreMetrics:
         """Count a pass."""
         self._slots_used -= 1
         self._count(semconv.DURABLE_PASSES, {semconv.AGENT_NAME: agent, semconv.DURABLE_PASS: outcome})
+
+    def delivering(self) -> None:
+        """Create the series of attempts to deliver states, so that the first increase is visible."""
+        for outcome in get_args(CallbackOutcome):
+            self._count(semconv.DURABLE_CALLBACKS, {semconv.DURABLE_CALLBACK: outcome}, value=0)
 
     def called_back(self, outcome: CallbackOutcome, context: Context) -> None:
         """Count an attempt to deliver a state."""

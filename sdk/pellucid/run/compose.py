@@ -28,13 +28,16 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
         ToolNameCollision: two providers offer the same name, and the agent has `collisions="error"`.
         ConfigError: the model does not run a provider tool that is offered.
         PolicyHalt: the permission policy ended the run.
+        PellucidError: the check of the tools ended it.
     """
     with boundary(run.scope, COMPOSE, agent=run.scope.agent) as b:
         messages, offering = run.conversation.messages, run.offering
         facts = {"catalog": catalog.digest, "messages": len(messages), "closing": closing}
         b.record_input(lambda recorder: recorder.facts(facts))
         if not closing:
-            catalog = await narrow(run, b, catalog)
+            listed, catalog = catalog.bindings, await narrow(run, b, catalog)
+            if run.check_tools is not None:
+                run.check_tools(binding.tool for name, binding in listed.items() if name not in catalog.denied)
         definitions = () if closing else catalog.definitions
         if not closing:
             _check_provider_tools(run.setup.model, catalog.provider_tools)

@@ -28,6 +28,7 @@ from pellucid.run.outcomes import Paused
 from pellucid.run.structured_output import Output
 from pellucid.telemetry import Listeners, Pipeline, Scope, current_scope
 from pellucid.tools.catalog import Catalogs
+from pellucid.tools.tool import Tool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,7 @@ class Setup:
     """Configuration that all runs of an agent share.
 
     Attributes:
+        tools: Own tools of the agent, which the first lister has, too.
         parameters: Hash of the settings and the output schema, which are part of every request.
     """
 
@@ -47,6 +49,7 @@ class Setup:
     parameters: str
     prices: Prices
     reliability: Reliability | None
+    tools: tuple[Tool, ...]
     listers: tuple[Lister, ...]
     limits: Limits
     catalogs: Catalogs
@@ -63,6 +66,8 @@ class CallerContext:
     Attributes:
         stream: Listeners of the stream's reader, if the run is streamed.
         journal: Journal of the pass, if the run is durable.
+        check_tools: Checks the tools of each iteration, before the model is called, those of nested runs too; it raises
+            to end the run.
     """
 
     identity: Identity | None
@@ -71,6 +76,7 @@ class CallerContext:
     stream: Listeners | None = None
     pipeline: Pipeline | None = None
     journal: Journal | None = None
+    check_tools: Callable[[Iterable[Tool]], None] | None = None
 
 
 @dataclass(slots=True)
@@ -164,6 +170,7 @@ class Run:
         serial: Lock held by the call of a serial tool.
         async_calls: Its asynchronous tool calls.
         journal: Journal of the pass, if the run is durable.
+        check_tools: Checks the tools of each iteration, if the caller wants that.
         writing: Lock held while the journal is written.
         folded: State in which the run was interrupted, if it was.
         is_interrupted: Whether another process continues the run.
@@ -195,6 +202,7 @@ class Run:
         self.serial = anyio.Lock()
         self.async_calls = AsyncCalls()
         self.journal = caller.journal
+        self.check_tools = caller.check_tools
         self.writing = anyio.Lock()
         self.folded: Folded | None = None
         self.is_interrupted = False

@@ -18,7 +18,7 @@ from pellucid.run.start import ResumeRequest, conversation, create_run
 from pellucid.run.state import CallerContext, Run, Setup, current_run
 from pellucid.run.tool_results import failure_text
 from pellucid.telemetry import Pipeline
-from pellucid.tools.tool import Tool
+from pellucid.tools.tool import AgentTool, Tool
 from pellucid.types import JSONObject
 
 MAX_DEPTH: Final = 8
@@ -55,7 +55,12 @@ def agent_tool(
         target = outer.scope.pipeline if pipeline is None and outer is not None else pipeline
         journal = _journal(outer, ctx)
         caller = CallerContext(
-            identity=ctx.identity, signal=ctx.signal, deps=ctx.deps, pipeline=target, journal=journal
+            identity=ctx.identity,
+            signal=ctx.signal,
+            deps=ctx.deps,
+            pipeline=target,
+            journal=journal,
+            check_tools=outer.check_tools if outer is not None else None,
         )
         try:
             return await _nested(setup, outer, str(arguments["input"]), ctx, caller)
@@ -65,12 +70,13 @@ def agent_tool(
             # These end the nested run, not the outer one.
             raise ToolError(failure_text(error), error_type=error_type_of(error)) from error
 
-    return Tool(
+    return AgentTool(
         name=name or re.sub(r"[^A-Za-z0-9_-]+", "_", agent)[:64],
         description=description,
         input_schema=_SCHEMA,
         run=run,
         timeout=timeout,
+        tools=setup.tools,
     )
 
 

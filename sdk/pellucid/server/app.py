@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-import anyio
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
-from pellucid.server.answers import JSONAnswer
+from pellucid.server.assembly import MAX_BODY, assemble
 from pellucid.server.bodies import BodyReader
 from pellucid.server.callers import Authenticate, loopback_only
 from pellucid.server.calls import CallEndpoints
 from pellucid.server.draining import Draining
 from pellucid.server.openapi import document
-from pellucid.server.problems import HANDLERS, unavailable
 from pellucid.server.runs import RunEndpoints
-from pellucid.server.telemetry import ServerTelemetry
 from pellucid.telemetry import Pipeline
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp
 
     from pellucid.durable_runs import CallTokens, DurableRuns
-
-MAX_BODY: Final = 1024 * 1024
-READY_TIMEOUT: Final = 2.0
-"""Seconds in which the store must answer `/readyz`; probes do not wait for longer."""
 
 
 def create_app(
@@ -74,46 +63,14 @@ def create_app(
         draining=draining,
     )
 
-    async def ready(_request: Request) -> Response:
-        is_reachable = False
-        with anyio.move_on_after(READY_TIMEOUT):
-            await runs.check()
-            is_reachable = True
-        if draining.is_active or not is_reachable:
-            raise unavailable()
-        return JSONAnswer({"status": "ready"})
-
-    description = document(has_calls=tokens is not None, has_metrics=metrics is not None)
-
-    def describe(request: Request) -> Response:
-        return JSONAnswer({**description, "servers": [{"url": request.scope.get("root_path") or "/"}]})
-
-    routes = [
-        Route("/openapi.json", describe, methods=["GET"]),
-        Route("/healthz", _healthy, methods=["GET"]),
-        Route("/readyz", ready, methods=["GET"]),
-        *endpoints.routes(),
-    ]
+    routes = endpoints.routes()
     if tokens is not None:
         routes += CallEndpoints(runs, tokens, bodies).routes()
-    if metrics is not None:
-        routes.append(Route("/metrics", _Application(metrics), methods=["GET"]))
-    measured = Middleware(ServerTelemetry, routes=routes, telemetry=telemetry)
-    app = Starlette(routes=routes, exception_handlers=HANDLERS, middleware=[measured])
-    app.router.redirect_slashes = False  # a redirect would name the host that the client has sent
-    app.state.drain = draining.start
-    return app
-
-
-class _Application:
-    """An application at one path, which `Mount` would redirect to the path with a slash."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(scope, receive, send)
-
-
-def _healthy(_request: Request) -> Response:
-    return JSONAnswer({"status": "ok"})
+    return assemble(
+        routes,
+        check=runs.check,
+        description=document(has_calls=tokens is not None, has_metrics=metrics is not None),
+        draining=draining,
+        metrics=metrics,
+        telemetry=telemetry,
+    )

@@ -24,8 +24,8 @@ _log = logging.getLogger("pellucid.server")
 MAX_DIGITS: Final = 18
 """Digits of a sequence number; databases have 63 bits for it."""
 
-_BEAT: Final = b": waiting\n\n"
-_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+BEAT: Final = b": waiting\n\n"
+HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class EventStream:
 
     def response(self, after: int, headers: Mapping[str, str], *, has_body: bool) -> Response:
         """Return the response with the events after a sequence number."""
-        headers = {**headers, **_HEADERS}
+        headers = {**headers, **HEADERS}
         if not has_body:
             return Response(media_type="text/event-stream", headers=headers)
         return _ClosedStream(self._content(after), media_type="text/event-stream", headers=headers)
@@ -71,13 +71,13 @@ class EventStream:
             if page.has_more:
                 continue
             if page.is_over or (page.status == "waiting" and not self.stays):
-                yield _encoded("run", state_json(await self.runs.status(self.run_id)), None)
+                yield encoded("run", state_json(await self.runs.status(self.run_id)))
                 return
             is_new = False
             with self.draining.interruptible():
                 is_new = await self.runs.wait_for_events(self.run_id, after, self.heartbeat)
             if not is_new and not self.draining.is_active:
-                yield _BEAT
+                yield BEAT
 
 
 class _ClosedStream(StreamingResponse):
@@ -108,10 +108,11 @@ def position(request: Request) -> int:
 
 
 def _event(event: RunEvent) -> bytes:
-    return _encoded(event.type, {**event.data, "time": event.time}, event.seq)
+    return encoded(event.type, {**event.data, "time": event.time}, event.seq)
 
 
-def _encoded(kind: str, data: Any, seq: int | None) -> bytes:
+def encoded(kind: str, data: Any, seq: int | None = None) -> bytes:
+    """Return an event; `seq` if a client can continue after it."""
     lines = [f"id: {seq}"] if seq is not None else []
     lines += [f"event: {kind}", f"data: {json.dumps(data, ensure_ascii=False)}"]
     return ("\n".join(lines) + "\n\n").encode("utf-8", "replace")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -11,7 +11,8 @@ from pydantic.json_schema import models_json_schema
 from pellucid.server.bodies import Body
 from pellucid.server.calls import CallCancelBody, CompleteBody, HeartbeatBody, ProgressBody
 from pellucid.server.event_stream import MAX_DIGITS
-from pellucid.server.runs import ApprovalsBody, CancelBody, SubmitBody
+from pellucid.server.runs import ApprovalsBody, CancelBody
+from pellucid.server.submissions import RunBody, SubmitBody
 from pellucid.version import __version__
 
 Schema = dict[str, Any]
@@ -35,7 +36,7 @@ def _ref(name: str) -> Schema:
 
 
 _SCHEMAS: Final[Mapping[str, Schema]] = {
-    "Error": _object(["error"], error=_TEXT, path=_TEXT, status=_TEXT),
+    "Error": _object(["error"], error=_TEXT, path=_TEXT, status=_TEXT, toolName=_TEXT),
     "Approval": _object(
         ["approvalId", "toolCallId", "toolName", "input"],
         approvalId=_TEXT,
@@ -258,25 +259,53 @@ _METRICS: Final = _Operation(
 )
 
 
+_RUN: Final = _Operation(
+    summary="Run an agent; the run ends if the client leaves.",
+    answers={
+        "200": ("The run has ended; or its events.", "run or stream"),
+        "422": ("A tool of the agent needs a store.", _ERROR),
+        "503": ("The server shuts down.", "Run"),
+    },
+    body=RunBody,
+)
+
+
+def document_without_store(*, has_metrics: bool) -> Schema:
+    """Return the document of a server without a store.
+
+    Args:
+        has_metrics: Whether there is `/metrics`.
+    """
+    operations = {**_probes(has_metrics=has_metrics), "/runs": ("post", _RUN)}
+    return _document("Runs of agents.", operations, [RunBody])
+
+
 def document(*, has_calls: bool, has_metrics: bool) -> Schema:
-    """Return the document.
+    """Return the document of a server of durable runs.
 
     Args:
         has_calls: Whether other processes can return results.
         has_metrics: Whether there is `/metrics`.
     """
-    operations: dict[str, tuple[str, _Operation]] = {path: ("get", operation) for path, operation in _STATUS.items()}
-    operations |= {"/metrics": ("get", _METRICS)} if has_metrics else {}
-    operations |= _RUNS
+    operations = {**_probes(has_metrics=has_metrics), **_RUNS}
     if has_calls:
         operations |= {f"/async-tools/{{result_id}}/{name}": ("post", operation) for name, operation in _CALLS.items()}
+    return _document("Durable runs of agents.", operations, _BODIES)
+
+
+def _probes(*, has_metrics: bool) -> dict[str, tuple[str, _Operation]]:
+    operations = {**_STATUS, "/metrics": _METRICS} if has_metrics else _STATUS
+    return {path: ("get", operation) for path, operation in operations.items()}
+
+
+def _document(summary: str, operations: Mapping[str, tuple[str, _Operation]], shapes: Sequence[type[Body]]) -> Schema:
     _, bodies = models_json_schema(
-        [(body, "validation") for body in _BODIES], ref_template="#/components/schemas/{model}"
+        [(body, "validation") for body in shapes], ref_template="#/components/schemas/{model}"
     )
     bearer = {"type": "http", "scheme": "bearer"}
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Pellucid", "version": __version__, "summary": "Durable runs of agents."},
+        "info": {"title": "Pellucid", "version": __version__, "summary": summary},
         "paths": {path: {method: operation.document(path)} for path, (method, operation) in operations.items()},
         "components": {
             "schemas": {**bodies["$defs"], **_SCHEMAS},

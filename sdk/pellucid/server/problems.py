@@ -11,7 +11,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ExceptionHandler
 
-from pellucid.errors import CallbackRefused, CheckpointError, IdempotencyConflict, StoreUnavailable, UnknownRun
+from pellucid.errors import (
+    CallbackRefused,
+    CheckpointError,
+    IdempotencyConflict,
+    StoreNeeded,
+    StoreUnavailable,
+    UnknownRun,
+)
 from pellucid.server.answers import JSONAnswer
 
 _NOTHING: Final[Mapping[str, str]] = {}
@@ -54,6 +61,11 @@ def unknown_run() -> Problem:
     return Problem(404, "run not found")
 
 
+def store_needed(path: str) -> Problem:
+    """Return the problem of a request for what only a server with a store can do; `path` is where it asks for it."""
+    return Problem(400, "this server has no store, which that needs; serve the agent with a store", path=path)
+
+
 def unavailable() -> Problem:
     """Return the problem of a store that cannot be reached."""
     return Problem(503, "the store is not available", headers={"Retry-After": str(RETRY_AFTER)})
@@ -80,6 +92,8 @@ def _problem(error: Exception) -> Problem:
             problem = unavailable()
         case CallbackRefused():
             problem = Problem(400, str(error), path="callbackUrl")
+        case StoreNeeded():
+            problem = Problem(422, str(error), content={"toolName": error.tool_name})
         case CheckpointError():
             problem = Problem(400, str(error), path="decisions")
         case ClientDisconnect():
@@ -97,6 +111,7 @@ HANDLERS: Final[dict[Any, ExceptionHandler]] = dict.fromkeys(
         IdempotencyConflict,
         CallbackRefused,
         CheckpointError,
+        StoreNeeded,
         StoreUnavailable,
         ClientDisconnect,
         Exception,

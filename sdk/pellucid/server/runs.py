@@ -18,28 +18,17 @@ from pellucid.context import Identity
 from pellucid.durable.values import MAX_ID, is_storable
 from pellucid.durable_runs import DurableRuns, RunState
 from pellucid.durable_runs.states import state_json
-from pellucid.errors import ConfigError
-from pellucid.messages import load_messages
-from pellucid.run.start import Input
 from pellucid.server.answers import JSONAnswer
 from pellucid.server.bodies import Body, BodyReader
 from pellucid.server.callers import Authenticate, caller_of
 from pellucid.server.draining import Draining
 from pellucid.server.event_stream import EventStream, position
 from pellucid.server.problems import Problem, unknown_run
-
-
-class SubmitBody(Body):
-    """A run to submit: `input` is a text, or messages as `dump_messages` returns them."""
-
-    input: str | list[dict[str, JsonValue]]
-    agent: str | None = None
-    conversation_id: str | None = None
-    callback_url: str | None = None
+from pellucid.server.submissions import SubmitBody, agent_named, input_of
 
 
 class DecisionBody(Body):
-    """Decision about one approval."""
+    """Decision about one approval; `decided_by` is the caller unless it is given."""
 
     approval_id: str
     approved: bool
@@ -70,7 +59,7 @@ class ApprovalsBody(Body):
     role: Literal["tool"] = "tool"
     content: list[ApprovalResponse] = Field(default_factory=list)
 
-    def all_decisions(self) -> list[Decision]:
+    def all_decisions(self, caller: str | None) -> list[Decision]:
         """Return the decisions of both forms."""
         own = [
             Decision(
@@ -78,11 +67,17 @@ class ApprovalsBody(Body):
                 given.approved,
                 reason=given.reason,
                 arguments=given.arguments,
-                decided_by=given.decided_by,
+                decided_by=given.decided_by or caller,
             )
             for given in self.decisions
         ]
-        return [*own, *(Decision(part.approval_id, part.approved, reason=part.reason) for part in self.content)]
+        return [
+            *own,
+            *(
+                Decision(part.approval_id, part.approved, reason=part.reason, decided_by=caller)
+                for part in self.content
+            ),
+        ]
 
 
 class CancelBody(Body):
@@ -129,8 +124,8 @@ class RunEndpoints:
         key = _idempotency_key(request)
         identity = replace(caller, conversation_id=body.conversation_id or caller.conversation_id)
         run_id = await self.runs.submit(
-            self._agent(body.agent),
-            _input(body),
+            agent_named(body.agent, self.runs.agents),
+            input_of(body),
             identity=identity,
             run_id=_run_id(caller, key),
             callback=body.callback_url,
@@ -153,7 +148,8 @@ class RunEndpoints:
 
     async def _decide(self, request: Request) -> Response:
         state = await self._run_of(request)
-        decisions = (await self.bodies.read(request, ApprovalsBody)).all_decisions()
+        principal = state.identity.principal if state.identity is not None else None
+        decisions = (await self.bodies.read(request, ApprovalsBody)).all_decisions(principal)
         if not decisions:
             raise Problem(400, "no decision; give `decisions`, or `content` with approval responses", path="decisions")
         settlements = await self.runs.decide(state.run_id, decisions)
@@ -194,14 +190,6 @@ class RunEndpoints:
             raise unknown_run()
         return state
 
-    def _agent(self, name: str | None) -> str:
-        names = self.runs.agents
-        if name is None and len(names) == 1:
-            return names[0]
-        if name is None or name not in names:
-            raise Problem(400, f"unknown agent; known agents are {', '.join(names)}", path="agent")
-        return name
-
     def _stream(
         self, request: Request, run_id: str, after: int, headers: Mapping[str, str], *, stays: bool
     ) -> Response:
@@ -224,18 +212,6 @@ class RunEndpoints:
                 return
             if not page.has_more:
                 await self.runs.wait_for_events(run_id, after, self.max_wait)
-
-
-def _input(body: SubmitBody) -> Input:
-    if isinstance(body.input, str):
-        return body.input
-    try:
-        messages = load_messages(body.input)
-    except ConfigError as error:
-        raise Problem(400, str(error), path="input") from error
-    if not messages:
-        raise Problem(400, "no message", path="input")
-    return messages
 
 
 def _stays(request: Request) -> bool:

@@ -146,6 +146,8 @@ class Boundary:
 
     def _start_span(self, name: str) -> Span:
         scope, phase = self._scope, self._phase
+        if scope.tracer is None:
+            return NonRecordingSpan(trace.get_current_span().get_span_context())
         attributes = {**scope.common, **phase.attributes, **_attributes(phase, self._notes)}
         if scope.iteration:
             attributes[semconv.ITERATION] = scope.iteration
@@ -160,8 +162,10 @@ class Boundary:
         if error is not None and error_type:
             notes["error"], notes["error_type"] = scope.text_of(error), error_type
         described = self._described(error) if self.records or phase.exception is not None else None
-        scope.guarded("span", self._end_span, end, described)
-        scope.guarded("metric", self._measure, end)
+        if scope.tracer is not None:
+            scope.guarded("span", self._end_span, end, described)
+        if scope.is_measured:
+            scope.guarded("metric", self._measure, end)
         event = phase.completed if outcome == semconv.COMPLETED else phase.failed
         if event is not None:
             self._emit(event, notes)

@@ -57,7 +57,8 @@ class Scope:
         instruments: Instruments of the pipeline's meter provider.
         lines: Log lines of the run.
         recorder: Recorder of the run's content.
-        tracer: Tracer of the pipeline's tracer provider.
+        tracer: Tracer of the pipeline's tracer provider; None if it makes no spans.
+        is_measured: Whether measurements reach a meter provider that keeps them.
     """
 
     def __init__(
@@ -84,9 +85,11 @@ class Scope:
         policy = pipeline.capture or CapturePolicy.from_environment()
         self.recorder = Recorder(policy.within_attribute_limit())
         self.lines = LogLines(pipeline.log_sinks or ())
-        self.instruments = instruments_of(pipeline.meter_provider or metrics.get_meter_provider())
+        meters = pipeline.meter_provider or metrics.get_meter_provider()
+        self.instruments = instruments_of(meters)
+        self.is_measured = not _does_nothing(meters)
         tracers = pipeline.tracer_provider or trace.get_tracer_provider()
-        self.tracer = tracers.get_tracer(semconv.SCOPE, __version__)
+        self.tracer = None if _does_nothing(tracers) else tracers.get_tracer(semconv.SCOPE, __version__)
         self.common: Mapping[str, AttributeValue] = {semconv.RUN_ID: run_id} if run_id else {}
         # A pipeline for tests may have its own clock, which spans, metrics, events and log lines then use.
         clock: Callable[[], int] | None = getattr(pipeline, "clock", None)
@@ -117,6 +120,8 @@ class Scope:
 
     def count(self, metric: Metric, value: float, attributes: Attributes, context: Context | None = None) -> None:
         """Add to a counter, or record in a histogram; the exemplar refers to the span of `context`."""
+        if not self.is_measured:
+            return
         instrument = self.instruments.by_name[metric.name]
         write = instrument.record if metric.kind == "histogram" else instrument.add
         self.guarded("metric", write, value, attributes, context=context)
@@ -234,6 +239,11 @@ class Scope:
 
     def _dropped(self) -> None:
         self.count(semconv.TELEMETRY_DROPPED, 1, {semconv.TELEMETRY_PART: "listener"})
+
+
+def _does_nothing(provider: object) -> bool:
+    """Return whether a provider is one of OpenTelemetry's API, which all stand for a provider that is missing."""
+    return type(provider).__module__.startswith(("opentelemetry.trace", "opentelemetry.metrics"))
 
 
 _current: ContextVar[Scope | None] = ContextVar("pellucid_scope", default=None)

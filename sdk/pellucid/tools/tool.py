@@ -212,6 +212,13 @@ class MetaTool(Tool):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class AgentTool(Tool):
+    """Tool that runs an agent. Attributes: tools: Own tools of the agent."""
+
+    tools: tuple[Tool, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class BrokenTool(Tool):
     """Invalid tool that a provider listed; never in a catalogue.
 

@@ -79,6 +79,7 @@ class Deliverer:
 
     async def work(self) -> None:
         """Deliver states as they become due, until cancelled."""
+        self.metrics.delivering()
         slots = anyio.Semaphore(self.callbacks.concurrency)
         async with _client() as client, anyio.create_task_group() as tasks:
             while True:

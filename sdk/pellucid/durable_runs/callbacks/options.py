@@ -12,6 +12,8 @@ from pellucid.durable_runs.callbacks.signatures import keys_of, signed
 from pellucid.errors import ConfigError
 
 _MAX_DOUBLINGS: Final = 30
+_LAST_SECOND: Final = 1.0
+"""Seconds before the end in which no further attempt is made."""
 
 
 class Callbacks:
@@ -90,7 +92,7 @@ class Callbacks:
             retry_after: Seconds that the receiver asked for.
         """
         left = self._give_up_after - age
-        if left <= 0:
+        if left < _LAST_SECOND:
             return None
         delay = min(self._max_delay, self._first_delay * 2.0 ** min(attempts - 1, _MAX_DOUBLINGS))
         return min(max(delay * random.uniform(0.5, 1.0), retry_after or 0.0), left)  # noqa: S311  (no secret)

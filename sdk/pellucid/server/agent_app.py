@@ -1,0 +1,82 @@
+"""The ASGI application of runs without a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from starlette.applications import Starlette
+
+from pellucid.agent import Agent
+from pellucid.errors import ConfigError
+from pellucid.server.agent_runs import AgentEndpoints
+from pellucid.server.assembly import MAX_BODY, assemble
+from pellucid.server.bodies import BodyReader
+from pellucid.server.callers import Authenticate, loopback_only
+from pellucid.server.draining import Draining
+from pellucid.server.openapi import document_without_store
+from pellucid.telemetry import Pipeline
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+
+def create_agent_app(
+    agents: Iterable[Agent[Any]],
+    *,
+    authenticate: Authenticate = loopback_only,
+    deps: Any = None,
+    metrics: ASGIApp | None = None,
+    max_body: int = MAX_BODY,
+    heartbeat: float = 15.0,
+    timeout: float = 600.0,
+    body_timeout: float = 30.0,
+    telemetry: Pipeline | None = None,
+) -> Starlette:
+    """Return the application that runs agents over HTTP, without a store: each run lives as long as its request.
+
+    A client that leaves cancels its run. An agent with a tool of `execution="external-dispatch"` is refused before its
+    model is called, with 422. `app.state.drain()` ends open runs, so that the server can shut down.
+
+    Args:
+        agents: The agents.
+        authenticate: Returns the identity of a caller, or None to refuse. By default callers must be on this machine.
+        deps: Value for tools, `ToolContext.deps`.
+        metrics: Application to serve at `/metrics`.
+        max_body: Bytes of a request's body; a longer one is answered with 413.
+        heartbeat: Seconds between comments in a stream without events.
+        timeout: Seconds that a run may take; then it fails.
+        body_timeout: Seconds in which the body of a request must arrive; a later one is answered with 408.
+        telemetry: Destination of the span and the metric of each request, as the option of an agent. There are none if
+            the application has instrumentation of its own.
+
+    Raises:
+        ConfigError: there is no agent, or two have the same name.
+    """
+    listed = list(agents)
+    by_name = {agent.name: agent for agent in listed}
+    if not by_name or len(by_name) < len(listed):
+        names = [agent.name for agent in listed]
+        raise ConfigError(f"create_agent_app: give one or more agents of different names, not {names}")
+    draining = Draining()
+    endpoints = AgentEndpoints(
+        agents=by_name,
+        authenticate=authenticate,
+        deps=deps,
+        heartbeat=heartbeat,
+        timeout=timeout,
+        bodies=BodyReader(max_body, body_timeout),
+        draining=draining,
+    )
+    return assemble(
+        endpoints.routes(),
+        check=_ready,
+        description=document_without_store(has_metrics=metrics is not None),
+        draining=draining,
+        metrics=metrics,
+        telemetry=telemetry,
+    )
+
+
+async def _ready() -> None:
+    """There is nothing to wait for."""
