@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 
     from pellucid.durable import RunStore
 
-BATCH = 4
+RUNS = int(os.environ.get("PELLUCID_STORM_RUNS", "8"))
+BATCH = max(4, RUNS // 10)
+"""Runs of a cut; the long form, `make storm`, has 200 runs."""
 
 
 def start(stack: ExitStack, host: Host, server: PostgresServer, nats: NATSServer, path: Path, backend: str) -> None:
@@ -46,12 +49,12 @@ async def lost_claims(store: RunStore, run_ids: list[str]) -> int:
 
 
 @pytest.mark.anyio
-@pytest.mark.timeout(4 * PATIENCE)
+@pytest.mark.timeout((4 + RUNS / 8) * PATIENCE)
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the workers run on both
 async def test_links_that_are_cut(tmp_path: Path) -> None:
     """The other host continues; the one that was cut off writes no more of its runs, and works on when it is back."""
     journey, dice = Journey(tmp_path / "log.txt"), random.Random(17)
-    with ExitStack() as stack, anyio.fail_after(3 * PATIENCE):
+    with ExitStack() as stack, anyio.fail_after((3 + RUNS / 8) * PATIENCE):
         left, right = stack.enter_context(hosts(2))
         server = stack.enter_context(postgres_server(addresses=[left.peer, right.peer]))
         nats = stack.enter_context(nats_server("0.0.0.0"))
@@ -61,9 +64,10 @@ async def test_links_that_are_cut(tmp_path: Path) -> None:
             agent = scene(journey)
             runs = DurableRuns(store, [agent], queue=queue)
             run_ids: list[str] = []
-            for host in (left, right):
+            for host, number in ((left, RUNS // 2), (right, RUNS)):
                 before = await lost_claims(store, run_ids)
-                while await lost_claims(store, run_ids) == before:  # a cut must hit a worker that has a run
+                # A cut must hit a worker that has a run.
+                while len(run_ids) < number or await lost_claims(store, run_ids) == before:
                     batch = [f"run-{len(run_ids) + number}" for number in range(BATCH)]
                     run_ids += batch
                     for run_id in batch:
