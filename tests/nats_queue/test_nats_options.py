@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -49,6 +50,13 @@ def test_invalid_limits(limits: dict[str, Any]) -> None:
     """They are refused."""
     with pytest.raises(ConfigError, match=next(iter(limits))):
         StreamLimits(**limits)
+
+
+def test_without_nats_py(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the extra."""
+    monkeypatch.setitem(sys.modules, "nats", None)
+    with pytest.raises(ConfigError, match=r"pellucid\[nats\]"):
+        NATSQueue("nats://host")
 
 
 @pytest.mark.anyio

@@ -29,6 +29,9 @@ TIMEOUT: Final = 5.0
 _RETRY: Final = 0.5
 """Seconds between two attempts to connect."""
 
+_DELETION: Final = 0.5
+"""Seconds that a server gets for the deletion of a stream."""
+
 _CLOSE: Final = 2.0
 """Seconds for closing a connection."""
 
@@ -66,7 +69,7 @@ class Connection:
                 await self._connect(client, closed)
                 await closed.wait()
             except Exception as error:  # noqa: BLE001  (whatever the client raises, another one is tried)
-                self._warn(error)
+                self.warn(error)
             finally:
                 self._disconnected()
                 self._client = None
@@ -76,7 +79,7 @@ class Connection:
 
     async def _connect(self, client: Client, closed: anyio.Event) -> None:
         async def on_error(error: Exception) -> None:
-            self._warn(error)
+            self.warn(error)
 
         async def on_disconnected() -> None:
             self._disconnected()
@@ -112,7 +115,7 @@ class Connection:
         if self._is_connected.is_set():  # otherwise tasks wait for this very event
             self._is_connected = anyio.Event()
 
-    def _warn(self, error: Exception) -> None:
+    def warn(self, error: Exception) -> None:
         """Log an error, once for each loss of the connection."""
         if self._is_warned:
             return
@@ -148,8 +151,17 @@ class Connection:
         try:
             return (await stream.publish(subject, body, headers=headers)).seq
         except NoStreamResponseError:
-            await self.set_up()
+            await self.repair()
             return (await stream.publish(subject, body, headers=headers)).seq
+
+    async def repair(self) -> None:
+        """Create what was deleted, when its deletion has ended: a server may damage a stream that comes too soon.
+
+        Raises:
+            nats.errors.Error, TimeoutError: the server did not answer, or refused.
+        """
+        await anyio.sleep(_DELETION)
+        await self.set_up()
 
     async def set_up(self, *agents: str) -> None:
         """Create the streams that are missing, and the consumers of these agents and of earlier ones.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Literal, Protocol, TypeAlias, TypeVar, TypeVarTuple
@@ -16,8 +15,6 @@ from pellucid.errors import StoreUnavailable, UnknownRun
 from pellucid.nats.connection import UNAVAILABLE
 from pellucid.nats.event_log import EventLog, Position
 from pellucid.nats.metrics import QueueMetrics
-
-_log = logging.getLogger("pellucid.nats")
 
 CopyOutcome: TypeAlias = Literal["copied", "unknown", "failed"]
 Answer: TypeAlias = Callable[[CopyOutcome, int], None]
@@ -113,8 +110,8 @@ class Copies:
         except UnknownRun:
             outcome = "unknown"
         except (StoreUnavailable, *UNAVAILABLE) as error:
+            self._log.warn(error)
             self._metrics.dropped("event", "unavailable")
-            _log.debug("nats.events_not_copied run_id=%s %s", run_id, error)
         finally:
             self._active.discard(run_id)
             self._wakeup.set()

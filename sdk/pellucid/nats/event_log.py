@@ -50,6 +50,7 @@ class EventLog:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._names = connection.options.names
+        self.warn = connection.warn
 
     async def position(self, run_id: str) -> Position:
         """Return the last event of a run in the stream.
@@ -62,7 +63,7 @@ class EventLog:
             last = await stream.get_last_msg(self._names.stream("events"), self._names.subject("events", run_id))
         except NotFoundError as error:
             if error.err_code == _STREAM_NOT_FOUND:
-                await self._connection.set_up()
+                await self._connection.repair()
             return Position()
         body = decoded(last.data or b"")
         return Position(last.seq or 0, body["seq"] if body is not None else 0)

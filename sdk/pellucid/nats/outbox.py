@@ -53,7 +53,8 @@ class Outbox:
         headers["Nats-Msg-Id"] = f"{token(due.id)}:{due.fence}"  # a run becomes due once after each claim
         try:
             await self._connection.publish(self._connection.options.names.subject("work", due.agent), body, headers)
-        except UNAVAILABLE:
+        except UNAVAILABLE as error:
+            self._connection.warn(error)
             self._metrics.dropped("work", "unavailable")
         else:
             self._metrics.published("work")

@@ -116,7 +116,7 @@ class EventReader:
         try:
             info = await (await self._connection.stream()).add_consumer(self._names.stream("events"), config)
         except NotFoundError:  # the stream was deleted
-            await self._connection.set_up()
+            await self._connection.repair()
             raise
         inbox = Inbox(await self._connection.client(), self._deliver)
         await inbox.open()

@@ -162,7 +162,6 @@ class Receiver:
         status = status_of(answer)
         if status is None:
             return await self._deliveries.accept(answer, agent)
-        if status not in IDLE:  # the stream or the consumer was deleted, which may not have ended yet
-            await anyio.sleep(_RETRY)
-            await self._connection.set_up()
+        if status not in IDLE:  # the stream or the consumer was deleted
+            await self._connection.repair()
         return None
