@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
+import psycopg
 import pytest
 
 from durable.test_durable_storm import LEASE, SCRIPT, TESTS, attend, check
@@ -42,6 +43,13 @@ def start(stack: ExitStack, host: Host, server: PostgresServer, nats: NATSServer
     stack.callback(stack.enter_context(subprocess.Popen(command)).kill)
 
 
+def connected(server: PostgresServer) -> int:
+    """Return the number of hosts that have opened the store."""
+    with psycopg.connect(server.url) as connection:
+        addresses = connection.execute("SELECT count(DISTINCT client_addr) FROM pg_stat_activity").fetchone()
+    return int(addresses[0]) if addresses is not None else 0
+
+
 async def lost_claims(store: RunStore, run_ids: list[str]) -> int:
     """Return how many claims have ended without the end of their pass."""
     records = [await store.run(run_id) for run_id in run_ids]
@@ -64,6 +72,8 @@ async def test_links_that_are_cut(tmp_path: Path) -> None:
             agent = scene(journey)
             runs = DurableRuns(store, [agent], queue=queue)
             run_ids: list[str] = []
+            while await anyio.to_thread.run_sync(connected, server) < 2:  # noqa: ASYNC110  (other processes)
+                await anyio.sleep(0.1)
             for host, number in ((left, RUNS // 2), (right, RUNS)):
                 before = await lost_claims(store, run_ids)
                 # A cut must hit a worker that has a run.
