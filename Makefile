@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo up down test check format dashboards bench bench-durable bench-server bench-scaling bench-search storm fuzz coverage clean
+.PHONY: help demo up down test check format dashboards bench bench-first bench-durable bench-server bench-scaling bench-search storm fuzz coverage clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -48,6 +48,9 @@ dashboards: $(VENV)/dev ## Write dashboards and rules anew, from the code in das
 bench: $(VENV)/dev ## Compare the cost of telemetry with the same written by hand; measure searches for tools.
 	@PYTHONPATH=tests $(BIN)/python -m bench.iteration $(ARGS)
 	@PYTHONPATH=tests $(BIN)/python -m bench.tool_search
+
+bench-first: $(VENV)/dev ## Measure imports, agents as they are made, first runs and the chunks of streams.
+	@PYTHONPATH=tests $(BIN)/python -m bench.first_moments $(ARGS)
 
 bench-durable: $(VENV)/dev ## Measure the store of durable runs beside raw transactions (starts PostgreSQL).
 	@PYTHONPATH=tests $(BIN)/python -m bench.durable $(ARGS)

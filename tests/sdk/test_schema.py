@@ -1,15 +1,21 @@
 from __future__ import annotations
 
+import datetime as dt
+import enum
 import http.server
+import json
 import threading
+import uuid
 from functools import partial
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic.json_schema import GenerateJsonSchema
 
 from pellucid import ConfigError, ToolContext
-from pellucid.tools.schema import MAX_ISSUES, Signature, Validator, signature_of
+from pellucid.tools.schema import MAX_ISSUES, Validator
+from pellucid.tools.signature import Signature, signature_of
 
 
 class Address(BaseModel):
@@ -148,6 +154,61 @@ def test_functions_behind_partial_and_callable_objects_are_read() -> None:
     behind, called = read(partial(add, 1)), read(Adder())
     assert (behind.description, list(behind.input_schema["properties"])) == ("Add two numbers.", ["b"])
     assert (called.description, list(called.input_schema["properties"])) == ("Add to a number.", ["a"])
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Untitled(GenerateJsonSchema):
+    """Schemas without the titles that repeat names."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: D102  (as in the base)
+        return False
+
+
+@pytest.mark.parametrize(
+    ("hint", "default"),
+    [
+        (str, ...),
+        (int | str, "a"),
+        (str | int, 1),
+        (list[dict[str, float]], ...),
+        (float, 0.5),
+        (float, float("inf")),
+        (bool, False),
+        (Literal[1, "a"] | None, None),
+        (Literal[True], True),
+        (Literal[1], 1),
+        (tuple[int, ...], (1, 2)),
+        (uuid.UUID, ...),
+        (dt.datetime | None, None),
+        (Colour, Colour.RED),
+        (Address | None, None),
+        (Annotated[int, Field(ge=1)], 3),
+        (list[Annotated[str, Field(max_length=3)]], ...),
+        (Annotated[str, Field(title="T")] | None, None),
+        (Any, ...),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("description", [None, "What it is."])
+def test_a_schema_is_that_of_pydantic(hint: Any, default: Any, description: str | None) -> None:
+    """Schemas are those of a model with these fields, with the keys in the same order: digests cover it."""
+
+    def work(x: Any, y: Any = None) -> None:
+        pass
+
+    work.__annotations__.update(x=hint, y=hint)
+    work.__defaults__ = (default,) if default is not ... else None
+    work.__doc__ = f"Work.\n\nArgs:\n    y: {description}\n" if description else None
+    field = Field(default, alias="y", description=description)
+    model = create_model(
+        "work", __config__=ConfigDict(extra="forbid"), x=(hint, Field(..., alias="x")), y=(hint, field)
+    )
+    schema = model.model_json_schema(schema_generator=Untitled)
+    del schema["title"]
+    assert json.dumps(read(work).input_schema) == json.dumps(schema)
 
 
 def positional(x: int, /) -> None:

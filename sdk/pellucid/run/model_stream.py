@@ -61,6 +61,7 @@ async def read_stream(
 ) -> StreamItem | None:
     """Read a stream to its end, emit each piece as it arrives, and return the last item."""
     last: StreamItem | None = None
+    pieces = _Pieces(run, b)
     request = replace(request, on_chunk=chunks.report)
     async with aclosing(closable(model.stream(request))) as items:
         async for item in items:
@@ -69,17 +70,28 @@ async def read_stream(
             if isinstance(item, ModelDelta):
                 chunks.piece()
                 partial.append(item)
-                _emit(run, b, item)
+                pieces.emit(item)
             last = item
     return last
 
 
-def _emit(run: Run, b: Boundary, delta: ModelDelta) -> None:
-    """Emit a piece to the reader of the stream as it is, and to other listeners as the capture policy allows."""
-    span = b.span.get_span_context()
-    if run.reader is not None:
-        run.scope.emit(InferenceDelta, span, {"type": delta.type, "content": delta.content}, to=[run.reader])
-    others = [listeners for listeners in run.scope.listeners if listeners is not run.reader]
-    if any(listeners.has_listener(InferenceDelta.name) for listeners in others):
-        redacted = run.scope.text(delta.content) or ""
-        run.scope.emit(InferenceDelta, span, {"type": delta.type, "content": redacted}, to=others)
+class _Pieces:
+    """Events of the pieces of one answer: as they are for the reader of the stream, redacted for other listeners."""
+
+    def __init__(self, run: Run, b: Boundary) -> None:
+        self._scope = run.scope
+        self._span = b.span.get_span_context()
+        self._to_reader = () if run.reader is None else (run.reader,)
+        self._others = tuple(listeners for listeners in run.scope.listeners if listeners is not run.reader)
+
+    def emit(self, delta: ModelDelta) -> None:
+        """Emit a piece."""
+        scope = self._scope
+        if self._to_reader:
+            payload = {"type": delta.type, "content": delta.content}
+            scope.emit(InferenceDelta, self._span, payload, to=self._to_reader)
+        for listeners in self._others:
+            if listeners.has_listener(InferenceDelta.name):
+                redacted = scope.text(delta.content) or ""
+                scope.emit(InferenceDelta, self._span, {"type": delta.type, "content": redacted}, to=self._others)
+                return

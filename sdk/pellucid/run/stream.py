@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import weakref
 from contextlib import suppress
-from typing import Any, Generic, Self
+from typing import Any, Final, Generic, Self
 
 import anyio
 from anyio.lowlevel import current_token
@@ -21,6 +21,9 @@ from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
 from pellucid.run.state import Run
 from pellucid.run.structured_output import OutputT
+
+MOST_TAKEN: Final = 16
+"""Maximum number of events that a reader takes before other tasks get a turn of the event loop."""
 
 
 class RunStream(Generic[OutputT]):
@@ -71,7 +74,7 @@ class RunStream(Generic[OutputT]):
         if production is None:
             raise ConfigError("read a stream inside its block: async with agent.stream(...) as events: ...")
         with suppress(anyio.EndOfStream):
-            return await production.receive.receive()
+            return await production.next_event()
         if production.error is not None:
             raise production.error
         raise StopAsyncIteration
@@ -87,6 +90,7 @@ class _Production:
         self._ended = anyio.Event()
         self._abandoned = False
         self.send, self.receive = anyio.create_memory_object_stream[Event](math.inf)
+        self._taken = 0
         self.result: RunResult[Any] | None = None
         self.error: Exception | KeyboardInterrupt | None = None
 
@@ -104,6 +108,20 @@ class _Production:
             self._ended.set()
             if self._abandoned:
                 self.receive.close()
+
+    async def next_event(self) -> Event:
+        """Return the next event; of those that have arrived, a few without a turn of the event loop.
+
+        Raises:
+            anyio.EndOfStream: there are no more events.
+        """
+        if self._taken < MOST_TAKEN:
+            with suppress(anyio.WouldBlock):
+                event = self.receive.receive_nowait()
+                self._taken += 1
+                return event
+        self._taken = 0
+        return await self.receive.receive()
 
     async def stop(self) -> None:
         """Cancel the run if it is active, and wait until it has ended."""

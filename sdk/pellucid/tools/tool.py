@@ -15,7 +15,8 @@ from pydantic_core import to_json
 from pellucid.context import ToolContext
 from pellucid.errors import ConfigError
 from pellucid.messages import ToolDefinition
-from pellucid.tools.schema import Signature, Validator, is_async, name_of, signature_of
+from pellucid.tools.functions import is_async, name_of
+from pellucid.tools.schema import Validator
 from pellucid.types import JSONObject
 
 DispatchMode: TypeAlias = Literal["inline", "thread", "mcp"]
@@ -289,12 +290,14 @@ def tool(
     """
 
     def create(function: Callable[..., Any]) -> Tool:
+        from pellucid.tools.signature import signature_of
+
         signature = signature_of(function, context_type=ToolContext)
         return Tool(
             name=name or name_of(function),
             description=signature.description if description is None else description,
             input_schema=signature.input_schema,
-            run=_bound(function, signature),
+            run=_bound(function, signature.bind),
             tags=tuple(tags),
             **options,
         )
@@ -302,13 +305,13 @@ def tool(
     return create if function is None else create(function)
 
 
-def _bound(function: Callable[..., Any], signature: Signature) -> ToolFunction:
-    """Return a function of arguments and context, which calls `function` with keyword arguments of its types."""
+def _bound(function: Callable[..., Any], bind: Callable[[JSONObject, ToolContext], Mapping[str, Any]]) -> ToolFunction:
+    """Return a function of arguments and context, which calls `function` with the keyword arguments of `bind`."""
 
     def run(arguments: JSONObject, ctx: ToolContext) -> Any:
-        return function(**signature.bind(arguments, ctx))
+        return function(**bind(arguments, ctx))
 
     async def run_async(arguments: JSONObject, ctx: ToolContext) -> Any:
-        return await function(**signature.bind(arguments, ctx))
+        return await function(**bind(arguments, ctx))
 
     return run_async if is_async(function) else run
