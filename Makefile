@@ -61,10 +61,11 @@ bench-server: $(VENV)/dev ## Measure server and workers of durable runs beside a
 bench-scaling: $(VENV)/dev ## Simulate workers and a database that carry more and more durable runs; ARGS="--measure" measures.
 	@PYTHONPATH=tests $(BIN)/python -m bench.scaling $(ARGS)
 
-storm: $(VENV)/dev ## Kill workers, and a server, on 200 durable runs 100 times, on each database; arguments: make storm ARGS="-k sqlite".
+storm: $(VENV)/dev ## Kill workers and servers, with and without NATS, on 200 durable runs 100 times, on each database; arguments: make storm ARGS="-k sqlite".
 	@PELLUCID_STORM_RUNS=200 PELLUCID_STORM_KILLS=100 PELLUCID_STORM_WORKERS=4 \
 		$(BIN)/python -m pytest tests/durable/test_durable_storm.py::test_storm \
-		tests/server/test_server_crashes.py::test_storm_over_http --durations=0 $(ARGS)
+		tests/durable/test_durable_storm.py::test_storm_with_nats \
+		tests/durable/test_network_cuts.py tests/server/test_server_crashes.py::test_storm_over_http --durations=0 $(ARGS)
 
 fuzz: $(VENV)/dev ## Send requests made by libFuzzer to the server; arguments: make fuzz ARGS="-max_total_time=600".
 	@$(BIN)/python tests/fuzz/server_requests.py -max_len=600 $(or $(ARGS),-max_total_time=60)

@@ -6,12 +6,14 @@ import os
 import re
 import shlex
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from support import anthropic_wire, gemini_wire, openai_wire
+from support.nats_server import nats_server
 from support.processes import PATIENCE, python
 from support.vendor_server import answer_json, vendor_server
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NATS = "nats://localhost:4222"
 PELLUCID = "import sys; from pellucid.cli import main; sys.exit(main())"
 BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -63,16 +66,20 @@ def vendors() -> Iterator[dict[str, str]]:
 
 @pytest.mark.parametrize("code", blocks("python"))
 def test_python_blocks_run(code: str, tmp_path: Path, vendors: dict[str, str]) -> None:
-    """Each block of Python runs by itself, as a reader would paste it; it takes a port that is free here."""
-    done = subprocess.run(
-        python("-c", code.replace("prometheus=9464", "prometheus=0")),
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=vendors,
-        timeout=PATIENCE,
-    )
+    """Each block of Python runs by itself, as a reader would paste it; it takes ports that are free here."""
+    code = code.replace("prometheus=9464", "prometheus=0")
+    with ExitStack() as stack:
+        if NATS in code:
+            code = code.replace(NATS, stack.enter_context(nats_server()).url)
+        done = subprocess.run(
+            python("-c", code),
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=vendors,
+            timeout=PATIENCE,
+        )
     assert done.returncode == 0, done.stderr
 
 

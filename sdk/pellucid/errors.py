@@ -28,6 +28,7 @@ PellucidError
 │  ├─ IdempotencyConflict         the id or key belongs to another request; carries run_id, key
 │  ├─ DuplicateKey                the run has that journal entry or call already; carries run_id, key
 │  └─ UnknownRun                  there is no such run; carries run_id
+├─ EventsExpired                  events of a durable run were deleted from a stream; carries run_id, after
 ├─ UnexpectedExit                 a cause of others: `SystemExit` or the like, raised where it would end an event loop
 └─ ToolError                      a tool failed; tools raise it, the model gets its text; carries error_kind, status,
    │                              retry_after
@@ -454,6 +455,23 @@ class UnknownRun(StoreError):
     def __init__(self, run_id: str) -> None:
         super().__init__(f"there is no run {run_id!r}")
         self.run_id = run_id
+
+
+class EventsExpired(PellucidError):
+    """Events of a durable run were deleted from a stream before they were read; the store still has them.
+
+    Attributes:
+        run_id: Id of the run.
+        after: Sequence number of the last event that was read.
+    """
+
+    def __init__(self, run_id: str, after: int) -> None:
+        super().__init__(
+            f"events of run {run_id!r} after {after} were deleted by the limits of the stream; read them from the "
+            f"store with DurableRuns.events, or from a server"
+        )
+        self.run_id = run_id
+        self.after = after
 
 
 class ToolError(_Failure):

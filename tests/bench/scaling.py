@@ -19,7 +19,7 @@ import anyio
 import psycopg
 
 from bench.copies import copy, ended_template, submitted_template, waiting_template
-from bench.processes import worker
+from bench.processes import processor_time, worker
 from bench.server import database, prefixes, worked_off
 from bench.simulation import Load, simulate
 from pellucid.durable import Claim, RunStore, open_store
@@ -27,6 +27,8 @@ from support.postgres_server import PostgresServer, postgres_server
 
 CHUNK: Final = 20_000
 SAMPLES: Final = 200
+TRANSACTIONS: Final = 3
+"""Of a run of one pass and one step: claim, step, end."""
 TABLES: Final = ("runs", "calls", "journal", "events")
 _SIZES: Final = """
 SELECT relname, pg_table_size(c.oid) AS rows, pg_indexes_size(c.oid) AS indexes
@@ -99,7 +101,8 @@ async def settle_and_claim(store: RunStore, connection: psycopg.Connection, ids:
         for found in claims:
             await store.finish(found, "completed")
         print(
-            f"{number:9,} waiting   {part:18} settle {settle:5.2f} ms, {wal:6.0f} bytes of WAL   claim {claimed:5.2f} ms"
+            f"{number:9,} waiting   {part:18} settle {settle:5.2f} ms, {wal:6.0f} bytes of WAL   "
+            f"claim {claimed:5.2f} ms"
         )
 
 
@@ -133,21 +136,59 @@ async def measure_churn(url: str, number: int) -> None:
                 rows, indexes = sizes(connection)["runs"]
                 print(
                     f"{round_number * number:9,} passes    {number / seconds:5.0f} /s   "
-                    f"dead rows of runs {dead_rows:,} beside {live:,}   {rows / live:5.0f} bytes of rows and {indexes / live:5.0f} of indexes a run"
+                    f"dead rows of runs {dead_rows:,} beside {live:,}   "
+                    f"{rows / live:5.0f} bytes of rows and {indexes / live:5.0f} of indexes a run"
                 )
 
 
-async def compare(url: str, number: int, load: Load) -> None:
-    """Print the passes a second of one real worker, and of a simulated one, with due runs in plenty."""
+async def compare(url: str, number: int) -> None:
+    """Print the passes a second of a real worker and of one that is simulated with service times of the same minute."""
     async with open_store(url) as store:
         template = await submitted_template(store)
         await store.cancel(template, "its copies run")
-        with worker("bench.agents:answers", url):
+        with worker("bench.agents:answers", url) as pid:
             await worked_off(store, url, template, number // 4)
+            transaction, parallel = await service_times(store)
+            before = processor_time(pid)
             seconds = await worked_off(store, url, template, number)
-    only_store = {"rate": 0.0, "passes": 1, "steps": 1, "model": 0.0, "workers": 1}
-    simulated = simulate(Load(**{**_values(load), **only_store}), 10.0, backlog=100_000)
-    print(f"one worker, no model: {number / seconds:.0f} passes/s measured, {simulated.ended / 10:.0f} simulated")
+            used = processor_time(pid) - before
+    load = Load(
+        rate=0.0,
+        passes=1,
+        steps=1,
+        model=0.0,
+        slots=8,
+        transaction=transaction,
+        parallel=parallel,
+        processor=used / number / TRANSACTIONS,
+    )
+    simulated = simulate(load, 10.0, backlog=100_000)
+    print(
+        f"one worker, no model: {number / seconds:.0f} passes/s measured, {simulated.ended / 10:.0f} simulated with "
+        f"--transaction {load.transaction:.5f} --parallel {parallel} --processor {load.processor:.5f}"
+    )
+
+
+async def service_times(store: RunStore) -> tuple[float, int]:
+    """Return the seconds that the database takes for a transaction, and how many it makes at once."""
+    ids = [next(prefixes) for _ in range(8)]
+    for id_ in ids:
+        await store.submit(id_, "nobody", None)
+        await store.cancel(id_, "no worker must have it")
+
+    async def emit(id_: str, number: int) -> None:
+        for _ in range(number):
+            await store.emit(id_, [{"type": "measured"}])
+
+    elapsed, used = time.perf_counter(), time.process_time()
+    await emit(ids[0], SAMPLES)
+    transaction = (time.perf_counter() - elapsed - (time.process_time() - used)) / SAMPLES
+    elapsed = time.perf_counter()
+    async with anyio.create_task_group() as tasks:
+        for id_ in ids:
+            tasks.start_soon(emit, id_, SAMPLES)
+    rate = len(ids) * SAMPLES / (time.perf_counter() - elapsed)
+    return transaction, max(1, round(rate * transaction))
 
 
 def _wal(connection: psycopg.Connection) -> int:
@@ -176,12 +217,12 @@ def print_simulation(load: Load, seconds: float) -> None:
         )
 
 
-def measure(server: PostgresServer, counts: list[int], number: int, load: Load) -> None:
+def measure(server: PostgresServer, counts: list[int], number: int) -> None:
     """Measure all."""
     anyio.run(measure_growth, database(server, "growth"), counts)
     anyio.run(measure_ended, database(server, "ended"), CHUNK)
     anyio.run(measure_churn, database(server, "churn"), number)
-    anyio.run(compare, database(server, "compared"), number, load)
+    anyio.run(compare, database(server, "compared"), number)
 
 
 def main() -> None:
@@ -203,7 +244,7 @@ def main() -> None:
         return
     print(f"{os.cpu_count()} processors")
     with postgres_server(fsync=True) as server:
-        measure(server, arguments.counts, arguments.number, load)
+        measure(server, arguments.counts, arguments.number)
 
 
 if __name__ == "__main__":

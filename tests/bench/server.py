@@ -14,7 +14,8 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
+from functools import partial
 from itertools import count
 from typing import Any, Final
 
@@ -29,6 +30,8 @@ from bench.http_load import EventStreams, post, send
 from bench.processes import KEY, family_time, listening, memory, processor_time, worker
 from pellucid.durable import Claim, RunStore, open_store
 from pellucid.durable_runs import CallTokens, DurableRuns
+from pellucid.nats import NATSQueue
+from support.nats_server import nats_server
 from support.postgres_server import PostgresServer, postgres_server
 
 SERVE: Final = ("pellucid", "serve", "bench.agents:waits", "--no-worker", "--public-url", "http://127.0.0.1")
@@ -94,30 +97,28 @@ async def completions(url: str, rounds: int, number: int, clients: int) -> None:
         )
 
 
-async def continuations(name: str, url: str, number: int, **options: Any) -> None:
+async def continuations(name: str, url: str, number: int, queue: str | None = None) -> None:
     """Print the time from a settlement to the claim of the run, by another store of the same process.
 
     Args:
         name: Name of the database.
         url: URL of the store.
         number: Number of settlements.
-        options: Options of the worker's `DurableRuns`.
+        queue: URL of a NATS server that wakes the worker instead of the database.
     """
     claimed: dict[str, tuple[float, float]] = {}
-    async with open_store(url) as store, open_store(url) as other, anyio.create_task_group() as tasks:
-        claim = other.claim
-
-        async def observed(*arguments: Any) -> Claim | None:
-            found = await claim(*arguments)
-            if found is not None:
-                claimed[found.run.id] = time.perf_counter(), found.waited
-            return found
-
-        other.claim = observed  # type: ignore[method-assign, assignment]
-        runs = DurableRuns(store, [waits])
+    async with AsyncExitStack() as stack:
+        store, other = [await stack.enter_async_context(open_store(url)) for _ in range(2)]
+        ours, theirs = [
+            await stack.enter_async_context(NATSQueue(queue, prefix=name)) if queue is not None else None
+            for _ in range(2)
+        ]
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        observe(other, claimed)
+        runs = DurableRuns(store, [waits], queue=ours)
         ids = [await runs.submit(waits, "?") for _ in range(number)]
         await runs.work_until_idle()
-        tasks.start_soon(DurableRuns(other, [waits], **options).work)
+        tasks.start_soon(DurableRuns(other, [waits], queue=theirs).work)
         starts: dict[str, float] = {}
         for id_ in ids:
             [call] = (await runs.status(id_)).external
@@ -131,7 +132,20 @@ async def continuations(name: str, url: str, number: int, **options: Any) -> Non
         ("call of settle to claim", [claimed[id_][0] - starts[id_] for id_ in ids]),
         ("commit of it to claim", [claimed[id_][1] for id_ in ids]),
     ):
-        print(f"{name:11} {what:24} {quantiles(took)}")
+        print(f"{name:15} {what:24} {quantiles(took)}")
+
+
+def observe(store: RunStore, claimed: dict[str, tuple[float, float]]) -> None:
+    """Note when a store claims a run, and for how long it had been due."""
+
+    async def observed(claim: Any, *arguments: Any) -> Claim | None:
+        found: Claim | None = await claim(*arguments)
+        if found is not None:
+            claimed[found.run.id] = time.perf_counter(), found.waited
+        return found
+
+    for method in ("claim", "claim_run"):
+        setattr(store, method, partial(observed, getattr(store, method)))
 
 
 async def workers(url: str, rounds: int, number: int, database_pid: int) -> None:
@@ -230,6 +244,8 @@ def main() -> None:
         if "continuations" in wanted:
             anyio.run(continuations, "PostgreSQL", database(server, "continuations"), 200)
             anyio.run(continuations, "SQLite", f"sqlite:///{folder}/runs.db", 200)
+            with nats_server() as nats:
+                anyio.run(continuations, "PostgreSQL-NATS", database(server, "nats"), 200, nats.url)
         if "workers" in wanted:
             anyio.run(workers, database(server, "workers"), arguments.rounds, arguments.number, server.pid)
         if "streams" in wanted:

@@ -29,6 +29,7 @@ from pellucid.durable import NewCall, open_store
 from pellucid.durable_runs import CallTokens, DurableRuns
 from pellucid.mcp import MCPProvider
 from pellucid.models import OpenAIModel
+from pellucid.nats import NATSQueue
 from pellucid.server import create_app
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters.testing import capture
@@ -134,6 +135,10 @@ async def in_store(path: Path, telemetry: Captured) -> set[str]:
             while not metrics <= {point.name for point in telemetry.metrics}:  # noqa: ASYNC110  (no event)
                 await anyio.sleep(0.01)
         names = {name for point in telemetry.metrics for name in point.attributes}
+        async with NATSQueue("nats://127.0.0.1:1", buffer=1) as queue:
+            unheard = DurableRuns(store, [], queue=queue)
+            for _ in range(2):
+                await unheard.submit("nobody", "hi")
         tasks.cancel_scope.cancel()
     return names
 

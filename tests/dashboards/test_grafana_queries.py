@@ -13,13 +13,15 @@ import pytest
 
 from pellucid import semconv
 from pellucid.durable import open_store
+from pellucid.nats import NATSQueue
 from pellucid_dashboards.grafana import dashboards
 from pellucid_dashboards.names import label, series
 from pellucid_exporters.options import Otlp, Prometheus, Settings
 from pellucid_exporters.pipeline import build
 from pellucid_exporters.sampling.rules import TailSampling
 from support.dashboard_queries import panel_queries, queries, variable_queries
-from support.dashboard_scenes import Durable, Hub, Trouble, changing, normal
+from support.dashboard_scenes import Durable, Hub, Messages, Trouble, changing, normal
+from support.nats_server import nats_server
 from support.prometheus_server import prometheus_server, scrape_config
 from support.promql import parse
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from pellucid_exporters import Telemetry
     from support.dashboard_queries import Asked
+    from support.nats_server import NATSServer
     from support.prometheus_server import PrometheusServer
     from support.promql import Selector
 
@@ -118,7 +121,14 @@ async def test_no_panel_is_empty_in_a_normal_run() -> None:
         telemetry.shutdown()
 
 
-async def test_every_query_finds_data(tmp_path: Path) -> None:
+@pytest.fixture
+def nats() -> Iterator[NATSServer]:
+    """Run a NATS server."""
+    with nats_server() as server:
+        yield server
+
+
+async def test_every_query_finds_data(tmp_path: Path, nats: NATSServer) -> None:
     """When all goes wrong, each query and variable has data, by each of its selectors; with misspelt names none has."""
     sampling = TailSampling(share=0.0)
     settings = Settings(service_name="shop", prometheus=Prometheus(port=0), otlp=NOWHERE, tail_sampling=sampling)
@@ -128,9 +138,14 @@ async def test_every_query_finds_data(tmp_path: Path) -> None:
     misspelt = [each.misspelt() for each in left if each.misspelt() != each]
     assert len(misspelt) > 0.8 * len(left)  # the others ask for series that are not Pellucid's
     try:
-        async with open_store(f"sqlite:///{tmp_path}/runs.db") as store, anyio.create_task_group() as tasks:
-            durable = Durable(telemetry, store)
+        async with (
+            open_store(f"sqlite:///{tmp_path}/runs.db") as store,
+            NATSQueue(nats.url, telemetry=telemetry) as queue,
+            anyio.create_task_group() as tasks,
+        ):
+            durable, messages = Durable(telemetry, store, queue), Messages(telemetry, store, nats.url)
             tasks.start_soon(durable.runs.work)
+            await messages.once()
             with servers(telemetry, alert_rules(tmp_path)) as found:
                 deadline = anyio.current_time() + 100
                 while left:

@@ -7,7 +7,7 @@ import random
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,10 +19,12 @@ from pellucid import Decision, Identity, ToolResult
 from pellucid.durable_runs import DurableRuns
 from pellucid.run.fold import INTERRUPTED
 from support.durable_scene import FIRST, Journey, scene
+from support.nats_faults import FaultyQueue
+from support.nats_server import Admin, nats_server
 from support.processes import PATIENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from pellucid.durable import RunStore
     from support.stores import Location
@@ -47,10 +49,11 @@ LEASE = 2.0
 class Workers:
     """Processes that work on the runs of a store; the runs' tools write into one file."""
 
-    def __init__(self, stack: ExitStack, location: Location, path: Path) -> None:
+    def __init__(self, stack: ExitStack, location: Location, path: Path, nats: str = "") -> None:
         self._stack = stack
         self._location = location
         self._path = path
+        self._nats = nats
         self._started = 0
         self.processes: list[subprocess.Popen[bytes]] = []
 
@@ -58,7 +61,7 @@ class Workers:
         """Start another one."""
         backend = ("asyncio", "trio")[self._started % 2]
         self._started += 1
-        arguments = (str(TESTS), *self._location.arguments, str(self._path), backend, str(LEASE))
+        arguments = (str(TESTS), *self._location.arguments, str(self._path), backend, str(LEASE), self._nats)
         # Not from the fork server, whose client would receive the signals.
         command = [sys.executable, "-W", "error", "-c", SCRIPT, *arguments]
         process = self._stack.enter_context(subprocess.Popen(command))
@@ -107,37 +110,68 @@ async def check(store: RunStore, runs: DurableRuns, principals: Mapping[str, str
     assert await store.list_runs() == before
 
 
+async def storm(
+    location: Location, path: Path, nats: str = "", trouble: Callable[[random.Random], Awaitable[None]] | None = None
+) -> None:
+    """Kill workers at random while they work on runs, and make other trouble; check that all runs end right."""
+    journey = Journey(path)
+    dice, kills = random.Random(15), 0
+    async with AsyncExitStack() as stack:
+        workers = Workers(stack.enter_context(ExitStack()), location, journey.path, nats)
+        store = await stack.enter_async_context(location.open())
+        queue = await stack.enter_async_context(FaultyQueue(nats)) if nats else None
+        agent = scene(journey)
+        runs = DurableRuns(store, [agent], queue=queue)
+        run_ids = [f"run-{number}" for number in range(RUNS)]
+        for _ in range(WORKERS):
+            workers.start()
+
+        async def submit_and_kill() -> None:
+            nonlocal kills
+            for run_id in run_ids[RUNS * kills // KILLS : RUNS * (kills + 1) // KILLS]:
+                await runs.submit(agent, "go", run_id=run_id, identity=Identity(principal=run_id))
+            if kills < KILLS:
+                kills += 1
+                await anyio.sleep(dice.random())
+                await anyio.to_thread.run_sync(workers.kill, dice.randrange(WORKERS))
+                if trouble is not None:
+                    await trouble(dice)
+
+        await submit_and_kill()
+        while kills < KILLS:
+            await submit_and_kill()
+            await attend(runs, run_ids[: RUNS * kills // KILLS])
+        while not await attend(runs, run_ids):  # noqa: ASYNC110  (other processes)
+            await anyio.sleep(0.1)
+        await check(store, runs, {run_id: run_id for run_id in run_ids}, journey)
+
+
 @pytest.mark.anyio
 @pytest.mark.timeout((5 + KILLS / 8) * PATIENCE)
 async def test_storm(location: Location, tmp_path: Path) -> None:
     """All runs end right although their workers are killed at random."""
-    journey = Journey(tmp_path / "log.txt")
-    dice, kills = random.Random(15), 0
-    with ExitStack() as stack, anyio.fail_after((4 + KILLS / 8) * PATIENCE):
-        workers = Workers(stack, location, journey.path)
-        async with location.open() as store:
-            agent = scene(journey)
-            runs = DurableRuns(store, [agent])
-            run_ids = [f"run-{number}" for number in range(RUNS)]
-            for _ in range(WORKERS):
-                workers.start()
+    with anyio.fail_after((4 + KILLS / 8) * PATIENCE):
+        await storm(location, tmp_path / "log.txt")
 
-            async def submit_and_kill() -> None:
-                nonlocal kills
-                for run_id in run_ids[RUNS * kills // KILLS : RUNS * (kills + 1) // KILLS]:
-                    await runs.submit(agent, "go", run_id=run_id, identity=Identity(principal=run_id))
-                if kills < KILLS:
-                    kills += 1
+
+@pytest.mark.anyio
+@pytest.mark.timeout((5 + KILLS / 8) * PATIENCE)
+@pytest.mark.parametrize("location", ["postgres"], indirect=True)
+async def test_storm_with_nats(location: Location, tmp_path: Path) -> None:
+    """So they do if messages are lost and doubled, NATS is killed and started, and its streams are deleted."""
+    with anyio.fail_after((4 + KILLS / 8) * PATIENCE), nats_server() as server:
+
+        async def trouble(dice: random.Random) -> None:
+            match dice.randrange(3):
+                case 0:
+                    await anyio.to_thread.run_sync(server.kill)
                     await anyio.sleep(dice.random())
-                    await anyio.to_thread.run_sync(workers.kill, dice.randrange(WORKERS))
+                    await anyio.to_thread.run_sync(server.start)
+                case 1:
+                    async with Admin(server.url) as admin:
+                        await admin.request(f"$JS.API.STREAM.DELETE.pellucid_{dice.choice(['work', 'events'])}")
 
-            await submit_and_kill()
-            while kills < KILLS:
-                await submit_and_kill()
-                await attend(runs, run_ids[: RUNS * kills // KILLS])
-            while not await attend(runs, run_ids):  # noqa: ASYNC110  (other processes)
-                await anyio.sleep(0.1)
-            await check(store, runs, {run_id: run_id for run_id in run_ids}, journey)
+        await storm(location, tmp_path / "log.txt", server.url, trouble)
 
 
 @pytest.mark.anyio

@@ -1,7 +1,8 @@
-"""Workers on hosts of their own, whose links to the database are cut and mended."""
+"""Workers on hosts of their own, whose links to the database and to NATS are cut and mended."""
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
+import psycopg
 import pytest
 
 from durable.test_durable_storm import LEASE, SCRIPT, TESTS, attend, check
@@ -17,6 +19,8 @@ from pellucid import Identity
 from pellucid.durable import open_store
 from pellucid.durable_runs import DurableRuns
 from support.durable_scene import Journey, scene
+from support.nats_faults import FaultyQueue
+from support.nats_server import NATSServer, nats_server
 from support.network import Host, hosts
 from support.postgres_server import PostgresServer, postgres_server
 from support.processes import PATIENCE
@@ -26,15 +30,24 @@ if TYPE_CHECKING:
 
     from pellucid.durable import RunStore
 
-BATCH = 4
+RUNS = int(os.environ.get("PELLUCID_STORM_RUNS", "8"))
+BATCH = max(4, RUNS // 10)
+"""Runs of a cut; the long form, `make storm`, has 200 runs."""
 
 
-def start(stack: ExitStack, host: Host, server: PostgresServer, path: Path, backend: str) -> None:
-    """Start a worker on a host."""
+def start(stack: ExitStack, host: Host, server: PostgresServer, nats: NATSServer, path: Path, backend: str) -> None:
+    """Start a worker on a host, whose messages are lost and doubled besides."""
     url = f"postgresql://pellucid@{host.peer}:{server.port}/postgres"
-    arguments = (str(TESTS), url, "{}", str(path), backend, str(LEASE))
+    arguments = (str(TESTS), url, "{}", str(path), backend, str(LEASE), f"nats://{host.peer}:{nats.port}")
     command = host.command(sys.executable, "-W", "error", "-c", SCRIPT, *arguments)
     stack.callback(stack.enter_context(subprocess.Popen(command)).kill)
+
+
+def connected(server: PostgresServer) -> int:
+    """Return the number of hosts that have opened the store."""
+    with psycopg.connect(server.url) as connection:
+        addresses = connection.execute("SELECT count(DISTINCT client_addr) FROM pg_stat_activity").fetchone()
+    return int(addresses[0]) if addresses is not None else 0
 
 
 async def lost_claims(store: RunStore, run_ids: list[str]) -> int:
@@ -44,23 +57,27 @@ async def lost_claims(store: RunStore, run_ids: list[str]) -> int:
 
 
 @pytest.mark.anyio
-@pytest.mark.timeout(4 * PATIENCE)
+@pytest.mark.timeout((4 + RUNS / 8) * PATIENCE)
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the workers run on both
 async def test_links_that_are_cut(tmp_path: Path) -> None:
     """The other host continues; the one that was cut off writes no more of its runs, and works on when it is back."""
     journey, dice = Journey(tmp_path / "log.txt"), random.Random(17)
-    with ExitStack() as stack, anyio.fail_after(3 * PATIENCE):
+    with ExitStack() as stack, anyio.fail_after((3 + RUNS / 8) * PATIENCE):
         left, right = stack.enter_context(hosts(2))
         server = stack.enter_context(postgres_server(addresses=[left.peer, right.peer]))
-        start(stack, left, server, journey.path, "asyncio")
-        start(stack, right, server, journey.path, "trio")
-        async with open_store(server.url) as store:
+        nats = stack.enter_context(nats_server("0.0.0.0"))
+        start(stack, left, server, nats, journey.path, "asyncio")
+        start(stack, right, server, nats, journey.path, "trio")
+        async with open_store(server.url) as store, FaultyQueue(nats.url) as queue:
             agent = scene(journey)
-            runs = DurableRuns(store, [agent])
+            runs = DurableRuns(store, [agent], queue=queue)
             run_ids: list[str] = []
-            for host in (left, right):
+            while await anyio.to_thread.run_sync(connected, server) < 2:  # noqa: ASYNC110  (other processes)
+                await anyio.sleep(0.1)
+            for host, number in ((left, RUNS // 2), (right, RUNS)):
                 before = await lost_claims(store, run_ids)
-                while await lost_claims(store, run_ids) == before:  # a cut must hit a worker that has a run
+                # A cut must hit a worker that has a run.
+                while len(run_ids) < number or await lost_claims(store, run_ids) == before:
                     batch = [f"run-{len(run_ids) + number}" for number in range(BATCH)]
                     run_ids += batch
                     for run_id in batch:

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from pellucid import ConfigError
-from pellucid.durable import NewCall
+from pellucid.durable import Changes, NewCall, RunDue
 from pellucid.errors import DuplicateKey, Fenced, IdempotencyConflict, UnknownRun
 from support.runs import within
 from support.stores import claimed, waiting
@@ -406,3 +406,46 @@ async def test_old_runs_are_deleted(store: RunStore) -> None:
     assert (await store.settle("call-1", "completed", 1)).outcome == "unknown"
     assert (await store.submit("ended", "agent", "another")).is_new
     assert (await store.settle("call-2", "completed", 1)).outcome == "settled"
+
+
+async def test_claim_of_one_run(store: RunStore) -> None:
+    """A run can be claimed by its id if it is due or its lease has expired, and by a worker with its agent."""
+    for run_id in ("first", "second"):
+        await store.submit(run_id, "agent", run_id)
+    assert await store.claim_run("second", "another", "worker", 60.0) is None
+    assert await store.claim_run("third", "agent", "worker", 60.0) is None
+    claim = await store.claim_run("second", "agent", "worker", EXPIRED)
+    assert claim is not None
+    assert (claim.run.id, claim.run.fence, claim.is_recovered) == ("second", 1, False)
+    recovered = await store.claim_run("second", "agent", "worker", 60.0, max_expired_leases=2)
+    assert recovered is not None
+    assert (recovered.run.fence, recovered.is_recovered) == (2, True)
+    assert await store.claim_run("second", "agent", "worker", 60.0) is None
+    await store.finish(recovered, "completed")
+    assert await store.claim_run("second", "agent", "worker", 60.0) is None
+
+
+async def test_changes_of_commits(store: RunStore) -> None:
+    """After each commit listeners receive the runs that are due now, by their latest claim, and those with events."""
+    changes: list[Changes] = []
+    store.on_commit(changes.append)
+    await store.submit("run", "agent", None)
+    await store.submit("run", "agent", None)
+    claim = await store.claim("worker", ["agent"], 60.0)
+    assert claim is not None
+    await store.register(claim, [NewCall("call", "tool", "t")], [{"type": "registered"}])
+    await store.end_pass(claim, {})
+    await store.settle("call", "completed", 1, events=[{"type": "settled"}])
+    lost = await store.claim("worker", ["agent"], EXPIRED)
+    assert lost is not None
+    await store.recover()
+    last = await store.claim("worker", ["agent"], 60.0)
+    assert last is not None
+    await store.release(last, delay=60.0)
+    assert changes == [
+        Changes(due=(RunDue("run", "agent", 0),)),
+        Changes(events=("run",)),
+        Changes(events=("run",)),
+        Changes(due=(RunDue("run", "agent", 1),), events=("run",)),
+        Changes(due=(RunDue("run", "agent", 2),)),
+    ]

@@ -13,6 +13,7 @@ import anyio
 import pytest
 
 from pellucid.durable import SQLiteStore
+from support.nats_server import nats_server
 from support.postgres_server import postgres_server
 from support.processes import PATIENCE, python
 
@@ -122,9 +123,9 @@ def test_continues_a_killed_run_on_sqlite(tmp_path: Path) -> None:
 
 
 def test_continues_a_killed_run_on_postgresql_twice(tmp_path: Path) -> None:
-    """Two workers share what is left of the run; on the same database it can be repeated, also through a server."""
-    with postgres_server() as server:
-        for options in ((), ("--serve",)):
+    """Two workers share what is left of the run; on the same database it can be repeated, also by HTTP and NATS."""
+    with postgres_server() as server, nats_server() as nats:
+        for options in ((), ("--serve", "--queue", nats.url)):
             shown = run_demo("--store", server.url, *options, cwd=tmp_path)
             check(shown, {"worker 2", "worker 3"}, is_served=bool(options))
 

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from pellucid.cli import main
+from support.nats_server import nats_server
 from support.processes import PATIENCE
 
 if TYPE_CHECKING:
@@ -98,13 +99,18 @@ def test_five_minutes(tmp_path: Path) -> None:
         assert server.wait(PATIENCE) in (0, -signal.SIGTERM)
 
 
-def test_a_worker_continues_what_a_server_has_accepted(tmp_path: Path) -> None:
-    """They share the store only; the worker ends with SIGTERM."""
+@pytest.mark.parametrize("has_queue", [False, True])
+def test_a_worker_continues_what_a_server_has_accepted(tmp_path: Path, has_queue: bool) -> None:
+    """They share the store only, or a queue as well; the worker ends with SIGTERM."""
     port = free_port()
     (tmp_path / "freight.py").write_text(PYTHON[0])
-    with started(f"pellucid serve freight:agent --no-worker --port {port}", tmp_path) as server:
+    with ExitStack() as stack:
+        queue = {"PELLUCID_QUEUE": stack.enter_context(nats_server()).url} if has_queue else {}
+        server = stack.enter_context(
+            started(f"pellucid serve freight:agent --no-worker --port {port}", tmp_path, **queue)
+        )
         wait_for(server, "Uvicorn running")
-        with started("pellucid worker freight:agent", tmp_path) as worker:
+        with started("pellucid worker freight:agent", tmp_path, **queue) as worker:
             wait_for(worker, "working on freight in sqlite:///runs.db")
             submit = f'curl -s http://127.0.0.1:{port}/runs -d \'{{"input": "?"}}\''
             ran = subprocess.run(["bash", "-c", submit], capture_output=True, text=True, timeout=PATIENCE, check=True)
@@ -130,6 +136,20 @@ def test_what_cannot_be_served_is_refused(
     monkeypatch.setattr(sys, "path", [*sys.path])  # to which the command adds the current folder
     assert main(arguments) == 2
     assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["serve", "worker"])
+def test_a_queue_that_is_none_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    """Its password is not shown."""
+    (tmp_path / "freight_queue.py").write_text(PYTHON[0])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main([command, "freight_queue:agent", "--queue", "amqp://ann:p4ssw0rd@host"]) == 2
+    shown = capsys.readouterr()
+    assert "nats://host:port" in shown.err
+    assert "p4ssw0rd" not in shown.out + shown.err
 
 
 def test_a_server_for_others_needs_a_token(

@@ -18,6 +18,7 @@ from durable.test_durable_storm import check as check_all
 from pellucid.durable_runs import DurableRuns
 from support.durable_scene import Journey, scene
 from support.http_scene import Client, ServerProcess
+from support.nats_server import nats_server
 from support.processes import PATIENCE
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ RUNS = int(os.environ.get("PELLUCID_STORM_RUNS", "12"))
 KILLS = int(os.environ.get("PELLUCID_STORM_KILLS", "6"))
 
 
+@pytest.mark.timeout(4 * PATIENCE)
 async def test_killed_at_every_commit(location: Location, tmp_path: Path) -> None:
     """Before or after a commit, the client repeats its request to another process, and the run ends right."""
     reached = 0
@@ -60,14 +62,19 @@ async def test_killed_at_every_commit(location: Location, tmp_path: Path) -> Non
 
 @pytest.mark.timeout((5 + KILLS / 8) * PATIENCE)
 async def test_storm_over_http(location: Location, tmp_path: Path) -> None:
-    """All runs end right although the server and the workers are killed at random, and everything is sent twice."""
+    """All runs end right although the server and the workers are killed at random, and everything is sent twice.
+
+    On PostgreSQL, NATS announces them, which loses and doubles messages, and is killed too.
+    """
     journey = Journey(tmp_path / "log.txt")
     dice, kills = random.Random(16), 0
     with ExitStack() as stack, anyio.fail_after((4 + KILLS / 8) * PATIENCE):
-        workers = Workers(stack, location, journey.path)
+        nats = stack.enter_context(nats_server()) if location.server is not None else None
+        url = nats.url if nats is not None else ""
+        workers = Workers(stack, location, journey.path, url)
         for _ in range(2):
             workers.start()
-        server = ServerProcess(stack, location, journey.path)
+        server = ServerProcess(stack, location, journey.path, url)
         async with httpx.AsyncClient(timeout=PATIENCE) as http, anyio.create_task_group() as tasks:
             client = Client(server, http)
             paths = {f"user-{number}": await client.submit(f"user-{number}") for number in range(RUNS)}
@@ -79,6 +86,9 @@ async def test_storm_over_http(location: Location, tmp_path: Path) -> None:
                     await anyio.sleep(dice.random())
                     await anyio.to_thread.run_sync(workers.kill, dice.randrange(2))
                     await anyio.to_thread.run_sync(server.kill)
+                    if nats is not None and dice.randrange(2):
+                        await anyio.to_thread.run_sync(nats.kill)
+                        await anyio.to_thread.run_sync(nats.start)
 
             tasks.start_soon(kill)
             statuses = dict.fromkeys(paths, "")

@@ -27,9 +27,12 @@ from pellucid import (
     retry,
     tool,
 )
-from pellucid.durable_runs import CallTokens, DurableRuns
+from pellucid.durable_runs import Callbacks, CallTokens, DurableRuns
+from pellucid.nats import NATSQueue
 from pellucid.server import create_app
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
+from support.nats_server import Admin
+from support.processes import PATIENCE
 from support.scene import PRICES
 
 if TYPE_CHECKING:
@@ -180,10 +183,11 @@ async def survey(arguments: dict[str, Any], ctx: object) -> None:
 class Durable:
     """A server and a worker of durable runs: some results come, some come twice or late, and of one run none."""
 
-    def __init__(self, telemetry: Telemetry, store: RunStore) -> None:
+    def __init__(self, telemetry: Telemetry, store: RunStore, queue: NATSQueue | None = None) -> None:
         owed = Tool(name="survey", run=survey, execution="external-dispatch", pending="wait", deadline=3600)
         self.agent = Agent("durable", model=FunctionModel(answer), tools=[owed, refund], telemetry=telemetry)
-        self.runs = DurableRuns(store, [self.agent], telemetry=telemetry)
+        callbacks = Callbacks([b"k" * 32], allow=["https://app.example.org/"])
+        self.runs = DurableRuns(store, [self.agent], telemetry=telemetry, queue=queue, callbacks=callbacks)
         self._app = create_app(self.runs, tokens=CallTokens("k" * 32), telemetry=telemetry)
 
     async def once(self) -> None:
@@ -214,6 +218,28 @@ class Durable:
         transport = httpx.ASGITransport(self._app)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             return await client.request(method, path, json=body, headers={"Prefer": "respond-async"})
+
+
+class Messages:
+    """Messages of a queue that are received twice, name no run, or cannot be sent."""
+
+    def __init__(self, telemetry: Telemetry, store: RunStore, url: str) -> None:
+        self._telemetry = telemetry
+        self._store = store
+        self._url = url
+
+    async def once(self) -> None:
+        """Have each happen."""
+        async with NATSQueue(self._url, telemetry=self._telemetry) as queue, Admin(self._url) as admin:
+            await DurableRuns(self._store, [], queue=queue).submit("idle", "go")
+            for _ in range(2):
+                while (delivery := await queue.receive(["idle"], PATIENCE)) is None:
+                    pass
+                delivery.give_back()
+            await admin.publish("pellucid.work.durable", b"?")
+        async with NATSQueue("nats://127.0.0.1:1", buffer=1, telemetry=self._telemetry) as unheard:
+            for _ in range(2):
+                await DurableRuns(self._store, [], queue=unheard).submit("nobody", "go")
 
 
 def answer(request: ModelRequest) -> Any:

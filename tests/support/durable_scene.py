@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import signal
 from collections import Counter
-from contextlib import nullcontext
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from pellucid import Agent, Decision, Message, Tool, ToolCall, ToolResult
 from pellucid.durable import open_store
 from pellucid.durable_runs import DurableRuns
 from pellucid.testing import FunctionModel
+from support.nats_faults import FaultyQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,7 +121,8 @@ def watch(store: RunStore, journey: Journey) -> None:
     write = database.write
 
     def write_watched(work: Any, **arguments: Any) -> Any:
-        name = getattr(getattr(work, "func", work), "__name__", "?")
+        work_of_store = inspect.unwrap(work)
+        name = getattr(getattr(work_of_store, "func", work_of_store), "__name__", "?")
 
         def watched(transaction: Any) -> Any:
             result = work(transaction)
@@ -148,13 +151,17 @@ async def go_through(store: RunStore, journey: Journey, run_id: str = "run", *, 
             await runs.settle(call.id, output=f"{call.tool} settled")
 
 
-def work(url: str, options: str, path: str, backend: str, lease: str) -> None:
-    """Work on all runs of the scene, until this process is killed; SIGUSR1 stops it between two transactions."""
+def work(url: str, options: str, path: str, backend: str, lease: str, nats: str = "") -> None:
+    """Work on all runs of the scene, until this process is killed; SIGUSR1 stops it between two transactions.
+
+    With the URL of a server, messages of a queue that loses and doubles them wake the worker.
+    """
 
     async def run() -> None:
-        async with open_store(url, **json.loads(options)) as store:
+        async with open_store(url, **json.loads(options)) as store, AsyncExitStack() as stack:
+            queue = await stack.enter_async_context(FaultyQueue(nats, ack_wait=1.0)) if nats else None
             signal.signal(signal.SIGUSR1, lambda *_: _stop(store))
-            await DurableRuns(store, [scene(Journey(Path(path)))], lease=float(lease), poll=0.1).work()
+            await DurableRuns(store, [scene(Journey(Path(path)))], lease=float(lease), poll=0.1, queue=queue).work()
 
     anyio.run(run, backend=backend)
 

@@ -6,7 +6,7 @@ import json
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from pellucid import Identity
 from pellucid.durable import open_store
 from pellucid.durable_runs import CallTokens, Completion, DurableRuns
 from support.durable_scene import Journey, scene, watch
+from support.nats_faults import FaultyQueue
 from support.processes import command
 
 if TYPE_CHECKING:
@@ -49,17 +50,18 @@ class ServerProcess:
         port: Its port.
     """
 
-    def __init__(self, stack: ExitStack, location: Location, path: Path) -> None:
+    def __init__(self, stack: ExitStack, location: Location, path: Path, nats: str = "") -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port: int = free.getsockname()[1]
         self._location = location
         self._path = path
+        self._nats = nats
         self._process: subprocess.Popen[bytes] | None = None
         stack.callback(self.kill)
 
     def start(self, kill_at: int = 0) -> None:
         """Start, to be killed at a point of its journey; 0 for never."""
-        arguments = (TESTS, *self._location.arguments, self._path, self.port, kill_at)
+        arguments = (TESTS, *self._location.arguments, self._path, self.port, kill_at, self._nats)
         self._process = subprocess.Popen(command(SCRIPT, *arguments), stderr=subprocess.DEVNULL)
 
     @property
@@ -137,8 +139,8 @@ def authenticate(request: Request) -> Identity:
     return Identity(principal=request.headers.get("x-principal"))
 
 
-def serve(url: str, options: str, path: str, port: str, kill_at: str) -> None:
-    """Serve the scene until this process is killed."""
+def serve(url: str, options: str, path: str, port: str, kill_at: str, nats: str) -> None:
+    """Serve the scene until this process is killed; with a NATS server, its queue loses and doubles messages."""
     import uvicorn
 
     from pellucid.server import create_app
@@ -146,9 +148,11 @@ def serve(url: str, options: str, path: str, port: str, kill_at: str) -> None:
     journey = Journey(Path(path), int(kill_at))
 
     async def run() -> None:
-        async with open_store(url, **json.loads(options)) as store:
+        async with open_store(url, **json.loads(options)) as store, AsyncExitStack() as stack:
+            queue = await stack.enter_async_context(FaultyQueue(nats)) if nats else None
             watch(store, journey)
-            runs = DurableRuns(store, [scene(Journey(Path(path)))], completion=completion(int(port)))
+            agent = scene(Journey(Path(path)))
+            runs = DurableRuns(store, [agent], completion=completion(int(port)), queue=queue)
             app = create_app(runs, tokens=CallTokens(KEY), authenticate=authenticate)
             await uvicorn.Server(uvicorn.Config(app, port=int(port), log_level="error", access_log=False)).serve()
 

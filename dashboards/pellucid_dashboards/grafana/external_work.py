@@ -1,4 +1,4 @@
-"""Dashboard `External work and workers`: what durable runs wait for, who continues them, and the server.
+"""Dashboard `External work and workers`: what durable runs wait for, who continues them, messages and requests.
 
 All workers of a database report the same gauges of the store, of which panels show the largest.
 """
@@ -53,6 +53,7 @@ def dashboard() -> dict[str, Any]:
             Shelf(panels=[_waits(), _settlements(), _rejected()]),
             Shelf(panels=[_runs(), _due_ages(), _due_waits()], title="Workers"),
             Shelf(panels=[_workers(), _slots(), _passes(), _recoveries()]),
+            Shelf(panels=[_messages(), _lost_messages(), _callbacks(), _callback_age()], title="Queue and callbacks"),
             Shelf(panels=[_requests(), _errors(), _durations()], title="Server"),
         ],
         chosen_by=["agent", "tool"],
@@ -193,13 +194,14 @@ def _slots() -> Panel:
 
 
 def _passes() -> Panel:
-    by = (semconv.DURABLE_PASS,)
-    claims = calls(semconv.DURABLE_DUE_WAIT, SERVICE, AGENT)
+    by, source = (semconv.DURABLE_PASS,), (semconv.DURABLE_SOURCE,)
     return lines(
         "Claims and passes",
-        "How many runs do workers claim in a minute, and how do the passes end?",
+        "How many runs do workers claim in a minute, found by a message or in the store, and how do the passes end?",
         "cpm",
-        Query(expr=or_none(f"60 * {claims}"), legend="claims"),
+        Query(
+            expr=_per_minute(semconv.DURABLE_CLAIMS, AGENT, by=source), legend=f"claimed from the {as_legend(*source)}"
+        ),
         Query(expr=_per_minute(semconv.DURABLE_PASSES, AGENT, by=by), legend=as_legend(*by)),
     )
 
@@ -211,6 +213,51 @@ def _recoveries() -> Panel:
         "cpm",
         Query(expr=_per_minute(semconv.DURABLE_RECOVERIES, AGENT, by=_AGENT), legend=as_legend(*_AGENT)),
         stacked=True,
+    )
+
+
+def _messages() -> Panel:
+    by = (semconv.QUEUE_MESSAGE,)
+    return lines(
+        "Messages",
+        "How many messages does the queue store in a minute? `none`: the store alone wakes the workers.",
+        "cpm",
+        Query(expr=_per_minute(semconv.QUEUE_PUBLISHED, by=by), legend=as_legend(*by)),
+        stacked=True,
+    )
+
+
+def _lost_messages() -> Panel:
+    reason = (semconv.QUEUE_REASON,)
+    return lines(
+        "Messages in trouble",
+        "How many messages in a minute are not sent, delivered again, or moved to the dead letters, and why?",
+        "cpm",
+        Query(expr=_per_minute(semconv.QUEUE_DROPPED, by=reason), legend=f"dropped: {as_legend(*reason)}"),
+        Query(expr=_per_minute(semconv.QUEUE_REDELIVERED, AGENT, by=_AGENT), legend=f"{as_legend(*_AGENT)} again"),
+        Query(
+            expr=_per_minute(semconv.QUEUE_DEAD_LETTERED, AGENT, by=reason), legend=f"dead letter: {as_legend(*reason)}"
+        ),
+    )
+
+
+def _callbacks() -> Panel:
+    by = (semconv.DURABLE_CALLBACK,)
+    return lines(
+        "Callbacks",
+        "How many attempts are made in a minute to deliver the states of runs, and are they accepted?",
+        "cpm",
+        Query(expr=_per_minute(semconv.DURABLE_CALLBACKS, by=by), legend=as_legend(*by)),
+        stacked=True,
+    )
+
+
+def _callback_age() -> Panel:
+    return lines(
+        "Oldest callback",
+        "For how long has a state waited for a receiver that accepts it?",
+        "s",
+        Query(expr=_largest(semconv.DURABLE_CALLBACK_AGE, by=()), legend="oldest"),
     )
 
 

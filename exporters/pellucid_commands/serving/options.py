@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import os
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from pellucid.durable_runs import Callbacks, CallTokens, Completion
 from pellucid.errors import ConfigError
+from pellucid.nats import NATSQueue
 from pellucid_exporters import configure
 from pellucid_exporters.options import Prometheus
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+    from collections.abc import AsyncIterator
 
+    from pellucid.durable_runs import WorkQueue
     from pellucid_exporters import Telemetry
 
 FLUSH: Final = 5.0
 """Seconds for sending telemetry at the end."""
 STORE: Final = "sqlite:///runs.db"
 STORE_VARIABLE: Final = "PELLUCID_STORE"
+QUEUE_VARIABLE: Final = "PELLUCID_QUEUE"
 KEYS_VARIABLE: Final = "PELLUCID_CALL_KEYS"
 """Variable with the keys of call tokens, with commas between; the first one signs."""
 CALLBACK_KEYS_VARIABLE: Final = "PELLUCID_CALLBACK_KEYS"
@@ -35,6 +40,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         default=os.environ.get(STORE_VARIABLE, STORE),
         metavar="URL",
         help=f"sqlite:///path or postgresql://... (default: ${STORE_VARIABLE}, or {STORE})",
+    )
+    parser.add_argument(
+        "--queue",
+        default=os.environ.get(QUEUE_VARIABLE),
+        metavar="URL",
+        help=f"nats://host:4222 wakes workers and streams events (default: ${QUEUE_VARIABLE}, or none)",
     )
     parser.add_argument("--concurrency", type=int, default=8, metavar="N", help="runs at the same time (default: 8)")
     parser.add_argument(
@@ -85,6 +96,20 @@ def completion_of(options: Namespace, tokens: CallTokens | None) -> Completion |
     if tokens is None:
         raise ConfigError(f"--public-url needs keys for the tokens of calls; set {KEYS_VARIABLE}")
     return Completion(options.public_url, tokens)
+
+
+@asynccontextmanager
+async def opened_queue(options: Namespace) -> AsyncIterator[WorkQueue | None]:
+    """Open the queue, if there is to be one.
+
+    Raises:
+        ConfigError: its URL is invalid, or nats-py is not installed.
+    """
+    if not options.queue:
+        yield None
+        return
+    async with NATSQueue(options.queue) as queue:
+        yield queue
 
 
 def telemetry_of(options: Namespace, port: int | None) -> Telemetry:

@@ -20,6 +20,7 @@ from pellucid_commands.serving.options import (
     FLUSH,
     callbacks_of_environment,
     completion_of,
+    opened_queue,
     telemetry_of,
     tokens_of_environment,
 )
@@ -106,8 +107,8 @@ async def _serve(
 ) -> None:
     from pellucid.server import create_app
 
-    async with open_store(options.store) as store:
-        runs = DurableRuns(store, agents, lease=options.lease, **run_options)
+    async with open_store(options.store) as store, opened_queue(options) as queue:
+        runs = DurableRuns(store, agents, lease=options.lease, queue=queue, **run_options)
         app = create_app(runs, **app_options)
         worker = anyio.CancelScope()
 

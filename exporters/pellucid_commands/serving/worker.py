@@ -15,6 +15,7 @@ from pellucid_commands.serving.options import (
     FLUSH,
     callbacks_of_environment,
     completion_of,
+    opened_queue,
     telemetry_of,
     tokens_of_environment,
 )
@@ -50,8 +51,8 @@ def run(options: Namespace) -> int:
 async def _work(
     options: Namespace, agents: Sequence[Agent], completion: Completion | None, callbacks: Callbacks | None
 ) -> None:
-    async with open_store(options.store) as store:
-        runs = DurableRuns(store, agents, lease=options.lease, completion=completion, callbacks=callbacks)
+    async with open_store(options.store) as store, opened_queue(options) as queue:
+        runs = DurableRuns(store, agents, lease=options.lease, completion=completion, callbacks=callbacks, queue=queue)
         async with anyio.create_task_group() as tasks:
             with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
                 tasks.start_soon(lambda: runs.work(concurrency=options.concurrency))

@@ -45,8 +45,8 @@ class Loggers(LoggerProvider):
 
     Attributes:
         queue: The queue of the exporter.
-        must_emit: Whether lines must pass through the SDK, which takes five times as long: others read the records too,
-            or the environment limits them.
+        must_emit: Whether lines must pass through the SDK, which takes longer: others read the records too, or the
+            environment limits them.
     """
 
     def __init__(self, resource: Resource, queue: LogQueue) -> None:

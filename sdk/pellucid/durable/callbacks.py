@@ -72,7 +72,7 @@ def has_due(tx: Transaction) -> bool:
 
 def _notify_if_due(tx: Transaction, row: Row | None) -> None:
     if row is not None and row["next_at"] is not None:
-        tx.notify("callbacks", "")
+        tx.notify_callbacks()
 
 
 def _record(row: Row) -> CallbackRecord:

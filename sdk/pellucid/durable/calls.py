@@ -60,7 +60,7 @@ def _settled(tx: Transaction, values: Mapping[str, Any], events: Sequence[JSONVa
     write_events(tx, row["run_id"], run["run_last_seq"], events)
     is_run_due = run["run_status"] == "due" and run["run_pending"] == 0
     if is_run_due:
-        tx.notify("work", run["run_agent"])
+        tx.notify_due(run["run_agent"], row["run_id"], run["run_fence"])
     return Settlement("settled", call_record(row), run["run_pending"], is_run_due)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
+from pellucid.durable.records import Changes, RunDue
 from pellucid.durable.values import Row
 from pellucid.durable.wakeups import Wakeups
 
@@ -23,6 +24,7 @@ class Transaction:
     Attributes:
         is_repeat: Whether the transaction may have been committed before, by a connection that was lost.
         notifications: Channels and keys to notify of the commit.
+        due: Runs that can be claimed after the commit.
     """
 
     def __init__(self, execute: Execute, statements: Mapping[str, str], *, is_repeat: bool = False) -> None:
@@ -30,6 +32,7 @@ class Transaction:
         self._statements = statements
         self.is_repeat = is_repeat
         self.notifications: dict[tuple[Channel, str], None] = {}
+        self.due: list[RunDue] = []
 
     def has(self, statement: str, /) -> bool:
         """Return whether the dialect has a statement of that name."""
@@ -44,9 +47,24 @@ class Transaction:
         rows = self._execute(self._statements[statement], parameters)
         return rows[0] if rows else None
 
-    def notify(self, channel: Channel, key: str) -> None:
-        """Notify the waiters of a channel and key if the transaction commits."""
-        self.notifications[channel, key] = None
+    def notify_due(self, agent: str, run_id: str, fence: int, *, is_later: bool = False) -> None:
+        """Notify workers that a run is due if the transaction commits; `is_later` if it cannot be claimed yet."""
+        self.notifications["work", agent] = None
+        if not is_later:
+            self.due.append(RunDue(run_id, agent, fence))
+
+    def notify_events(self, run_id: str) -> None:
+        """Notify readers that a run has new events, or has ended, if the transaction commits."""
+        self.notifications["events", run_id] = None
+
+    def notify_callbacks(self) -> None:
+        """Notify those who deliver states to callback URLs that one is due, if the transaction commits."""
+        self.notifications["callbacks", ""] = None
+
+    @property
+    def changes(self) -> Changes:
+        """What other processes may want to know of the commit."""
+        return Changes(tuple(self.due), tuple(key for channel, key in self.notifications if channel == "events"))
 
 
 class TransactionLost(Exception):

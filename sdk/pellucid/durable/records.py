@@ -82,6 +82,34 @@ class RunRecord(RunSummary):
 
 
 @dataclass(frozen=True, slots=True)
+class RunDue:
+    """A run that a commit has made due.
+
+    Attributes:
+        id: Its id.
+        agent: Name of its agent.
+        fence: Number of its latest claim, 0 before the first: a run becomes due once after each claim.
+    """
+
+    id: str
+    agent: str
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Changes of a commit for which other processes may wait.
+
+    Attributes:
+        due: Runs that can be claimed now.
+        events: Ids of the runs that have new events, or have ended.
+    """
+
+    due: tuple[RunDue, ...] = ()
+    events: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class NewCall:
     """A call to register.
 

@@ -54,7 +54,7 @@ def submit(
     if row is not None:
         if callback is not None:
             tx.all("insert_callback", run_id=run_id, url=callback)
-        tx.notify("work", agent)
+        tx.notify_due(agent, run_id, 0)
         return Submission(run_record(row), is_new=True)
     row = tx.all("find_submitted", id=run_id, idempotency_key=idempotency_key)[0]
     if (row["agent"], row["request_digest"]) != (agent, digest):
@@ -67,8 +67,18 @@ def claim(
 ) -> Claim | None:
     """Claim the oldest run that can be continued; fail it if its leases expired too often."""
     row = tx.one("claim", worker=worker, agents=dump(list(agents)), lease=lease)
-    if row is None:
-        return None
+    return None if row is None else _claim(tx, row, worker, lease, max_expired_leases)
+
+
+def claim_run(
+    tx: Transaction, run_id: str, agent: str, worker: str, lease: float, max_expired_leases: int | None
+) -> Claim | None:
+    """Claim one run if it can be continued; fail it if its leases expired too often."""
+    row = tx.one("claim_run", id=run_id, agent=agent, worker=worker, lease=lease)
+    return None if row is None else _claim(tx, row, worker, lease, max_expired_leases)
+
+
+def _claim(tx: Transaction, row: Row, worker: str, lease: float, max_expired_leases: int | None) -> Claim:
     is_recovered, waited = row["expired_leases"] > 0, row["updated_at"] - row["due_at"]
     if max_expired_leases is not None and row["expired_leases"] >= max_expired_leases:
         row = _give_up(tx, row)  # its journal is not read: that may be what ends the processes
@@ -150,13 +160,13 @@ def end_pass(
         calls, events = (), cancellation_events
         tx.all("cancel_calls", run_id=run_id)
     elif row["status"] == "due":
-        tx.notify("work", row["agent"])
+        tx.notify_due(row["agent"], run_id, claim.run.fence)
     _call_back(tx, run_id, row)
     last_seq = row["last_seq"]
     _write_entries(tx, run_id, claim.run.fence, last_seq - len(events) - len(calls), entries)
     insert_calls(tx, claim, last_seq - len(events), calls)
     write_events(tx, run_id, last_seq, events)
-    tx.notify("events", run_id)
+    tx.notify_events(run_id)
     return cast("PassEnd", row["status"])
 
 
@@ -192,7 +202,7 @@ def _end(
         return None
     _write_entries(tx, run_id, fence, row["last_seq"] - len(events), entries)
     write_events(tx, run_id, row["last_seq"], events)
-    tx.notify("events", run_id)
+    tx.notify_events(run_id)
     _call_back(tx, run_id, row)
     return tuple(map(call_record, tx.all("cancel_calls", run_id=run_id)))
 
@@ -201,7 +211,7 @@ def _call_back(tx: Transaction, run_id: str, row: Row) -> None:
     """Make the state of a run that now waits or has ended due for delivery, if the run has a callback."""
     if row["has_callback"] and row["status"] != "due":
         tx.all("make_callback_due", run_id=run_id)
-        tx.notify("callbacks", "")
+        tx.notify_callbacks()
 
 
 def release(tx: Transaction, claim: Claim, delay: float) -> None:
@@ -210,7 +220,7 @@ def release(tx: Transaction, claim: Claim, delay: float) -> None:
     if row is None:
         _status_after(tx, claim)
     else:
-        tx.notify("work", row["agent"])
+        tx.notify_due(row["agent"], claim.run.id, claim.run.fence, is_later=delay > 0)
 
 
 def cancel(tx: Transaction, run_id: str, reason: str, events: Sequence[JSONValue]) -> Cancellation:
@@ -223,7 +233,7 @@ def cancel(tx: Transaction, run_id: str, reason: str, events: Sequence[JSONValue
         return Cancellation("requested", run_record(row))
     calls = tuple(map(call_record, tx.all("cancel_calls", run_id=run_id)))
     write_events(tx, run_id, row["last_seq"], events)
-    tx.notify("events", run_id)
+    tx.notify_events(run_id)
     _call_back(tx, run_id, row)
     return Cancellation("cancelled", run_record(row), calls)
 
@@ -241,7 +251,7 @@ def recover(tx: Transaction) -> tuple[str, ...]:
     """Make runs due whose leases have expired; at most a batch."""
     rows = tx.all("recover", limit=BATCH)
     for row in rows:
-        tx.notify("work", row["agent"])
+        tx.notify_due(row["agent"], row["id"], row["fence"])
     return tuple(row["id"] for row in rows)
 
 
@@ -309,4 +319,4 @@ def write_events(tx: Transaction, run_id: str, last_seq: int, events: Sequence[J
     for seq, event in enumerate(events, last_seq - len(events) + 1):
         tx.all("insert_event", run_id=run_id, seq=seq, value=dump(event))
     if events:
-        tx.notify("events", run_id)
+        tx.notify_events(run_id)

@@ -122,6 +122,21 @@ class RunStore(CallbackMethods):
             )
         )
 
+    async def claim_run(
+        self, run_id: str, agent: str, worker: str, lease: float, max_expired_leases: int | None = None
+    ) -> Claim | None:
+        """Claim one run of an agent, if it is due or its lease has expired; None otherwise. See `claim`."""
+        return await self._write(
+            partial(
+                runs.claim_run,
+                run_id=run_id,
+                agent=agent,
+                worker=worker,
+                lease=seconds(lease),
+                max_expired_leases=max_expired_leases,
+            )
+        )
+
     async def renew(self, claim: Claim) -> Lease:
         """Renew the lease.
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from functools import partial, wraps
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 import anyio
 import anyio.to_thread
 
 from pellucid.durable.database import Database, Transaction, TransactionLost
+from pellucid.durable.records import Changes
 from pellucid.durable.wakeups import Key, Wakeups
 from pellucid.errors import ConfigError, StoreUnavailable
 
 T = TypeVar("T")
+
+_NO_CHANGES: Final = Changes()
 
 
 class Transactions:
@@ -33,6 +36,15 @@ class Transactions:
         self._read_limiter = anyio.CapacityLimiter(database.readers)
         self._wakeups = Wakeups()
         self._is_watching = False
+        self._listeners: list[Callable[[Changes], object]] = []
+
+    def on_commit(self, listener: Callable[[Changes], object]) -> None:
+        """Call a function after each commit of this store that made a run due or wrote events.
+
+        It is called in the event loop, and must return at once and raise nothing. The process may end between a commit
+        and the call.
+        """
+        self._listeners.append(listener)
 
     async def __aenter__(self) -> Self:
         """Open the store: create its schema, or check it.
@@ -78,17 +90,28 @@ class Transactions:
 
     async def _write(self, work: Callable[[Transaction], T], *, is_repeatable: bool = True) -> T:
         is_repeat = False
+        changes = _NO_CHANGES
+
+        @wraps(work)
+        def noted(transaction: Transaction) -> T:
+            nonlocal changes
+            result = work(transaction)
+            changes = transaction.changes
+            return result
 
         async def attempt() -> T:
             nonlocal is_repeat
-            transaction = partial(self._database.write, work, is_repeat=is_repeat)
+            transaction = partial(self._database.write, noted, is_repeat=is_repeat)
             try:
-                return await self._in_thread(transaction, self._write_limiter)
+                result = await self._in_thread(transaction, self._write_limiter)
             except TransactionLost as lost:
                 is_repeat = is_repeat or lost.is_outcome_unknown
                 if is_repeat and not is_repeatable:
                     raise StoreUnavailable(self._database.name, is_outcome_unknown=True) from lost.__cause__
                 raise
+            for listener in self._listeners if changes != _NO_CHANGES else ():
+                listener(changes)
+            return result
 
         return await self._repeat(attempt)
 

@@ -86,12 +86,13 @@ class StoreMetrics:
             self._count_settlement(settlement, "expired")
         return recovery
 
-    def claimed(self, claim: Claim) -> None:
+    def claimed(self, claim: Claim, source: str) -> None:
         """Measure a claim, and count it if the worker before let its lease expire."""
         self._slots_used += 1
         agent = {semconv.AGENT_NAME: claim.run.agent}
         submission = context_of(claim.run.trace) if isinstance(claim.run.trace, dict) else None
         self._count(semconv.DURABLE_DUE_WAIT, agent, submission, value=claim.waited)
+        self._count(semconv.DURABLE_CLAIMS, {**agent, semconv.DURABLE_SOURCE: source})
         if claim.is_recovered:
             self._count(semconv.DURABLE_RECOVERIES, agent)
 

@@ -23,7 +23,9 @@ from pellucid.durable.records import FINAL
 from pellucid.durable_runs.callbacks.deliverer import Deliverer
 from pellucid.durable_runs.callbacks.options import Callbacks
 from pellucid.durable_runs.metrics import StoreMetrics
+from pellucid.durable_runs.queue import WorkQueue
 from pellucid.durable_runs.records import RunEvent, RunEventPage, RunState, approval_of, event_of, state_of
+from pellucid.durable_runs.sources import Claims, QueueSource, StoreSource
 from pellucid.durable_runs.tokens import Completion
 from pellucid.durable_runs.worker import Worker
 from pellucid.errors import CallbackRefused, ConfigError, UnknownRun
@@ -57,16 +59,17 @@ class DurableRuns:
         agents: The agents that this process can run; each process that works on a run needs its agent.
         lease: Seconds after which other workers continue the run of a process that ended or stopped.
         worker: Name of this process, for people.
-        poll: Seconds between sweeps for expired leases and calls.
+        poll: Seconds between sweeps for expired leases and calls, and with a queue for runs that it has not announced.
         max_expired_leases: Leases of a run that may expire in a row without a new step; then the run fails, because it
             may be what ends the processes. None for any number.
         deps: Value for tools, `ToolContext.deps`.
         completion: Server to which other processes return results, for `ToolContext.external`.
         callbacks: How the states of runs are delivered to callback URLs; without it no run has one.
         telemetry: Destination of the metrics of the store, as the option of an agent.
+        queue: Wakes workers instead of the store, and spreads runs over them, such as `NATSQueue`.
 
     Raises:
-        ConfigError: two agents have the same name, or a number is not positive.
+        ConfigError: two agents have the same name, a number is not positive, or the queue belongs to another store.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class DurableRuns:
         completion: Completion | None = None,
         callbacks: Callbacks | None = None,
         telemetry: Pipeline | None = None,
+        queue: WorkQueue | None = None,
     ) -> None:
         listed = list(agents)
         self._agents = {agent.name: agent for agent in listed}
@@ -94,13 +98,21 @@ class DurableRuns:
             raise ConfigError(f"DurableRuns(max_expired_leases={max_expired_leases!r}): must be at least 1, or None")
         self._store = store
         self._metrics = StoreMetrics(store, self._agents, telemetry, poll)
+        claims = Claims(
+            store=store,
+            agents=tuple(self._agents),
+            worker=worker or f"{socket.gethostname()}:{os.getpid()}",
+            lease=lease,
+            max_expired_leases=max_expired_leases,
+        )
+        if queue is not None:
+            queue.attach(store)
         self._worker = Worker(
             store=store,
             agents=self._agents,
-            name=worker or f"{socket.gethostname()}:{os.getpid()}",
-            lease=lease,
+            claims=claims,
+            source=StoreSource(claims, poll) if queue is None else QueueSource(claims, queue, poll),
             poll=poll,
-            max_expired_leases=max_expired_leases,
             deps=deps,
             completion=completion,
             metrics=self._metrics,

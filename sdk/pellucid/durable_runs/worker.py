@@ -5,21 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import anyio
 
 from pellucid.agent import Agent
-from pellucid.durable import Claim, Recovery, RunStore
+from pellucid.durable import Recovery, RunStore
 from pellucid.durable_runs.metrics import PassOutcome, StoreMetrics
 from pellucid.durable_runs.passes import run_pass
+from pellucid.durable_runs.sources import Claims, Source, Work
 from pellucid.durable_runs.tokens import Completion
 from pellucid.errors import StoreUnavailable
 
 _log = logging.getLogger("pellucid.durable_runs")
-
-_WAIT: Final = 60.0
-"""Seconds after which a worker looks for work again, whatever it was notified of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +26,9 @@ class Worker:
 
     store: RunStore
     agents: Mapping[str, Agent[Any]]
-    name: str
-    lease: float
+    claims: Claims
+    source: Source
     poll: float
-    max_expired_leases: int | None
     deps: Any
     completion: Completion | None
     metrics: StoreMetrics
@@ -48,7 +45,7 @@ class Worker:
                 tasks.start_soon(self._sweep)
                 while True:
                     await slots.acquire()
-                    tasks.start_soon(self._continue, await self._next(), slots)
+                    tasks.start_soon(self._continue, await self.source.next(), slots)
 
     async def work_until_idle(self, concurrency: int) -> int:
         """Continue the runs that are due until none is; return the number of passes."""
@@ -58,40 +55,24 @@ class Worker:
             before = passes
             async with anyio.create_task_group() as tasks:
                 await slots.acquire()
-                while (claim := await self._claim()) is not None:
+                while (claim := await self.claims.any()) is not None:
                     passes += 1
-                    tasks.start_soon(self._continue, claim, slots)
+                    tasks.start_soon(self._continue, Work(claim), slots)
                     await slots.acquire()
                 slots.release()
             if passes == before:
                 return passes
 
-    async def _continue(self, claim: Claim, slots: anyio.Semaphore) -> None:
-        self.metrics.claimed(claim)
+    async def _continue(self, work: Work, slots: anyio.Semaphore) -> None:
+        claim = work.claim
+        self.metrics.claimed(claim, work.source)
         outcome: PassOutcome = "interrupted"
         try:
             outcome = await run_pass(self.store, self.agents[claim.run.agent], claim, self.deps, self.completion)
         finally:
             self.metrics.pass_ended(claim.run.agent, outcome)
+            work.end(outcome)
             slots.release()
-
-    async def _claim(self) -> Claim | None:
-        # A claim whose caller is cancelled would be lost until its lease ends; this one is given back by its pass.
-        claim: Claim | None = None
-        with anyio.CancelScope(shield=True):
-            claim = await self.store.claim(self.name, list(self.agents), self.lease, self.max_expired_leases)
-        return claim  # noqa: RET504  (mypy holds that the scope may swallow exceptions)
-
-    async def _next(self) -> Claim:
-        """Wait for a run that is due, and claim it."""
-        while True:
-            try:
-                if (claim := await self._claim()) is not None:
-                    return claim
-                await self.store.wait_for_work(list(self.agents), _WAIT)
-            except StoreUnavailable as error:
-                _log.warning("durable_runs.store_unavailable %s", error)
-                await anyio.sleep(self.poll)
 
     async def _sweep(self) -> None:
         """Expire overdue calls, and recover runs of workers that ended."""

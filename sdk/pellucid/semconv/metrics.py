@@ -14,6 +14,7 @@ from pellucid.semconv.names import (
     DURABLE_KIND,
     DURABLE_PASS,
     DURABLE_SETTLEMENT,
+    DURABLE_SOURCE,
     DURABLE_STATUS,
     ERROR_TYPE,
     HTTP_REQUEST_METHOD,
@@ -29,6 +30,8 @@ from pellucid.semconv.names import (
     PROVIDER_ID,
     PROVIDER_KIND,
     PROVIDER_NAME,
+    QUEUE_MESSAGE,
+    QUEUE_REASON,
     RELIABILITY_KIND,
     RELIABILITY_THEN,
     REQUEST_MODEL,
@@ -240,6 +243,12 @@ DURABLE_DUE_WAIT: Final = _duration(
 DURABLE_PASSES: Final = _counter(
     "{pass}", "pellucid.durable.passes", "Passes of durable runs, by how they ended.", (AGENT_NAME, DURABLE_PASS)
 )
+DURABLE_CLAIMS: Final = _counter(
+    "{run}",
+    "pellucid.durable.claims",
+    "Durable runs that a worker has claimed, by how it found them.",
+    (AGENT_NAME, DURABLE_SOURCE),
+)
 DURABLE_RECOVERIES: Final = _counter(
     "{run}",
     "pellucid.durable.recoveries",
@@ -281,6 +290,27 @@ DURABLE_DEADLINE_USED: Final = _gauge(
     "pellucid.durable.pending.deadline_used",
     "Largest share of its time until the deadline that a call without a result has used.",
     (TOOL_NAME, DURABLE_KIND),
+)
+QUEUE_PUBLISHED: Final = _counter(
+    "{message}", "pellucid.queue.published", "Messages that the queue of durable runs has stored.", (QUEUE_MESSAGE,)
+)
+QUEUE_DROPPED: Final = _counter(
+    "{message}",
+    "pellucid.queue.dropped",
+    "Messages that were not sent to the queue of durable runs; sweeps of the store make up for them.",
+    (QUEUE_MESSAGE, QUEUE_REASON),
+)
+QUEUE_REDELIVERED: Final = _counter(
+    "{message}",
+    "pellucid.queue.redelivered",
+    "Messages that a worker received after another one had not acknowledged them.",
+    (AGENT_NAME,),
+)
+QUEUE_DEAD_LETTERED: Final = _counter(
+    "{message}",
+    "pellucid.queue.dead_lettered",
+    "Messages that were moved to the dead letters of the queue of durable runs.",
+    (AGENT_NAME, QUEUE_REASON),
 )
 DURABLE_CALLBACKS: Final = _counter(
     "{attempt}",

@@ -45,6 +45,8 @@ class ServerTelemetry:
         self._app = app
         self._routes = routes
         self._telemetry = telemetry
+        self._provider: trace.TracerProvider | None = None
+        self._known_tracer: trace.Tracer = trace.NoOpTracer()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
@@ -100,7 +102,9 @@ class ServerTelemetry:
 
     def _tracer(self) -> trace.Tracer:
         provider = complete(self._telemetry).tracer_provider or trace.get_tracer_provider()
-        return provider.get_tracer(SCOPE, __version__)
+        if provider is not self._provider:
+            self._provider, self._known_tracer = provider, provider.get_tracer(SCOPE, __version__)
+        return self._known_tracer
 
     def _duration(self) -> Any:
         provider = complete(self._telemetry).meter_provider or metrics.get_meter_provider()

@@ -26,6 +26,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="workers after the kill (default: 2 with PostgreSQL, otherwise 1)",
     )
     parser.add_argument("--serve", action="store_true", help="submit the run and return results over HTTP")
+    parser.add_argument("--queue", metavar="URL", help="nats://host:4222 wakes workers (default: the database does)")
     parser.add_argument("--otlp", metavar="URL", default=SUPPRESS, help="also send the trace there")
     parser.add_argument("--no-color", action="store_true", default=SUPPRESS, help="plain text")
     parser.set_defaults(show=run)

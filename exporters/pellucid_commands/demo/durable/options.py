@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from pellucid.durable import open_store
 from pellucid.durable_runs import CallTokens, Completion
+from pellucid.nats import NATSQueue
 from pellucid_exporters import configure
 from pellucid_exporters.file.options import File, LineType
 from pellucid_exporters.options import Prometheus
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from pellucid.durable import RunStore
+    from pellucid.durable_runs import WorkQueue
     from pellucid_exporters import Telemetry
 
 SPANS: Final[tuple[LineType, ...]] = ("span",)
@@ -35,6 +40,7 @@ class ProcessOptions:
         folder: Folder that all processes share.
         store: URL of the store.
         agent: Name of the agent, which no other demo on the same database uses.
+        queue: URL of a NATS server, or None.
         otlp: URL of a collector, or None.
         key: Secret of the tokens of calls; None without a server.
         url: Address of the server, or None.
@@ -46,6 +52,7 @@ class ProcessOptions:
     folder: str
     store: str
     agent: str
+    queue: str | None = None
     otlp: str | None = None
     key: str | None = None
     url: str | None = None
@@ -103,6 +110,19 @@ class ProcessOptions:
     def open_store(self) -> RunStore:
         """Return the store, to be entered."""
         return open_store(self.store, patience=PATIENCE)
+
+    @asynccontextmanager
+    async def opened_queue(self) -> AsyncIterator[WorkQueue | None]:
+        """Open the queue, if there is one.
+
+        Raises:
+            ConfigError: its URL is invalid, or nats-py is not installed.
+        """
+        if self.queue is None:
+            yield None
+            return
+        async with NATSQueue(self.queue) as queue:
+            yield queue
 
     def configure_telemetry(self) -> Telemetry:
         """Write the spans of this process to a file, and keep its metrics for `write_metrics`."""

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from opentelemetry.trace import format_trace_id
 
 from pellucid.durable_runs.records import span_of
+from pellucid.nats.options import places_of, servers_of
 from pellucid.text import clean
 from pellucid_commands.demo.durable.agent import QUESTION
 from pellucid_commands.demo.durable.counts import HEAD
@@ -49,6 +50,8 @@ class Report:
         self._title("Pellucid demo: a run that survives its process")
         row("question", QUESTION)
         row("store", "a SQLite file, deleted afterwards" if is_temporary else _without_password(options.store))
+        if options.queue is not None:
+            row("queue", f"NATS at {places_of(servers_of(options.queue))}")
         if options.url is not None:
             row("server", f"{options.url}, without a worker; the run is submitted and its results are returned there")
         row("tools", "reserve_dock, run by the worker; quote_road and quote_rail, jobs for another process")

@@ -26,8 +26,8 @@ async def serve(options: ProcessOptions) -> None:
     """Serve on a free port of this machine, and note its address."""
     notebook = Notebook(options.notes, options.process)
     agent = freight_agent(options.agent, notebook, options.jobs)
-    async with options.open_store() as store:
-        app = create_app(DurableRuns(store, [agent], worker=options.process), tokens=options.tokens)
+    async with options.open_store() as store, options.opened_queue() as queue:
+        app = create_app(DurableRuns(store, [agent], worker=options.process, queue=queue), tokens=options.tokens)
         with closing(socket.create_server(("127.0.0.1", 0))) as listener:
             notebook.write("listen", url=f"http://127.0.0.1:{listener.getsockname()[1]}")
             await _serve(app, listener)

@@ -12,6 +12,7 @@ import anyio
 
 from pellucid.durable.records import FINAL
 from pellucid.errors import ConfigError, StoreUnavailable
+from pellucid.nats import NATSQueue
 from pellucid_commands.demo.durable.counts import checks_of, rows_of
 from pellucid_commands.demo.durable.notes import Notebook
 from pellucid_commands.demo.durable.options import DELIVERY, ProcessOptions
@@ -39,6 +40,8 @@ def show(arguments: Namespace) -> int:
     prepare_output()
     if arguments.serve:
         check_installed()
+    if arguments.queue is not None:
+        NATSQueue(arguments.queue)  # checks the URL, and that nats-py is installed
     workers = arguments.workers or (1 if arguments.store is None or arguments.store.startswith("sqlite") else 2)
     report = Report(color=use_color(no_color=arguments.no_color))
     with tempfile.TemporaryDirectory(prefix="pellucid-demo-", ignore_cleanup_errors=True) as folder:
@@ -47,6 +50,7 @@ def show(arguments: Namespace) -> int:
             folder=folder,
             store=arguments.store or f"sqlite:///{folder}/runs.db",
             agent=f"freight-{uuid4().hex[:6]}",
+            queue=arguments.queue,
             otlp=arguments.otlp,
             key=token_urlsafe(32) if arguments.serve else None,
         )

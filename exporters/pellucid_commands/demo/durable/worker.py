@@ -29,7 +29,7 @@ async def work(options: ProcessOptions, telemetry: Telemetry) -> None:
 
     notebook = Notebook(options.notes, options.process)
     agent = freight_agent(options.agent, notebook, options.jobs, stall if options.is_stalled else None)
-    async with options.open_store() as store:
+    async with options.open_store() as store, options.opened_queue() as queue:
         runs = DurableRuns(
             store,
             [agent],
@@ -37,6 +37,7 @@ async def work(options: ProcessOptions, telemetry: Telemetry) -> None:
             worker=options.process,
             poll=0.1,
             completion=options.completion,
+            queue=queue,
         )
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(runs.work)

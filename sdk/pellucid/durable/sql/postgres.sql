@@ -49,7 +49,7 @@ SET pending = runs.pending - 1, last_seq = runs.last_seq + :entries, updated_at 
 FROM settled
 WHERE runs.id = settled.run_id
 RETURNING settled.*, runs.pending AS run_pending, runs.status AS run_status, runs.agent AS run_agent,
-    runs.last_seq AS run_last_seq
+    runs.fence AS run_fence, runs.last_seq AS run_last_seq
 
 -- overdue: of runs whose calls no other transaction is settling; locking them in any order cannot deadlock, as nothing waits
 SELECT calls.id, calls.kind FROM calls JOIN runs ON runs.id = calls.run_id
@@ -62,7 +62,7 @@ UPDATE runs SET status = 'due', due_at = lease_until, lease_until = NULL, update
 WHERE id IN (
     SELECT id FROM runs WHERE status = 'running' AND lease_until <= @now
     ORDER BY lease_until LIMIT :limit FOR UPDATE SKIP LOCKED)
-RETURNING id, agent
+RETURNING id, agent, fence
 
 -- claim_callback: due for longest
 UPDATE callbacks SET attempts = attempts + 1, fence = fence + 1, lease_until = @now + :lease

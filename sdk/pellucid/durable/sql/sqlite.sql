@@ -35,7 +35,8 @@ SET pending = pending - 1, last_seq = last_seq + :entries, updated_at = @now,
     due_at = CASE WHEN status = 'waiting' AND pending = 1 THEN @now ELSE due_at END,
     status = CASE WHEN status = 'waiting' AND pending = 1 THEN 'due' ELSE status END
 WHERE id = :id
-RETURNING pending AS run_pending, status AS run_status, agent AS run_agent, last_seq AS run_last_seq
+RETURNING pending AS run_pending, status AS run_status, agent AS run_agent, fence AS run_fence,
+    last_seq AS run_last_seq
 
 -- overdue
 SELECT id, kind FROM calls WHERE status = 'processing' AND deadline <= @now ORDER BY deadline LIMIT :limit
@@ -43,7 +44,7 @@ SELECT id, kind FROM calls WHERE status = 'processing' AND deadline <= @now ORDE
 -- recover
 UPDATE runs SET status = 'due', due_at = lease_until, lease_until = NULL, updated_at = @now
 WHERE id IN (SELECT id FROM runs WHERE status = 'running' AND lease_until <= @now ORDER BY lease_until LIMIT :limit)
-RETURNING id, agent
+RETURNING id, agent, fence
 
 -- claim_callback: due for longest
 UPDATE callbacks SET attempts = attempts + 1, fence = fence + 1, lease_until = @now + :lease

@@ -39,6 +39,14 @@ RETURNING last_seq, lease_until, cancel_reason, pass_no
 -- advance
 UPDATE runs SET last_seq = last_seq + :entries, updated_at = @now WHERE id = :id RETURNING last_seq
 
+-- claim_run: one run of an agent, if it is due or its lease has expired
+UPDATE runs
+SET status = 'running', fence = fence + 1,
+    expired_leases = CASE WHEN lease_owner IS NULL THEN 0 ELSE expired_leases + 1 END,
+    lease_owner = :worker, lease_until = @now + :lease, due_at = COALESCE(lease_until, due_at), updated_at = @now
+WHERE id = :id AND agent = :agent AND COALESCE(lease_until, due_at) <= @now
+RETURNING *
+
 -- insert_journal
 INSERT INTO journal (run_id, seq, key, value, fence, created_at) VALUES (:run_id, :seq, :key, :value, :fence, @now)
 ON CONFLICT (run_id, key) DO NOTHING
