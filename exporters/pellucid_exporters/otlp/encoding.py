@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
     from opentelemetry.trace import Link, SpanContext, Status
 
-MAX_KEPT: Final = 20_000
-"""Attributes of which the bytes are kept; then all are forgotten."""
+MAX_KEPT: Final = 2_000
+"""Attributes of which the bytes are kept; then all are forgotten, as ids of runs and calls never come again."""
 
 MAX_KEPT_BYTES: Final = 128
 """Bytes of an attribute that are kept: longer ones are content, which seldom comes again."""
