@@ -25,7 +25,7 @@ from pellucid import Agent, Identity
 from pellucid.durable import open_store
 from pellucid.durable_runs import Callbacks, DurableRuns, verify_callback
 from pellucid.errors import InvalidCallback
-from pellucid.server import create_app
+from pellucid.server import create_app, drain_at_signals
 from pellucid.testing import FunctionModel
 
 AGENT = Agent("freight", model=FunctionModel(lambda _: "It costs 1,860 EUR."))  # stands for a model
@@ -46,9 +46,11 @@ def create_application(store_url: str, url: str, received: Callable[[str, Any], 
     async def serve_agents(app: FastAPI) -> AsyncIterator[None]:
         async with open_store(store_url) as store, anyio.create_task_group() as tasks:
             runs = DurableRuns(store, [AGENT], callbacks=Callbacks([KEY], allow=[f"{url}/hooks/"]))
-            app.mount("/agents", create_app(runs, authenticate=authenticate))
+            agents = create_app(runs, authenticate=authenticate)
+            app.mount("/agents", agents)
             tasks.start_soon(runs.work)  # or `pellucid worker` in another process
-            yield
+            with drain_at_signals(agents):  # uvicorn would wait for open streams at SIGTERM
+                yield
             tasks.cancel_scope.cancel()
 
     app = FastAPI(lifespan=serve_agents)

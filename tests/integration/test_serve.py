@@ -138,6 +138,30 @@ def test_what_cannot_be_served_is_refused(
     assert text in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--concurrency", "0"), "'0' is not a number of 1 or more"),
+        (("--metrics-port", "99999"), "'99999' is not a port"),
+    ],
+)
+def test_numbers_are_checked(options: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anything starts."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["worker", "freight:agent", *options])
+    assert text in capsys.readouterr().err
+
+
+def test_a_worker_says_what_it_cannot_reach(tmp_path: Path) -> None:
+    """A queue that is away is a warning; a database that is away ends it, with the database's reason."""
+    (tmp_path / "freight.py").write_text(PYTHON[0])
+    with started("pellucid worker freight:agent --queue nats://127.0.0.1:1", tmp_path) as worker:
+        wait_for(worker, "nats.unavailable servers=127.0.0.1:1")
+    with started("pellucid worker freight:agent --store postgresql://ann@127.0.0.1:1/x", tmp_path) as worker:
+        wait_for(worker, "'127.0.0.1:1/x' is not available; nothing was written (connection failed")
+        assert worker.wait(PATIENCE) == 2
+
+
 @pytest.mark.parametrize("command", ["serve", "worker"])
 def test_a_queue_that_is_none_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str

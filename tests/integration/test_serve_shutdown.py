@@ -68,6 +68,50 @@ def test_sigterm_gives_the_run_back_and_ends_streams(folder: Path) -> None:
         assert database.execute("SELECT status FROM runs").fetchall() == [("due",)]
 
 
+OWN = """
+from contextlib import asynccontextmanager
+
+import anyio
+from pellucid.durable import open_store
+from pellucid.durable_runs import DurableRuns
+from pellucid.server import create_app, drain_at_signals
+from slow import agent
+from starlette.applications import Starlette
+
+@asynccontextmanager
+async def lifespan(app):
+    async with open_store("sqlite:///runs.db") as store, anyio.create_task_group() as tasks:
+        runs = DurableRuns(store, [agent])
+        agents = create_app(runs)
+        app.mount("/agents", agents)
+        tasks.start_soon(runs.work)
+        with drain_at_signals(agents):
+            yield
+        tasks.cancel_scope.cancel()
+
+app = Starlette(lifespan=lifespan)
+"""
+
+
+def test_an_application_of_ones_own_ends_its_streams(folder: Path) -> None:
+    """At SIGTERM uvicorn would wait for them before the lifespan ends; the run is given back then."""
+    (folder / "own.py").write_text(OWN)
+    port = free_port()
+    base = f"http://127.0.0.1:{port}/agents"
+    with started(f"python -m uvicorn own:app --port {port}", folder) as server:
+        wait_for(server, "Uvicorn running")
+        with httpx.Client(timeout=PATIENCE) as http:
+            run = http.post(f"{base}/runs", json={"input": "?"}, headers={"Prefer": "respond-async"}).json()
+            with http.stream("GET", f"{base}/runs/{run['id']}/events") as stream:
+                lines = stream.iter_lines()
+                assert next(lines) == "id: 2"
+                server.send_signal(signal.SIGTERM)
+                assert "event: run" not in list(lines)
+        assert server.wait(PATIENCE) in (0, -signal.SIGTERM)
+    with contextlib.closing(sqlite3.connect(folder / "runs.db")) as database:
+        assert database.execute("SELECT status FROM runs").fetchall() == [("due",)]
+
+
 def test_slow_clients_are_cut_off(folder: Path) -> None:
     """A connection whose headers or body do not arrive ends; others are served meanwhile."""
     port = free_port()

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from contextlib import asynccontextmanager
+from argparse import ArgumentTypeError
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
+from pellucid.durable import open_store
 from pellucid.durable_runs import Callbacks, CallTokens, Completion
-from pellucid.errors import ConfigError
+from pellucid.errors import ConfigError, StoreUnavailable
 from pellucid.nats import NATSQueue
 from pellucid_exporters import configure
-from pellucid_exporters.options import Prometheus
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import AsyncIterator
 
-    from pellucid.durable_runs import WorkQueue
+    from pellucid.durable import RunStore
     from pellucid_exporters import Telemetry
+    from pellucid_exporters.options import Prometheus
 
 FLUSH: Final = 5.0
 """Seconds for sending telemetry at the end."""
+MAX_PORT: Final = 65_535
 STORE: Final = "sqlite:///runs.db"
 STORE_VARIABLE: Final = "PELLUCID_STORE"
 QUEUE_VARIABLE: Final = "PELLUCID_QUEUE"
@@ -47,7 +51,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="URL",
         help=f"nats://host:4222 wakes workers and streams events (default: ${QUEUE_VARIABLE}, or none)",
     )
-    parser.add_argument("--concurrency", type=int, default=8, metavar="N", help="runs at the same time (default: 8)")
+    parser.add_argument(
+        "--concurrency", type=_positive, default=8, metavar="N", help="runs at the same time (default: 8)"
+    )
     parser.add_argument(
         "--lease", type=float, default=30.0, metavar="SECONDS", help="when others continue a lost run (default: 30)"
     )
@@ -98,20 +104,51 @@ def completion_of(options: Namespace, tokens: CallTokens | None) -> Completion |
     return Completion(options.public_url, tokens)
 
 
-@asynccontextmanager
-async def opened_queue(options: Namespace) -> AsyncIterator[WorkQueue | None]:
-    """Open the queue, if there is to be one.
+def queue_of(options: Namespace) -> NATSQueue | None:
+    """Return the queue, if there is to be one; it is not open.
 
     Raises:
         ConfigError: its URL is invalid, or nats-py is not installed.
     """
-    if not options.queue:
-        yield None
-        return
-    async with NATSQueue(options.queue) as queue:
-        yield queue
+    return NATSQueue(options.queue) if options.queue else None
 
 
-def telemetry_of(options: Namespace, port: int | None) -> Telemetry:
-    """Configure telemetry from the environment, with `/metrics` on a port of its own or in the application."""
-    return configure(os.environ.get("OTEL_SERVICE_NAME", options.service), prometheus=Prometheus(port=port))
+@asynccontextmanager
+async def opened_store(options: Namespace, queue: NATSQueue | None) -> AsyncIterator[RunStore]:
+    """Open the store, and the queue if there is one.
+
+    Raises:
+        ConfigError: the store cannot be opened; the message has the database's reason.
+    """
+    async with AsyncExitStack() as stack:
+        try:
+            store = await stack.enter_async_context(open_store(options.store))
+        except StoreUnavailable as error:
+            reason = " ".join(str(error.__cause__ or "").split())
+            raise ConfigError(f"{error}{f' ({reason})' if reason else ''}; check --store") from error
+        if queue is not None:
+            await stack.enter_async_context(queue)
+        yield store
+
+
+def log_to_stderr() -> None:
+    """Show warnings and errors of the process, unless the agents' modules have set up logging."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+
+
+def _positive(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"{text!r} is not a number of 1 or more")
+    return int(text)
+
+
+def port_number(text: str) -> int:
+    """Return a port of the command line."""
+    if not text.isascii() or not text.isdecimal() or int(text) > MAX_PORT:
+        raise ArgumentTypeError(f"{text!r} is not a port, 0 to {MAX_PORT}")
+    return int(text)
+
+
+def telemetry_of(options: Namespace, prometheus: Prometheus) -> Telemetry:
+    """Configure telemetry from the environment, and `/metrics`."""
+    return configure(os.environ.get("OTEL_SERVICE_NAME", options.service), prometheus=prometheus)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from pellucid.cli import Command
-from pellucid.durable import open_store
 from pellucid.durable_runs import DurableRuns
 from pellucid.errors import ConfigError
 from pellucid_commands.serving.agents import load_agents
@@ -20,11 +19,15 @@ from pellucid_commands.serving.options import (
     FLUSH,
     callbacks_of_environment,
     completion_of,
-    opened_queue,
+    log_to_stderr,
+    opened_store,
+    port_number,
+    queue_of,
     telemetry_of,
     tokens_of_environment,
 )
 from pellucid_commands.serving.options import add_arguments as add_shared_arguments
+from pellucid_exporters.options import Prometheus
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -44,7 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `pellucid serve`."""
     add_shared_arguments(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
-    parser.add_argument("--port", type=int, default=8000, metavar="N", help="port (default: 8000)")
+    parser.add_argument("--port", type=port_number, default=8000, metavar="N", help="port (default: 8000)")
     parser.add_argument(
         "--max-connections",
         type=int,
@@ -75,6 +78,7 @@ def run(options: Namespace) -> int:
     if options.no_store and (options.no_worker or options.public_url):
         raise ConfigError("--no-store: without a store there are no workers; omit --no-worker and --public-url")
     agents = load_agents(options.agents)
+    log_to_stderr()
     authenticate = bearer() if os.environ.get(TOKEN_VARIABLE) else loopback_only
     if authenticate is loopback_only and options.host not in LOOPBACK:
         raise ConfigError(
@@ -82,14 +86,15 @@ def run(options: Namespace) -> int:
         )
     tokens = tokens_of_environment()
     run_options = {"completion": completion_of(options, tokens), "callbacks": callbacks_of_environment()}
-    telemetry = telemetry_of(options, None)
+    queue = queue_of(options)
+    telemetry = telemetry_of(options, Prometheus(port=None))
     metrics = telemetry.metrics_app.asgi if telemetry.metrics_app is not None else None
     app_options = {"authenticate": authenticate, "metrics": metrics}
     try:
         if options.no_store:
             anyio.run(_serve_without_store, options, agents, app_options)
         else:
-            anyio.run(_serve, options, agents, run_options, {**app_options, "tokens": tokens})
+            anyio.run(_serve, options, agents, {**run_options, "queue": queue}, {**app_options, "tokens": tokens})
     finally:
         telemetry.shutdown(FLUSH)
     return 0
@@ -107,8 +112,8 @@ async def _serve(
 ) -> None:
     from pellucid.server import create_app
 
-    async with open_store(options.store) as store, opened_queue(options) as queue:
-        runs = DurableRuns(store, agents, lease=options.lease, queue=queue, **run_options)
+    async with opened_store(options, run_options["queue"]) as store:
+        runs = DurableRuns(store, agents, lease=options.lease, **run_options)
         app = create_app(runs, **app_options)
         worker = anyio.CancelScope()
 

@@ -3,56 +3,63 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
 from pellucid.cli import Command
-from pellucid.durable import open_store
 from pellucid.durable_runs import DurableRuns
 from pellucid_commands.serving.agents import load_agents
 from pellucid_commands.serving.options import (
     FLUSH,
     callbacks_of_environment,
     completion_of,
-    opened_queue,
+    log_to_stderr,
+    opened_store,
+    port_number,
+    queue_of,
     telemetry_of,
     tokens_of_environment,
 )
 from pellucid_commands.serving.options import add_arguments as add_shared_arguments
+from pellucid_exporters.options import Prometheus
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pellucid import Agent
-    from pellucid.durable_runs import Callbacks, Completion
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `pellucid worker`."""
     add_shared_arguments(parser)
-    parser.add_argument("--metrics-port", type=int, metavar="N", help="serve /metrics there (default: not at all)")
+    parser.add_argument(
+        "--metrics-port", type=port_number, metavar="N", help="serve /metrics there (default: not at all)"
+    )
+    parser.add_argument(
+        "--metrics-host", default="127.0.0.1", metavar="HOST", help="address of /metrics (default: 127.0.0.1)"
+    )
 
 
 def run(options: Namespace) -> int:
     """Work until SIGTERM or SIGINT, give unfinished runs back, and return the exit code."""
     agents = load_agents(options.agents)
+    log_to_stderr()
     completion = completion_of(options, tokens_of_environment())
     callbacks = callbacks_of_environment()
-    telemetry = telemetry_of(options, options.metrics_port)
+    run_options = {"completion": completion, "callbacks": callbacks, "queue": queue_of(options)}
+    telemetry = telemetry_of(options, Prometheus(host=options.metrics_host, port=options.metrics_port))
     try:
-        anyio.run(_work, options, agents, completion, callbacks)
+        anyio.run(_work, options, agents, run_options)
     finally:
         telemetry.shutdown(FLUSH)
     return 0
 
 
-async def _work(
-    options: Namespace, agents: Sequence[Agent], completion: Completion | None, callbacks: Callbacks | None
-) -> None:
-    async with open_store(options.store) as store, opened_queue(options) as queue:
-        runs = DurableRuns(store, agents, lease=options.lease, completion=completion, callbacks=callbacks, queue=queue)
+async def _work(options: Namespace, agents: Sequence[Agent], run_options: Mapping[str, Any]) -> None:
+    async with opened_store(options, run_options["queue"]) as store:
+        runs = DurableRuns(store, agents, lease=options.lease, **run_options)
         async with anyio.create_task_group() as tasks:
             with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
                 tasks.start_soon(lambda: runs.work(concurrency=options.concurrency))

@@ -71,7 +71,8 @@ class PostgresDatabase:
             parts = psycopg.conninfo.conninfo_to_dict(conninfo)
         except psycopg.ProgrammingError:
             raise ConfigError("PostgresStore: the connection string is invalid") from None  # it may have a password
-        self.name = f"{parts.get('host', 'localhost')}/{parts.get('dbname', '')}"
+        port = f":{parts['port']}" if "port" in parts else ""
+        self.name = f"{parts.get('host', 'localhost')}{port}/{parts.get('dbname', '')}"
         self.poll = poll
         self.writers = connections
         self.readers = max(connections // 2, 1)

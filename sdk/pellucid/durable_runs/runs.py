@@ -334,11 +334,22 @@ class DurableRuns:
         async with anyio.create_task_group() as tasks:
             if self._deliverer is not None:
                 tasks.start_soon(self._deliverer.work)
-            await self._worker.work(concurrency)
+            await self._worker.work(_checked(concurrency))
 
     async def work_until_idle(self, *, concurrency: int = 8) -> int:
         """Continue the runs that are due until none is; return the number of passes."""
-        return await self._worker.work_until_idle(concurrency)
+        return await self._worker.work_until_idle(_checked(concurrency))
+
+
+def _checked(concurrency: int) -> int:
+    """Return a number of runs at the same time.
+
+    Raises:
+        ConfigError: it is less than 1.
+    """
+    if concurrency < 1:
+        raise ConfigError(f"DurableRuns: concurrency={concurrency!r} must be at least 1")
+    return concurrency
 
 
 def _check(request: ApprovalRequest, decision: Decision) -> None:

@@ -46,15 +46,23 @@ def bearer(token: str | None = None) -> Authenticate:
     return authenticate
 
 
-def loopback_only(request: Request) -> Identity | None:
+def loopback_only(request: Request) -> Identity:
     """Accept callers on this machine, and nobody else.
 
     A web page in a browser on this machine is refused, also under a name that its owner lets point here.
+
+    Raises:
+        Problem: 401, with the remedy.
     """
     origin = request.headers.get("origin")
     addresses = [f"//{request.headers.get('host', '')}", *([origin] if origin is not None else [])]
     is_local = request.client is not None and request.client.host in LOOPBACK
-    return Identity() if is_local and LOCAL_NAMES.issuperset(map(_host_of, addresses)) else None
+    if not is_local or not LOCAL_NAMES.issuperset(map(_host_of, addresses)):
+        raise unauthorized(
+            "without a bearer token this server answers programs on its own machine only, under a name such as "
+            f"localhost, and no web pages; set {TOKEN_VARIABLE} on the server"
+        )
+    return Identity()
 
 
 def _host_of(address: str) -> str | None:

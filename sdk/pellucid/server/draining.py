@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import anyio
+from anyio.lowlevel import current_token
+
+from pellucid.concurrency.tasks import call_soon
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
 
 
 class Draining:
@@ -36,3 +44,28 @@ class Draining:
         self.is_active = True
         for scope in self._scopes:
             scope.cancel()
+
+
+@contextmanager
+def drain_at_signals(app: Starlette) -> Iterator[None]:
+    """Drain an application of this package at SIGTERM and SIGINT, for servers such as uvicorn.
+
+    They wait for open streams before they end the lifespan of an application. Enter it in that lifespan, in the main
+    thread; the handlers of the server are called as before.
+    """
+    token, drain = current_token(), app.state.drain
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def handle(number: int, frame: Any) -> None:
+        call_soon(token, drain)
+        handler: Callable[[int, Any], Any] | int | None = handlers[signal.Signals(number)]
+        if callable(handler):
+            handler(number, frame)
+
+    for number in handlers:
+        signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)

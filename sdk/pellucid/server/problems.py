@@ -51,9 +51,9 @@ class Problem(Exception):
         self.headers = headers
 
 
-def unauthorized() -> Problem:
+def unauthorized(error: str = "missing or invalid bearer token") -> Problem:
     """Return the problem of a request without valid credentials."""
-    return Problem(401, "missing or invalid bearer token", headers={"WWW-Authenticate": "Bearer"})
+    return Problem(401, error, headers={"WWW-Authenticate": "Bearer"})
 
 
 def unknown_run() -> Problem:
@@ -87,7 +87,7 @@ def _problem(error: Exception) -> Problem:
         case UnknownRun():
             problem = unknown_run()
         case IdempotencyConflict():
-            problem = Problem(409, str(error))
+            problem = Problem(409, "this Idempotency-Key belongs to another agent or input; use a new one here")
         case StoreUnavailable():
             problem = unavailable()
         case CallbackRefused():

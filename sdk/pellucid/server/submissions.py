@@ -53,5 +53,6 @@ def agent_named(name: str | None, names: Sequence[str]) -> str:
     if name is None and len(names) == 1:
         return names[0]
     if name is None or name not in names:
-        raise Problem(400, f"unknown agent; known agents are {', '.join(names)}", path="agent")
+        fault = "no agent given" if name is None else "unknown agent"
+        raise Problem(400, f"{fault}; the agents here are {', '.join(names)}", path="agent")
     return name
