@@ -33,6 +33,16 @@ RUNS = int(os.environ.get("PELLUCID_STORM_RUNS", "12"))
 KILLS = int(os.environ.get("PELLUCID_STORM_KILLS", "6"))
 
 
+async def complete(client: Client, path: str, location: Location, journey: Journey) -> None:
+    """Work on a run, attend to it over HTTP until it is completed, and check it."""
+    async with location.open() as store, anyio.create_task_group() as tasks:
+        tasks.start_soon(DurableRuns(store, [scene(journey)], poll=0.1).work)
+        while await client.attend(path) != "completed":  # noqa: ASYNC110  (other processes)
+            await anyio.sleep(0.02)
+        tasks.cancel_scope.cancel()
+        await check(store, journey, path.rpartition("/")[2])
+
+
 @pytest.mark.timeout(4 * PATIENCE)
 async def test_killed_at_every_commit(location: Location, tmp_path: Path) -> None:
     """Before or after a commit, the client repeats its request to another process, and the run ends right."""
@@ -47,12 +57,7 @@ async def test_killed_at_every_commit(location: Location, tmp_path: Path) -> Non
                     server.start(kill_at=reached + 1)
                     client = Client(server, http)
                     path = await client.submit()
-                    async with where.open() as store, anyio.create_task_group() as tasks:
-                        tasks.start_soon(DurableRuns(store, [scene(journey)], poll=0.1).work)
-                        while await client.attend(path) != "completed":  # noqa: ASYNC110  (other processes)
-                            await anyio.sleep(0.02)
-                        tasks.cancel_scope.cancel()
-                        await check(store, journey, path.rpartition("/")[2])
+                    await complete(client, path, where, journey)
                 server.kill()
                 if not any(line.startswith("killed at") for line in journey.lines):
                     break
@@ -122,9 +127,4 @@ async def test_database_restarted(location: Location, tmp_path: Path) -> None:
                 await anyio.to_thread.run_sync(location.server.start)
             assert (await client.request("GET", "/readyz")).json() == {"status": "ready"}
             assert server.is_running
-            async with location.open() as store, anyio.create_task_group() as tasks:
-                tasks.start_soon(DurableRuns(store, [scene(journey)], poll=0.1).work)
-                while await client.attend(path) != "completed":  # noqa: ASYNC110  (a worker)
-                    await anyio.sleep(0.02)
-                tasks.cancel_scope.cancel()
-                await check(store, journey, path.rpartition("/")[2])
+            await complete(client, path, location, journey)

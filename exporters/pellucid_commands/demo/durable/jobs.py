@@ -19,12 +19,14 @@ from pellucid.durable_runs import DurableRuns
 from pellucid_commands.demo.durable.agent import PATIENCE
 from pellucid_commands.demo.durable.answers import Address, Answers, HTTPAnswers, StoreAnswers
 from pellucid_commands.demo.durable.notes import Notebook
-from pellucid_commands.demo.durable.options import DELIVERY, ProcessOptions
+from pellucid_commands.demo.durable.options import ProcessOptions, run_process
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from opentelemetry.trace import Span
+
+    from pellucid_exporters import Telemetry
 
 SCOPE: Final = "pellucid-demo"
 OUTCOME: Final = "demo.outcome"
@@ -109,7 +111,7 @@ class JobProcess:
         self.notebook.write("answer", tool=job.tool, key=job.address.result_id, outcome=outcome)
 
 
-async def serve(options: ProcessOptions) -> None:
+async def serve(options: ProcessOptions, _telemetry: Telemetry) -> None:
     """Answer jobs until standard input is closed."""
     notebook = Notebook(options.notes, options.process)
     if options.url is not None:
@@ -120,16 +122,5 @@ async def serve(options: ProcessOptions) -> None:
         await JobProcess(answers, notebook, options.jobs).follow()
 
 
-def main() -> None:
-    """Run the process, with the options in the first line of standard input."""
-    options = ProcessOptions.load(sys.stdin.readline())
-    telemetry = options.configure_telemetry()
-    try:
-        anyio.run(serve, options)
-        options.write_metrics(telemetry)
-    finally:
-        telemetry.shutdown(DELIVERY)
-
-
 if __name__ == "__main__":
-    main()
+    run_process(serve)

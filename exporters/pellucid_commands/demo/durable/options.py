@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
+
+import anyio
 
 from pellucid.durable import open_store
 from pellucid.durable_runs import CallTokens, Completion
@@ -16,7 +19,7 @@ from pellucid_exporters.file.options import File, LineType
 from pellucid_exporters.options import Prometheus
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from pellucid.durable import RunStore
     from pellucid.durable_runs import WorkQueue
@@ -142,3 +145,14 @@ class ProcessOptions:
             partial = path.with_suffix(".partial")
             partial.write_bytes(app.answer("GET", "", {}).body)
             partial.replace(path)
+
+
+def run_process(work: Callable[[ProcessOptions, Telemetry], Awaitable[None]]) -> None:
+    """Run a process of the demo, with its options in the first line of standard input."""
+    options = ProcessOptions.load(sys.stdin.readline())
+    telemetry = options.configure_telemetry()
+    try:
+        anyio.run(work, options, telemetry)
+        options.write_metrics(telemetry)
+    finally:
+        telemetry.shutdown(DELIVERY)

@@ -15,14 +15,16 @@ from pellucid.durable_runs import DurableRuns
 from pellucid.server import create_app
 from pellucid_commands.demo.durable.agent import freight_agent
 from pellucid_commands.demo.durable.notes import Notebook
-from pellucid_commands.demo.durable.options import DELIVERY, ProcessOptions
+from pellucid_commands.demo.durable.options import ProcessOptions, run_process
 from pellucid_commands.serving.http_server import Server
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
+    from pellucid_exporters import Telemetry
 
-async def serve(options: ProcessOptions) -> None:
+
+async def serve(options: ProcessOptions, _telemetry: Telemetry) -> None:
     """Serve on a free port of this machine, and note its address."""
     notebook = Notebook(options.notes, options.process)
     agent = freight_agent(options.agent, notebook, options.jobs)
@@ -42,16 +44,5 @@ async def _serve(app: Starlette, listener: socket.socket) -> None:
         server.should_exit = True
 
 
-def main() -> None:
-    """Run the process, with the options in the first line of standard input."""
-    options = ProcessOptions.load(sys.stdin.readline())
-    telemetry = options.configure_telemetry()
-    try:
-        anyio.run(serve, options)
-        options.write_metrics(telemetry)
-    finally:
-        telemetry.shutdown(DELIVERY)
-
-
 if __name__ == "__main__":
-    main()
+    run_process(serve)

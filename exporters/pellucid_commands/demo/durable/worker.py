@@ -11,7 +11,7 @@ import anyio.to_thread
 from pellucid.durable_runs import DurableRuns
 from pellucid_commands.demo.durable.agent import freight_agent
 from pellucid_commands.demo.durable.notes import Notebook
-from pellucid_commands.demo.durable.options import DELIVERY, ProcessOptions
+from pellucid_commands.demo.durable.options import DELIVERY, ProcessOptions, run_process
 
 if TYPE_CHECKING:
     from pellucid_exporters import Telemetry
@@ -45,16 +45,5 @@ async def work(options: ProcessOptions, telemetry: Telemetry) -> None:
             tasks.cancel_scope.cancel()
 
 
-def main() -> None:
-    """Run the process, with the options in the first line of standard input."""
-    options = ProcessOptions.load(sys.stdin.readline())
-    telemetry = options.configure_telemetry()
-    try:
-        anyio.run(work, options, telemetry)
-        options.write_metrics(telemetry)
-    finally:
-        telemetry.shutdown(DELIVERY)
-
-
 if __name__ == "__main__":
-    main()
+    run_process(work)
