@@ -109,7 +109,7 @@ class Recording:
         for _ in range(len(waiting)):  # others append meanwhile, but only the owner of the lock removes
             item = waiting.popleft()
             by_series.setdefault(item[0], []).append(item)
-        if not self._instrument._is_enabled():
+        if not by_series or not self._instrument._is_enabled():
             return
         for storage in self._consumer._reader_storages.values():
             choices = self._choices.setdefault(storage, {})
