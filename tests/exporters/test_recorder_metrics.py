@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import gc
-import logging
 import math
-import os
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from opentelemetry import metrics
 from opentelemetry.context import Context
-from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import (
     AlwaysOffExemplarFilter,
     AlwaysOnExemplarFilter,
@@ -25,14 +19,11 @@ from opentelemetry.sdk.metrics import (
     Histogram,
     MeterProvider,
     TraceBasedExemplarFilter,
-    UpDownCounter,
 )
-from opentelemetry.sdk.metrics._internal._view_instrument_match import _ViewInstrumentMatch
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
     InMemoryMetricReader,
     MetricReader,
-    PeriodicExportingMetricReader,
 )
 from opentelemetry.sdk.metrics.view import (
     DropAggregation,
@@ -46,9 +37,6 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_s
 
 from pellucid_exporters.prometheus.reader import PrometheusReader
 from pellucid_exporters.recorder.metrics.provider import RecorderMeterProvider
-from pellucid_exporters.recorder.metrics.recording import MOST_WAITING
-from pellucid_exporters.recorder.metrics.trial import needs_sdk
-from support.processes import PATIENCE, run_python
 
 RESOURCE: Final = Resource({"service.name": "shop"})
 KINDS: Final = ("counter", "up_down_counter", "histogram", "advised", "gauge")
