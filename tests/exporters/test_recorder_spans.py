@@ -142,7 +142,8 @@ class Kept(SpanProcessor):
 
 def content_of(span: ReadableSpan) -> list[Any]:
     """Return everything that a reader can see, but times that nobody gave, and stack traces."""
-    times = [time if time is None or time < GIVEN else "now" for time in (span.start_time, span.end_time)]
+    given = [span.start_time, span.end_time, *(event.timestamp for event in span.events)]
+    times = [time if time is None or time < GIVEN else "now" for time in given]
     own = [span.name, span.context, span.parent, span.kind, span.status.status_code, span.status.description]
     contexts = [(to.trace_flags, to.trace_state, to.is_remote) for to in (span.context, span.parent) if to is not None]
     dropped = [span.dropped_attributes, span.dropped_events, span.dropped_links]
