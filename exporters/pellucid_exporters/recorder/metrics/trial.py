@@ -42,7 +42,10 @@ def _collected(kind: type[MeterProvider]) -> Iterator[Any]:
     """Record with instruments of a provider and yield what is collected, without times and random exemplars."""
     readers = (
         InMemoryMetricReader(),
-        InMemoryMetricReader(preferred_aggregation={Histogram: ExponentialBucketHistogramAggregation(max_size=8)}),
+        *(
+            InMemoryMetricReader(preferred_aggregation={Histogram: ExponentialBucketHistogramAggregation(max_size)})
+            for max_size in (160, 8)  # for buckets found by logarithms, and by exponents
+        ),
     )
     provider = kind(readers, Resource({}), AlwaysOnExemplarFilter(), shutdown_on_exit=False)
     meter = provider.get_meter("trial")
