@@ -21,6 +21,7 @@ from typing import Any, Final, Self
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, StatusCode
 from opentelemetry.util.types import AttributeValue
 
@@ -61,15 +62,18 @@ class Boundary:
         self._error: BaseException | None = None
         self._start = scope.now() if start is None else start
         self._end_time = end
-        self.span = self._start_span(f"{phase.operation} {target}" if target else phase.operation)
-        self.context = trace.set_span_in_context(self.span)
+        outer = otel_context.get_current()
+        current = trace.get_current_span(outer)
+        self.span = self._start_span(target, outer, current)
+        self.context = outer if self.span is current else trace.set_span_in_context(self.span, outer)
         self.records = self.span.is_recording()
         self._content = (
             Content(scope.recorder, self.span) if self.records and scope.recorder.policy.mode != "off" else None
         )
 
     def __enter__(self) -> Self:
-        self._attached = otel_context.attach(self.context)
+        is_current = self.context is otel_context.get_current()  # so it is where no tracer makes spans
+        self._attached = None if is_current else otel_context.attach(self.context)
         self._scope.open[self] = self._abandon
         if self._phase.started is not None:
             try:
@@ -81,7 +85,7 @@ class Boundary:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         # A coroutine that is garbage collected is closed in another context; its own context no longer exists.
-        if kind is not GeneratorExit:
+        if self._attached is not None and kind is not GeneratorExit:
             otel_context.detach(self._attached)
         if self._scope.open.pop(self, None) is not None:
             self._end(contained(error) if error is not None and is_exit(error) else error or self._error)
@@ -94,7 +98,8 @@ class Boundary:
     def note(self, **notes: Any) -> None:
         """Set facts by the keys of the phase's `names`; `None` means unknown and is omitted."""
         self._notes.update(notes)
-        self._later.update(notes)
+        if self.records:
+            self._later.update(notes)
 
     def noted(self, name: str) -> Any:
         """Return a fact that was set with `note`, or None."""
@@ -144,16 +149,25 @@ class Boundary:
         if self._content is not None:
             self._scope.guarded("recording", add, self._content, *args)
 
-    def _start_span(self, name: str) -> Span:
+    def _start_span(self, target: str, outer: Context, current: Span) -> Span:
+        """Return the span of the phase; without a tracer, the current span, or one that only has its context."""
         scope, phase = self._scope, self._phase
         if scope.tracer is None:
-            return NonRecordingSpan(trace.get_current_span().get_span_context())
+            return current if isinstance(current, NonRecordingSpan) else NonRecordingSpan(current.get_span_context())
+        name = f"{phase.operation} {target}" if target else phase.operation
         attributes = {**scope.common, **phase.attributes, **_attributes(phase, self._notes)}
         if scope.iteration:
             attributes[semconv.ITERATION] = scope.iteration
-        start = scope.tracer.start_span
-        span = scope.guarded("span", start, name, kind=phase.kind, attributes=attributes, start_time=self._start)
-        return NonRecordingSpan(trace.get_current_span().get_span_context()) if span is None else span
+        span = scope.guarded(
+            "span",
+            scope.tracer.start_span,
+            name,
+            outer,
+            kind=phase.kind,
+            attributes=attributes,
+            start_time=self._start,
+        )
+        return NonRecordingSpan(current.get_span_context()) if span is None else span
 
     def _end(self, error: BaseException | None) -> None:
         scope, phase, notes, end = self._scope, self._phase, self._notes, self._end_time or self._scope.now()
@@ -161,7 +175,8 @@ class Boundary:
         notes["outcome"], notes["duration_ms"] = outcome, (end - self._start) / 1e6
         if error is not None and error_type:
             notes["error"], notes["error_type"] = scope.text_of(error), error_type
-        described = self._described(error) if self.records or phase.exception is not None else None
+        is_described = error is not None and (self.records or phase.exception is not None)
+        described = self._described(error) if is_described else None
         if scope.tracer is not None:
             scope.guarded("span", self._end_span, end, described)
         if scope.is_measured:
