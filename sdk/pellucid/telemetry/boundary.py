@@ -15,6 +15,7 @@ serialiser or exporter never fails the run.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextvars import Token
 from functools import cache
 from types import TracebackType
 from typing import Any, Final, Self
@@ -62,18 +63,17 @@ class Boundary:
         self._error: BaseException | None = None
         self._start = scope.now() if start is None else start
         self._end_time = end
-        outer = otel_context.get_current()
-        current = trace.get_current_span(outer)
-        self.span = self._start_span(target, outer, current)
-        self.context = outer if self.span is current else trace.set_span_in_context(self.span, outer)
+        self._outer = otel_context.get_current()
+        self._attached: Token[Context] | None = None
+        self.span, self.context = self._start_span(target)
         self.records = self.span.is_recording()
         self._content = (
             Content(scope.recorder, self.span) if self.records and scope.recorder.policy.mode != "off" else None
         )
 
     def __enter__(self) -> Self:
-        is_current = self.context is otel_context.get_current()  # so it is where no tracer makes spans
-        self._attached = None if is_current else otel_context.attach(self.context)
+        if self.context is not self._outer:
+            self._attached = otel_context.attach(self.context)
         self._scope.open[self] = self._abandon
         if self._phase.started is not None:
             try:
@@ -149,25 +149,21 @@ class Boundary:
         if self._content is not None:
             self._scope.guarded("recording", add, self._content, *args)
 
-    def _start_span(self, target: str, outer: Context, current: Span) -> Span:
-        """Return the span of the phase; without a tracer, the current span, or one that only has its context."""
-        scope, phase = self._scope, self._phase
+    def _start_span(self, target: str) -> tuple[Span, Context]:
+        """Return a span and the context with it; those of the outer boundary if no tracer makes spans."""
+        scope, phase, outer = self._scope, self._phase, self._outer
         if scope.tracer is None:
-            return current if isinstance(current, NonRecordingSpan) else NonRecordingSpan(current.get_span_context())
+            current = trace.get_current_span(outer)
+            return (current, outer) if isinstance(current, NonRecordingSpan) else _not_recording(current, outer)
         name = f"{phase.operation} {target}" if target else phase.operation
         attributes = {**scope.common, **phase.attributes, **_attributes(phase, self._notes)}
         if scope.iteration:
             attributes[semconv.ITERATION] = scope.iteration
-        span = scope.guarded(
-            "span",
-            scope.tracer.start_span,
-            name,
-            outer,
-            kind=phase.kind,
-            attributes=attributes,
-            start_time=self._start,
-        )
-        return NonRecordingSpan(current.get_span_context()) if span is None else span
+        start = scope.tracer.start_span
+        span = scope.guarded("span", start, name, outer, phase.kind, attributes, start_time=self._start)
+        if span is None:
+            return _not_recording(trace.get_current_span(outer), outer)
+        return span, trace.set_span_in_context(span, outer)
 
     def _end(self, error: BaseException | None) -> None:
         scope, phase, notes, end = self._scope, self._phase, self._notes, self._end_time or self._scope.now()
@@ -292,6 +288,12 @@ def once(cache: dict[object, Recorded], record: Record) -> Record:
         return recorded
 
     return cached
+
+
+def _not_recording(current: Span, outer: Context) -> tuple[Span, Context]:
+    """Return a span that has only the span context of the current one, and the context with it."""
+    span = NonRecordingSpan(current.get_span_context())
+    return span, trace.set_span_in_context(span, outer)
 
 
 def _attributes(phase: Phase, notes: Mapping[str, Any]) -> dict[str, AttributeValue]:
