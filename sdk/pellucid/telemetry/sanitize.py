@@ -220,12 +220,13 @@ class Cleaner:
         if not self._masks_shapes:
             return text
         masked, work = mask_key(text)
-        self._allows(work)
+        if work:
+            self._allows(work)
         return masked
 
     def _masked(self, text: str) -> str:
         masked, work = mask_text(text, self._work)
-        if self._allows(work):
+        if not work or self._allows(work):
             return masked
         self.removed += len(text)
         return LEFT_OUT
