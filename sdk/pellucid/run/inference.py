@@ -160,7 +160,7 @@ class _Inference:
         try:
             if run.reader is not None:
                 return await self._streamed(b, model, request)
-            return _checked(run, model, await race(model.generate, request, within=timeout))
+            return _checked(run, model, await race(model.generate, request, within=timeout, token=run.token))
         except (ModelError, ConfigError):  # a configuration error fails every attempt
             raise
         except OutOfTime:
