@@ -28,7 +28,6 @@ from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
 from pellucid.errors import RunCancelled
-from pellucid.events import Event
 from pellucid.failures import contained, error_type_of, is_exit, stack_of
 from pellucid.telemetry.phases import Phase
 from pellucid.telemetry.recording import Content, Record, Recorded, Recorder
@@ -75,9 +74,10 @@ class Boundary:
         if self.context is not self._outer:
             self._attached = otel_context.attach(self.context)
         self._scope.open[self] = self._abandon
-        if self._phase.started is not None:
+        event = self._phase.started
+        if event is not None and self._scope.has_listener(event.name):
             try:
-                self._emit(self._phase.started, self._notes)
+                self._scope.emit(event, self.span.get_span_context(), self._notes)
             except BaseException as error:  # a listener's interrupt
                 self.__exit__(type(error), error, error.__traceback__)
                 raise
@@ -166,8 +166,14 @@ class Boundary:
         return span, trace.set_span_in_context(span, outer)
 
     def _end(self, error: BaseException | None) -> None:
-        scope, phase, notes, end = self._scope, self._phase, self._notes, self._end_time or self._scope.now()
+        scope, phase, notes = self._scope, self._phase, self._notes
         outcome, error_type = self._outcome_of(error)
+        event = phase.completed if outcome == semconv.COMPLETED else phase.failed
+        level = _LEVELS.get(outcome, "info")
+        is_emitted, is_logged = event is not None and scope.has_listener(event.name), scope.lines.is_enabled(level)
+        if not (is_emitted or is_logged or scope.is_measured or scope.tracer is not None):
+            return
+        end = self._end_time or scope.now()
         notes["outcome"], notes["duration_ms"] = outcome, (end - self._start) / 1e6
         if error is not None and error_type:
             notes["error"], notes["error_type"] = scope.text_of(error), error_type
@@ -177,14 +183,12 @@ class Boundary:
             scope.guarded("span", self._end_span, end, described)
         if scope.is_measured:
             scope.guarded("metric", self._measure, end)
-        event = phase.completed if outcome == semconv.COMPLETED else phase.failed
-        if event is not None:
-            self._emit(event, notes)
+        if event is not None and is_emitted:
+            scope.emit(event, self.span.get_span_context(), notes)
         if described is not None and phase.exception is not None:
             fields = {**scope.ids(self.span.get_span_context()), **described}
             scope.lines.sink("warning", phase.exception, fields, end, scope.guarded)
-        level = _LEVELS.get(outcome, "info")
-        if scope.lines.is_enabled(level):
+        if is_logged:
             fields = scope.ids(self.span.get_span_context())
             for note in (*phase.logged, *_ALWAYS_LOGGED):
                 if (value := notes.get(note)) is not None:
@@ -245,10 +249,6 @@ class Boundary:
         if phase.late is not None and (objective := notes.get("objective")) is not None:
             late = int(seconds > objective)  # 0 creates the series, so that its first increase is visible
             instruments[phase.late.name].add(late, labels, context=self.context)
-
-    def _emit(self, event: type[Event], notes: Mapping[str, Any]) -> None:
-        if self._scope.has_listener(event.name):
-            self._scope.emit(event, self.span.get_span_context(), notes)
 
 
 class _Abandoned(GeneratorExit):
