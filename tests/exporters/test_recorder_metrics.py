@@ -568,7 +568,8 @@ def test_a_forked_child_goes_on_from_the_values_of_its_parent() -> None:
                 callbacks[0] = lambda _: []
                 add(1)
                 add(1, {"a": 1})
-                (metric,) = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
+                meter.create_histogram("h").record(1)
+                (metric, _) = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
                 assert [point.value for point in metric.data.data_points] == [4, 1]
                 os._exit(0)
             except BaseException:
