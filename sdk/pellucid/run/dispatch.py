@@ -95,6 +95,7 @@ def _gathered(outcomes: Mapping[str | None, _Outcome]) -> Paused:
     nested: dict[str, JSONObject] = {}
     notes: dict[str, str] = {}
     external: list[ExternalRequest] = []
+    is_enqueued = False
     for call_id, outcome in outcomes.items():
         assert call_id is not None
         if isinstance(outcome, ToolResult):
@@ -108,7 +109,8 @@ def _gathered(outcomes: Mapping[str | None, _Outcome]) -> Paused:
             waiting += [Waiting(request, is_reported=True) for request in outcome.approvals]
             nested[call_id] = outcome.checkpoint
             external += outcome.external
-    is_enqueued = any(isinstance(outcome, Enqueued) for outcome in outcomes.values())
+        else:
+            is_enqueued = True
     return Paused(results, waiting, nested, notes, is_enqueued, external)
 
 

@@ -323,6 +323,8 @@ def _unfinished(partial: list[ModelDelta]) -> Message:
 
 def without_repeated_ids(message: Message) -> Message:
     """Return the message with only the first call of each id: vendors reject two calls with one result."""
+    if len(message.parts) == 1:
+        return message
     seen: set[str | None] = set()
     parts = []
     for part in message.parts:

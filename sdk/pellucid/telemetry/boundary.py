@@ -14,7 +14,7 @@ serialiser or exporter never fails the run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextvars import Token
 from functools import cache
 from types import TracebackType
@@ -135,19 +135,20 @@ class Boundary:
 
     def record_input(self, record: Record) -> None:
         """Record the input that `record` returns."""
-        self._record(Content.add, self._phase.input, record, semconv.INPUT_DIGEST, semconv.INPUT_BYTES)
+        if self._content is not None:
+            digest, size = semconv.INPUT_DIGEST, semconv.INPUT_BYTES
+            self._scope.guarded("recording", self._content.add, self._phase.input, record, digest, size)
 
     def record_output(self, record: Record) -> None:
         """Record the output that `record` returns."""
-        self._record(Content.add, self._phase.output, record, semconv.OUTPUT_DIGEST, semconv.OUTPUT_BYTES)
+        if self._content is not None:
+            digest, size = semconv.OUTPUT_DIGEST, semconv.OUTPUT_BYTES
+            self._scope.guarded("recording", self._content.add, self._phase.output, record, digest, size)
 
     def content(self, attribute: str, version: str, record: Record) -> None:
         """Record content as an attribute of its own, unless the run has already recorded this version of it."""
-        self._record(Content.add_new, attribute, version, record)
-
-    def _record(self, add: Callable[..., object], *args: Any) -> None:
         if self._content is not None:
-            self._scope.guarded("recording", add, self._content, *args)
+            self._scope.guarded("recording", self._content.add_new, attribute, version, record)
 
     def _start_span(self, target: str) -> tuple[Span, Context]:
         """Return a span and the context with it; those of the outer boundary if no tracer makes spans."""

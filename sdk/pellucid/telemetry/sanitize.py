@@ -59,8 +59,7 @@ _VALUE_KEYS = frozenset({"value", "val"})
 """Keys of an object that holds a value beside its name."""
 
 _LEAVES = (str, bool, int, float, type(None))
-_UNCHANGED = frozenset({bool, float, type(None)})
-"""Leaves that are recorded as they are, unless their name makes them secrets or a custom redactor changes them."""
+_CONSTANTS = frozenset({bool, type(None)})
 _CONTAINERS = frozenset({dict, list})
 _NESTING = (dict, list)
 _SIZED = (str, dict, list)
@@ -117,24 +116,26 @@ class Cleaner:
         kind = type(value)
         if kind is str and len(value) <= self._max_text:  # the most frequent case, hence first
             self._remaining -= len(value) + QUOTES
-            return self._redact(value, path, is_secret=is_secret)
-        if kind in _UNCHANGED or (kind is int and value.bit_length() <= MAX_BITS):
-            if kind is int:
-                self._remaining -= value.bit_length() >> DIGITS
-            elif kind is float:
-                self._remaining -= FRACTION
-            return self._redact(value, path, is_secret=is_secret) if is_secret or self._others else value
-        if kind not in _CONTAINERS and isinstance(value, _LEAVES):
+        elif kind is int and value.bit_length() <= MAX_BITS:
+            self._remaining -= value.bit_length() >> DIGITS
+        elif kind is float:
+            self._remaining -= FRACTION
+        elif kind not in _CONSTANTS:
+            if kind in _CONTAINERS or not isinstance(value, _LEAVES):
+                return self._container(value, path, depth, is_secret=is_secret)
             return self._leaf(value, path, is_secret=is_secret)
-        self._remaining -= NESTED
-        if kind in _CONTAINERS and not value:
-            return kind()
-        return self._container(value, path, depth, is_secret=is_secret)
+        if is_secret or self._others:
+            return self._redact(value, path, is_secret=is_secret)
+        return self._masked(value) if kind is str and self._masks_shapes else value
 
     def _container(self, value: Any, path: tuple[str, ...], depth: int, *, is_secret: bool) -> JSONValue:
+        self._remaining -= NESTED
+        kind = type(value)
+        if kind in _CONTAINERS and not value:
+            return kind()
         if depth == MAX_DEPTH:
             return "[nested too deeply]"
-        if type(value) is dict or isinstance(value, Mapping):  # the check of the abstract type is slow
+        if kind is dict or isinstance(value, Mapping):  # the check of an abstract type is slow
             return self._object(value, path, depth + 1, is_secret=is_secret)
         if isinstance(value, (set, frozenset)):
             if len(value) > MAX_ITEMS:  # sorting takes too long

@@ -102,7 +102,7 @@ class RecorderMeterProvider(MeterProvider):
             each.recording.aggregate()
 
     def _renew(self) -> None:
-        renew_locks(self._measurement_consumer)
+        renew_locks(self._measurement_consumer, self._meters.values())
         for each in self._recorded.values():
             each.recording.renew()
 

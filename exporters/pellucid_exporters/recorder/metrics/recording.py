@@ -57,7 +57,7 @@ class Recording:
     def __init__(self, instrument: Any, consumer: SynchronousMeasurementConsumer) -> None:
         self._instrument, self._consumer = instrument, consumer
         self._tag = tagger_of(consumer._sdk_config.exemplar_filter)
-        self._known: dict[tuple[Any, ...], Series] = {}
+        self._known: dict[tuple[Any, ...] | None, Series] = {}
         self._waiting: deque[Item] = deque()
         self._choices: WeakKeyDictionary[MetricReaderStorage, dict[_Aggregation[Any], Choice]] = WeakKeyDictionary()
         self.renew()
@@ -148,10 +148,10 @@ class Recording:
             aggregation.aggregate(measurement, span is not None)
 
 
-def _lookup_key(attributes: Attributes) -> tuple[Any, ...]:
+def _lookup_key(attributes: Attributes) -> tuple[Any, ...] | None:
     """Return a key for attributes as they were given: their order counts, and 1, 1.0 and `True` differ."""
     if attributes is None:
-        return ()
+        return None
     values = attributes.values()
     return (*attributes, *values, *map(type, values))
 
