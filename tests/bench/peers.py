@@ -5,8 +5,6 @@ Both do the work of `bench.iteration`, and send OTLP over HTTP to a process of i
 content unless it is told to, and neither discovery nor the composing of a request.
 """
 
-# mypy: disable-error-code="misc"  # it need not be installed
-
 from __future__ import annotations
 
 import argparse
@@ -24,36 +22,35 @@ from bench.sink import sink
 
 try:
     import agent_framework
-    from agent_framework.observability import configure_otel_providers, enable_instrumentation
+    from agent_framework.observability import ChatTelemetryLayer, configure_otel_providers, enable_instrumentation
 except ImportError:
     sys.exit("bench.peers: agent-framework-core is not installed; `pip install agent-framework-core`")
 
 
-class Answering(
+def respond(_client: Any, *, messages: Any, stream: bool, options: Any, **_: Any) -> Any:
+    """Answer as the scripted model of `bench.iteration` does."""
+
+    async def answer() -> Any:
+        number = len(messages)
+        usage = {"input_token_count": 100 + number, "output_token_count": 10}
+        if number >= 2 * ITERATIONS:
+            contents: list[Any] = [agent_framework.Content.from_text("done")]
+        else:
+            call = agent_framework.Content.from_function_call(f"call_{number}", "tool_1", arguments={"a": f"x{number}"})
+            contents = [call]
+        message = agent_framework.Message(role="assistant", contents=contents)
+        return agent_framework.ChatResponse(messages=[message], usage_details=usage, model="scripted")
+
+    return answer()
+
+
+LAYERS = (
     agent_framework.FunctionInvocationLayer,
     agent_framework.ChatMiddlewareLayer,
-    agent_framework.observability.ChatTelemetryLayer,
+    ChatTelemetryLayer,
     agent_framework.BaseChatClient,
-):
-    """The scripted model of `bench.iteration`, for Agent Framework."""
-
-    OTEL_PROVIDER_NAME = "bench"
-
-    def _inner_get_response(self, *, messages: Any, stream: bool, options: Any, **_: Any) -> Any:
-        async def answer() -> Any:
-            number = len(messages)
-            usage = {"input_token_count": 100 + number, "output_token_count": 10}
-            if number >= 2 * ITERATIONS:
-                contents: list[Any] = [agent_framework.Content.from_text("done")]
-            else:
-                call = agent_framework.Content.from_function_call(
-                    f"call_{number}", "tool_1", arguments={"a": f"x{number}"}
-                )
-                contents = [call]
-            message = agent_framework.Message(role="assistant", contents=contents)
-            return agent_framework.ChatResponse(messages=[message], usage_details=usage, model="scripted")
-
-        return answer()
+)
+Answering: Any = type("Answering", LAYERS, {"OTEL_PROVIDER_NAME": "bench", "_inner_get_response": respond})
 
 
 def tools() -> list[Any]:
@@ -73,7 +70,7 @@ def tools() -> list[Any]:
 def peer(endpoint: str) -> dict[str, Variant]:
     """Return runs of Agent Framework."""
     configure_otel_providers(otlp_endpoint=endpoint, otlp_protocol="http/protobuf")
-    client: Any = Answering()
+    client = Answering()
     client.function_invocation_configuration["max_iterations"] = ITERATIONS + 1
     agent = agent_framework.Agent(client, name="bench", tools=tools())
 
