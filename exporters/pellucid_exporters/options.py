@@ -22,14 +22,12 @@ if TYPE_CHECKING:
     from pellucid.telemetry.capture import CapturePolicy
     from pellucid_exporters.console import Console
     from pellucid_exporters.file.options import File
+    from pellucid_exporters.recorder.names import Recorder
     from pellucid_exporters.sampling.rules import TailSampling
 
 OtlpProtocol: TypeAlias = Literal["http/protobuf", "grpc"]
 OtlpCompression: TypeAlias = Literal["none", "gzip", "deflate"]
 Signal: TypeAlias = Literal["traces", "metrics", "logs"]
-Recorder: TypeAlias = Literal["fast", "sdk"]
-"""What makes spans and keeps measurements: classes of ours behind OpenTelemetry's API, or those of its SDK."""
-
 SIGNALS: Final[tuple[Signal, ...]] = get_args(Signal)
 
 MAX_PORT: Final = 65535
@@ -207,17 +205,6 @@ def resolve_file(given: File | str | os.PathLike[str] | None) -> File | None:
     from pellucid_exporters.file.options import File
 
     return given if given is None or isinstance(given, File) else File(given)
-
-
-def resolve_recorder(given: Recorder | None) -> Recorder | None:
-    """Return the recorder if it is known; `None` leaves it to the environment.
-
-    Raises:
-        ConfigError: it is unknown.
-    """
-    if given is not None and given not in get_args(Recorder):
-        raise ConfigError(f"recorder={given!r}: use one of {', '.join(get_args(Recorder))}, or None")
-    return given
 
 
 def exporters_of(signal: Signal) -> frozenset[str]:

@@ -40,13 +40,13 @@ from pellucid_exporters.options import (
     resolve_file,
     resolve_otlp,
     resolve_prometheus,
-    resolve_recorder,
 )
 from pellucid_exporters.otlp.delivery import LogOutlet, LogQueue, MetricOutlet, SpanOutlet, SpanQueue
 from pellucid_exporters.otlp.exporters import log_exporter, metric_exporter, span_exporter
 from pellucid_exporters.otlp.log_lines import Loggers, OtlpLogSink
 from pellucid_exporters.prometheus.endpoint import MetricsEndpoint
 from pellucid_exporters.prometheus.reader import PrometheusReader
+from pellucid_exporters.recorder.names import resolve_recorder
 from pellucid_exporters.recorder.providers import make_meter_provider, make_tracer_provider
 from pellucid_exporters.resource import make_resource
 from pellucid_exporters.sampling.exemplars import SamplingDecisions
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from pellucid.telemetry.capture import CapturePolicy
     from pellucid_exporters.console import Console
     from pellucid_exporters.file.options import File
-    from pellucid_exporters.options import Recorder
+    from pellucid_exporters.recorder.names import Recorder
     from pellucid_exporters.sampling.rules import TailSampling
 
 _log: Final = logging.getLogger(__name__)

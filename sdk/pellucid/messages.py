@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
+from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeAlias, get_args
 
@@ -232,10 +233,8 @@ class Usage:
     by_modality: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def __add__(self, other: Usage) -> Usage:
-        sums: dict[str, Any] = {}
-        for name in _COUNTS:
-            a, b = getattr(self, name), getattr(other, name)
-            sums[name] = b if a is None else a if b is None else a + b
+        counts = zip(_COUNTS, _counts_of(self), _counts_of(other), strict=True)
+        sums = {name: b if a is None else a if b is None else a + b for name, a, b in counts}
         by_modality = self.by_modality or other.by_modality
         if self.by_modality and other.by_modality:
             by_modality = dict(Counter(self.by_modality) + Counter(other.by_modality))
@@ -243,6 +242,7 @@ class Usage:
 
 
 _COUNTS: Final = tuple(field.name for field in fields(Usage) if field.name != "by_modality")
+_counts_of: Final = attrgetter(*_COUNTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,15 +19,15 @@ from pellucid_exporters.options import (
     resolve_console,
     resolve_otlp,
     resolve_prometheus,
-    resolve_recorder,
 )
 from pellucid_exporters.pipeline import build
 from pellucid_exporters.recorder.metrics.provider import RecorderMeterProvider
+from pellucid_exporters.recorder.names import resolve_recorder
 from pellucid_exporters.recorder.spans import RecorderTracerProvider
 from pellucid_exporters.resource import make_resource
 
 if TYPE_CHECKING:
-    from pellucid_exporters.options import Recorder
+    from pellucid_exporters.recorder.names import Recorder
 
 
 @pytest.fixture(autouse=True)

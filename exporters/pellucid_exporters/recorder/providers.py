@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.metrics.export import MetricReader
 
-    from pellucid_exporters.options import Recorder
+    from pellucid_exporters.recorder.names import Recorder
 
 _log: Final = logging.getLogger(__name__)
 

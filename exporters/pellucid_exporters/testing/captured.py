@@ -16,7 +16,7 @@ from opentelemetry.trace import format_span_id, format_trace_id
 
 from pellucid.semconv import Metric
 from pellucid.telemetry.pipeline import Pipeline, set_default
-from pellucid_exporters.options import resolve_recorder
+from pellucid_exporters.recorder.names import resolve_recorder
 from pellucid_exporters.recorder.providers import make_meter_provider, make_tracer_provider
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pellucid.events import Event
     from pellucid.telemetry.capture import CapturePolicy
     from pellucid.telemetry.pipeline import Listener, LogSink
-    from pellucid_exporters.options import Recorder
+    from pellucid_exporters.recorder.names import Recorder
 
 FIRST_READING: Final = 1_735_689_600_000_000_000
 """First reading of the fixed clock: 2025-01-01T00:00:00Z, in nanoseconds."""

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar, TypeVarTuple
 
 import anyio
-from anyio.lowlevel import current_token
+from anyio.lowlevel import EventLoopToken, current_token
 
 from pellucid.concurrency.tasks import running, spawn
 from pellucid.failures import contained, first_of, interrupt_in
@@ -16,19 +16,23 @@ _Args = TypeVarTuple("_Args")
 
 
 async def race(
-    function: Callable[[*_Args], Awaitable[_T]], *args: *_Args, within: float | None = None, patience: float = 0.5
+    function: Callable[[*_Args], Awaitable[_T]],
+    *args: *_Args,
+    within: float | None = None,
+    patience: float = 0.5,
+    token: EventLoopToken | None = None,
 ) -> _T:
     """Await `function(*args)` in a task of its own, so that it cannot block its caller.
 
     When the caller is cancelled, or `within` seconds have passed, the task is cancelled. It has `patience` seconds to
-    clean up and is abandoned if it does not end.
+    clean up and is abandoned if it does not end. A caller that has the `token` of the event loop saves its lookup.
 
     Raises:
         OutOfTime: `within` seconds have passed.
         ForeignCancellation: the function raised a cancellation that its caller did not request.
         Exception: any other exception of the function; `UnexpectedExit` for a `BaseException`.
     """
-    loop: Any = current_token().native_token
+    loop: Any = (token or current_token()).native_token
     if not hasattr(loop, "create_task"):
         return await _race_in_scope(lambda: function(*args), within, patience)
     # A task and a future take a third of the time of an anyio scope and event, and this runs twice an iteration.

@@ -189,11 +189,14 @@ class Lister:
 
     def _note(self, scope: Scope, b: Boundary, ctx: DiscoveryContext, catalog: ProviderCatalog) -> None:
         provider_id, digest, count = catalog.provider_id, catalog.digest, len(catalog.tools)
-        previous = self._digests.put(_audience(ctx), digest)
-        changed = previous is not None and previous != digest
+        audience, previous = _audience(ctx), digest
+        if self._digests.get(audience) != digest:
+            previous = self._digests.put(audience, digest) or digest
+        changed = previous != digest
         b.note(tool_count=count, digest=digest, changed=changed)
         b.record_output(once(catalog.recorded, lambda recorder: recorder.value(catalog.summary)))
-        scope.instruments.hubs.set(semconv.CATALOG_SIZE, provider_id, count)
+        if scope.is_measured:
+            scope.instruments.hubs.set(semconv.CATALOG_SIZE, provider_id, count)
         span = b.span.get_span_context()
         if changed:
             scope.count(semconv.CATALOG_CHANGES, 1, {semconv.PROVIDER_ID: provider_id})

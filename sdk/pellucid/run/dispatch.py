@@ -7,11 +7,10 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from inspect import isawaitable
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import anyio
 import anyio.to_thread
-from anyio.lowlevel import current_token
 from opentelemetry.trace import SpanContext
 
 from pellucid import semconv
@@ -40,6 +39,8 @@ from pellucid.types import JSONObject, JSONValue
 
 _Outcome: TypeAlias = ToolResult | Waiting | Suspended | Enqueued
 
+_UNLIMITED: Final = nullcontext()
+
 _MAX_NAME = 64
 _MAX_ID = 256
 
@@ -62,9 +63,12 @@ async def dispatch(
     Returns:
         Results and calls that wait for a person, each in call order.
     """
+    if len(requests) == 1:
+        [request] = requests
+        return _gathered({request.id: await _in_turn(run, catalog, request, approvals)})
     first: dict[str | None, ToolCall] = {}
     repeated = [request for request in requests if first.setdefault(request.id, request) is not request]
-    slots = anyio.CapacityLimiter(run.limits.parallel_tools) if len(first) > 1 else nullcontext()
+    slots = anyio.CapacityLimiter(run.limits.parallel_tools) if len(first) > 1 else _UNLIMITED
     outcomes: dict[str | None, _Outcome] = {}
 
     async def work(request: ToolCall) -> None:
@@ -113,7 +117,7 @@ async def _in_turn(
     catalog: Catalog,
     request: ToolCall,
     approvals: Mapping[str, Settled] | None,
-    slot: AbstractAsyncContextManager[object],
+    slot: AbstractAsyncContextManager[object] = _UNLIMITED,
 ) -> _Outcome:
     """Run one call once it has a slot. A call of a serial tool first waits for its turn, before its span starts."""
     binding = catalog.find_listed(request.name)
@@ -277,7 +281,7 @@ async def _perform(run: Run, b: Boundary, binding: Binding, call: Call) -> Any:
     request = new_request(run, b, tool, call.id, arguments) if tool.execution is not None else None
     external = external_call(run, request) if request is not None else None
     ctx = context_of(run, call, progress=progress, external=external)
-    work = partial(race, function, arguments, ctx, within=timeout)
+    work = partial(race, function, arguments, ctx, within=timeout, token=run.token)
     try:
         check_running(run)
         return await work() if request is None else await _enqueue(run, b, request, work)
@@ -318,7 +322,8 @@ async def _run_in_thread(function: Callable[..., Any], arguments: JSONObject, ct
 
 def _progress(run: Run, span: SpanContext, call: Call) -> Callable[[JSONValue], None]:
     """Return a function that emits progress; it may be called from any thread."""
-    loop = current_token()
+    loop = run.token
+    assert loop is not None  # the run has started
 
     def progress(value: JSONValue) -> None:
         if not run.scope.has_listener(ToolProgress.name):

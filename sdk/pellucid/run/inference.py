@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 from opentelemetry.trace import format_span_id
@@ -160,7 +162,7 @@ class _Inference:
         try:
             if run.reader is not None:
                 return await self._streamed(b, model, request)
-            return _checked(run, model, await race(model.generate, request, within=timeout))
+            return _checked(run, model, await race(model.generate, request, within=timeout, token=run.token))
         except (ModelError, ConfigError):  # a configuration error fails every attempt
             raise
         except OutOfTime:
@@ -239,13 +241,16 @@ def _checked(run: Run, model: Model, response: object) -> ModelResponse:
 
 def _record_request(run: Run, b: Boundary, request: ModelRequest, catalog: Catalog) -> None:
     """Record the new parts of the request in full, and the rest as digests."""
+    if request.tools:
+        b.note(catalog_digest=catalog.digest)
+    if not b.records:
+        return
     span_id = format_span_id(b.span.get_span_context().span_id)
     b.record_input(lambda recorder: recorder.new_messages(request.messages, span_id))
     if request.instructions:
         parts = [TextPart(request.instructions).to_dict()]
         b.content(semconv.SYSTEM_INSTRUCTIONS, request.instructions, lambda recorder: recorder.value(parts))
     if request.tools:
-        b.note(catalog_digest=catalog.digest)
         record = once(catalog.recorded, lambda recorder: recorder.definitions(request.tools))
         b.content(semconv.TOOL_DEFINITIONS, catalog.digest, record)
 
@@ -271,6 +276,8 @@ def _record_response(run: Run, b: Boundary, model: Model, response: ModelRespons
     if usage.by_modality:
         b.attributes({f"gen_ai.usage.{name}": count for name, count in usage.by_modality.items()})
     b.record_output(lambda recorder: recorder.answer(response.message, response.finish_reason))
+    if not run.scope.is_measured:
+        return
     count_tokens(run.scope, b, _labels(model, response.model), usage)
     labels = {semconv.PROVIDER_NAME: model.provider_name, semconv.REQUEST_MODEL: model.name}
     if share is not None:
@@ -287,14 +294,22 @@ def _cached_share(usage: Usage) -> float | None:
     return read / usage.input_tokens
 
 
-def _labels(model: Model, response_model: str | None = None) -> dict[str, Any]:
+def _labels(model: Model, response_model: str | None = None) -> Mapping[str, Any]:
+    address, port = getattr(model, "server_address", None), getattr(model, "server_port", None)
+    return _labels_of(model.provider_name, model.name, response_model, address, port)
+
+
+@lru_cache(maxsize=1024)
+def _labels_of(
+    provider: str, name: str, response_model: str | None, address: str | None, port: int | None
+) -> Mapping[str, Any]:
     labels = {
         semconv.OPERATION_NAME: semconv.CHAT,
-        semconv.PROVIDER_NAME: model.provider_name,
-        semconv.REQUEST_MODEL: model.name,
+        semconv.PROVIDER_NAME: provider,
+        semconv.REQUEST_MODEL: name,
         semconv.RESPONSE_MODEL: response_model,
-        semconv.SERVER_ADDRESS: getattr(model, "server_address", None),
-        semconv.SERVER_PORT: getattr(model, "server_port", None),
+        semconv.SERVER_ADDRESS: address,
+        semconv.SERVER_PORT: port,
     }
     return {name: value for name, value in labels.items() if value is not None}
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import anyio
-from anyio.lowlevel import checkpoint
+from anyio.lowlevel import checkpoint, current_token
 from opentelemetry.trace import format_trace_id
 
 from pellucid import semconv
@@ -50,7 +50,7 @@ async def execute(run: Run) -> RunResult[Any]:
         RunTimeout: the run passed its deadline.
         PellucidError: a phase failed.
     """
-    deadline = run.limits.deadline
+    deadline, run.token = run.limits.deadline, current_token()
     outcomes: list[RunResult[Any] | Exception] = []
     try:
         with anyio.move_on_after(deadline) as scope:
@@ -68,7 +68,7 @@ async def execute(run: Run) -> RunResult[Any]:
                     outcomes.append(error)
 
             with run.signal.calling(stop) if run.signal is not None else nullcontext():
-                await race(work)
+                await race(work, token=run.token)
     finally:
         run.close()
         outcome = outcomes[0] if outcomes else None  # taken now: an abandoned run may still end later

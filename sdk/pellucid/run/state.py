@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import anyio
+from anyio.lowlevel import EventLoopToken
 
 from pellucid.approvals.checkpoint import Checkpoint, Resumption
 from pellucid.approvals.decisions import ApprovalRequest
@@ -176,6 +177,7 @@ class Run:
         is_interrupted: Whether another process continues the run.
         halted: Error with which the policy ended the run, if it did.
         closed: Whether its spans have ended; an abandoned run must not do anything more.
+        token: The event loop, once the run has started.
     """
 
     def __init__(self, setup: Setup, messages: Sequence[Message], caller: CallerContext) -> None:
@@ -208,6 +210,8 @@ class Run:
         self.is_interrupted = False
         self.halted: PolicyHalt | None = None
         self.closed = False
+        self.token: EventLoopToken | None = None
+        self._namespace = self.journal.namespace if self.journal is not None else uuid.UUID(self.scope.run_id)
 
     @property
     def spent(self) -> Usage:
@@ -216,8 +220,8 @@ class Run:
 
     def id_of(self, tool_call_id: str) -> uuid.UUID:
         """Return an id for a call of this iteration, which is the same if the call is repeated in another process."""
-        namespace = self.journal.namespace if self.journal is not None else uuid.UUID(self.scope.run_id)
-        return uuid.uuid5(namespace, f"{self.scope.iteration}:{tool_call_id!a}")  # ids may hold what UTF-8 does not
+        # In ASCII, because ids may hold what UTF-8 does not.
+        return uuid.uuid5(self._namespace, f"{self.scope.iteration}:{tool_call_id!a}")
 
     def stop_cause(self) -> str | None:
         """Return why the run must stop (`cancelled`, `deadline`), or None, also before the event loop stops it."""

@@ -15,18 +15,19 @@ serialiser or exporter never fails the run.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextvars import Token
 from functools import cache
 from types import TracebackType
 from typing import Any, Final, Self
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, StatusCode
 from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
 from pellucid.errors import RunCancelled
-from pellucid.events import Event
 from pellucid.failures import contained, error_type_of, is_exit, stack_of
 from pellucid.telemetry.phases import Phase
 from pellucid.telemetry.recording import Content, Record, Recorded, Recorder
@@ -61,19 +62,22 @@ class Boundary:
         self._error: BaseException | None = None
         self._start = scope.now() if start is None else start
         self._end_time = end
-        self.span = self._start_span(f"{phase.operation} {target}" if target else phase.operation)
-        self.context = trace.set_span_in_context(self.span)
+        self._outer = otel_context.get_current()
+        self._attached: Token[Context] | None = None
+        self.span, self.context = self._start_span(target)
         self.records = self.span.is_recording()
         self._content = (
             Content(scope.recorder, self.span) if self.records and scope.recorder.policy.mode != "off" else None
         )
 
     def __enter__(self) -> Self:
-        self._attached = otel_context.attach(self.context)
+        if self.context is not self._outer:
+            self._attached = otel_context.attach(self.context)
         self._scope.open[self] = self._abandon
-        if self._phase.started is not None:
+        event = self._phase.started
+        if event is not None and self._scope.has_listener(event.name):
             try:
-                self._emit(self._phase.started, self._notes)
+                self._scope.emit(event, self.span.get_span_context(), self._notes)
             except BaseException as error:  # a listener's interrupt
                 self.__exit__(type(error), error, error.__traceback__)
                 raise
@@ -81,7 +85,7 @@ class Boundary:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         # A coroutine that is garbage collected is closed in another context; its own context no longer exists.
-        if kind is not GeneratorExit:
+        if self._attached is not None and kind is not GeneratorExit:
             otel_context.detach(self._attached)
         if self._scope.open.pop(self, None) is not None:
             self._end(contained(error) if error is not None and is_exit(error) else error or self._error)
@@ -94,7 +98,8 @@ class Boundary:
     def note(self, **notes: Any) -> None:
         """Set facts by the keys of the phase's `names`; `None` means unknown and is omitted."""
         self._notes.update(notes)
-        self._later.update(notes)
+        if self.records:
+            self._later.update(notes)
 
     def noted(self, name: str) -> Any:
         """Return a fact that was set with `note`, or None."""
@@ -144,36 +149,46 @@ class Boundary:
         if self._content is not None:
             self._scope.guarded("recording", add, self._content, *args)
 
-    def _start_span(self, name: str) -> Span:
-        scope, phase = self._scope, self._phase
+    def _start_span(self, target: str) -> tuple[Span, Context]:
+        """Return a span and the context with it; those of the outer boundary if no tracer makes spans."""
+        scope, phase, outer = self._scope, self._phase, self._outer
         if scope.tracer is None:
-            return NonRecordingSpan(trace.get_current_span().get_span_context())
+            current = trace.get_current_span(outer)
+            return (current, outer) if isinstance(current, NonRecordingSpan) else _not_recording(current, outer)
+        name = f"{phase.operation} {target}" if target else phase.operation
         attributes = {**scope.common, **phase.attributes, **_attributes(phase, self._notes)}
         if scope.iteration:
             attributes[semconv.ITERATION] = scope.iteration
         start = scope.tracer.start_span
-        span = scope.guarded("span", start, name, kind=phase.kind, attributes=attributes, start_time=self._start)
-        return NonRecordingSpan(trace.get_current_span().get_span_context()) if span is None else span
+        span = scope.guarded("span", start, name, outer, phase.kind, attributes, start_time=self._start)
+        if span is None:
+            return _not_recording(trace.get_current_span(outer), outer)
+        return span, trace.set_span_in_context(span, outer)
 
     def _end(self, error: BaseException | None) -> None:
-        scope, phase, notes, end = self._scope, self._phase, self._notes, self._end_time or self._scope.now()
+        scope, phase, notes = self._scope, self._phase, self._notes
         outcome, error_type = self._outcome_of(error)
+        event = phase.completed if outcome == semconv.COMPLETED else phase.failed
+        level = _LEVELS.get(outcome, "info")
+        is_emitted, is_logged = event is not None and scope.has_listener(event.name), scope.lines.is_enabled(level)
+        if not (is_emitted or is_logged or scope.is_measured or scope.tracer is not None):
+            return
+        end = self._end_time or scope.now()
         notes["outcome"], notes["duration_ms"] = outcome, (end - self._start) / 1e6
         if error is not None and error_type:
             notes["error"], notes["error_type"] = scope.text_of(error), error_type
-        described = self._described(error) if self.records or phase.exception is not None else None
+        is_described = error is not None and (self.records or phase.exception is not None)
+        described = self._described(error) if is_described else None
         if scope.tracer is not None:
             scope.guarded("span", self._end_span, end, described)
         if scope.is_measured:
             scope.guarded("metric", self._measure, end)
-        event = phase.completed if outcome == semconv.COMPLETED else phase.failed
-        if event is not None:
-            self._emit(event, notes)
+        if event is not None and is_emitted:
+            scope.emit(event, self.span.get_span_context(), notes)
         if described is not None and phase.exception is not None:
             fields = {**scope.ids(self.span.get_span_context()), **described}
             scope.lines.sink("warning", phase.exception, fields, end, scope.guarded)
-        level = _LEVELS.get(outcome, "info")
-        if scope.lines.is_enabled(level):
+        if is_logged:
             fields = scope.ids(self.span.get_span_context())
             for note in (*phase.logged, *_ALWAYS_LOGGED):
                 if (value := notes.get(note)) is not None:
@@ -235,10 +250,6 @@ class Boundary:
             late = int(seconds > objective)  # 0 creates the series, so that its first increase is visible
             instruments[phase.late.name].add(late, labels, context=self.context)
 
-    def _emit(self, event: type[Event], notes: Mapping[str, Any]) -> None:
-        if self._scope.has_listener(event.name):
-            self._scope.emit(event, self.span.get_span_context(), notes)
-
 
 class _Abandoned(GeneratorExit):
     """Stand-in for the cancellation that the code did not honour."""
@@ -277,6 +288,12 @@ def once(cache: dict[object, Recorded], record: Record) -> Record:
         return recorded
 
     return cached
+
+
+def _not_recording(current: Span, outer: Context) -> tuple[Span, Context]:
+    """Return a span that has only the span context of the current one, and the context with it."""
+    span = NonRecordingSpan(current.get_span_context())
+    return span, trace.set_span_in_context(span, outer)
 
 
 def _attributes(phase: Phase, notes: Mapping[str, Any]) -> dict[str, AttributeValue]:

@@ -101,7 +101,9 @@ class Hubs:
 
     def set(self, gauge: semconv.Metric, provider_id: str, value: float) -> None:
         """Set the gauge of a provider: its objective, its last success or the size of its catalogue."""
-        self._latest[gauge.name].put(provider_id, value)
+        latest = self._latest[gauge.name]
+        if latest.get(provider_id) != value:
+            latest.put(provider_id, value)
 
     def succeeded(self, provider_id: str) -> None:
         """Set the time of the last successful round trip to now."""

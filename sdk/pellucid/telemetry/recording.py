@@ -172,7 +172,7 @@ class Recorder:
     def answer(self, message: Message, finish_reason: str) -> Recorded:
         """Record a model's answer as output messages with the finish reason."""
         fragment = self._fragment(message)
-        reason = "" if message.finish_reason else f',"finish_reason":{json.dumps(finish_reason)}'
+        reason = "" if message.finish_reason else f',"finish_reason":{dumps(finish_reason)}'
         text = f"[{fragment.json[:-1]}{reason}}}]"
         return Recorded(json=text if self.policy.content else None, digest=fragment.digest.hex(), size=fragment.size)
 
@@ -222,17 +222,18 @@ class Recorder:
         fragment = self._fragments.get(id(message))
         if fragment is None:
             text, removed, _ = self._encode(message.to_dict(), self._redactors)
-            digest = blake2b(text.encode(), digest_size=16).digest()
-            shorter, _ = bounded(text, self.policy.max_bytes - FINISH)
-            fragment = self._fragments[id(message)] = _Fragment(message, shorter, digest, size_of(text) + removed)
+            data, limit = text.encode(), self.policy.max_bytes - FINISH
+            shorter = text if len(data) <= limit else bounded(text, limit)[0]
+            digest = blake2b(data, digest_size=16).digest()
+            fragment = self._fragments[id(message)] = _Fragment(message, shorter, digest, len(data) + removed)
         return fragment
 
     def _recorded(self, text: str, removed: int = 0, unread: int = 0) -> Recorded:
-        digest = blake2b(text.encode(), digest_size=16).hexdigest()
-        size = size_of(text) + removed
+        data = text.encode()
+        digest, size = blake2b(data, digest_size=16).hexdigest(), len(data) + removed
         if not self.policy.content:
             return Recorded(None, digest, size)
-        shorter, omitted = bounded(text, self.policy.max_bytes)
+        shorter, omitted = (text, 0) if len(data) <= self.policy.max_bytes else bounded(text, self.policy.max_bytes)
         return Recorded(shorter, digest, size, omitted + unread)
 
     def _encode(self, value: JSONValue, redactors: Sequence[Redactor]) -> tuple[str, int, int]:
@@ -279,9 +280,10 @@ class Content:
         if recorded.json is not None:
             if len(recorded.json) >= REPEATED and attribute in _REFERABLE:
                 recorded = self._recorder.referring(recorded, format_span_id(self._span.get_span_context().span_id))
-            if size_of(recorded.json or "") > self._remaining:
-                recorded = recorded.within(self._remaining)
             length = size_of(recorded.json or "")
+            if length > self._remaining:
+                recorded = recorded.within(self._remaining)
+                length = size_of(recorded.json or "")
             if length <= self._remaining:  # there may be no room even for an empty list
                 self._remaining -= length
                 self.attributes[attribute] = recorded.json or ""

@@ -90,7 +90,7 @@ class Cleaner:
         self._redactors = redactors
         self._masks_names = mask_secret_keys in redactors
         self._masks_shapes = mask_secret_shapes in redactors
-        self._others = any(redact not in (mask_secret_keys, mask_secret_shapes) for redact in redactors)
+        self._others = len(redactors) > self._masks_names + self._masks_shapes
         self._max_text = max_bytes // 2
         self._remaining = READ * max_bytes
         self._work = int(WORK * max_bytes)
@@ -124,7 +124,7 @@ class Cleaner:
             elif kind is float:
                 self._remaining -= FRACTION
             return self._redact(value, path, is_secret=is_secret) if is_secret or self._others else value
-        if isinstance(value, _LEAVES):
+        if kind not in _CONTAINERS and isinstance(value, _LEAVES):
             return self._leaf(value, path, is_secret=is_secret)
         self._remaining -= NESTED
         if kind in _CONTAINERS and not value:
@@ -134,7 +134,7 @@ class Cleaner:
     def _container(self, value: Any, path: tuple[str, ...], depth: int, *, is_secret: bool) -> JSONValue:
         if depth == MAX_DEPTH:
             return "[nested too deeply]"
-        if isinstance(value, Mapping):
+        if type(value) is dict or isinstance(value, Mapping):  # the check of the abstract type is slow
             return self._object(value, path, depth + 1, is_secret=is_secret)
         if isinstance(value, (set, frozenset)):
             if len(value) > MAX_ITEMS:  # sorting takes too long
@@ -169,9 +169,11 @@ class Cleaner:
             if name in cleaned:  # keys that were masked or cut, or 1 beside "1"
                 name = f"{name} ({len(cleaned)})"
             self._remaining -= len(name) + OVERHEAD + QUOTES
-            names = (secret_name, name) if secret_name and name in _VALUE_KEYS else (name,)
-            hides = is_secret or (self._masks_names and (len(names) > 1 or names_secret(name)))
-            item_path = (*path, *names) if self._others else path
+            is_named = bool(secret_name) and name in _VALUE_KEYS
+            hides = is_secret or (self._masks_names and (is_named or names_secret(name)))
+            item_path = path
+            if self._others:
+                item_path = (*path, secret_name, name) if is_named else (*path, name)
             cleaned[name] = self._clean(item, item_path, depth, is_secret=hides)
         self.removed += len(value) - len(cleaned)
         return cleaned
@@ -220,12 +222,13 @@ class Cleaner:
         if not self._masks_shapes:
             return text
         masked, work = mask_key(text)
-        self._allows(work)
+        if work:
+            self._allows(work)
         return masked
 
     def _masked(self, text: str) -> str:
         masked, work = mask_text(text, self._work)
-        if self._allows(work):
+        if not work or self._allows(work):
             return masked
         self.removed += len(text)
         return LEFT_OUT

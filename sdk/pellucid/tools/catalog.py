@@ -316,18 +316,24 @@ class Catalogs:
 
     async def merged(self, parts: Sequence[ProviderCatalog]) -> Catalog:
         """Return the catalogue of these parts as `of` does; merge many tools in a worker thread."""
-        is_known = self._merged.get(tuple(map(id, parts))) is not None
-        if is_known or sum(len(part.tools) for part in parts) < LARGE_CATALOG:
+        if (known := self._known(tuple(map(id, parts)))) is not None:
+            return known
+        if sum(len(part.tools) for part in parts) < LARGE_CATALOG:
             return self.of(parts)
         return await compute(partial(self.of, parts))
 
     def of(self, parts: Sequence[ProviderCatalog]) -> Catalog:
         """Return the catalogue of these parts."""
         key = tuple(map(id, parts))
-        if (entry := self._merged.get(key)) is None:
-            catalog = Catalog.of(parts, self.collisions, is_lazy=self._is_lazy)
-            catalog.prepare()
-            # Keep a reference to the parts, so that their ids are not reused.
-            entry = (parts, catalog)
-            self._merged.put(key, entry, sum(len(part.tools) for part in parts))
-        return entry[1]
+        if (known := self._known(key)) is not None:
+            return known
+        catalog = Catalog.of(parts, self.collisions, is_lazy=self._is_lazy)
+        catalog.prepare()
+        # Keep a reference to the parts, so that their ids are not reused.
+        self._merged.put(key, (parts, catalog), sum(len(part.tools) for part in parts))
+        return catalog
+
+    def _known(self, key: tuple[int, ...]) -> Catalog | None:
+        """Return the catalogue of the parts with these ids, if it was merged before."""
+        entry = self._merged.get(key)
+        return entry[1] if entry is not None else None
