@@ -12,7 +12,6 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import TracerProvider
 
 from pellucid.errors import ConfigError
-from pellucid_exporters.recorder.metrics.provider import RecorderMeterProvider
 from pellucid_exporters.recorder.metrics.trial import needs_sdk
 from pellucid_exporters.recorder.spans import RecorderTracerProvider
 
@@ -44,6 +43,8 @@ def make_meter_provider(recorder: Recorder | None, readers: Sequence[MetricReade
         ConfigError: `recorder` is "fast", and only the SDK can do what a reader or the environment asks for.
     """
     if _is_fast(recorder, "metrics", _unsupported_version()):
+        from pellucid_exporters.recorder.metrics.provider import RecorderMeterProvider  # of an SDK that has its parts
+
         return RecorderMeterProvider(readers, **options)
     return MeterProvider(readers, **options)
 
