@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pellucid.telemetry.capture import CapturePolicy
     from pellucid_exporters.console import Console
     from pellucid_exporters.file.options import File
+    from pellucid_exporters.recorder.names import Recorder
     from pellucid_exporters.sampling.rules import TailSampling
 
 OtlpProtocol: TypeAlias = Literal["http/protobuf", "grpc"]
@@ -148,6 +149,7 @@ class Settings:
     tail_sampling: TailSampling | None = None
     capture: CapturePolicy | None = None
     resource: Resource | Mapping[str, AttributeValue] | None = None
+    recorder: Recorder | None = None
 
     @property
     def effective(self) -> Settings:

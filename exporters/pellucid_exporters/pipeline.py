@@ -22,9 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry import _logs, metrics, trace
-from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
-from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from pellucid import semconv
@@ -48,6 +46,8 @@ from pellucid_exporters.otlp.exporters import log_exporter, metric_exporter, spa
 from pellucid_exporters.otlp.log_lines import Loggers, OtlpLogSink
 from pellucid_exporters.prometheus.endpoint import MetricsEndpoint
 from pellucid_exporters.prometheus.reader import PrometheusReader
+from pellucid_exporters.recorder.names import resolve_recorder
+from pellucid_exporters.recorder.providers import make_meter_provider, make_tracer_provider
 from pellucid_exporters.resource import make_resource
 from pellucid_exporters.sampling.exemplars import SamplingDecisions
 from pellucid_exporters.sampling.tail_sampler import TailSampler
@@ -57,12 +57,15 @@ from pellucid_exporters.variables import wrong_values
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import SpanProcessor
     from opentelemetry.util.types import AttributeValue
 
     from pellucid.telemetry.capture import CapturePolicy
     from pellucid_exporters.console import Console
     from pellucid_exporters.file.options import File
+    from pellucid_exporters.recorder.names import Recorder
     from pellucid_exporters.sampling.rules import TailSampling
 
 _log: Final = logging.getLogger(__name__)
@@ -91,6 +94,7 @@ def configure(
     tail_sampling: TailSampling | None = None,
     capture: CapturePolicy | None = None,
     resource: Resource | Mapping[str, AttributeValue] | None = None,
+    recorder: Recorder | None = None,
 ) -> Telemetry:
     """Configure where the telemetry of all agents, and of all other OpenTelemetry instrumentation, is sent.
 
@@ -108,6 +112,9 @@ def configure(
         tail_sampling: Export the spans of failed, slow and costly runs, and of a share of the others.
         capture: Capture policy for the content of runs; by default that of the environment, else redacted content.
         resource: Additional resource attributes, such as `{"deployment.environment.name": "staging"}`.
+        recorder: `"fast"` for Pellucid's own recorder, `"sdk"` for the OpenTelemetry SDK's, which takes longer and
+            records the same; by default `PELLUCID_RECORDER`, else the own one unless only the SDK's can do what is
+            asked for, such as delta temporality.
 
     Raises:
         ConfigError: an option cannot work, the port is taken, or another configuration is active.
@@ -121,6 +128,7 @@ def configure(
         tail_sampling=tail_sampling,
         capture=capture,
         resource=resource,
+        recorder=resolve_recorder(recorder),
     )
     with _state.lock:
         if _state.telemetry is not None:
@@ -173,7 +181,7 @@ def _connect(settings: Settings, parts: Parts) -> Telemetry:
             on_drop=partial(faults.count_drop, "file"),
         )
         parts.renewable.append(parts.file)
-    tracer_provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    tracer_provider = make_tracer_provider(settings.recorder, resource=resource, shutdown_on_exit=False)
     for processor in _span_processors(settings, parts, faults, decisions, meter_provider):
         tracer_provider.add_span_processor(processor)
     logger_provider = _logger_provider(settings, resource, parts, faults)
@@ -215,7 +223,7 @@ def _meter_provider(
         parts.outlets.append(outlet)
         interval = settings.otlp.metric_interval and settings.otlp.metric_interval * 1000
         readers.append(PeriodicExportingMetricReader(outlet, export_interval_millis=interval))
-    return MeterProvider(readers, resource=resource, shutdown_on_exit=False)
+    return make_meter_provider(settings.recorder, readers, resource=resource, shutdown_on_exit=False)
 
 
 def _span_processors(

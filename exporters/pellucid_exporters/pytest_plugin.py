@@ -16,15 +16,16 @@ pytest.register_assert_rewrite("pellucid.testing.asking", "pellucid.testing.cont
 
 
 @pytest.fixture
-def telemetry() -> Iterator[Captured]:
+def telemetry(request: pytest.FixtureRequest) -> Iterator[Captured]:
     """Capture the telemetry of a test in memory, also of agents without `telemetry=`; see `capture()`.
 
-    It is checked at the end of the test; see `check_telemetry()`.
+    It is checked at the end of the test; see `check_telemetry()`. The fixture's parameter is the recorder, by default
+    that of `PELLUCID_RECORDER`: `@pytest.mark.parametrize("telemetry", ["fast", "sdk"], indirect=True)`.
     """
     # Imported here: pytest imports this module in every session where Pellucid is installed.
     from pellucid_exporters.testing import capture, check_telemetry
 
-    with capture() as captured:
+    with capture(recorder=getattr(request, "param", None)) as captured:
         yield captured
     if captured.is_checked:
         check_telemetry(captured)

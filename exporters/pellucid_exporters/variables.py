@@ -17,7 +17,7 @@ from pellucid_exporters.urls import is_url
 Rule: TypeAlias = Callable[[str], str | None]
 """Validator that returns the problem with a value; it never repeats a value that may be a secret."""
 
-OWN: Final = frozenset({"PELLUCID_CAPTURE"})
+OWN: Final = frozenset({"PELLUCID_CAPTURE", "PELLUCID_RECORDER"})
 _CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 KNOWN: Final = OWN | {
     value
@@ -102,6 +102,7 @@ _S: Final = "(TRACES_|METRICS_|LOGS_)?"
 
 _RULES: Final[tuple[tuple[str, Rule], ...]] = (
     ("PELLUCID_CAPTURE", _one_of("full", "redacted", "metadata", "off")),
+    ("PELLUCID_RECORDER", _one_of("fast", "sdk")),
     (_CONTENT, _one_of("true", "false", "no_content", "span_only", "event_only", "span_and_event")),
     ("OTEL_SDK_DISABLED", _one_of("true", "false")),
     ("OTEL_TRACES_EXPORTER", _some_of("otlp", "console", "none")),

@@ -1,9 +1,10 @@
 """What telemetry costs users: the processor time of one iteration, beside the same spans and histograms by hand.
 
-Run it with `make bench`. Every variant drives the same work: a model that asks for one trivial async tool, twenty
-times, and then answers; each answer is a new message with usage. Variants that export send OTLP to a process of its
-own. Each sample is one whole run and a flush; variants take turns, so that a busy machine slows all of them; medians
-are compared. Only the ratios carry over to another machine.
+Run it with `make bench`, or `make bench ARGS=profile` for the share of each part. Every variant drives the same work: a
+model that asks for one trivial async tool, twenty times, and then answers; each answer is a new message with usage.
+Variants that export send OTLP to a process of its own. Each sample is as many runs as fill a batch of spans, and a
+flush; variants take turns, so that a busy machine slows all of them; medians are compared. Only the ratios carry over
+to another machine.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from bench.by_hand import ByHand
+from bench.profiles import profile
 from bench.sink import sink
 from pellucid import (
     Agent,
@@ -49,6 +51,9 @@ from pellucid_exporters.options import Otlp, Settings
 from pellucid_exporters.pipeline import build
 
 ITERATIONS = 20
+RUNS = 6
+"""Runs of a sample: they make 500 spans; exporters send 512 at a time."""
+
 SIZES = (10, 100, 1000)
 INTERVAL = 86_400.0
 """Seconds between exports of metrics: each flush makes one."""
@@ -156,6 +161,9 @@ def variants(endpoint: str) -> Iterator[dict[str, Variant]]:
         for size in SIZES:
             found[f"configure(otlp=...), {size} tools"] = exporting(size)
             found[f"without logs, {size} tools"] = exporting(size, logs=False)
+        for size in (SIZES[0], SIZES[-1]):
+            found[f"recorder=sdk, {size} tools"] = exporting(size, recorder="sdk")
+            found[f"recorder=sdk, without logs, {size} tools"] = exporting(size, recorder="sdk", logs=False)
         for mode in get_args(CaptureMode):
             policy = CapturePolicy(mode)
             found[f"without logs, capture={mode}, 10 tools"] = exporting(10, logs=False, capture=policy)
@@ -180,12 +188,14 @@ async def measure(samples: int, compared: dict[str, Variant]) -> dict[str, tuple
             # What one variant leaves must not slow the garbage collection of the next.
             gc.collect()
             everything, loop = time.process_time(), time.thread_time()
-            await variant.run()
+            for _ in range(RUNS):
+                await variant.run()
             loop = time.thread_time() - loop
             variant.flush()
             everything = time.process_time() - everything
             if sample:  # the first one only warms up
-                taken[name].append((loop / (ITERATIONS + 1) * 1e6, everything / (ITERATIONS + 1) * 1e6))
+                iterations = RUNS * (ITERATIONS + 1)
+                taken[name].append((loop / iterations * 1e6, everything / iterations * 1e6))
     return {
         name: (statistics.median(loop for loop, _ in values), statistics.median(both for _, both in values))
         for name, values in taken.items()
@@ -196,7 +206,7 @@ def show(found: dict[str, tuple[float, float]], samples: int) -> None:
     """Print the costs, and their ratios to the same telemetry by hand."""
     yardstick, bare = found["by hand, with content"], found["bare loop"]
     print(
-        f"Processor time of one iteration in µs, medians of {samples} interleaved samples of {ITERATIONS + 1}\n"
+        f"Processor time of one iteration in µs, medians of {samples} samples of {RUNS * (ITERATIONS + 1)}\n"
         f"Python {platform.python_version()}, opentelemetry-sdk {version('opentelemetry-sdk')}\n\n"
         f"{'':42} {'loop':>7} {'by hand':>8} {'all':>8} {'by hand':>8} {'bare loop':>10}\n"
         f"{'':42} {'thread':>7} {'= 1':>8} {'threads':>8} {'= 1':>8} {'= 1':>10}"
@@ -211,13 +221,18 @@ def show(found: dict[str, tuple[float, float]], samples: int) -> None:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--samples", type=int, default=40)
+    parser.add_argument("what", nargs="?", choices=["costs", "profile"], default="costs")
+    parser.add_argument("--samples", type=int, default=20)
     parser.add_argument("--only", default="", help="measure variants whose names contain this, and the yardsticks")
     options = parser.parse_args()
     with sink() as endpoint, variants(endpoint) as every:
         yardsticks = ("by hand, with content", "bare loop")
         compared = {name: variant for name, variant in every.items() if options.only in name or name in yardsticks}
-        show(anyio.run(measure, options.samples, compared), options.samples)
+        if options.what == "profile":
+            for name in ("no telemetry configured, 10 tools", "configure(otlp=...), 10 tools"):
+                profile(name, every[name])
+        else:
+            show(anyio.run(measure, options.samples, compared), options.samples)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
 
 from pellucid.errors import ConfigError
 from pellucid_exporters.options import (
@@ -17,14 +20,21 @@ from pellucid_exporters.options import (
     resolve_otlp,
     resolve_prometheus,
 )
+from pellucid_exporters.pipeline import build
+from pellucid_exporters.recorder.metrics.provider import RecorderMeterProvider
+from pellucid_exporters.recorder.names import resolve_recorder
+from pellucid_exporters.recorder.spans import RecorderTracerProvider
 from pellucid_exporters.resource import make_resource
+
+if TYPE_CHECKING:
+    from pellucid_exporters.recorder.names import Recorder
 
 
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No `OTEL_*` variable of the machine reaches a test."""
     for name in list(os.environ):
-        if name.startswith("OTEL_"):
+        if name.startswith("OTEL_") or name == "PELLUCID_RECORDER":
             monkeypatch.delenv(name)
 
 
@@ -78,6 +88,7 @@ def test_protocols_of_signals(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: Prometheus(port=70000), "between 0 and 65535"),
         (lambda: Prometheus(port=range(0)), "between 0 and 65535"),
         (lambda: resolve_prometheus("localhost"), "'host:port'"),
+        (lambda: resolve_recorder("quick"), "use one of fast, sdk"),  # type: ignore[arg-type]  # on purpose
     ],
 )
 def test_options_are_refused_early(options: Any, message: str) -> None:
@@ -99,3 +110,32 @@ def test_resource(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["telemetry.sdk.language"] == "python"
     monkeypatch.setenv("OTEL_SERVICE_NAME", "canary")
     assert make_resource("shop", Resource({"team": "red"})).attributes["service.name"] == "canary"
+
+
+@pytest.mark.parametrize("chosen", ["fast", "sdk"])
+def test_recorder_is_chosen(chosen: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the argument, else by the environment, else it is our own."""
+    kinds = {"fast": (RecorderTracerProvider, RecorderMeterProvider), "sdk": (TracerProvider, MeterProvider)}
+    assert recorder_of(None) == kinds["fast"]
+    assert recorder_of(chosen) == kinds[chosen]
+    monkeypatch.setenv("PELLUCID_RECORDER", chosen)
+    assert recorder_of(None) == kinds[chosen]
+    assert recorder_of("fast") == kinds["fast"]
+    assert recorder_of("sdk") == kinds["sdk"]
+
+
+def test_recorder_that_can_what_is_needed(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Metrics of the SDK about itself need its spans; asked for our own, `configure` says what stands in the way."""
+    monkeypatch.setenv("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED", "true")
+    with caplog.at_level(logging.INFO, "pellucid_exporters"):
+        assert recorder_of(None) == (TracerProvider, RecorderMeterProvider)
+    assert "OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED needs it" in caplog.text
+    with pytest.raises(ConfigError, match="OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED needs the OpenTelemetry SDK"):
+        recorder_of("fast")
+
+
+def recorder_of(chosen: Recorder | None) -> tuple[type, type]:
+    """Return the providers that `configure` makes."""
+    telemetry = build(Settings(service_name="shop", recorder=chosen))
+    telemetry.shutdown()
+    return type(telemetry.tracer_provider), type(telemetry.meter_provider)

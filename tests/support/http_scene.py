@@ -70,10 +70,10 @@ class ServerProcess:
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """Kill the process."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+        """Kill the process. Another one may be started meanwhile."""
+        if (process := self._process) is not None:
+            process.kill()
+            process.wait()
 
 
 class Client:

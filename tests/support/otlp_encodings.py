@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
@@ -13,7 +13,8 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from pellucid_exporters.otlp.delivery import LogOutlet, LogQueue
-from pellucid_exporters.otlp.encoding import Encoder
+from pellucid_exporters.otlp.encoding import Encoded, Encoder
+from pellucid_exporters.otlp.line_records import LineRecord
 from pellucid_exporters.otlp.log_lines import Loggers, OtlpLogSink
 
 if TYPE_CHECKING:
@@ -26,14 +27,18 @@ def compare_spans(spans: Sequence[ReadableSpan]) -> None:
     """Check that both encoders make the same request of spans; ours twice, as it keeps attributes."""
     encoder = Encoder()
     for _ in range(2):
-        assert ExportTraceServiceRequest.FromString(encoder.spans(spans)) == encode_spans(spans)
+        assert ExportTraceServiceRequest.FromString(request_of(encoder, spans)) == encode_spans(spans)
+
+
+def request_of(encoder: Encoder, spans: Iterable[ReadableSpan]) -> bytes:
+    """Return a request of spans."""
+    return encoder.request([encoder.span(span) for span in spans])
 
 
 def compare_lines(lines: Iterable[Mapping[str, Any]]) -> None:
     """Check that log lines become the same request, whether they pass through the SDK or not, by both encoders."""
     read = InMemoryLogRecordExporter()  # type: ignore[no-untyped-call]
-    sent = InMemoryLogRecordExporter()  # type: ignore[no-untyped-call]
-    outlet = LogOutlet(lambda: sent, lambda: None, lambda _: None)
+    outlet = Received()
     loggers = Loggers(Resource({"service.name": "a"}), LogQueue(outlet, lambda _: None))
     scope = InstrumentationScope("pellucid", "1")
     try:
@@ -45,14 +50,37 @@ def compare_lines(lines: Iterable[Mapping[str, Any]]) -> None:
             loggers.force_flush()
     finally:
         loggers.shutdown()
-    records = sent.get_finished_logs()
-    direct, emitted = records[: len(records) // 2], records[len(records) // 2 :]
-    assert len(emitted) == len(read.get_finished_logs())
+    direct, emitted = outlet.requests[0], outlet.requests[-1]
+    assert [type(item) for item, _ in direct.batch] == [LineRecord] * len(direct.batch)
+    assert len(emitted.batch) == len(read.get_finished_logs())
     requests = []
-    for batch in (direct, emitted):
-        request = ExportLogsServiceRequest.FromString(Encoder().logs(batch))
-        assert request == encode_logs(batch)
-        for record in request.resource_logs[0].scope_logs[0].log_records if batch else ():
+    for content, batch in (direct, emitted):
+        request = ExportLogsServiceRequest.FromString(content)
+        assert request == encode_logs([item for item, _ in batch])
+        for record in request.resource_logs[0].scope_logs[0].log_records:
             record.observed_time_unix_nano = 0
         requests.append(request)
     assert requests[0] == requests[1]
+
+
+class Request(NamedTuple):
+    """Request, and what it was made of."""
+
+    content: bytes
+    batch: Sequence[Encoded]
+
+
+class Received(LogOutlet):
+    """Outlet that keeps requests."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        super().__init__(lambda: self, lambda: None, lambda _: None)
+
+    def send(self, content: bytes, batch: Sequence[Encoded]) -> bool:
+        """Keep a request."""
+        self.requests.append(Request(content, batch))
+        return True
+
+    def shutdown(self, timeout_millis: float = 0, **_: Any) -> None:
+        """Do nothing: this is its own exporter."""

@@ -12,12 +12,13 @@ from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, LogRecordExp
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult, MetricsData
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
-from pellucid_exporters.otlp.batches import split, weigh_record, weigh_span
+from pellucid_exporters.otlp.batches import split
+from pellucid_exporters.otlp.encoding import Encoded, Encoder
+from pellucid_exporters.otlp.line_records import LineRecord
 from pellucid_exporters.sampling.exemplars import ExemplarBuffer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from enum import Enum
+    from collections.abc import Callable, Iterator, Sequence
 
     from opentelemetry.sdk._logs import ReadableLogRecord, ReadWriteLogRecord
     from opentelemetry.sdk.trace import ReadableSpan
@@ -60,11 +61,11 @@ class Outlet(Generic[ExporterT]):
         """Discard the exporter in a forked child: its connections belong to the parent, and closing them could hang."""
         self._inherited, self._exporter = self._exporter, None
 
-    def _attempt(self, export: Callable[[ExporterT], Enum]) -> bool:
+    def _attempt(self, send: Callable[[ExporterT], bool]) -> bool:
         if self._exporter is None:
             self._exporter = self._make()
         try:
-            succeeded = export(self._exporter).name == "SUCCESS"
+            succeeded = send(self._exporter)
         except Exception:  # noqa: BLE001  (counted; the SDK would only log it)
             _log.exception("exporting with %s failed", type(self._exporter).__name__)
             succeeded = False
@@ -84,32 +85,40 @@ class ItemOutlet(Outlet[ExporterT]):
     def __init__(self, make: Callable[[], Any], on_failure: Callable[[], None], on_loss: Callable[[int], None]) -> None:
         super().__init__(make, on_failure)
         self._on_loss = on_loss
-        self._told_of_size = False
+        self._encoder = Encoder()
+        self._told: set[str] = set()
         self.taken = 0
 
-    def _send(self, items: Sequence[Any], weigh: Callable[[Any], int]) -> bool:
+    def _send(self, items: Sequence[Any], encode: Callable[[Encoder, Any], Encoded]) -> bool:
         self.taken += len(items)
         failed = self.failures
-        for batch in split(items, weigh, self._refuse):
-            if not self._attempt(partial(_export, batch=batch)):
+        for batch in split(self._encoded(items, encode), self._refuse):
+            request = self._encoder.request(batch)
+            if not self._attempt(partial(_send, request=request, batch=batch)):
                 self._on_loss(len(batch))
         return self.failures == failed
 
-    def _refuse(self, item: object, weight: int) -> None:
+    def _encoded(self, items: Sequence[Any], encode: Callable[[Encoder, Any], Encoded]) -> Iterator[Encoded]:
+        for item in items:
+            try:
+                yield encode(self._encoder, item)
+            except Exception as error:  # noqa: BLE001  (a value of the application; the others are sent)
+                self._lose(item, f"it cannot be encoded ({type(error).__name__})")
+
+    def _refuse(self, encoded: Encoded) -> None:
+        self._lose(encoded.item, f"no receiver would take {len(encoded.content)} bytes")
+
+    def _lose(self, item: object, reason: str) -> None:
         self.failures += 1
         self._on_loss(1)
-        if not self._told_of_size:
-            self._told_of_size = True
-            _log.warning(
-                "left out a %s of %d bytes: no receiver would take it; more such are only counted",
-                type(item).__name__,
-                weight,
-            )
+        kind = type(item).__name__
+        if kind not in self._told:
+            self._told.add(kind)
+            _log.warning("left out a %s: %s; more such are only counted", kind, reason)
 
 
-def _export(exporter: Any, *, batch: Sequence[Any]) -> Enum:
-    result: Enum = exporter.export(batch)
-    return result
+def _send(exporter: Any, *, request: bytes, batch: Sequence[Encoded]) -> bool:
+    return bool(exporter.send(request, batch))
 
 
 class SpanOutlet(ItemOutlet[SpanExporter], SpanExporter):
@@ -117,7 +126,7 @@ class SpanOutlet(ItemOutlet[SpanExporter], SpanExporter):
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Export spans."""
-        return SpanExportResult.SUCCESS if self._send(spans, weigh_span) else SpanExportResult.FAILURE
+        return SpanExportResult.SUCCESS if self._send(spans, Encoder.span) else SpanExportResult.FAILURE
 
 
 class MetricOutlet(Outlet[MetricExporter], MetricExporter):
@@ -146,7 +155,7 @@ class MetricOutlet(Outlet[MetricExporter], MetricExporter):
     def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **_: Any) -> MetricExportResult:
         """Export one collection."""
         self._exemplars.release_into(metrics_data)
-        sent = self._attempt(lambda exporter: exporter.export(metrics_data, timeout_millis))
+        sent = self._attempt(lambda exporter: exporter.export(metrics_data, timeout_millis).name == "SUCCESS")
         return MetricExportResult.SUCCESS if sent else MetricExportResult.FAILURE
 
 
@@ -155,7 +164,11 @@ class LogOutlet(ItemOutlet[LogRecordExporter], LogRecordExporter):
 
     def export(self, batch: Sequence[ReadableLogRecord]) -> LogRecordExportResult:
         """Export log records."""
-        return LogRecordExportResult.SUCCESS if self._send(batch, weigh_record) else LogRecordExportResult.FAILURE
+        return LogRecordExportResult.SUCCESS if self._send(batch, _encode_record) else LogRecordExportResult.FAILURE
+
+
+def _encode_record(encoder: Encoder, record: ReadableLogRecord | LineRecord) -> Encoded:
+    return encoder.line(record) if isinstance(record, LineRecord) else encoder.record(record)
 
 
 class Admission:
@@ -214,10 +227,10 @@ class LogQueue(BatchLogRecordProcessor):
         if self.admission.admits():
             super().on_emit(log_record)
 
-    def put(self, record: Any) -> None:
-        """Queue what has the attributes of a `ReadableLogRecord`, or drop and count it."""
+    def put(self, record: LineRecord) -> None:
+        """Queue the record of a line, or drop and count it."""
         if self.admission.admits():
-            self._batch_processor.emit(record)  # as `on_emit` does with what it makes of a record
+            self._batch_processor.emit(record)  # type: ignore[arg-type]  # as `on_emit` does with what it makes of a record
 
 
 def _bounds(prefix: str) -> tuple[int, int | None]:

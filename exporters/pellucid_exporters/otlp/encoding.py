@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from opentelemetry.trace import StatusCode
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
     from opentelemetry.trace import Link, SpanContext, Status
 
-MAX_KEPT: Final = 2_000
-"""Attributes of which the bytes are kept; then all are forgotten, as ids of runs and calls never come again."""
+    from pellucid_exporters.otlp.line_records import LineRecord
 
-MAX_KEPT_BYTES: Final = 128
-"""Bytes of an attribute that are kept: longer ones are content, which seldom comes again."""
+MAX_KEPT: Final = 1_000
+"""Texts, and numbers, of which the bytes are kept; then all are forgotten, as ids of runs never come again."""
 
-ItemT = TypeVar("ItemT")
+MAX_KEPT_TEXT: Final = 96
+"""Characters of a text whose bytes are kept: longer ones are content, which seldom comes again."""
 
 _Scopes: TypeAlias = "dict[InstrumentationScope | None, list[bytes]]"
 
@@ -98,26 +98,35 @@ def _pair(key: str, value: Any) -> bytes:
     return _text(b"\x0a", key) + _sized(b"\x12", _any_value(value))
 
 
+class Encoded(NamedTuple):
+    """Span or log record, and its field in a request.
+
+    Attributes:
+        item: What was encoded; it has a resource and a scope.
+        content: The field.
+    """
+
+    item: Any
+    content: bytes
+
+
 class Encoder:
     """Encoder of requests, which encodes short attributes that come again once. Use it in one thread at a time."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[bytes, str, Any, type], bytes] = {}
+        self._texts: dict[tuple[bytes, str, str], bytes] = {}
+        self._numbers: dict[tuple[bytes, str, int, type], bytes] = {}
 
-    def spans(self, spans: Iterable[ReadableSpan]) -> bytes:
-        """Return an `ExportTraceServiceRequest`."""
-        return self._request(spans, self._span)
-
-    def logs(self, records: Iterable[ReadableLogRecord]) -> bytes:
-        """Return an `ExportLogsServiceRequest`."""
-        return self._request(records, self._record)
-
-    def _request(self, items: Iterable[ItemT], encode: Callable[[ItemT], bytes]) -> bytes:
-        """Return a request with items by their resource and scope."""
+    def request(self, batch: Iterable[Encoded]) -> bytes:
+        """Return an `ExportTraceServiceRequest` of spans, or an `ExportLogsServiceRequest` of log records."""
         resources: dict[Resource, _Scopes] = defaultdict(lambda: defaultdict(list))
-        for item in items:
-            source: Any = item
-            resources[source.resource][source.instrumentation_scope].append(_sized(b"\x12", encode(item)))
+        known: dict[tuple[int, int], list[bytes]] = {}  # hashes of resources take longer than encoding a span
+        for item, content in batch:
+            resource, scope = item.resource, item.instrumentation_scope
+            fields = known.get((id(resource), id(scope)))
+            if fields is None:
+                fields = known[id(resource), id(scope)] = resources[resource][scope]
+            fields.append(content)
         return b"".join(
             _sized(
                 b"\x0a",  # resource_spans, resource_logs
@@ -135,12 +144,13 @@ class Encoder:
         described += self._attributes(b"\x1a", scope.attributes)
         return _sized(b"\x0a", described) + b"".join(encoded) + _optional_text(b"\x1a", scope.schema_url)
 
-    def _span(self, span: ReadableSpan) -> bytes:
-        context, parent = span.context, span.parent
+    def span(self, span: ReadableSpan) -> Encoded:
+        """Encode a span."""
+        context, parent, status = span.context, span.parent, span.status
         assert context is not None
         parts = [
             _ids(context),
-            _trace_state(context),
+            _trace_state(context) if context.trace_state else b"",
             b"\x22\x08" + parent.span_id.to_bytes(8, "big") if parent is not None else b"",
             _text(b"\x2a", span.name),
             b"\x30" + _VARINTS[span.kind.value + 1],
@@ -152,10 +162,10 @@ class Encoder:
             _count(b"\x60", span.dropped_events),
             *[_sized(b"\x6a", self._link(link)) for link in span.links],
             _count(b"\x70", span.dropped_links),
-            _sized(b"\x7a", _status(span.status)),
+            _sized(b"\x7a", _status(status) if status.status_code is not StatusCode.UNSET else b""),
             b"\x85\x01" + _flags(parent),
         ]
-        return b"".join(parts)
+        return Encoded(span, _sized(b"\x12", b"".join(parts)))
 
     def _event(self, event: Event) -> bytes:
         return (
@@ -175,7 +185,8 @@ class Encoder:
             + _flags(link.context)
         )
 
-    def _record(self, item: ReadableLogRecord) -> bytes:
+    def record(self, item: ReadableLogRecord) -> Encoded:
+        """Encode a log record."""
         record = item.log_record
         severity = record.severity_number
         parts = [
@@ -191,28 +202,53 @@ class Encoder:
             b"\x59" + _fixed64(record.observed_timestamp) if record.observed_timestamp else b"",
             _optional_text(b"\x62", record.event_name),
         ]
-        return b"".join(parts)
+        return Encoded(item, _sized(b"\x12", b"".join(parts)))
+
+    def line(self, item: LineRecord) -> Encoded:
+        """Encode the log record of a line."""
+        event, timestamp, (trace_id, span_id) = item.line.get("event"), item.line.get("timestamp"), item.ids
+        parts = [
+            b"\x09" + _fixed64(timestamp) if timestamp else b"",
+            b"\x10" + _VARINTS[item.severity.value] + _text(b"\x1a", item.level),
+            _sized(b"\x2a", _any_value(event)),
+            self._attributes(b"\x32", item.attributes),
+            b"\x45" + _fixed32(item.flags),
+            b"\x4a\x10" + trace_id if any(trace_id) else b"",
+            b"\x52\x08" + span_id if any(span_id) else b"",
+            b"\x59" + _fixed64(item.observed),
+            _optional_text(b"\x62", event),
+        ]
+        return Encoded(item, _sized(b"\x12", b"".join(parts)))
 
     def _attributes(self, tag: bytes, attributes: Mapping[str, Any] | None) -> bytes:
         """Return fields of `KeyValue`."""
         if not attributes:
             return b""
-        parts, kept = [], self._kept
+        parts, texts = [], self._texts
         for key, value in attributes.items():
             kind = value.__class__
-            if kind is not str and kind is not int and kind is not bool:
-                parts.append(_sized(tag, _pair(key, value)))
-                continue
-            name = tag, key, value, kind  # 1 and True are equal
-            content = kept.get(name)
-            if content is None:
+            if kind is str and len(value) <= MAX_KEPT_TEXT:
+                text = tag, key, value
+                content = texts.get(text)
+                if content is None:
+                    if len(texts) >= MAX_KEPT:
+                        texts.clear()
+                    content = texts[text] = _sized(tag, _pair(key, value))
+            elif kind is int or kind is bool:
+                content = self._number(tag, key, value, kind)
+            else:
                 content = _sized(tag, _pair(key, value))
-                if len(content) <= MAX_KEPT_BYTES:
-                    if len(kept) >= MAX_KEPT:
-                        kept.clear()
-                    kept[name] = content
             parts.append(content)
         return b"".join(parts)
+
+    def _number(self, tag: bytes, key: str, value: int, kind: type) -> bytes:
+        numbers, number = self._numbers, (tag, key, value, kind)  # 1 and True are equal
+        content = numbers.get(number)
+        if content is None:
+            if len(numbers) >= MAX_KEPT:
+                numbers.clear()
+            content = numbers[number] = _sized(tag, _pair(key, value))
+        return content
 
 
 def _ids(context: SpanContext) -> bytes:
@@ -221,14 +257,10 @@ def _ids(context: SpanContext) -> bytes:
 
 
 def _trace_state(context: SpanContext) -> bytes:
-    if not context.trace_state:
-        return b""
     return _text(b"\x1a", ",".join(f"{key}={value}" for key, value in context.trace_state.items()))
 
 
 def _status(status: Status) -> bytes:
-    if status.status_code is StatusCode.UNSET:
-        return b""
     code: int = status.status_code.value
     return _optional_text(b"\x12", status.description) + b"\x18" + _VARINTS[code]
 

@@ -1,44 +1,55 @@
-"""The SDK's exporters over gRPC, with requests of our own encoder.
+"""The SDK's exporters over gRPC, for requests that are encoded already.
 
 gRPC takes messages only. Parsing ours takes a tenth of the time of building one from its parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.sdk._logs import ReadableLogRecord
-from opentelemetry.sdk.trace import ReadableSpan
 
-from pellucid_exporters.otlp.encoding import Encoder
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pellucid_exporters.otlp.encoding import Encoded
 
 
 class GRPCSpanExporter(OTLPSpanExporter):
     """Exporter of spans; everything but the encoding is that of the SDK."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._encoder = Encoder()
+    def send(self, request: bytes, batch: Sequence[Encoded]) -> bool:
+        """Send a request with these spans, and return whether they were received."""
+        return _send(self, ExportTraceServiceRequest.FromString(request))
 
-    def _translate_data(self, data: Sequence[ReadableSpan]) -> ExportTraceServiceRequest:
-        request = ExportTraceServiceRequest()
-        request.ParseFromString(self._encoder.spans(data))
-        return request
+    def _translate_data(self, data: Any) -> ExportTraceServiceRequest:
+        return data if isinstance(data, ExportTraceServiceRequest) else super()._translate_data(data)
+
+    def _count_data(self, data: Any) -> int:
+        if not isinstance(data, ExportTraceServiceRequest):
+            return len(data)
+        return sum(len(scope.spans) for resource in data.resource_spans for scope in resource.scope_spans)
 
 
 class GRPCLogExporter(OTLPLogExporter):
     """Exporter of log records; everything but the encoding is that of the SDK."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._encoder = Encoder()
+    def send(self, request: bytes, batch: Sequence[Encoded]) -> bool:
+        """Send a request with these log records, and return whether they were received."""
+        return _send(self, ExportLogsServiceRequest.FromString(request))
 
-    def _translate_data(self, data: Sequence[ReadableLogRecord]) -> ExportLogsServiceRequest:
-        request = ExportLogsServiceRequest()
-        request.ParseFromString(self._encoder.logs(data))
-        return request
+    def _translate_data(self, data: Any) -> ExportLogsServiceRequest:
+        return data if isinstance(data, ExportLogsServiceRequest) else super()._translate_data(data)
+
+    def _count_data(self, data: Any) -> int:
+        if not isinstance(data, ExportLogsServiceRequest):
+            return len(data)
+        return sum(len(scope.log_records) for resource in data.resource_logs for scope in resource.scope_logs)
+
+
+def _send(exporter: Any, request: Any) -> bool:
+    """Send a request with the SDK's client: its address, credentials, compression and retries."""
+    return bool(exporter._export(request).name == "SUCCESS")  # noqa: SLF001  (what `export` calls)

@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
-from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader, NumberDataPoint
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import format_span_id, format_trace_id
 
 from pellucid.semconv import Metric
 from pellucid.telemetry.pipeline import Pipeline, set_default
+from pellucid_exporters.recorder.names import resolve_recorder
+from pellucid_exporters.recorder.providers import make_meter_provider, make_tracer_provider
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pellucid.events import Event
     from pellucid.telemetry.capture import CapturePolicy
     from pellucid.telemetry.pipeline import Listener, LogSink
+    from pellucid_exporters.recorder.names import Recorder
 
 FIRST_READING: Final = 1_735_689_600_000_000_000
 """First reading of the fixed clock: 2025-01-01T00:00:00Z, in nanoseconds."""
@@ -41,7 +43,7 @@ Which: TypeAlias = str | Callable[[ReadableSpan], bool]
 """Prefix of a span name, or a predicate."""
 
 
-def capture(*, capture: CapturePolicy | None = None, fixed: bool = True) -> Captured:
+def capture(*, capture: CapturePolicy | None = None, fixed: bool = True, recorder: Recorder | None = None) -> Captured:
     """Create a pipeline that captures telemetry in memory.
 
     Within its `with` block, agents without `telemetry=` use it. Elsewhere, pass it as `telemetry=`.
@@ -50,8 +52,9 @@ def capture(*, capture: CapturePolicy | None = None, fixed: bool = True) -> Capt
         capture: Capture policy for the content of runs; `None` reads the environment.
         fixed: Count trace and span ids up from 1, and advance the clock of runs by a millisecond per reading, so that
             the same run produces the same telemetry. Timeouts and deadlines still use the real clock.
+        recorder: As for `configure`.
     """
-    return Captured(capture=capture, fixed=fixed)
+    return Captured(capture=capture, fixed=fixed, recorder=resolve_recorder(recorder))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +101,7 @@ class Captured:
             test that breaks telemetry on purpose, or leaves a run open.
     """
 
-    def __init__(self, *, capture: CapturePolicy | None, fixed: bool) -> None:
+    def __init__(self, *, capture: CapturePolicy | None, fixed: bool, recorder: Recorder | None) -> None:
         self.capture = capture
         self.spans: list[ReadableSpan] = []
         self.logs: list[Mapping[str, Any]] = []
@@ -109,7 +112,8 @@ class Captured:
         self.is_checked = True
         self.started: list[Span] = []
         # Resources and samplers of the environment must not affect tests.
-        self.tracer_provider = TracerProvider(
+        self.tracer_provider = make_tracer_provider(
+            recorder,
             sampler=ALWAYS_ON,
             resource=Resource({}),
             shutdown_on_exit=False,
@@ -117,7 +121,9 @@ class Captured:
         )
         self.tracer_provider.add_span_processor(_Keeper(self.started, self.spans))
         self._reader = InMemoryMetricReader()
-        self.meter_provider = MeterProvider([self._reader], resource=Resource({}), shutdown_on_exit=False)
+        self.meter_provider = make_meter_provider(
+            recorder, [self._reader], resource=Resource({}), shutdown_on_exit=False
+        )
         self._exemplars: dict[tuple[str, frozenset[tuple[str, Any]]], dict[Exemplar, None]] = {}
         self._replaced: list[Pipeline | None] = []
 

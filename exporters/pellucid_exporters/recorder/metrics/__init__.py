@@ -1,0 +1,1 @@
+"""Recorder of metrics: instruments that bring measurements into the SDK's storage many at a time."""

@@ -1,0 +1,21 @@
+"""Names of the recorders."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias, get_args
+
+from pellucid.errors import ConfigError
+
+Recorder: TypeAlias = Literal["fast", "sdk"]
+"""What makes spans and keeps measurements: Pellucid's own recorder, or the OpenTelemetry SDK's."""
+
+
+def resolve_recorder(given: Recorder | None) -> Recorder | None:
+    """Return the recorder if it is known; `None` leaves it to the environment.
+
+    Raises:
+        ConfigError: it is unknown.
+    """
+    if given is not None and given not in get_args(Recorder):
+        raise ConfigError(f"recorder={given!r}: use one of {', '.join(get_args(Recorder))}, or None")
+    return given
