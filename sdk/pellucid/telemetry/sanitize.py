@@ -87,9 +87,10 @@ class Cleaner:
 
     def __init__(self, redactors: Sequence[Redactor], max_bytes: int) -> None:
         self._redactors = redactors
-        self._masks_names = mask_secret_keys in redactors
-        self._masks_shapes = mask_secret_shapes in redactors
-        self._others = len(redactors) > self._masks_names + self._masks_shapes
+        names, shapes = redactors.count(mask_secret_keys), redactors.count(mask_secret_shapes)
+        self._masks_names = names > 0
+        self._masks_shapes = shapes > 0
+        self._others = len(redactors) > names + shapes
         self._max_text = max_bytes // 2
         self._remaining = READ * max_bytes
         self._work = int(WORK * max_bytes)
