@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -458,3 +459,28 @@ async def test_runs_at_the_same_time_do_not_mix(telemetry: Captured) -> None:
         runs.setdefault(span.context.trace_id, set()).add(attributes(span)[semconv.RUN_ID])
     assert [len(ids) for ids in runs.values()] == [1] * 20
     check_telemetry(telemetry)
+
+
+@pytest.mark.anyio
+async def test_a_run_that_never_waits_lets_other_tasks_run() -> None:
+    """Each iteration gives other tasks a turn, even if neither the model nor a tool waits."""
+    iterations, turns = 20, 0
+
+    @tool
+    async def quick() -> str:
+        """Return at once."""
+        return "ok"
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
+    calls = iter(range(1, iterations + 1))
+    model = FunctionModel(lambda _: ToolCall("quick", {}, f"c{number}") if (number := next(calls, None)) else "done")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(count)
+        await Agent("a", model=model, tools=[quick], limits=Limits(max_iterations=iterations + 1)).run("go")
+        tasks.cancel_scope.cancel()
+    assert turns >= iterations

@@ -283,7 +283,7 @@ async def _perform(run: Run, b: Boundary, binding: Binding, call: Call) -> Any:
     request = new_request(run, b, tool, call.id, arguments) if tool.execution is not None else None
     external = external_call(run, request) if request is not None else None
     ctx = context_of(run, call, progress=progress, external=external)
-    work = partial(race, function, arguments, ctx, within=timeout, token=run.token)
+    work = partial(race, function, arguments, ctx, within=timeout, token=run.token, at_once=True)
     try:
         check_running(run)
         return await work() if request is None else await _enqueue(run, b, request, work)

@@ -162,7 +162,9 @@ class _Inference:
         try:
             if run.reader is not None:
                 return await self._streamed(b, model, request)
-            return _checked(run, model, await race(model.generate, request, within=timeout, token=run.token))
+            return _checked(
+                run, model, await race(model.generate, request, within=timeout, token=run.token, at_once=True)
+            )
         except (ModelError, ConfigError):  # a configuration error fails every attempt
             raise
         except OutOfTime:

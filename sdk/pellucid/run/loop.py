@@ -14,7 +14,7 @@ from opentelemetry.trace import format_trace_id
 from pellucid import semconv
 from pellucid.approvals.checkpoint import in_trace
 from pellucid.approvals.external import ExternalRequest
-from pellucid.concurrency.race import race
+from pellucid.concurrency.race import begins_at_once, race
 from pellucid.errors import JournalError, PolicyHalt, RunCancelled
 from pellucid.messages import Message, ToolCall
 from pellucid.models import ModelResponse
@@ -203,6 +203,9 @@ async def _end(run: Run, b: Boundary, catalog: Catalog, stop: str, response: Mod
 
 async def _iterate(run: Run, b: Boundary, *, can_repair: bool) -> tuple[ModelResponse, Catalog]:
     """Start an iteration; return the model's response, and the catalogue that it was offered."""
+    assert run.token is not None
+    if run.scope.iteration and begins_at_once(run.token):
+        await checkpoint()  # a model and tools that do not wait would keep other tasks from running
     run.scope.iteration += 1
     b.note(iterations=run.scope.iteration)
     run.check_stopped()
