@@ -1,109 +1,119 @@
-"""See through your agents: every discovery, compose, LLM call and dispatch is one OpenTelemetry span."""
+"""See through your agents: every discovery, compose, LLM call and dispatch is one OpenTelemetry span.
 
+Names are imported at their first use, each with what it needs.
+"""
+
+from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, TypeAlias
 
-from pellucid.agent import Agent
-from pellucid.approvals import (
-    ApprovalRequest,
-    Claims,
-    Decision,
-    ExternalRequest,
-    ExternalResult,
-    FileClaims,
-    MemoryClaims,
-)
-from pellucid.context import (
-    CancelToken,
-    DiscoveryContext,
-    ExternalCall,
-    Identity,
-    Limits,
-    ToolContext,
-    propagate,
-)
-from pellucid.errors import (
-    AlreadyResumed,
-    CheckpointError,
-    CircuitOpen,
-    ConfigError,
-    DiscoveryBackoff,
-    DiscoveryError,
-    DiscoveryTimeout,
-    ErrorKind,
-    InvalidCatalog,
-    ModelError,
-    ModelTimeout,
-    OutputError,
-    PellucidError,
-    PermissionDenied,
-    PolicyHalt,
-    ReliabilityFailFast,
-    RunCancelled,
-    RunTimeout,
-    ToolError,
-    ToolNameCollision,
-)
-from pellucid.messages import (
-    BlobPart,
-    FilePart,
-    Message,
-    ProviderToolDefinition,
-    ReasoningPart,
-    ServerToolCall,
-    ServerToolResult,
-    TextPart,
-    ToolCall,
-    ToolDefinition,
-    ToolResult,
-    UriPart,
-    Usage,
-    dump_messages,
-    load_messages,
-)
-from pellucid.models import (
-    FallbackModel,
-    Model,
-    ModelDelta,
-    ModelRequest,
-    ModelResponse,
-    OutputSchema,
-    Price,
-    PriceTable,
-    Settings,
-)
 from pellucid.module_names import load_from, module_getattr
-from pellucid.offer import Explanation, PermissionRequest, Policy, Verdict
-from pellucid.options import AgentOptions, ResumeOptions, RunOptions
-from pellucid.providers import (
-    DiscoveryProvider,
-    ExplainContext,
-    Skill,
-    ToolHub,
-    ToolProvider,
-    ToolRegistry,
-    combined,
-    gated_tools,
-    skill_scoped_tools,
-    static_tools,
-)
-from pellucid.reliability import (
-    CircuitBreaker,
-    Reliability,
-    Rule,
-    Situation,
-    continue_,
-    fail_fast,
-    fallback,
-    last_known_catalog,
-    ok,
-    retry,
-    retry_other,
-)
-from pellucid.run.outcomes import RunResult
-from pellucid.run.stream import RunStream
-from pellucid.telemetry import DEFAULT_REDACTORS, CapturePolicy, Redactor, TelemetryOptions
-from pellucid.tools import Builtin, Hub, Mcp, ProviderTool, Tool, ToolSource, tool
 from pellucid.version import __version__
+
+if TYPE_CHECKING:
+    from pellucid.agent import Agent
+    from pellucid.approvals import (
+        ApprovalRequest,
+        Claims,
+        Decision,
+        ExternalRequest,
+        ExternalResult,
+        FileClaims,
+        MemoryClaims,
+    )
+    from pellucid.context import (
+        CancelToken,
+        DiscoveryContext,
+        ExternalCall,
+        Identity,
+        Limits,
+        ToolContext,
+        propagate,
+    )
+    from pellucid.errors import (
+        AlreadyResumed,
+        CheckpointError,
+        CircuitOpen,
+        ConfigError,
+        DiscoveryBackoff,
+        DiscoveryError,
+        DiscoveryTimeout,
+        ErrorKind,
+        InvalidCatalog,
+        ModelError,
+        ModelTimeout,
+        OutputError,
+        PellucidError,
+        PermissionDenied,
+        PolicyHalt,
+        ReliabilityFailFast,
+        RunCancelled,
+        RunTimeout,
+        ToolError,
+        ToolNameCollision,
+    )
+    from pellucid.external import external_tools
+    from pellucid.messages import (
+        BlobPart,
+        FilePart,
+        Message,
+        ProviderToolDefinition,
+        ReasoningPart,
+        ServerToolCall,
+        ServerToolResult,
+        TextPart,
+        ToolCall,
+        ToolDefinition,
+        ToolResult,
+        UriPart,
+        Usage,
+        dump_messages,
+        load_messages,
+    )
+    from pellucid.models import (
+        FallbackModel,
+        Model,
+        ModelDelta,
+        ModelRequest,
+        ModelResponse,
+        OutputSchema,
+        Price,
+        PriceTable,
+        Settings,
+    )
+    from pellucid.offer import Explanation, PermissionRequest, Policy, Verdict
+    from pellucid.options import AgentOptions, ResumeOptions, RunOptions
+    from pellucid.providers import (
+        DiscoveryProvider,
+        ExplainContext,
+        Skill,
+        ToolHub,
+        ToolProvider,
+        ToolRegistry,
+        gated_tools,
+        skill_scoped_tools,
+        static_tools,
+    )
+    from pellucid.providers.combined import combined
+    from pellucid.reliability import (
+        CircuitBreaker,
+        Reliability,
+        Rule,
+        Situation,
+        continue_,
+        fail_fast,
+        fallback,
+        last_known_catalog,
+        ok,
+        retry,
+        retry_other,
+    )
+    from pellucid.run.outcomes import RunResult
+    from pellucid.run.stream import RunStream
+    from pellucid.telemetry import DEFAULT_REDACTORS, CapturePolicy, Redactor, TelemetryOptions
+    from pellucid.tools import Builtin, Hub, Mcp, ProviderTool, Tool, ToolSource, tool
+
+    Telemetry: TypeAlias = TelemetryOptions
 
 __all__ = [
     "DEFAULT_REDACTORS",
@@ -210,13 +220,58 @@ __all__ = [
     "tool",
 ]
 
-if TYPE_CHECKING:
-    from pellucid.external import external_tools
+_HOMES = {
+    "agent": ("Agent",),
+    "approvals": (
+        "ApprovalRequest", "Claims", "Decision", "ExternalRequest", "ExternalResult", "FileClaims", "MemoryClaims",
+    ),
+    "context": ("CancelToken", "DiscoveryContext", "ExternalCall", "Identity", "Limits", "ToolContext", "propagate"),
+    "errors": (
+        "AlreadyResumed", "CheckpointError", "CircuitOpen", "ConfigError", "DiscoveryBackoff", "DiscoveryError",
+        "DiscoveryTimeout", "ErrorKind", "InvalidCatalog", "ModelError", "ModelTimeout", "OutputError",
+        "PellucidError", "PermissionDenied", "PolicyHalt", "ReliabilityFailFast", "RunCancelled", "RunTimeout",
+        "ToolError", "ToolNameCollision",
+    ),
+    "external": ("external_tools",),
+    "messages": (
+        "BlobPart", "FilePart", "Message", "ProviderToolDefinition", "ReasoningPart", "ServerToolCall",
+        "ServerToolResult", "TextPart", "ToolCall", "ToolDefinition", "ToolResult", "UriPart", "Usage",
+        "dump_messages", "load_messages",
+    ),
+    "models": (
+        "FallbackModel", "Model", "ModelDelta", "ModelRequest", "ModelResponse", "OutputSchema", "Price",
+        "PriceTable", "Settings",
+    ),
+    "offer": ("Explanation", "PermissionRequest", "Policy", "Verdict"),
+    "options": ("AgentOptions", "ResumeOptions", "RunOptions"),
+    "providers": (
+        "DiscoveryProvider", "ExplainContext", "Skill", "ToolHub", "ToolProvider", "ToolRegistry", "combined",
+        "gated_tools", "skill_scoped_tools", "static_tools",
+    ),
+    "reliability": (
+        "CircuitBreaker", "Reliability", "Rule", "Situation", "continue_", "fail_fast", "fallback",
+        "last_known_catalog", "ok", "retry", "retry_other",
+    ),
+    "run.outcomes": ("RunResult",),
+    "run.stream": ("RunStream",),
+    "telemetry": ("DEFAULT_REDACTORS", "CapturePolicy", "Redactor", "TelemetryOptions"),
+    "tools": ("Builtin", "Hub", "Mcp", "ProviderTool", "Tool", "ToolSource", "tool"),
+}  # fmt: skip
+"""Modules and the names that they define."""
 
-    Telemetry: TypeAlias = TelemetryOptions
-else:
+_MODULES = (
+    "approvals", "context", "errors", "events", "messages", "models", "offer", "options", "providers", "reliability",
+    "run", "semconv", "telemetry", "tools", "types",
+)  # fmt: skip
+"""Modules that `import pellucid` makes available as attributes."""
+
+if not TYPE_CHECKING:
     __getattr__ = module_getattr(
         __name__,
-        lazy=load_from({"external_tools": "pellucid.external"}),
+        lazy=load_from({name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names})
+        | {module: partial(import_module, f"{__name__}.{module}") for module in _MODULES},
         deprecated={"Telemetry": (__name__, "TelemetryOptions")},
     )
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -17,7 +18,7 @@ def load(module: str, name: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def load_from(modules: Mapping[str, str]) -> Mapping[str, Callable[[], Any]]:
+def load_from(modules: Mapping[str, str]) -> dict[str, Callable[[], Any]]:
     """Return a loader for each name, given the module that defines it."""
     return {name: partial(load, module, name) for name, module in modules.items()}
 
@@ -35,7 +36,9 @@ def module_getattr(
 
     def __getattr__(name: str) -> Any:  # noqa: N807  (the name that PEP 562 requires)
         if name in lazy:
-            return lazy[name]()
+            value = lazy[name]()
+            setattr(sys.modules[module], name, value)  # so that this is called once
+            return value
         if name not in deprecated:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         new_module, new_name = deprecated[name]

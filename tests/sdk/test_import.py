@@ -35,12 +35,37 @@ HEAVY = (
 )
 
 
+def modules_after(code: str) -> list[str]:
+    """Return the modules that a process has loaded after some code."""
+    code += "; import sys; print('\\n'.join(sys.modules))"
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+
+
 def test_import_loads_nothing_that_is_optional_or_heavy() -> None:
-    """`import pellucid` loads no SDK of OpenTelemetry, no exporter, no extra, and nothing that only some tools need."""
-    code = "import sys, pellucid, pellucid.testing; print('\\n'.join(sys.modules))"
-    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    """Importing an agent loads no SDK of OpenTelemetry, no exporter, no extra, nothing that only some tools need."""
+    loaded = modules_after("import pellucid.testing; from pellucid import Agent, DiscoveryProvider, Reliability, tool")
     found = [name for name in loaded if name.startswith(tuple(f"{heavy}." for heavy in HEAVY)) or name in HEAVY]
     assert found == []
+
+
+def test_names_are_loaded_at_their_first_use() -> None:
+    """`import pellucid` loads no other package and no room; rooms are attributes without an import."""
+    loaded = modules_after("import pellucid")
+    assert [name for name in loaded if name.startswith(("anyio", "opentelemetry", "pellucid."))] == [
+        "pellucid.module_names",
+        "pellucid.version",
+    ]
+    assert "pellucid.events" in modules_after("import pellucid; pellucid.events.Event")
+    assert "pellucid.agent" not in modules_after("from pellucid import ToolError, Usage")
+
+
+def test_a_misspelt_name_is_reported() -> None:
+    """The errors are those of a module whose names are all there."""
+    with pytest.raises(AttributeError, match=r"^module 'pellucid' has no attribute 'Agnet'$"):
+        pellucid.Agnet  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(ImportError, match=r"^cannot import name 'Agnet' from 'pellucid' "):
+        from pellucid import Agnet  # type: ignore[attr-defined]  # noqa: F401
+    assert set(pellucid.__all__) <= set(dir(pellucid))
 
 
 def test_public_names_exist() -> None:
