@@ -23,11 +23,20 @@ from typing import Any, Final
 CHUNKS: Final = 4_000
 SIZES: Final = (10, 1_000, 10_000)
 
+STATEMENTS: Final = ("import pellucid", "from pellucid import Agent, tool")
+
 LOADED: Final = """
 import json, sys
 before = set(sys.modules)
-import pellucid
+exec(sys.argv[1])
 print(json.dumps([name for name in sys.modules if name not in before and not name.startswith("pellucid")]))
+"""
+
+EXECUTE: Final = """
+import json, sys, time
+began = time.process_time()
+exec(sys.argv[1])
+print(json.dumps((time.process_time() - began) * 1e3))
 """
 
 IMPORT: Final = """
@@ -50,15 +59,49 @@ def answer_of(*arguments: str) -> Any:
 
 
 def imports(samples: int) -> Iterator[tuple[str, float]]:
-    """Yield the processor time of `import pellucid`, of what it loads of other packages, and their ratio."""
-    dependencies = json.dumps(answer_of("-c", LOADED))
-    own, others = [], []
-    for _ in range(samples):
-        own.append(answer_of("-c", IMPORT, '["pellucid"]'))
-        others.append(answer_of("-c", IMPORT, dependencies))
-    yield "import pellucid, ms", statistics.median(own)
-    yield "the modules of others that it loads, ms", statistics.median(others)
-    yield "ratio", statistics.median(mine / theirs for mine, theirs in zip(own, others, strict=True))
+    """Yield the processor time of each import, of what it loads of other packages, and their ratio."""
+    for statement in STATEMENTS:
+        dependencies = json.dumps(answer_of("-c", LOADED, statement))
+        own, others = [], []
+        for _ in range(samples):
+            own.append(answer_of("-c", EXECUTE, statement))
+            others.append(answer_of("-c", IMPORT, dependencies))
+        yield f"{statement}, ms", statistics.median(own)
+        yield "the modules of others that it loads, ms", statistics.median(others)
+        yield "ratio", statistics.median(mine / theirs for mine, theirs in zip(own, others, strict=True))
+
+
+def beginning() -> dict[str, float]:
+    """Import, make an agent of one function, and run it: all that a program does until it has its first answer."""
+    began = time.process_time()
+    from pellucid import Agent, Message, ModelRequest, ModelResponse, ToolCall, Usage, tool
+
+    imported = time.process_time()
+
+    @tool
+    async def search(query: str, limit: int = 10) -> str:
+        """Search for a thing."""
+        return "ok"
+
+    class Scripted:
+        name = "scripted"
+        provider_name = "test"
+
+        async def generate(self, request: ModelRequest) -> ModelResponse:
+            call = ToolCall("search", {"query": "x"}, "c")
+            message = Message("assistant", (call,) if len(request.messages) == 1 else "done")
+            return ModelResponse(message=message, usage=Usage())
+
+        async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
+            yield await self.generate(request)
+
+    agent = Agent("first", model=Scripted(), tools=[search])
+    made = time.process_time()
+    result = asyncio.run(agent.run("go"))
+    ended = time.process_time()
+    assert result.output == "done"
+    steps = {"import": imported - began, "agent": made - imported, "run": ended - made, "sum": ended - began}
+    return {step: taken * 1e3 for step, taken in steps.items()}
 
 
 def observed_steps() -> Callable[[], float]:
@@ -176,6 +219,7 @@ def streaming(*, exports: bool) -> dict[str, float]:
 
 def cases() -> Iterator[tuple[str, str, dict[str, str]]]:
     """Yield the name of each measurement, the call that makes it, and what to show of its answer."""
+    yield "beginning", "beginning()", {step: f"{step}, ms" for step in ("import", "agent", "run", "sum")}
     for kind in ("own", "functions"):
         for size in SIZES:
             yield f"agent of {size} {kind}", f"first_run({size}, {kind!r}, exports=False)", {"made": "made, ms"}
