@@ -16,13 +16,15 @@ from functools import cached_property, lru_cache
 from typing import Any, Final, NamedTuple
 
 import docstring_parser
-from docstring_parser import Docstring, DocstringStyle, ParseError
+from docstring_parser import Docstring, ParseError
+from docstring_parser.google import GoogleParser
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 
 from pellucid.errors import ConfigError
 from pellucid.tools.functions import name_of, unwrapped
+from pellucid.tools.hints import hints_of
 from pellucid.tools.schema import MAX_ISSUES, path_of
 from pellucid.types import JSONObject
 
@@ -32,6 +34,7 @@ MOST_TYPES: Final = 1024
 _OWN_KEYS: Final = frozenset({"$ref", "default", "description", "title"})
 """Keywords of a type's schema that pydantic merges with those of a parameter."""
 
+_GOOGLE: Final = GoogleParser()
 
 _OTHER_STYLES: Final = re.compile(r"^\s*(?:[:@.]|-{3})", re.MULTILINE)
 """Beginning of a line in a Sphinx, Epydoc or NumPy docstring."""
@@ -113,10 +116,10 @@ def signature_of(function: Callable[..., Any], *, context_type: type) -> Signatu
     """
     name, source = name_of(function), unwrapped(function)
     try:
-        hints = typing.get_type_hints(source, include_extras=True)
-    except (NameError, TypeError) as error:
+        hints = hints_of(source)
+    except (AttributeError, NameError, SyntaxError, TypeError) as error:
         raise ConfigError(f"tool {name!r}: its type hints cannot be resolved: {error}") from error
-    doc = _parsed(inspect.getdoc(source) or "")
+    doc = _parsed(source.__doc__ or inspect.getdoc(source) or "")
     described = {param.arg_name: param.description for param in doc.params}
     context_parameter = None
     parameters: dict[str, _Parameter] = {}
@@ -138,7 +141,7 @@ def _parsed(docstring: str) -> Docstring:
     """Parse a docstring: as Google's if it can be no other, because trying all styles takes three times as long."""
     if not _OTHER_STYLES.search(docstring):
         with suppress(ParseError):
-            return docstring_parser.parse(docstring, DocstringStyle.GOOGLE)
+            return _GOOGLE.parse(docstring)
     return docstring_parser.parse(docstring)
 
 
