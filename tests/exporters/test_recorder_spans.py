@@ -6,8 +6,10 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry import trace
@@ -231,6 +233,30 @@ def test_attributes_of_an_open_span_can_be_read_while_others_set_them() -> None:
     span.end()
     assert len(span.attributes) == 120
     assert span.dropped_attributes == 0
+
+
+@pytest.mark.parametrize(("limit", "kept"), [("max_events", "events"), ("max_links", "links")])
+def test_threads_that_add_the_first_events_or_links_lose_none(limit: str, kept: str) -> None:
+    """Both are kept if one thread adds its own while another one is about to add the first."""
+    others: list[threading.Thread] = []
+
+    class Interrupted(SpanLimits):
+        def __getattribute__(self, name: str) -> Any:
+            if name == limit and others:
+                others[0].start()
+                others.pop().join(0.1)  # until it has added its own, or waits for the lock
+            return super().__getattribute__(name)
+
+    provider = RecorderTracerProvider(span_limits=Interrupted(), shutdown_on_exit=False)
+    span = provider.get_tracer("x").start_span("s")
+    assert isinstance(span, RecorderSpan)
+    to = SpanContext(1, 2, is_remote=False)
+    add = partial(span.add_event, "e") if kept == "events" else partial(span.add_link, to)
+    other = threading.Thread(target=add)
+    others.append(other)
+    add()
+    other.join()
+    assert len(getattr(span, kept)) == 2
 
 
 def test_spans_are_those_of_the_sdk_to_whoever_asks() -> None:

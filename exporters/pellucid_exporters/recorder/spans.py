@@ -202,13 +202,15 @@ class RecorderSpan(Span):
         processor.on_end(self)
 
     def _add_event(self, event: EventBase) -> None:
-        if type(self._events) is tuple:
-            self._events = BoundedList(self._limits.max_events)
+        with self._lock:  # of two threads that add the first events, one makes the list
+            if type(self._events) is tuple:
+                self._events = BoundedList(self._limits.max_events)
         super()._add_event(event)
 
     def _add_link(self, link: Link) -> None:
-        if type(self._links) is tuple:
-            self._links = self._new_links(())
+        with self._lock:
+            if type(self._links) is tuple:
+                self._links = self._new_links(())
         super()._add_link(link)
 
     def _put(self, attributes: Mapping[str, AnyValue]) -> None:
