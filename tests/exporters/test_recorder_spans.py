@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import threading
@@ -267,3 +268,41 @@ def test_spans_are_those_of_the_sdk_to_whoever_asks() -> None:
     assert isinstance(provider, TracerProvider)
     assert isinstance(tracer, Tracer)
     assert isinstance(tracer.start_span("s"), Span)
+
+
+def test_ended_spans_can_be_copied() -> None:
+    """Processors and exporters change a deep copy; the copy has everything, and the span stays as it is."""
+    kept: list[ReadableSpan] = []
+
+    class Copying(SpanProcessor):
+        def on_end(self, span: ReadableSpan) -> None:
+            kept.extend([span, copy.deepcopy(span)])
+
+    provider = RecorderTracerProvider(span_limits=SpanLimits(max_span_attributes=2), shutdown_on_exit=False)
+    provider.add_span_processor(Copying())
+    span = provider.get_tracer("x").start_span("s", attributes={"a": 1, "b": (1, 2), "c": {"d": "e"}})
+    span.add_event("e", {"f": "g"})
+    span.end()
+    original, copied = kept
+    assert content_of(copied) == content_of(original)
+    assert copied.attributes is not None
+    assert original.attributes is not None
+    assert copied.attributes["c"] is not original.attributes["c"]
+
+
+def test_a_parent_without_a_context_is_none() -> None:
+    """A span of another library whose context is unknown makes no parent."""
+    parent = trace.set_span_in_context(NonRecordingSpan(None))  # type: ignore[arg-type]
+    span = RecorderTracerProvider(shutdown_on_exit=False).get_tracer("x").start_span("s", parent)
+    assert isinstance(span, RecorderSpan)
+    assert span.parent is None
+    assert span.is_recording()
+
+
+def test_ended_spans_refuse_any_attribute() -> None:
+    """Also one whose name cannot be one: no call on a span that has ended raises."""
+    span: Any = RecorderTracerProvider(shutdown_on_exit=False).get_tracer("x").start_span("s")
+    span.end()
+    for name in ("a", ["not hashable"]):
+        span.set_attribute(name, 1)
+    assert not span.attributes

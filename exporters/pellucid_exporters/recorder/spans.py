@@ -7,6 +7,7 @@ made when they are needed; and an ended span, which nobody can change, is not co
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 import time
@@ -15,7 +16,7 @@ from types import MappingProxyType, NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.attributes import BoundedAttributes
-from opentelemetry.sdk.trace import EventBase, Span, Tracer, TracerProvider
+from opentelemetry.sdk.trace import EventBase, ReadableSpan, Span, Tracer, TracerProvider
 from opentelemetry.sdk.trace.sampling import DEFAULT_ON, Decision
 from opentelemetry.sdk.util import BoundedList
 from opentelemetry.trace import (
@@ -79,11 +80,11 @@ class RecorderTracer(Tracer):
         set_status_on_exception: bool = True,
     ) -> ApiSpan:
         """Start a span."""
-        current = get_current_span(context).get_span_context()
+        current: Any = get_current_span(context).get_span_context()  # None if a span of another library has none
         if not self._is_enabled():
             return NonRecordingSpan(current)
         ids = self.id_generator
-        if current.is_valid:
+        if current is not None and current.is_valid:
             parent, trace_id, is_random = current, current.trace_id, current.trace_flags.random_trace_id
         else:
             parent, trace_id, is_random = None, ids.generate_trace_id(), ids.is_trace_id_random()
@@ -172,12 +173,14 @@ class RecorderSpan(Span):
 
     def set_attribute(self, key: Any, value: AnyValue) -> None:
         """Set an attribute."""
-        if isinstance(key, str) or self._end_time is not None:
+        if isinstance(key, str):
             self.set_attributes({key: value})
-        else:  # refused, with a warning
+        elif self._end_time is None:  # refused, with a warning
             refused = BoundedAttributes(self._limits.max_span_attributes, immutable=False)
             refused[key] = value
             self._dropped += refused.dropped
+        else:
+            super().set_attribute(key, value)  # logs it
 
     def set_attributes(self, attributes: Mapping[str, AnyValue]) -> None:
         """Set attributes."""
@@ -212,6 +215,16 @@ class RecorderSpan(Span):
             if type(self._links) is tuple:
                 self._links = self._new_links(())
         super()._add_link(link)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ReadableSpan:
+        """Return a copy to read, as the SDK gives processors: a span itself has a lock, and its processors."""
+        return copy.deepcopy(self._readable_span(), memo)
+
+    def _readable_span(self) -> ReadableSpan:
+        span: ReadableSpan = super()._readable_span()
+        span._attributes = attributes = BoundedAttributes(attributes=self.attributes)  # noqa: SLF001
+        attributes.dropped = self._dropped
+        return span
 
     def _put(self, attributes: Mapping[str, AnyValue]) -> None:
         """Add attributes: all at once if none of them needs a closer look."""
