@@ -8,8 +8,8 @@ After `os.fork()` a child keeps recording through the same `Telemetry`: queues a
 parent's to send), connections are made anew, and `/metrics` is not served, since the port is the parent's; a child that
 should be scraped calls `shutdown()` and `configure(..., prometheus=0)`. Two limits are OpenTelemetry's own: counters go
 on from the parent's values, and gRPC, whose library does not survive a fork once it was used, needs
-`GRPC_ENABLE_FORK_SUPPORT=1`; prefer `http/protobuf` there. And a fork in the very microseconds in which another thread
-records a measurement copies the lock of that instrument locked.
+`GRPC_ENABLE_FORK_SUPPORT=1`; prefer `http/protobuf` there. With `recorder="sdk"`, a fork in the very microseconds in
+which another thread records a measurement also copies the lock of that instrument locked.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry import _logs, metrics, trace
-from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from pellucid import semconv
@@ -41,7 +40,7 @@ from pellucid_exporters.options import (
     resolve_otlp,
     resolve_prometheus,
 )
-from pellucid_exporters.otlp.delivery import LogOutlet, LogQueue, MetricOutlet, SpanOutlet, SpanQueue
+from pellucid_exporters.otlp.delivery import LogOutlet, LogQueue, MetricOutlet, MetricSchedule, SpanOutlet, SpanQueue
 from pellucid_exporters.otlp.exporters import log_exporter, metric_exporter, span_exporter
 from pellucid_exporters.otlp.log_lines import Loggers, OtlpLogSink
 from pellucid_exporters.prometheus.endpoint import MetricsEndpoint
@@ -58,6 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import MetricReader
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import SpanProcessor
     from opentelemetry.util.types import AttributeValue
@@ -113,8 +113,8 @@ def configure(
         capture: Capture policy for the content of runs; by default that of the environment, else redacted content.
         resource: Additional resource attributes, such as `{"deployment.environment.name": "staging"}`.
         recorder: `"fast"` for Pellucid's own recorder, `"sdk"` for the OpenTelemetry SDK's, which takes longer and
-            records the same; by default `PELLUCID_RECORDER`, else the own one unless only the SDK's can do what is
-            asked for, such as delta temporality.
+            records the same; by default `PELLUCID_RECORDER`, else the own one unless only the SDK's can do what the
+            environment asks for, such as metrics about the SDK itself.
 
     Raises:
         ConfigError: an option cannot work, the port is taken, or another configuration is active.
@@ -222,7 +222,9 @@ def _meter_provider(
         )
         parts.outlets.append(outlet)
         interval = settings.otlp.metric_interval and settings.otlp.metric_interval * 1000
-        readers.append(PeriodicExportingMetricReader(outlet, export_interval_millis=interval))
+        schedule = MetricSchedule(outlet, export_interval_millis=interval)
+        parts.renewable.append(schedule)
+        readers.append(schedule)
     return make_meter_provider(settings.recorder, readers, resource=resource, shutdown_on_exit=False)
 
 

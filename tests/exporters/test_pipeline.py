@@ -368,3 +368,42 @@ def test_a_forked_child_goes_on() -> None:
         )
         assert sorted(span.name for span in receiver.spans) == ["before", "in the child", "waiting"]
         assert receiver.faults == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
+def test_a_child_forked_during_an_export_of_metrics_exports_its_own() -> None:
+    """The lock that the export of the parent holds is not waited for."""
+    run_python(
+        f"""
+        import os
+        import signal
+        import socket
+        import threading
+        from pellucid_exporters import Otlp, configure
+
+        with socket.create_server(("127.0.0.1", 0)) as collector:
+            endpoint = "http://127.0.0.1:%d" % collector.getsockname()[1]
+            telemetry = configure("shop", otlp=Otlp(endpoint=endpoint, protocol="http/protobuf", timeout={PATIENCE}))
+            meter = telemetry.meter_provider.get_meter("test")
+            meter.create_counter("of_parent").add(1)
+            threading.Thread(target=telemetry.flush, daemon=True).start()
+            unanswered = collector.accept()
+            child = os.fork()
+            if child == 0:
+                meter.create_counter("of_child").add(1)
+                telemetry.flush({PATIENCE})
+                os._exit(0)
+            collector.settimeout({PATIENCE} / 2)
+            try:
+                connection, _ = collector.accept()
+                sent = b""
+                while b"of_child" not in sent:
+                    received = connection.recv(65536)
+                    assert received
+                    sent += received
+            finally:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+        os._exit(0)
+        """
+    )

@@ -9,7 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, LogRecordExporter, LogRecordExportResult
-from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult, MetricsData
+from opentelemetry.sdk.metrics.export import (
+    MetricExporter,
+    MetricExportResult,
+    MetricsData,
+    PeriodicExportingMetricReader,
+)
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
 from pellucid_exporters.otlp.batches import split
@@ -157,6 +162,14 @@ class MetricOutlet(Outlet[MetricExporter], MetricExporter):
         self._exemplars.release_into(metrics_data)
         sent = self._attempt(lambda exporter: exporter.export(metrics_data, timeout_millis).name == "SUCCESS")
         return MetricExportResult.SUCCESS if sent else MetricExportResult.FAILURE
+
+
+class MetricSchedule(PeriodicExportingMetricReader):
+    """The SDK's reader that exports metrics again and again."""
+
+    def renew(self) -> None:
+        """Renew the lock in a forked child: an export of the parent may hold it."""
+        self._export_lock = threading.Lock()
 
 
 class LogOutlet(ItemOutlet[LogRecordExporter], LogRecordExporter):
