@@ -1,7 +1,8 @@
 """What an iteration of a long run records and takes: flat, because content is recorded once.
 
 Run it with `PYTHONPATH=tests python -m bench.growth`. One run calls a tool in each of 200 iterations, with 100 tools on
-offer. Bytes are those of all attributes of the iteration's spans; times are those between the ends of iterations.
+offer. Bytes are those of all attributes of the iteration's spans; times are those between the ends of iterations, in
+processor time of the event loop's thread.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import anyio
-from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor
 
 from bench.iteration import catalogue
 from pellucid import Agent, Limits, Message, ModelRequest, ModelResponse, TelemetryOptions, ToolCall, semconv
 from pellucid.testing import FunctionModel
+from pellucid_exporters.recorder.providers import make_tracer_provider
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -43,7 +45,11 @@ class Recorded(SpanProcessor):
 
 
 class Asking:
-    """A model that calls a tool each time until it is out of iterations. Attributes: asked: when it was, in seconds."""
+    """A model that calls a tool each time until it is out of iterations.
+
+    Attributes:
+        asked: When it was, in seconds of processor time.
+    """
 
     name = "asking"
     provider_name = "bench"
@@ -54,7 +60,7 @@ class Asking:
 
     async def generate(self, request: ModelRequest) -> ModelResponse:
         """Answer."""
-        self.asked.append(time.perf_counter())
+        self.asked.append(time.thread_time())
         if len(self.asked) < self._iterations:
             call = ToolCall("tool_1", {"a": f"x{len(self.asked):09}"}, f"call_{len(self.asked):09}")
             return ModelResponse(message=Message("assistant", [call]), finish_reason="tool_call")
@@ -71,7 +77,7 @@ def blocks(values: list[float], size: int = BLOCK) -> list[float]:
 async def measure(iterations: int = ITERATIONS, tools: int = TOOLS) -> tuple[list[float], list[float]]:
     """Return the bytes and the microseconds of each iteration but the last, which only answers."""
     recorded = Recorded()
-    tracers = TracerProvider(shutdown_on_exit=False)
+    tracers = make_tracer_provider(None, shutdown_on_exit=False)
     tracers.add_span_processor(recorded)
     model = Asking(iterations)
     limits = Limits(max_iterations=iterations)
@@ -99,6 +105,8 @@ def main() -> None:
     print(f"{'iterations':>12} {'bytes':>8} {'µs':>8}")
     for number, (size, taken) in enumerate(zip(blocks(sizes), blocks(times), strict=True)):
         print(f"{f'{number * BLOCK + 1}-{(number + 1) * BLOCK}':>12} {size:8.0f} {taken:8.0f}")
+    tenth = len(times) // 10
+    print(f"\nlast tenth to first tenth: {statistics.median(times[-tenth:]) / statistics.median(times[:tenth]):.2f}")
 
 
 if __name__ == "__main__":
