@@ -261,9 +261,7 @@ def _span_queues(settings: Settings, parts: Parts, faults: Faults) -> Iterator[S
         on_drop = partial(faults.count_drop, "span")
         outlet = SpanOutlet(partial(span_exporter, settings.otlp), faults.count_failure, on_drop)
         parts.outlets.append(outlet)
-        queue = SpanQueue(outlet, on_drop)
-        parts.renewable.append(queue.admission)
-        yield queue
+        yield SpanQueue(outlet, on_drop)
 
 
 def _logger_provider(settings: Settings, resource: Resource, parts: Parts, faults: Faults) -> Loggers | None:
@@ -272,9 +270,7 @@ def _logger_provider(settings: Settings, resource: Resource, parts: Parts, fault
     on_drop = partial(faults.count_drop, "log")
     outlet = LogOutlet(partial(log_exporter, settings.otlp), faults.count_failure, on_drop)
     parts.outlets.append(outlet)
-    queue = LogQueue(outlet, on_drop)
-    parts.renewable.append(queue.admission)
-    return Loggers(resource, queue)
+    return Loggers(resource, LogQueue(outlet, on_drop))
 
 
 def _set_globals(telemetry: Telemetry) -> None:

@@ -23,7 +23,7 @@ from pellucid_exporters.otlp.line_records import LineRecord
 from pellucid_exporters.sampling.exemplars import ExemplarBuffer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence, Sized
 
     from opentelemetry.sdk._logs import ReadableLogRecord, ReadWriteLogRecord
     from opentelemetry.sdk.trace import ReadableSpan
@@ -33,6 +33,9 @@ _log: Final = logging.getLogger("pellucid_exporters.outlets")
 QUEUE_SIZE: Final = 16384
 """Spans, and log records, that wait for export unless `OTEL_BSP_MAX_QUEUE_SIZE` and `OTEL_BLRP_MAX_QUEUE_SIZE` say
 otherwise: a burst of runs fits into it."""
+
+SLACK: Final = 1024
+"""Places beyond that, for threads that find the last place at once: the SDK would drop the oldest item, uncounted."""
 
 ExporterT = TypeVar("ExporterT", SpanExporter, MetricExporter, LogRecordExporter)
 
@@ -81,21 +84,15 @@ class Outlet(Generic[ExporterT]):
 
 
 class ItemOutlet(Outlet[ExporterT]):
-    """Exporter of items in requests of bounded size. A failed request does not stop the next one.
-
-    Attributes:
-        taken: Number of items removed from the queue.
-    """
+    """Exporter of items in requests of bounded size. A failed request does not stop the next one."""
 
     def __init__(self, make: Callable[[], Any], on_failure: Callable[[], None], on_loss: Callable[[int], None]) -> None:
         super().__init__(make, on_failure)
         self._on_loss = on_loss
         self._encoder = Encoder()
         self._told: set[str] = set()
-        self.taken = 0
 
     def _send(self, items: Sequence[Any], encode: Callable[[Encoder, Any], Encoded]) -> bool:
-        self.taken += len(items)
         failed = self.failures
         for batch in split(self._encoded(items, encode), self._refuse):
             request = self._encoder.request(batch)
@@ -184,66 +181,46 @@ def _encode_record(encoder: Encoder, record: ReadableLogRecord | LineRecord) -> 
     return encoder.line(record) if isinstance(record, LineRecord) else encoder.record(record)
 
 
-class Admission:
-    """Admission to a queue: counts items, and drops those for which there is no room.
-
-    The SDK drops the oldest item of a full queue and only logs it. Items are admitted here only while there is room,
-    so its queue never overflows, and each dropped item is counted.
-    """
-
-    def __init__(self, size: int, outlet: ItemOutlet[Any], on_drop: Callable[[int], None]) -> None:
-        self._size = size
-        self._outlet = outlet
-        self._on_drop = on_drop
-        self._lock = threading.RLock()  # reentrant: garbage collection may end a span while the lock is held
-        self._admitted = 0
-
-    def admits(self) -> bool:
-        """Reserve room for an item that must then be queued. Without room, count a drop and return False."""
-        with self._lock:
-            has_room = self._admitted - self._outlet.taken < self._size
-            self._admitted += has_room
-        if not has_room:
-            self._on_drop(1)
-        return has_room
-
-    def renew(self) -> None:
-        """Reset in a forked child, where the SDK has emptied the queue: its items belong to the parent."""
-        self._lock = threading.RLock()
-        self._admitted = self._outlet.taken
-
-
 class SpanQueue(BatchSpanProcessor):
-    """The SDK's batch processor for spans, with bounded admission."""
+    """The SDK's batch processor for spans; without room, the newest span is dropped and counted."""
 
     def __init__(self, outlet: SpanOutlet, on_drop: Callable[[int], None]) -> None:
-        size, batch = _bounds("OTEL_BSP")
-        super().__init__(outlet, max_queue_size=size, max_export_batch_size=batch)
-        self.admission = Admission(size, outlet, on_drop)
+        self._size, batch = _bounds("OTEL_BSP")
+        super().__init__(outlet, max_queue_size=self._size + SLACK, max_export_batch_size=batch)
+        self._on_drop = on_drop
+        self._waiting: Sized = self._batch_processor._queue  # noqa: SLF001  (to see whether there is room)
 
     def on_end(self, span: ReadableSpan) -> None:
         """Queue a sampled span, or drop and count it."""
-        if span.context and span.context.trace_flags.sampled and self.admission.admits():
-            super().on_end(span)
+        if span.context and span.context.trace_flags.sampled:
+            if len(self._waiting) < self._size:
+                self._batch_processor.emit(span)
+            else:
+                self._on_drop(1)
 
 
 class LogQueue(BatchLogRecordProcessor):
-    """The SDK's batch processor for log records, with bounded admission."""
+    """The SDK's batch processor for log records; without room, the newest record is dropped and counted."""
 
     def __init__(self, outlet: LogOutlet, on_drop: Callable[[int], None]) -> None:
-        size, batch = _bounds("OTEL_BLRP")
-        super().__init__(outlet, max_queue_size=size, max_export_batch_size=batch)
-        self.admission = Admission(size, outlet, on_drop)
+        self._size, batch = _bounds("OTEL_BLRP")
+        super().__init__(outlet, max_queue_size=self._size + SLACK, max_export_batch_size=batch)
+        self._on_drop = on_drop
+        self._waiting: Sized = self._batch_processor._queue  # noqa: SLF001  (to see whether there is room)
 
     def on_emit(self, log_record: ReadWriteLogRecord) -> None:
         """Queue a record, or drop and count it."""
-        if self.admission.admits():
+        if len(self._waiting) < self._size:
             super().on_emit(log_record)
+        else:
+            self._on_drop(1)
 
     def put(self, record: LineRecord) -> None:
         """Queue the record of a line, or drop and count it."""
-        if self.admission.admits():
+        if len(self._waiting) < self._size:
             self._batch_processor.emit(record)  # type: ignore[arg-type]  # as `on_emit` does with what it makes of a record
+        else:
+            self._on_drop(1)
 
 
 def _bounds(prefix: str) -> tuple[int, int | None]:
