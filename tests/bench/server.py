@@ -40,6 +40,8 @@ IDLE: Final = 1000
 """Idle streams."""
 QUIET: Final = 30.0
 """Seconds for which they are watched: two heartbeats."""
+WARM_UP: Final = 30
+"""Settlements while a worker connects to its queue."""
 prefixes = (f"copy{number}-" for number in count())
 """Beginnings of ids."""
 
@@ -103,7 +105,7 @@ async def continuations(name: str, url: str, number: int, queue: str | None = No
     Args:
         name: Name of the database.
         url: URL of the store.
-        number: Number of settlements.
+        number: Number of settlements, of which the first are not measured.
         queue: URL of a NATS server that wakes the worker instead of the database.
     """
     claimed: dict[str, tuple[float, float]] = {}
@@ -128,9 +130,10 @@ async def continuations(name: str, url: str, number: int, queue: str | None = No
         while len(claimed) < number:  # noqa: ASYNC110  (no event)
             await anyio.sleep(0.01)
         tasks.cancel_scope.cancel()
+    measured = ids[WARM_UP:]
     for what, took in (
-        ("call of settle to claim", [claimed[id_][0] - starts[id_] for id_ in ids]),
-        ("commit of it to claim", [claimed[id_][1] for id_ in ids]),
+        ("call of settle to claim", [claimed[id_][0] - starts[id_] for id_ in measured]),
+        ("commit of it to claim", [claimed[id_][1] for id_ in measured]),
     ):
         print(f"{name:15} {what:24} {quantiles(took)}")
 
