@@ -1,0 +1,58 @@
+"""The pages as an ASGI application."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from pellucid_exporters.viewer.compare_page import compare_page
+from pellucid_exporters.viewer.hubs_page import hubs_page
+from pellucid_exporters.viewer.pages import reader_of, render
+from pellucid_exporters.viewer.rows import Reader
+from pellucid_exporters.viewer.run_page import run_page
+from pellucid_exporters.viewer.runs_page import runs_page
+from pellucid_exporters.viewer.security import Protection
+from pellucid_exporters.viewer.span_page import raw_text, span_of_id, span_page
+
+STATIC: Final = Path(__file__).parent / "static"
+
+
+def create_viewer_app(reader: Reader) -> Starlette:
+    """Return an ASGI application that shows stored telemetry.
+
+    It answers requests for `127.0.0.1`, `localhost` and `::1` only, and is read-only. Serve it on a loopback address.
+    """
+    app = Starlette(
+        routes=[
+            Route("/", hubs_page),
+            Route("/runs", runs_page),
+            Route("/runs/{run_id}/", run_page),
+            Route("/runs/{run_id}/span/{span_id}", span_of_id),
+            Route("/runs/{run_id}/{sequence:int}", span_page),
+            Route("/runs/{run_id}/{sequence:int}/raw/{attribute}", raw_text),
+            Route("/compare", compare_page),
+            Route("/changes", _changes),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ],
+        middleware=[Middleware(Protection)],
+        exception_handlers={HTTPException: _problem},
+    )
+    app.state.reader = reader
+    return app
+
+
+def _changes(request: Request) -> JSONResponse:
+    return JSONResponse({"changes": reader_of(request).changes()})
+
+
+def _problem(request: Request, problem: Exception) -> Response:
+    assert isinstance(problem, HTTPException)
+    return render(request, "problem.html", {"problem": problem}, status=problem.status_code)

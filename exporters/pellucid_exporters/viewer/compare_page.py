@@ -1,0 +1,35 @@
+"""The page that compares two runs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pellucid_exporters.viewer.compare import Pair, compare
+from pellucid_exporters.viewer.pages import reader_of, render, run_of
+from pellucid_exporters.viewer.recorded import RunContent
+
+MOST_PAIRS: Final = 500
+"""Boundaries that differ, of one page."""
+
+
+def compare_page(request: Request) -> Response:
+    """Show the first boundary in which two runs differ, then all of them."""
+    wanted = request.query_params.getlist("run")
+    if len(wanted) != 2:  # noqa: PLR2004
+        raise HTTPException(400, "Choose two runs to compare: mark them in the list of runs.")
+    runs = [run_of(request, run_id) for run_id in wanted]
+    runs.sort(key=lambda run: run.start)
+    reader = reader_of(request)
+    contents = [RunContent(reader, reader.spans(run.run_id)) for run in runs]
+    pairs = compare(*contents)
+    differing = [pair for pair in pairs if _differs(pair)]
+    values = {"runs": runs, "first": differing[0] if differing else None, "differing": differing[:MOST_PAIRS]}
+    return render(request, "compare.html", {**values, "number": len(differing), "equal": len(pairs) - len(differing)})
+
+
+def _differs(pair: Pair) -> bool:
+    return bool(pair.first is None or pair.second is None or pair.differences)

@@ -1,0 +1,78 @@
+"""What all pages share: the reader, the templates, and the run of a URL."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import jinja2
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from pellucid import semconv
+from pellucid_exporters.viewer import text
+from pellucid_exporters.viewer.recorded import parse
+from pellucid_exporters.viewer.rows import Reader, RunRow
+from pellucid_exporters.viewer.trees import tree
+from pellucid_exporters.viewer.waterfall import FAULTS
+
+
+def reader_of(request: Request) -> Reader:
+    """Return the reader of the application."""
+    reader: Reader = request.app.state.reader
+    return reader
+
+
+def run_of(request: Request, run_id: str) -> RunRow:
+    """Return a run.
+
+    Raises:
+        HTTPException: 404, there is no such run.
+    """
+    run = reader_of(request).run(run_id)
+    if run is None:
+        raise HTTPException(
+            404, f"There is no run {text.cut(run_id, 80)!r} in this store. It may have been deleted by age."
+        )
+    return run
+
+
+def render(request: Request, name: str, values: Mapping[str, Any], status: int = 200) -> HTMLResponse:
+    """Return a page."""
+    page = _templates().get_template(name).render({"request": request, "path": request.url.path, **values})
+    return HTMLResponse(page, status)
+
+
+def query(**parameters: Any) -> str:
+    """Return a query string without the parameters that are empty."""
+    return urlencode({name: value for name, value in parameters.items() if value not in {None, ""}})
+
+
+@functools.cache
+def _templates() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("pellucid_exporters.viewer"),
+        autoescape=True,
+        finalize=text.finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters.update(
+        age=text.age,
+        clock=text.clock,
+        count=text.count,
+        cut=text.cut,
+        duration=text.duration,
+        money=text.money,
+        parsed=parse,
+        seconds=text.seconds,
+        size=text.size,
+        stamp=text.stamp,
+        tree=tree,
+    )
+    environment.globals.update(FAULTS=FAULTS, MOST=text.MOST, query=query, semconv=semconv)
+    return environment

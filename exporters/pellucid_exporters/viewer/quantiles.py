@@ -1,0 +1,40 @@
+"""Quantiles and shares estimated from histogram buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def quantile(share: float, bounds: Sequence[float], buckets: Sequence[int]) -> float | None:
+    """Return a quantile in the unit of the bounds, interpolated within its bucket; `None` without measurements.
+
+    A quantile in the last bucket, which has no upper bound, is the largest bound, as in Prometheus' `histogram_quantile`.
+    """
+    total = sum(buckets)
+    if not total or not bounds:
+        return None
+    rank, below = share * total, 0
+    for index, number in enumerate(buckets[: len(bounds)]):
+        if number and below + number >= rank:
+            lower = bounds[index - 1] if index else 0.0
+            return lower + (bounds[index] - lower) * max(0.0, rank - below) / number
+        below += number
+    return bounds[-1]
+
+
+def share_above(limit: float, bounds: Sequence[float], buckets: Sequence[int]) -> float | None:
+    """Return the share of measurements in buckets above a limit, which should be a bound; `None` without measurements."""
+    total = sum(buckets)
+    if not total:
+        return None
+    within = sum(number for bound, number in zip(bounds, buckets, strict=False) if bound <= limit * (1 + 1e-9))
+    return (total - within) / total
+
+
+def summed(columns: Sequence[Sequence[int]], length: int) -> list[int]:
+    """Return the sum of several histograms of `length` buckets."""
+    totals = [0] * length
+    for column in columns:
+        for index, number in enumerate(column):
+            totals[index] += number
+    return totals

@@ -1,0 +1,186 @@
+"""Recorded content of spans: texts by digest, JSON, and the request of a model call rebuilt from what was recorded once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pellucid import semconv
+from pellucid_exporters.viewer.rows import BODY, Reader, SpanRow
+
+MOST_PARSED: Final = 4_000_000
+"""Characters of JSON that are parsed for a page; longer content is shown as text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """Content of one attribute.
+
+    Attributes:
+        sequence: Number of the span that has it.
+        attribute: Its name.
+        text: The text as recorded.
+        value: The JSON value; the text itself if it is not JSON, or too long.
+    """
+
+    sequence: int
+    attribute: str
+    text: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentMessage:
+    """A message of a request.
+
+    Attributes:
+        message: The message; `None` stands for messages that were not recorded.
+        missing: Number of those.
+        sequence: Number of the span that has the message.
+        is_new: Whether the previous model call had not yet sent it.
+    """
+
+    message: Mapping[str, Any] | None
+    sequence: int
+    missing: int = 0
+    is_new: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentRequest:
+    """What a model call sent: parts that earlier spans of the run have recorded are in it."""
+
+    instructions: Recorded | None
+    messages: Sequence[SentMessage]
+    definitions: Recorded | None
+    is_recorded: bool
+
+    @property
+    def missing(self) -> int:
+        """Number of messages that were not recorded."""
+        return sum(message.missing for message in self.messages)
+
+
+class RunContent:
+    """Content of the spans of one run, read from the store when it is needed."""
+
+    def __init__(self, reader: Reader, spans: Sequence[SpanRow]) -> None:
+        self.spans = spans
+        self._reader = reader
+        self._by_id = {span.span_id: span for span in spans}
+        self._texts: dict[str, str] = {}
+
+    def span(self, span_id: str | None) -> SpanRow | None:
+        """Return the span with an id."""
+        return self._by_id.get(span_id) if span_id is not None else None
+
+    def load(self, spans: Iterable[SpanRow], attributes: Iterable[str]) -> None:
+        """Read the large texts of several spans at once."""
+        names = tuple(attributes)
+        values = (span.attributes.get(name) for span in spans for name in names)
+        digests = {value[BODY] for value in values if _is_reference(value)} - self._texts.keys()
+        if digests:
+            self._texts.update(self._reader.bodies(digests))
+
+    def text(self, span: SpanRow, attribute: str) -> str | None:
+        """Return the text of an attribute; `None` if the span has none or the store no longer has it."""
+        value = span.attributes.get(attribute)
+        if value is None:
+            return None
+        if _is_reference(value):
+            self.load([span], [attribute])
+            return self._texts.get(value[BODY])
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+    def get(self, span: SpanRow, attribute: str) -> Recorded | None:
+        """Return recorded content; a reference to an earlier span is followed."""
+        text = self.text(span, attribute)
+        if text is None:
+            return None
+        value = parse(text)
+        if isinstance(value, dict) and value.keys() == {"recorded_on"}:
+            holder = self.span(value["recorded_on"])
+            if holder is not None and holder.sequence < span.sequence:
+                return self.get(holder, attribute)
+        return Recorded(sequence=span.sequence, attribute=attribute, text=text, value=value)
+
+    def request(self, span: SpanRow) -> SentRequest:
+        """Rebuild what a model call sent."""
+        chain = self._chain(span)
+        self.load(chain, [semconv.INPUT_MESSAGES])
+        messages: list[SentMessage] = []
+        for index, link in enumerate(chain):
+            repeated = link.attributes.get(semconv.CONTENT_REPEATED, 0)
+            following = chain[index + 1] if index + 1 < len(chain) else None
+            messages = _first(messages, repeated, link.sequence)
+            own = self.get(link, semconv.INPUT_MESSAGES)
+            recorded = own.value if own is not None and isinstance(own.value, list) else []
+            total = following.attributes.get(semconv.CONTENT_REPEATED) if following is not None else None
+            messages += _gap(_missing(link, total, repeated + len(recorded)), link.sequence)
+            messages += [
+                SentMessage(message=message, sequence=link.sequence, is_new=link is span)
+                for message in recorded
+                if isinstance(message, dict)
+            ]
+        return SentRequest(
+            instructions=self._latest(span, semconv.SYSTEM_INSTRUCTIONS),
+            messages=messages,
+            definitions=self._latest(span, semconv.TOOL_DEFINITIONS),
+            is_recorded=semconv.INPUT_MESSAGES in span.attributes,
+        )
+
+    def _chain(self, span: SpanRow) -> list[SpanRow]:
+        """Return the model calls that have recorded the messages of this one, in order, itself last."""
+        chain = [span]
+        while (holder := self.span(chain[-1].attributes.get(semconv.CONTENT_RECORDED_ON))) is not None:
+            if holder.sequence >= chain[-1].sequence:
+                break
+            chain.append(holder)
+        return chain[::-1]
+
+    def _latest(self, span: SpanRow, attribute: str) -> Recorded | None:
+        """Return the content of the last model call up to this one that has it; it is recorded when it changes."""
+        calls = (call for call in reversed(self.spans) if call.phase == semconv.INFERENCE)
+        for call in calls:
+            if call.sequence <= span.sequence and attribute in call.attributes:
+                return self.get(call, attribute)
+        return None
+
+
+def parse(text: str) -> Any:
+    """Return the JSON value of a text, or the text itself if it is not JSON."""
+    if len(text) > MOST_PARSED:
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _is_reference(value: Any) -> bool:
+    return isinstance(value, Mapping) and BODY in value
+
+
+def _first(messages: list[SentMessage], number: int, sequence: int) -> list[SentMessage]:
+    """Return the first messages; those that the chain lacks are counted."""
+    kept: list[SentMessage] = []
+    remaining = number
+    for message in messages:
+        weight = message.missing or 1
+        if weight > remaining:
+            break
+        kept.append(message)
+        remaining -= weight
+    return kept + _gap(remaining, sequence)
+
+
+def _missing(span: SpanRow, total: int | None, present: int) -> int:
+    if total is not None:
+        return total - present
+    return span.attributes.get(semconv.CONTENT_OMITTED, 0) if span.phase == semconv.INFERENCE else 0
+
+
+def _gap(missing: int, sequence: int) -> list[SentMessage]:
+    return [SentMessage(message=None, sequence=sequence, missing=missing)] if missing > 0 else []

@@ -1,0 +1,49 @@
+"""The page of runs: search, filters, pages."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pellucid import semconv
+from pellucid_exporters.viewer.pages import query, reader_of, render
+from pellucid_exporters.viewer.rows import INTERRUPTED, RUNNING
+
+PAGE: Final = 100
+"""Runs of one page."""
+
+TEXTS: Final = ("text", "agent", "outcome", "hub", "tool", "model")
+NUMBERS: Final = ("min_duration", "min_cost")
+OUTCOMES: Final = (RUNNING, semconv.COMPLETED, semconv.FAILED, semconv.TIMEOUT, semconv.CANCELLED, INTERRUPTED)
+
+
+def runs_page(request: Request) -> Response:
+    """Show the runs that match the parameters of the URL, newest first."""
+    given = request.query_params
+    filters: dict[str, Any] = {name: given.get(name, "").strip() or None for name in TEXTS}
+    filters |= {name: _number(name, given.get(name)) for name in NUMBERS}
+    before = given.get("before")
+    if before and not before.isdecimal():
+        raise HTTPException(400, "The start of the page must be a number of nanoseconds since the epoch.")
+    runs = reader_of(request).runs(**filters, before=int(before) if before else None, limit=PAGE + 1)
+    shown = runs[:PAGE]
+    older = f"/runs?{query(**filters, before=shown[-1].start)}" if len(runs) > PAGE else None
+    longest = max(((run.end or run.start) - run.start for run in shown), default=0)
+    values = {"runs": shown, "filters": filters, "outcomes": OUTCOMES, "older": older, "before": before}
+    return render(request, "runs.html", {**values, "longest": longest, "is_filtered": any(filters.values())})
+
+
+def _number(name: str, value: str | None) -> float | None:
+    if not value or not value.strip():
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number) or number < 0:
+        raise HTTPException(400, f"The filter {name} must be a number, 0 or more.")
+    return number

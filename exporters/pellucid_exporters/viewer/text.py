@@ -1,0 +1,101 @@
+"""Text as it is shown: hostile characters visible, long text cut, quantities with their units."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import datetime
+from typing import Any, Final
+
+from markupsafe import Markup
+
+MOST: Final = 20_000
+"""Characters of one text that a page shows; the rest is behind a link to the raw text."""
+
+_INVISIBLE: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200c\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
+_PICTURES: Final = 0x2400
+_DAY: Final = 86_400
+
+
+def visible(text: str) -> str:
+    """Return `text` with control characters, direction marks and lone surrogates replaced by visible names."""
+    return _INVISIBLE.sub(_name, text)
+
+
+def finalize(value: Any) -> Any:
+    """Prepare a value of a template for escaping."""
+    if value is None:
+        return ""
+    if isinstance(value, Markup):
+        return value
+    return visible(value) if isinstance(value, str) else value
+
+
+def cut(text: str, limit: int = MOST) -> str:
+    """Return the first `limit` characters."""
+    return text if len(text) <= limit else text[:limit]
+
+
+def duration(nanoseconds: float | None) -> str:
+    """Return a duration with three significant digits."""
+    if nanoseconds is None:
+        return "–"
+    return seconds(nanoseconds / 1e9)
+
+
+def seconds(value: float | None) -> str:
+    """Return a duration given in seconds."""
+    if value is None:
+        return "–"
+    if value >= 2 * _DAY:
+        return f"{value / _DAY:.1f} days"
+    for size, unit in ((7200, "h"), (120, "min")):
+        if value >= size:
+            return f"{value / (size / 2):.1f} {unit}"
+    if value >= 1:
+        return f"{value:.3g} s" if value < 100 else f"{value:.0f} s"
+    return f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.0f} µs"
+
+
+def money(value: float | None) -> str:
+    """Return US dollars."""
+    if value is None:
+        return "–"
+    return f"${value:.2f}" if value >= 1 or value == 0 else f"${value:.2g}" if value >= 1e-4 else f"${value:.6f}"
+
+
+def count(value: float | None) -> str:
+    """Return a number with thousands separated."""
+    return "–" if value is None else f"{value:,}"
+
+
+def size(length: int) -> str:
+    """Return a number of characters."""
+    return f"{length / 1e6:.1f} M characters" if length >= 1_000_000 else f"{length:,} characters"
+
+
+def clock(nanoseconds: int | None) -> str:
+    """Return a local time, with the date unless it is today."""
+    if nanoseconds is None:
+        return "–"
+    moment = datetime.fromtimestamp(nanoseconds / 1e9).astimezone()
+    is_today = moment.date() == datetime.now().astimezone().date()
+    return moment.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S")
+
+
+def stamp(nanoseconds: int) -> str:
+    """Return a local time with its date, zone and milliseconds."""
+    return datetime.fromtimestamp(nanoseconds / 1e9).astimezone().isoformat(sep=" ", timespec="milliseconds")
+
+
+def age(nanoseconds: int) -> str:
+    """Return the time since a moment."""
+    return seconds(max(0.0, time.time() - nanoseconds / 1e9))
+
+
+def _name(match: re.Match[str]) -> str:
+    code = ord(match.group())
+    return chr(_PICTURES + code) if code < 0x20 else f"⟦U+{code:04X}⟧"  # noqa: PLR2004  (C0 has control pictures)

@@ -1,0 +1,129 @@
+"""Spans of a run as rows with bars, grouped by iteration. A row is about 120 bytes, because a run may have thousands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from markupsafe import Markup, escape
+
+from pellucid import semconv
+from pellucid_exporters.viewer.rows import INTERRUPTED, RUNNING, RunRow, SpanRow
+from pellucid_exporters.viewer.text import cut, duration, visible
+
+FAULTS: Final = frozenset({semconv.FAILED, semconv.TIMEOUT, "error", INTERRUPTED})
+"""Statuses of spans that went wrong."""
+
+MOST_OPEN: Final = 400
+"""Rows up to which all groups of a run are open."""
+
+_PHASES: Final = {semconv.DISCOVERY: "v", semconv.COMPOSE: "c", semconv.INFERENCE: "m", semconv.DISPATCH: "t"}
+_DEEPEST: Final = 8
+_THINNEST: Final = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows of one iteration.
+
+    Attributes:
+        iteration: Number of the iteration; `None` for what belongs to none.
+        rows: HTML of the rows.
+        bar: SVG of the time from the first start to the last end.
+    """
+
+    iteration: int | None
+    number: int
+    duration: int
+    faults: int
+    is_open: bool
+    bar: Markup
+    rows: Markup
+
+
+def is_fault(span: SpanRow) -> bool:
+    """Return whether a span went wrong."""
+    return span.status in FAULTS
+
+
+def waterfall(run: RunRow, spans: Sequence[SpanRow]) -> list[Group]:
+    """Return the spans below the run's own, grouped by iteration in the order of their start."""
+    scale = _Scale(run, spans)
+    depths = _depths(spans)
+    groups: dict[int | None, list[SpanRow]] = {}
+    iterations: dict[str, int | None] = {}
+    for span in spans:
+        if span.phase == semconv.RUN and span.name.startswith(semconv.INVOKE_AGENT):
+            continue
+        inherited = iterations.get(span.parent_span_id or "")
+        iteration = iterations[span.span_id] = span.iteration if span.iteration is not None else inherited
+        groups.setdefault(iteration, []).append(span)
+    is_small = len(spans) <= MOST_OPEN
+    return [_group(iteration, rows, scale, depths, is_small) for iteration, rows in groups.items()]
+
+
+def _group(
+    iteration: int | None, spans: Sequence[SpanRow], scale: _Scale, depths: Mapping[str, int], is_small: bool
+) -> Group:
+    start, end = min(span.start for span in spans), max(scale.end_of(span) for span in spans)
+    faults = sum(map(is_fault, spans))
+    return Group(
+        iteration=iteration,
+        number=len(spans),
+        duration=end - start,
+        faults=faults,
+        is_open=is_small or faults > 0,
+        bar=scale.bar(start, end),
+        rows=Markup("\n".join([_row(span, scale, depths[span.span_id]) for span in spans])),  # noqa: S704  (escaped)
+    )
+
+
+def _row(span: SpanRow, scale: _Scale, depth: int) -> str:
+    """Return HTML; the link is relative to the page of the run."""
+    kinds = ["r", _PHASES.get(span.phase or "", "o")]
+    if depth:
+        kinds.append(f"d{depth}")
+    if is_fault(span):
+        kinds.append("x")
+    elif span.status != semconv.COMPLETED and span.status != "ok":
+        kinds.append("w")
+    reason = span.error or span.error_type or (span.status if "x" in kinds or "w" in kinds else "")
+    note = f"<em>{escape(visible(cut(reason, 90)))}</em>" if reason else ""
+    took = "running" if span.status == RUNNING else duration(scale.end_of(span) - span.start)
+    name = escape(visible(cut(span.name, 80)))
+    bar = scale.bar(span.start, scale.end_of(span))
+    return f'<a href={span.sequence} class="{" ".join(kinds)}"><b>{name}{note}</b><i>{took}</i>{bar}</a>'
+
+
+class _Scale:
+    """Horizontal scale: percent of the run's time."""
+
+    def __init__(self, run: RunRow, spans: Sequence[SpanRow]) -> None:
+        self._now = time.time_ns() if run.status == RUNNING else 0
+        ends = [span.end for span in spans if span.end is not None]
+        latest = max(ends, default=run.start)
+        self._end = max(run.end or 0, latest, self._now, run.start + 1)
+        self._start = min([run.start, *(span.start for span in spans)])
+
+    def end_of(self, span: SpanRow) -> int:
+        """Return the end of a span; that of the run if it has none."""
+        return max(span.start, self._end if span.end is None else span.end)
+
+    def bar(self, start: int, end: int) -> Markup:
+        """Return a bar as SVG."""
+        total = self._end - self._start
+        left = min(100 * (start - self._start) / total, 100 - _THINNEST)
+        width = max(100 * (end - start) / total, _THINNEST)
+        return Markup(f'<svg><rect x="{left:.1f}%" width="{width:.1f}%"/></svg>')  # noqa: S704  (numbers)
+
+
+def _depths(spans: Sequence[SpanRow]) -> dict[str, int]:
+    """Return how deep each span lies below the run's own span."""
+    depths: dict[str, int] = {}
+    for span in spans:
+        parent = depths.get(span.parent_span_id or "", -1)
+        is_root = span.phase == semconv.RUN and span.name.startswith(semconv.INVOKE_AGENT)
+        depths[span.span_id] = -1 if is_root else min(parent + 1, _DEEPEST)
+    return depths
