@@ -85,7 +85,7 @@ def latency_chart(hub: HubRow, data: Columns) -> Markup:
 
 
 def heatmap(hub: HubRow, data: Columns, link: Callable[[str, str], str]) -> Markup:
-    """Return the number of round trips by bucket and time; the row of a bucket is a link to a span that fell into it."""
+    """Return the round trips by bucket and time; the row of a bucket is a link to a span that fell into it."""
     totals = summed(data.buckets, len(hub.bounds) + 1)
     used = [index for index, number in enumerate(totals) if number]
     if not used:

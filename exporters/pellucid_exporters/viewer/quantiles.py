@@ -8,7 +8,8 @@ from collections.abc import Sequence
 def quantile(share: float, bounds: Sequence[float], buckets: Sequence[int]) -> float | None:
     """Return a quantile in the unit of the bounds, interpolated within its bucket; `None` without measurements.
 
-    A quantile in the last bucket, which has no upper bound, is the largest bound, as in Prometheus' `histogram_quantile`.
+    A quantile in the last bucket, which has no upper bound, is the largest bound, as in `histogram_quantile` of
+    Prometheus.
     """
     total = sum(buckets)
     if not total or not bounds:
@@ -23,7 +24,7 @@ def quantile(share: float, bounds: Sequence[float], buckets: Sequence[int]) -> f
 
 
 def share_above(limit: float, bounds: Sequence[float], buckets: Sequence[int]) -> float | None:
-    """Return the share of measurements in buckets above a limit, which should be a bound; `None` without measurements."""
+    """Return the share of measurements above a limit, which should be a bound; `None` without measurements."""
     total = sum(buckets)
     if not total:
         return None

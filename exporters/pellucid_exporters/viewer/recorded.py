@@ -1,4 +1,4 @@
-"""Recorded content of spans: texts by digest, JSON, and the request of a model call rebuilt from what was recorded once."""
+"""Recorded content of spans: texts by digest, JSON, and the request of a model call, rebuilt."""
 
 from __future__ import annotations
 
@@ -80,7 +80,8 @@ class RunContent:
         """Read the large texts of several spans at once."""
         names = tuple(attributes)
         values = (span.attributes.get(name) for span in spans for name in names)
-        digests = {value[BODY] for value in values if _is_reference(value)} - self._texts.keys()
+        references = [value for value in values if isinstance(value, Mapping) and BODY in value]
+        digests = {value[BODY] for value in references} - self._texts.keys()
         if digests:
             self._texts.update(self._reader.bodies(digests))
 
@@ -89,7 +90,7 @@ class RunContent:
         value = span.attributes.get(attribute)
         if value is None:
             return None
-        if _is_reference(value):
+        if isinstance(value, Mapping) and BODY in value:
             self.load([span], [attribute])
             return self._texts.get(value[BODY])
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -157,10 +158,6 @@ def parse(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
-
-
-def _is_reference(value: Any) -> bool:
-    return isinstance(value, Mapping) and BODY in value
 
 
 def _first(messages: list[SentMessage], number: int, sequence: int) -> list[SentMessage]:

@@ -18,6 +18,17 @@ _INVISIBLE: Final = re.compile(
 )
 _PICTURES: Final = 0x2400
 _DAY: Final = 86_400
+_UNITS: Final = (
+    (2 * _DAY, _DAY, "days"),
+    (7200, 3600, "h"),
+    (120, 60, "min"),
+    (1, 1, "s"),
+    (1e-3, 1e-3, "ms"),
+)
+_MILLION: Final = 1_000_000
+_SMALL_COST: Final = 1e-4
+UNKNOWN: Final = "\N{EN DASH}"
+"""What stands for a quantity that is not known."""
 
 
 def visible(text: str) -> str:
@@ -42,45 +53,41 @@ def cut(text: str, limit: int = MOST) -> str:
 def duration(nanoseconds: float | None) -> str:
     """Return a duration with three significant digits."""
     if nanoseconds is None:
-        return "–"
+        return UNKNOWN
     return seconds(nanoseconds / 1e9)
 
 
 def seconds(value: float | None) -> str:
     """Return a duration given in seconds."""
     if value is None:
-        return "–"
-    if value >= 2 * _DAY:
-        return f"{value / _DAY:.1f} days"
-    for size, unit in ((7200, "h"), (120, "min")):
-        if value >= size:
-            return f"{value / (size / 2):.1f} {unit}"
-    if value >= 1:
-        return f"{value:.3g} s" if value < 100 else f"{value:.0f} s"
-    return f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.0f} µs"
+        return UNKNOWN
+    for least, unit, name in _UNITS:
+        if value >= least:
+            return f"{value / unit:.0f} {name}" if value >= 100 * unit else f"{value / unit:.3g} {name}"
+    return f"{value * 1e6:.0f} µs"
 
 
 def money(value: float | None) -> str:
     """Return US dollars."""
     if value is None:
-        return "–"
-    return f"${value:.2f}" if value >= 1 or value == 0 else f"${value:.2g}" if value >= 1e-4 else f"${value:.6f}"
+        return UNKNOWN
+    return f"${value:.2f}" if value >= 1 or value == 0 else f"${value:.2g}" if value >= _SMALL_COST else f"${value:.6f}"
 
 
 def count(value: float | None) -> str:
     """Return a number with thousands separated."""
-    return "–" if value is None else f"{value:,}"
+    return UNKNOWN if value is None else f"{value:,}"
 
 
 def size(length: int) -> str:
     """Return a number of characters."""
-    return f"{length / 1e6:.1f} M characters" if length >= 1_000_000 else f"{length:,} characters"
+    return f"{length / 1e6:.1f} M characters" if length >= _MILLION else f"{length:,} characters"
 
 
 def clock(nanoseconds: int | None) -> str:
     """Return a local time, with the date unless it is today."""
     if nanoseconds is None:
-        return "–"
+        return UNKNOWN
     moment = datetime.fromtimestamp(nanoseconds / 1e9).astimezone()
     is_today = moment.date() == datetime.now().astimezone().date()
     return moment.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S")

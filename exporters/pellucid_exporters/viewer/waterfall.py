@@ -1,4 +1,4 @@
-"""Spans of a run as rows with bars, grouped by iteration. A row is about 120 bytes, because a run may have thousands."""
+"""Spans of a run as rows with bars, grouped by iteration; short rows, because a run may have thousands."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _row(span: SpanRow, scale: _Scale, depth: int) -> str:
         kinds.append(f"d{depth}")
     if is_fault(span):
         kinds.append("x")
-    elif span.status != semconv.COMPLETED and span.status != "ok":
+    elif span.status not in {semconv.COMPLETED, "ok"}:
         kinds.append("w")
     reason = span.error or span.error_type or (span.status if "x" in kinds or "w" in kinds else "")
     note = f"<em>{escape(visible(cut(reason, 90)))}</em>" if reason else ""
