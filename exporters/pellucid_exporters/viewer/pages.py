@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -70,6 +71,7 @@ def _templates() -> jinja2.Environment:
         money=text.money,
         parsed=parse,
         seconds=text.seconds,
+        shown=functools.partial(json.dumps, ensure_ascii=False, default=str),
         size=text.size,
         stamp=text.stamp,
         tree=tree,
