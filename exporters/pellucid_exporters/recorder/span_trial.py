@@ -35,7 +35,7 @@ def needs_sdk() -> str | None:
 def _recorded(kind: type[TracerProvider]) -> list[Any]:
     """Record with tracers of a provider, and return what its processors get."""
     kept = _Kept()
-    limits = SpanLimits(max_span_attributes=3, max_events=2, max_links=2)
+    limits = SpanLimits(max_span_attributes=4, max_events=2, max_links=2)
     provider = kind(None, Resource({}), shutdown_on_exit=False, id_generator=_Counted(), span_limits=limits)
     provider.add_span_processor(kept)
     tracer = provider.get_tracer("trial", "1")
