@@ -44,7 +44,7 @@ class LineFile:
     """Appender of lines. Not thread-safe."""
 
     name = "file"
-    pulse = None
+    pulse: float | None = None
 
     def __init__(self, options: File) -> None:
         self._path = Path.cwd() / options.path  # a later change of the working directory does not move the file

@@ -77,7 +77,7 @@ class LocalProcessor(SpanProcessor):
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Queue the start of a sampled span."""
         context = span.get_span_context()
-        if context is not None and context.trace_flags.sampled:
+        if context.trace_flags.sampled:
             self._spool.put(_Start(span), 0)
 
     def on_end(self, span: ReadableSpan) -> None:
