@@ -160,8 +160,8 @@ class Spool(Generic[T, C]):
             self._gather()
             before = len(self._chunks)
             succeeded = self._attempt(lambda: self._destination.append(self._chunks))
-            for _ in range(before - len(self._chunks)):
-                self._finish(self._sizes.popleft())
+            sizes = [self._sizes.popleft() for _ in range(before - len(self._chunks))]
+            self._finish(len(sizes), sum(sizes))
             self._answer(succeeded=succeeded)
             if self._closed and (not succeeded or (self._queue.empty() and not self._chunks)):
                 self._answer(succeeded=False)
@@ -203,12 +203,12 @@ class Spool(Generic[T, C]):
             self._chunks.append(chunk)
             self._sizes.append(size)
             return len(chunk)
-        self._finish(size)
+        self._finish(1, size)
         return 0
 
-    def _finish(self, size: int) -> None:
+    def _finish(self, items: int, size: int) -> None:
         with self._door:
-            self._done += 1
+            self._done += items
             self._done_text += size
 
     def _attempt(self, write: Callable[[], Any]) -> bool:

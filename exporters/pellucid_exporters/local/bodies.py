@@ -6,7 +6,7 @@ import zlib
 from hashlib import blake2b
 from typing import Final
 
-LONGEST_INLINE: Final = 200
+LONGEST_INLINE: Final = 100
 """Characters of the longest text that is stored with its span."""
 
 DIGEST: Final = 16

@@ -38,7 +38,7 @@ LISTENED: Final = sorted(
 """Events that are written: those that say more than the spans."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Start:
     span: Span
 
@@ -99,21 +99,23 @@ class LocalProcessor(SpanProcessor):
         self._spool.renew()
 
     def _record(self, item: ReadableSpan | _Start | Event) -> Record | bytes:
-        """Return the record of an item; nothing for the start of a span of another library."""
+        """Return the record of an item; nothing for starts of spans that have ended, or are of other libraries."""
         if isinstance(item, _Start):
             return self._start_record(item.span)
         return event_record(item) if isinstance(item, Event) else span_record(item, *self._runs.end(item))
 
     def _start_record(self, span: Span) -> StartRecord | bytes:
         run_id, parent_run_id = self._runs.start(span)
-        context = span.context
-        if context is None or (span.attributes or {}).get(semconv.PHASE) not in PHASES:
+        if span.end_time is not None or (span.attributes or {}).get(semconv.PHASE) not in PHASES:
             return b""
-        trace_id, span_id = context.trace_id.to_bytes(16, "big"), context.span_id.to_bytes(8, "big")
-        return StartRecord(span, run_id, parent_run_id, trace_id, span_id)
+        return StartRecord(span, run_id, parent_run_id)
 
 
 def _text_of(span: ReadableSpan) -> int:
     """Return the number of characters in the attributes of a span and its events, which determine its size."""
-    carriers = [span.attributes, *(event.attributes for event in span.events)]
-    return sum(len(value) for found in carriers for value in (found or {}).values() if isinstance(value, str))
+    size = 0
+    for carrier in (span, *span.events):
+        for value in (carrier.attributes or {}).values():
+            if isinstance(value, str):
+                size += len(value)
+    return size

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry.trace import SpanKind, StatusCode
 
 from pellucid import semconv
 from pellucid.telemetry.phases import PHASES
@@ -13,8 +17,6 @@ from pellucid_exporters.local import shapes
 from pellucid_exporters.plain_json import plain_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from opentelemetry.sdk.trace import ReadableSpan
 
     from pellucid.events import Event
@@ -27,7 +29,9 @@ NOT_MADE: Final = -1
 
 _LARGEST: Final = 2**63 - 1
 _OVERHEAD: Final = 200
-_STATUS: Final = ("unset", "ok", "error")
+_STATUS: Final = {code: code.name.lower() for code in StatusCode}
+_KINDS: Final = {kind: kind.name.lower() for kind in SpanKind}
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _ENVELOPE: Final = ("run_id", "agent", "identity", "trace_id", "span_id", "time")
 
 
@@ -66,7 +70,8 @@ class SpanRecord:
 
     def __len__(self) -> int:
         """Return about how many bytes it takes to write it."""
-        return _OVERHEAD + len(self.values) + sum(map(len, self.bodies.values()))
+        size = _OVERHEAD + len(self.values)
+        return size + sum(map(len, self.bodies.values())) if self.bodies else size
 
 
 @dataclass(slots=True, eq=False)
@@ -76,8 +81,6 @@ class StartRecord:
     span: ReadableSpan
     run_id: str
     parent_run_id: str | None
-    trace_id: bytes
-    span_id: bytes
 
     def __len__(self) -> int:
         """Return about how many bytes it takes to write it."""
@@ -112,19 +115,16 @@ def span_record(span: ReadableSpan, run_id: str, parent_run_id: str | None = Non
     if not 0 <= start <= _LARGEST or (end is not None and not start <= end <= _LARGEST):
         raise ValueError(f"a span from {start} to {end}")
     is_own = scope is not None and scope.name == semconv.SCOPE
-    attributes = span.attributes if end is not None else dict(span.attributes or {})
-    attributes = attributes or {}
+    attributes = span.attributes or _NOTHING
+    if end is None:
+        attributes = dict(attributes)
     values: list[Any] = []
     bodies: dict[bytes, bytes] = {}
     if not is_own:
         values.append(span.name)
     name = span.name if is_own else shapes.FREE
-    head = (
-        name,
-        span.kind.name.lower(),
-        scope.name if scope is not None else "",
-        _STATUS[span.status.status_code.value],
-    )
+    status = span.status
+    head = (name, _KINDS[span.kind], scope.name if scope is not None else "", _STATUS[status.status_code])
     shape, digests = shapes.split(head, attributes, values, bodies)
     iteration = attributes.get(semconv.ITERATION)
     return SpanRecord(
@@ -142,7 +142,7 @@ def span_record(span: ReadableSpan, run_id: str, parent_run_id: str | None = Non
         extra=_extra(span, bodies),
         bodies=bodies,
         facts=attributes,
-        error=span.status.description,
+        error=status.description,
         is_own=is_own and attributes.get(semconv.PHASE) in PHASES,
     )
 
@@ -171,14 +171,15 @@ def bucket_of(record: SpanRecord) -> int:
 
 
 def _extra(span: ReadableSpan, bodies: dict[bytes, bytes]) -> bytes | None:
-    if not (span.status.description or span.events or span.links):
+    description, events, links = span.status.description, span.events, span.links
+    if not (description or events or links):
         return None
-    events = [
+    shown = [
         {"time": event.timestamp, "name": event.name, "attributes": dict(event.attributes or {})}
-        for event in span.events
+        for event in events
     ]
-    links = [
-        {"trace_id": f"{link.context.trace_id:032x}", "span_id": f"{link.context.span_id:016x}"} for link in span.links
+    linked = [
+        {"trace_id": f"{link.context.trace_id:032x}", "span_id": f"{link.context.span_id:016x}"} for link in links
     ]
-    found = {"error": span.status.description, "events": shapes.lighten(events, bodies), "links": links}
+    found = {"error": description, "events": shapes.lighten(shown, bodies), "links": linked}
     return plain_json({key: value for key, value in found.items() if value})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from pellucid import semconv
@@ -17,9 +18,9 @@ from pellucid_exporters.local.rows import BODY
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PLAIN, HEX, TEXT, RUN = ".", "#", "$", "@"
-"""Marks before the name of an attribute: its value is among the values; among the digests in binary; among the digests
-as that of a large text; the id of the run."""
+PLAIN, CONSTANT, HEX, TEXT, RUN = ".", "=", "#", "$", "@"
+"""Marks of attributes. The value is among the values; in the shape; among the digests, in binary; a large text, whose
+digest is among the digests; the id of the run."""
 
 FREE: Final = ""
 """Name of a span whose name is the first of its values: those of other libraries may have any number of names."""
@@ -43,27 +44,38 @@ def split(
         values: Receives the values that are in neither.
         bodies: Receives the large texts by digest.
     """
-    shape: list[Any] = [*head]
+    keys = tuple(attributes)
+    kinds = _kinds_of(keys)
+    constants: list[str] = []
     digests: list[bytes] = []
-    for key, value in attributes.items():
+    marks = ""
+    for kind, value in zip(kinds, attributes.values(), strict=False):
+        mark = PLAIN
         if type(value) is str:
-            if key in _CONSTANT and len(value) <= LONGEST_INLINE:
-                shape.append((key, value))
-                continue
             if len(value) > LONGEST_INLINE:
-                shape.append(TEXT + key)
+                mark = TEXT
                 digests.append(_body(value, bodies))
-                continue
-            if key in _DIGESTS and (digest := _binary(value)) is not None:
-                shape.append(HEX + key)
+            elif kind == CONSTANT:
+                mark = CONSTANT
+                constants.append(value)
+            elif kind == RUN:
+                mark = RUN
+            elif kind == HEX and (digest := _binary(value)) is not None:
+                mark = HEX
                 digests.append(digest)
-                continue
-            if key == semconv.RUN_ID:
-                shape.append(RUN + key)
-                continue
-        shape.append(PLAIN + key)
-        values.append(value)
-    return tuple(shape), b"".join(digests) or None
+        if mark == PLAIN:
+            values.append(value)
+        marks += mark
+    return (*head, marks, keys, tuple(constants)), b"".join(digests) or None
+
+
+@lru_cache(maxsize=4096)
+def _kinds_of(keys: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the marks that short texts may have."""
+    return tuple(
+        CONSTANT if key in _CONSTANT else HEX if key in _DIGESTS else RUN if key == semconv.RUN_ID else PLAIN
+        for key in keys
+    )
 
 
 def lighten(value: Any, bodies: dict[bytes, bytes]) -> Any:
@@ -86,19 +98,17 @@ def join(
     definition: str, values: bytes, digests: bytes | None, run_id: str
 ) -> tuple[str, str, str, str, dict[str, Any]]:
     """Return name, kind, scope, status and attributes of a span."""
-    name, kind, scope, status, *items = json.loads(definition)
-    remaining = iter(json.loads(values))
+    name, kind, scope, status, marks, keys, constants = json.loads(definition)
+    remaining, fixed = iter(json.loads(values)), iter(constants)
     chunks = _cut(digests or b"")
     if name == FREE:
         name = next(remaining)
     attributes: dict[str, Any] = {}
-    for item in items:
-        if isinstance(item, list):
-            attributes[item[0]] = item[1]
-            continue
-        mark, key = item[0], item[1:]
+    for mark, key in zip(marks, keys, strict=True):
         if mark == PLAIN:
             attributes[key] = next(remaining)
+        elif mark == CONSTANT:
+            attributes[key] = next(fixed)
         elif mark == HEX:
             attributes[key] = next(chunks)
         elif mark == TEXT:
