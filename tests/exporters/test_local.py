@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import stat
 import threading
+from argparse import ArgumentParser
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -12,13 +14,14 @@ import anyio.to_thread
 import pytest
 from opentelemetry import trace
 
-from pellucid import Agent, CapturePolicy, ToolCall, ToolError, ToolHub, semconv, tool
+from pellucid import Agent, CapturePolicy, DiscoveryProvider, ToolCall, ToolError, semconv, tool
 from pellucid.errors import ConfigError
 from pellucid.testing import FakeHub, ScriptedModel
+from pellucid_commands.store.command import COMMAND
 from pellucid_exporters import Local, StoreReader, TailSampling
 from pellucid_exporters.local import schema
 from pellucid_exporters.local.schema import StoreError
-from support.local_store import emit, eventually, storing
+from support.local_store import counted, emit, eventually, storing
 from support.openmetrics import scrape
 
 if TYPE_CHECKING:
@@ -59,6 +62,13 @@ async def run(telemetry: Telemetry, *, times: int = 1, name: str = "looker") -> 
         assert await anyio.to_thread.run_sync(telemetry.flush, 10)
 
 
+def store_command(*arguments: str) -> int:
+    """Run `pellucid store` with arguments; return the exit code."""
+    parser = ArgumentParser()
+    COMMAND.add_arguments(parser)
+    return COMMAND.run(parser.parse_args(arguments))
+
+
 @pytest.mark.anyio
 async def test_a_run_is_in_the_store(path: Path) -> None:
     """A run, its spans as they ended, and its large texts, in a file that only its owner may read."""
@@ -84,18 +94,16 @@ async def test_a_run_is_in_the_store(path: Path) -> None:
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-@pytest.mark.anyio
-async def test_attributes_are_those_of_the_span(path: Path, tmp_path: Path) -> None:
-    """What is read equals what the file exporter writes, for all spans and values, apart from large texts."""
-    from support.files import lines
-
-    with storing(path, file=None) as telemetry:
-        values = {"text": "é\ud800", "yes": True, "number": 2.5, "list": ("a", "b"), "one": 1, "": 0}
-        emit(telemetry, "odd", **{key: value for key, value in values.items() if key})
+def test_attributes_are_those_of_the_span(path: Path) -> None:
+    """Values of any type are read as they were; what UTF-8 cannot hold is replaced. A span of no year is counted."""
+    with storing(path) as telemetry:
+        values: dict[str, Any] = {"text": "é\ud800", "yes": True, "number": 2.5, "list": ("a", "b"), "one": 1}
+        telemetry.tracer_provider.get_tracer("test").start_span("never", start_time=10**30).end()
+        emit(telemetry, "odd", **values)
         assert telemetry.flush()
+        assert counted(telemetry, "errors") == 1
         (span,) = StoreReader(path).spans("")
     assert span.attributes == {"text": "é�", "yes": True, "number": 2.5, "list": ["a", "b"], "one": 1}
-    del lines, tmp_path
 
 
 @pytest.mark.anyio
@@ -165,11 +173,8 @@ async def test_what_hangs_is_visible(path: Path) -> None:
             await go_on.wait()
             return []
 
-        async def call_tool(self, name: str, arguments: Any, ctx: object) -> None:
-            """Do nothing."""
-
     with storing(path) as telemetry:
-        hub = ToolHub("slow-hub", Slow(), ttl=60, objective=0.5)
+        hub = DiscoveryProvider(Slow(), id="slow-hub", objective=0.5)
         agent = Agent("waits", model=ScriptedModel("x"), providers=[hub], telemetry=telemetry)
         reader = StoreReader(path)
         async with anyio.create_task_group() as tasks:
@@ -196,7 +201,7 @@ async def test_minutes_of_hubs_agree_with_the_metrics(path: Path) -> None:
     """Counts by bucket and cache outcome are those of the histogram; each bucket has an exemplar in the store."""
     with storing(path, tail_sampling=TailSampling(share=0.0)) as telemetry:
         for number in range(3):
-            hub = ToolHub(f"hub-{number}", FakeHub([]), ttl=60)
+            hub = DiscoveryProvider(FakeHub(), id=f"hub-{number}")
             agent = Agent("a", model=ScriptedModel(*["x"] * 4), providers=[hub], telemetry=telemetry)
             with anyio.fail_after(60):
                 for _ in range(4):
@@ -272,6 +277,34 @@ def test_the_store_grows_no_older_than_allowed(path: Path) -> None:
         reader = StoreReader(path)
         assert eventually(lambda: [row.run_id for row in reader.runs()] == ["new"])
         assert eventually(lambda: [span.name for span in reader.spans("new")] == ["new"])
+
+
+@pytest.mark.anyio
+async def test_the_command(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`pellucid store` counts, exports with the large texts in place, and deletes the oldest on request."""
+    with storing(path) as telemetry:
+        await run(telemetry, times=3)
+        emit(telemetry, "alone")
+    store = ("--store", str(path))
+    assert store_command("stats", "--json", *store) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["runs"], found["spans"], found["starts"]) == (3, 28, 0)
+    assert store_command("export", *store) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["type"] for line in lines].count("run") == 3
+    assert [line["name"] for line in lines if line["type"] == "span"].count("alone") == 1
+    texts = [line["attributes"].get(semconv.TOOL_CALL_RESULT) for line in lines if line["type"] == "span"]
+    assert len([text for text in texts if text is not None and LONG in text]) == 3
+    (run_id,) = {line["run_id"] for line in lines if line["type"] == "run"} - {
+        line["run_id"] for line in lines[10:] if line["type"] == "run"
+    }
+    assert store_command("export", "--run", run_id, *store) == 0
+    assert {json.loads(line)["run_id"] for line in capsys.readouterr().out.splitlines()} == {run_id}
+    assert store_command("compact", "--max-bytes", "1", *store) == 0
+    assert "3 runs deleted" in capsys.readouterr().out
+    assert StoreReader(path).runs() == StoreReader(path).spans("") == []
+    with pytest.raises(StoreError, match="there is no store"):
+        store_command("stats", "--store", str(path.with_name("missing.db")))
 
 
 def test_another_database_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

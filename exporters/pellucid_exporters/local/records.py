@@ -175,8 +175,7 @@ def _extra(span: ReadableSpan, bodies: dict[bytes, bytes]) -> bytes | None:
     if not (description or events or links):
         return None
     shown = [
-        {"time": event.timestamp, "name": event.name, "attributes": dict(event.attributes or {})}
-        for event in events
+        {"time": event.timestamp, "name": event.name, "attributes": dict(event.attributes or {})} for event in events
     ]
     linked = [
         {"trace_id": f"{link.context.trace_id:032x}", "span_id": f"{link.context.span_id:016x}"} for link in links
