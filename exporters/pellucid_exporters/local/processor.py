@@ -114,8 +114,8 @@ class LocalProcessor(SpanProcessor):
 def _text_of(span: ReadableSpan) -> int:
     """Return the number of characters in the attributes of a span and its events, which determine its size."""
     size = 0
-    for carrier in (span, *span.events):
-        for value in (carrier.attributes or {}).values():
+    for attributes in (span.attributes, *[event.attributes for event in span.events]):
+        for value in (attributes or {}).values():
             if isinstance(value, str):
                 size += len(value)
     return size
