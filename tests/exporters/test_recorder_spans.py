@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
+import re
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -38,6 +39,7 @@ from opentelemetry.trace import (
     TraceState,
 )
 
+from pellucid_exporters.recorder.span_trial import needs_sdk
 from pellucid_exporters.recorder.spans import RecorderSpan, RecorderTracerProvider
 
 NAMES = st.sampled_from(["", "a", "b", "c", "d", "e"])
@@ -306,3 +308,13 @@ def test_ended_spans_refuse_any_attribute() -> None:
     for name in ("a", ["not hashable"]):
         span.set_attribute(name, 1)
     assert not span.attributes
+
+
+def test_another_sdk_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version that lacks a private part, or records something else, is named as the reason to use its own spans."""
+    assert needs_sdk() is None
+    with monkeypatch.context() as patch:
+        patch.setattr(RecorderSpan, "update_name", lambda *_: None)
+        assert "records differently" in (needs_sdk() or "")
+    monkeypatch.delattr(Tracer, "_is_enabled")
+    assert re.search(r"opentelemetry-sdk \d.*_is_enabled", needs_sdk() or "")

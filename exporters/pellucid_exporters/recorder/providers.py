@@ -12,8 +12,8 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import TracerProvider
 
 from pellucid.errors import ConfigError
-from pellucid_exporters.recorder.metrics.trial import needs_sdk
-from pellucid_exporters.recorder.spans import RecorderTracerProvider
+from pellucid_exporters.recorder import span_trial
+from pellucid_exporters.recorder.metrics import trial as metrics_trial
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,9 @@ def make_tracer_provider(recorder: Recorder | None, **options: Any) -> TracerPro
     Raises:
         ConfigError: `recorder` is "fast", and only the SDK can do what the environment asks for.
     """
-    if _is_fast(recorder, "spans", _internal_metrics()):
+    if _is_fast(recorder, "spans", _internal_metrics() or _spans_unsupported()):
+        from pellucid_exporters.recorder.spans import RecorderTracerProvider  # of an SDK that has its parts
+
         return RecorderTracerProvider(**options)
     return TracerProvider(**options)
 
@@ -42,7 +44,7 @@ def make_meter_provider(recorder: Recorder | None, readers: Sequence[MetricReade
     Raises:
         ConfigError: `recorder` is "fast", and only the SDK can do what a reader or the environment asks for.
     """
-    if _is_fast(recorder, "metrics", _unsupported_version()):
+    if _is_fast(recorder, "metrics", _metrics_unsupported()):
         from pellucid_exporters.recorder.metrics.provider import RecorderMeterProvider  # of an SDK that has its parts
 
         return RecorderMeterProvider(readers, **options)
@@ -57,16 +59,25 @@ def _is_fast(recorder: Recorder | None, signal: str, reason: str | None) -> bool
     if reason is None:
         return True
     if recorder is not None:
-        raise ConfigError(f"recorder='fast': {reason} needs the OpenTelemetry SDK's recorder; leave recorder= out")
-    _log.info("the OpenTelemetry SDK records %s, which takes longer: %s needs it", signal, reason)
+        raise ConfigError(f"recorder='fast': {reason}; leave recorder= out")
+    _log.info("the OpenTelemetry SDK records %s, which takes longer: %s", signal, reason)
     return False
 
 
 @cache
-def _unsupported_version() -> str | None:
-    return needs_sdk()
+def _spans_unsupported() -> str | None:
+    return span_trial.needs_sdk()
+
+
+@cache
+def _metrics_unsupported() -> str | None:
+    return metrics_trial.needs_sdk()
 
 
 def _internal_metrics() -> str | None:
     is_enabled = os.environ.get(OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED, "").strip().lower() == "true"
-    return OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED if is_enabled else None
+    return (
+        f"{OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED} is set, which only the SDK's recorder supports"
+        if is_enabled
+        else None
+    )
