@@ -18,17 +18,14 @@ BOUNDS: Final = semconv.DISCOVERY_DURATION.buckets
 MINUTE: Final = 60 * 10**9
 """Nanoseconds."""
 
-_ROUND_TRIP: Final = frozenset({"miss", "none"})
-
-_CALLS: Final = """
-SELECT provider_id, minute, cache, bucket, calls, failures FROM hub_minutes WHERE minute BETWEEN ? AND ?
+_CACHE: Final = """
+SELECT provider_id, cache, sum(calls) FROM hub_minutes WHERE minute BETWEEN ? AND ? GROUP BY provider_id, cache
 """
-_EXEMPLARS: Final = """
-SELECT provider_id, bucket, coalesce(run_id, ''), span_id, max(minute)
-FROM hub_minutes LEFT JOIN runs ON runs.key = run
-WHERE minute BETWEEN ? AND ? AND cache IN ('miss', 'none') AND (run = 0 OR run_id IS NOT NULL)
-GROUP BY provider_id, bucket
+_ROUND_TRIPS: Final = """
+SELECT provider_id, minute, bucket, calls, failures, run, span_id FROM hub_minutes
+WHERE minute BETWEEN ? AND ? AND cache IN ('miss', 'none') AND bucket >= 0 ORDER BY minute
 """
+_RUN: Final = "SELECT run_id FROM runs WHERE key = ?"
 
 
 @dataclass(slots=True)
@@ -43,21 +40,23 @@ def hub_rows(connection: sqlite3.Connection, since: int, until: int, in_flight: 
     """Return the hubs that were asked between two times, or are being asked, by id."""
     window = (since // MINUTE, until // MINUTE)
     hubs: dict[str, _Hub] = {}
-    for provider_id, minute, cache, bucket, calls, failures in map(tuple, connection.execute(_CALLS, window)):
-        hub = hubs.get(provider_id)
-        if hub is None:
-            hub = hubs[provider_id] = _Hub()
-        hub.cache[cache] = hub.cache.get(cache, 0) + calls
-        if bucket < 0 or cache not in _ROUND_TRIP:
-            continue
-        counts = hub.by_minute.get(minute * MINUTE)
+    latest: dict[tuple[str, int], tuple[int, bytes]] = {}
+    cursor = connection.cursor()
+    cursor.row_factory = None
+    for provider_id, cache, calls in cursor.execute(_CACHE, window):
+        hubs.setdefault(provider_id, _Hub()).cache[cache] = calls
+    for provider_id, minute, bucket, calls, failures, run, span_id in cursor.execute(_ROUND_TRIPS, window):
+        hub = hubs[provider_id]
+        counts = hub.by_minute.get(minute)
         if counts is None:
-            counts = hub.by_minute[minute * MINUTE] = [0] * (len(BOUNDS) + 1)
+            counts = hub.by_minute[minute] = [0] * (len(BOUNDS) + 1)
         counts[bucket] += calls
         hub.failures += failures
-    for provider_id, bucket, run_id, span_id, _ in map(tuple, connection.execute(_EXEMPLARS, window)):
-        if bucket >= 0:
-            hubs[provider_id].exemplars[bucket] = (run_id, span_id.hex())
+        latest[provider_id, bucket] = run, span_id
+    for (provider_id, bucket), (run, span_id) in latest.items():
+        row = cursor.execute(_RUN, (run,)).fetchone() if run else ("",)
+        if row is not None:  # retention has not deleted it
+            hubs[provider_id].exemplars[bucket] = (row[0], span_id.hex())
     starts: dict[str, int] = {}
     for span in in_flight:
         if span.phase == semconv.DISCOVERY:
@@ -85,7 +84,7 @@ def quantile(counts: Sequence[int], share: float) -> float | None:
 
 def _row(provider_id: str, hub: _Hub, objective: float | None, in_flight_since: int | None) -> HubRow:
     totals = [sum(counts) for counts in zip(*hub.by_minute.values(), strict=True)]
-    by_minute: Mapping[int, Sequence[int]] = dict(sorted(hub.by_minute.items()))
+    by_minute: Mapping[int, Sequence[int]] = {minute * MINUTE: counts for minute, counts in hub.by_minute.items()}
     return HubRow(
         provider_id=provider_id,
         objective=objective,

@@ -74,7 +74,7 @@ def _delete_before(connection: sqlite3.Connection, time_: int) -> bool:
         ("spans", "run, start, span_id", "run = 0 AND start < ?", time_),
         ("events", "run, time, process, number", "run = 0 AND time < ?", time_),
         ("starts", "trace_id, span_id", "run = 0 AND start < ?", time_),
-        ("hub_minutes", "provider_id, minute, cache, bucket", "minute < ?", minute),
+        ("hub_minutes", "minute, provider_id, cache, bucket", "minute < ?", minute),
         ("bodies", "digest", "used < ?", min(seconds, int(time.time()) - _RECENT)),
     ):
         connection.execute(keyed.format(table, key, condition, MOST_ROWS), (limit,))

@@ -48,11 +48,11 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         # `used` is the last time in seconds at which a span with this text was written, to the minute.
         "CREATE TABLE bodies (digest BLOB PRIMARY KEY, used INTEGER NOT NULL, content BLOB NOT NULL)",
         "CREATE INDEX bodies_by_use ON bodies (used)",
-        # Discoveries by hub, minute (of 1970), cache outcome and bucket of their duration; bucket -1: not made.
+        # Discoveries by minute since 1970, hub, cache outcome and bucket of their duration; bucket -1: not made.
         """CREATE TABLE hub_minutes (
-            provider_id TEXT, minute INTEGER, cache TEXT, bucket INTEGER, calls INTEGER NOT NULL,
+            minute INTEGER, provider_id TEXT, cache TEXT, bucket INTEGER, calls INTEGER NOT NULL,
             failures INTEGER NOT NULL, run INTEGER NOT NULL, span_id BLOB NOT NULL,
-            PRIMARY KEY (provider_id, minute, cache, bucket)) WITHOUT ROWID""",
+            PRIMARY KEY (minute, provider_id, cache, bucket)) WITHOUT ROWID""",
         "CREATE TABLE hubs (provider_id TEXT PRIMARY KEY, objective REAL) WITHOUT ROWID",
         """CREATE TABLE events (
             run INTEGER, time INTEGER, process INTEGER, number INTEGER, name TEXT NOT NULL, span_id BLOB,

@@ -270,14 +270,14 @@ class StoreWriter:
         self, connection: sqlite3.Connection, spans: Iterable[SpanRecord], keys: Mapping[str, tuple[int, bytes | None]]
     ) -> None:
         """Count discoveries by hub and minute; the latest of each bucket is its exemplar."""
-        found: dict[tuple[str, int, str, int], list[Any]] = {}
+        found: dict[tuple[int, str, str, int], list[Any]] = {}
         for record in spans:
             facts = record.facts
             if not record.is_own or facts.get(semconv.PHASE) != semconv.DISCOVERY:
                 continue
             end = record.start + (record.duration or 0)
             provider_id = str(facts.get(semconv.PROVIDER_ID)).encode("utf-8", "replace").decode()
-            key = (provider_id, end // MINUTE, str(facts.get(semconv.DISCOVERY_CACHE)), bucket_of(record))
+            key = (end // MINUTE, provider_id, str(facts.get(semconv.DISCOVERY_CACHE)), bucket_of(record))
             counts = found.setdefault(key, [0, 0, 0, b""])
             counts[0] += 1
             counts[1] += facts.get(semconv.ERROR_TYPE) is not None
