@@ -18,6 +18,7 @@ import pytest
 from pellucid import Agent
 from pellucid.testing import ScriptedModel
 from pellucid_exporters import StoreReader
+from pellucid_exporters.local.schema import StoreError
 from support.local_store import counted, emit, eventually, storing
 from support.processes import PATIENCE, command, run_python
 
@@ -31,6 +32,14 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no such process
 def path(tmp_path: Path) -> Path:
     """Where to write."""
     return tmp_path / "store.db"
+
+
+def opened(path: Path) -> StoreReader | None:
+    """Return a reader; None while the store is not there yet."""
+    try:
+        return StoreReader(path)
+    except StoreError:
+        return None
 
 
 def test_four_processes_write(path: Path) -> None:
@@ -86,7 +95,7 @@ def test_a_killed_process(path: Path) -> None:
         Agent("hangs", model=FunctionModel(hang), telemetry=telemetry).run_sync("x")
         """
     with subprocess.Popen(command(script, path)) as process:
-        reader = eventually(lambda: path.exists() and path.stat().st_size and StoreReader(path))
+        reader = eventually(lambda: opened(path))
         eventually(lambda: "inference" in [span.phase for span in reader.in_flight()])
         (row,) = reader.runs(outcome="running")
         process.send_signal(signal.SIGKILL)

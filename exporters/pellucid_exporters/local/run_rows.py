@@ -13,10 +13,17 @@ if TYPE_CHECKING:
 
     from pellucid_exporters.local.records import SpanRecord
 
-PARTS: Final = {"model": semconv.REQUEST_MODEL, "tool": semconv.TOOL_NAME, "hub": semconv.PROVIDER_ID}
-"""Kinds of the parts of a run by which runs are searched, and their attributes."""
+PARTS: Final = ("model", "tool", "hub")
+"""Kinds of the parts of a run by which runs are searched."""
 
-_PHASES_OF_PARTS: Final = {"model": semconv.INFERENCE, "tool": semconv.DISPATCH, "hub": semconv.DISCOVERY}
+_PART_OF: Final = {
+    semconv.INFERENCE: ("model", semconv.REQUEST_MODEL),
+    semconv.DISPATCH: ("tool", semconv.TOOL_NAME),
+    semconv.DISCOVERY: ("hub", semconv.PROVIDER_ID),
+}
+"""Kind and attribute of the part that a phase uses."""
+
+_NO_PART: Final = ("", "")
 
 _UPSERT: Final = """
 INSERT INTO runs (run_id, trace_id, parent_run_id, agent, process, start, last, ended, outcome, error_type, error,
@@ -65,9 +72,9 @@ class RunChange:
             self.root = record
             self.parent_run_id = self.parent_run_id or record.parent_run_id
             return
-        for kind, name in PARTS.items():
-            if phase == _PHASES_OF_PARTS[kind] and (value := _text(facts.get(name))):
-                self.parts.add((kind, value))
+        kind, name = _PART_OF.get(phase, _NO_PART)
+        if value := _text(facts.get(name)):
+            self.parts.add((kind, value))
 
     def write(self, connection: sqlite3.Connection, process: int) -> tuple[int, bytes]:
         """Write the row; return its key, and the trace of the run."""
