@@ -72,7 +72,7 @@ class RunChange:
             self.root = record
             self.parent_run_id = self.parent_run_id or record.parent_run_id
             return
-        kind, name = _PART_OF.get(phase, _NO_PART)
+        kind, name = _PART_OF.get(str(phase), _NO_PART)
         if value := _text(facts.get(name)):
             self.parts.add((kind, value))
 
