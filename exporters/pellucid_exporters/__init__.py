@@ -1,4 +1,4 @@
-"""Exporters for Pellucid's telemetry: OTLP, Prometheus, the console and files.
+"""Exporters for Pellucid's telemetry: OTLP, Prometheus, the console, files and a local store.
 
 Names are imported on first use: pytest loads the plugin of this package in every session where the package is
 installed, and must not import exporters that the session does not use.
@@ -13,6 +13,8 @@ from pellucid.module_names import load_from, module_getattr
 if TYPE_CHECKING:
     from pellucid_exporters.console import Console
     from pellucid_exporters.file.options import File
+    from pellucid_exporters.local.options import Local
+    from pellucid_exporters.local.reader import StoreReader
     from pellucid_exporters.options import Otlp, Prometheus
     from pellucid_exporters.pipeline import configure
     from pellucid_exporters.prometheus.endpoint import MetricsApp
@@ -23,10 +25,12 @@ if TYPE_CHECKING:
 __all__ = [
     "Console",
     "File",
+    "Local",
     "MetricsApp",
     "Otlp",
     "Prometheus",
     "PrometheusReader",
+    "StoreReader",
     "TailSampling",
     "Telemetry",
     "configure",
@@ -35,10 +39,12 @@ __all__ = [
 _HOMES = {
     "Console": "console",
     "File": "file.options",
+    "Local": "local.options",
     "MetricsApp": "prometheus.endpoint",
     "Otlp": "options",
     "Prometheus": "options",
     "PrometheusReader": "prometheus.reader",
+    "StoreReader": "local.reader",
     "TailSampling": "sampling.rules",
     "Telemetry": "telemetry",
     "configure": "pipeline",

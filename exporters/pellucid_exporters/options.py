@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pellucid.telemetry.capture import CapturePolicy
     from pellucid_exporters.console import Console
     from pellucid_exporters.file.options import File
+    from pellucid_exporters.local.options import Local
     from pellucid_exporters.recorder.names import Recorder
     from pellucid_exporters.sampling.rules import TailSampling
 
@@ -146,6 +147,7 @@ class Settings:
     prometheus: Prometheus | None = None
     console: Console | None = None
     file: File | None = None
+    local: Local | None = None
     tail_sampling: TailSampling | None = None
     capture: CapturePolicy | None = None
     resource: Resource | Mapping[str, AttributeValue] | None = None
@@ -156,7 +158,7 @@ class Settings:
         """These settings, or only the service name if `OTEL_SDK_DISABLED` turns telemetry off."""
         if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true":
             return self
-        return replace(self, otlp=None, prometheus=None, console=None, file=None)
+        return replace(self, otlp=None, prometheus=None, console=None, file=None, local=None)
 
 
 def resolve_otlp(given: Otlp | str | bool | None) -> Otlp | None:
@@ -205,6 +207,17 @@ def resolve_file(given: File | str | os.PathLike[str] | None) -> File | None:
     from pellucid_exporters.file.options import File
 
     return given if given is None or isinstance(given, File) else File(given)
+
+
+def resolve_local(given: Local | str | os.PathLike[str] | bool | None) -> Local | None:
+    """Normalize options of the local store; `None` and `False` write no store."""
+    from pellucid_exporters.local.options import Local
+
+    if given is None or isinstance(given, Local):
+        return given
+    if isinstance(given, bool):
+        return Local() if given else None
+    return Local(given)
 
 
 def exporters_of(signal: Signal) -> frozenset[str]:

@@ -27,6 +27,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from pellucid import semconv
 from pellucid.concurrency.forks import in_child, reset_in_child
 from pellucid.errors import ConfigError
+from pellucid.telemetry.metrics import instruments_of
 from pellucid.telemetry.pipeline import LogSink, current_default, set_default
 from pellucid.version import __version__
 from pellucid_exporters.faults import Faults
@@ -37,6 +38,7 @@ from pellucid_exporters.options import (
     exporters_of,
     resolve_console,
     resolve_file,
+    resolve_local,
     resolve_otlp,
     resolve_prometheus,
 )
@@ -65,6 +67,8 @@ if TYPE_CHECKING:
     from pellucid.telemetry.capture import CapturePolicy
     from pellucid_exporters.console import Console
     from pellucid_exporters.file.options import File
+    from pellucid_exporters.local.options import Local
+    from pellucid_exporters.local.processor import LocalProcessor
     from pellucid_exporters.recorder.names import Recorder
     from pellucid_exporters.sampling.rules import TailSampling
 
@@ -91,6 +95,7 @@ def configure(
     prometheus: Prometheus | str | int | None = None,
     console: Console | bool = False,
     file: File | str | os.PathLike[str] | None = None,
+    local: Local | str | os.PathLike[str] | bool | None = None,
     tail_sampling: TailSampling | None = None,
     capture: CapturePolicy | None = None,
     resource: Resource | Mapping[str, AttributeValue] | None = None,
@@ -109,6 +114,7 @@ def configure(
         prometheus: Port for `/metrics` on this machine, "host:port", `True` for port 9464, or full options.
         console: Show runs as a live tree if standard output is a terminal; a `Console` can show them elsewhere too.
         file: Path of a file for spans, events and boundaries as JSON Lines, or full options.
+        local: `True` for the local store in `.pellucid/telemetry.db`, the path of another one, or full options.
         tail_sampling: Export the spans of failed, slow and costly runs, and of a share of the others.
         capture: Capture policy for the content of runs; by default that of the environment, else redacted content.
         resource: Additional resource attributes, such as `{"deployment.environment.name": "staging"}`.
@@ -125,6 +131,7 @@ def configure(
         prometheus=resolve_prometheus(prometheus),
         console=resolve_console(console),
         file=resolve_file(file),
+        local=resolve_local(local),
         tail_sampling=tail_sampling,
         capture=capture,
         resource=resource,
@@ -181,6 +188,9 @@ def _connect(settings: Settings, parts: Parts) -> Telemetry:
             on_drop=partial(faults.count_drop, "file"),
         )
         parts.renewable.append(parts.file)
+    if settings.local is not None:
+        parts.local = _local_processor(settings.local, resource, faults, meter_provider)
+        parts.renewable.append(parts.local)
     tracer_provider = make_tracer_provider(settings.recorder, resource=resource, shutdown_on_exit=False)
     for processor in _span_processors(settings, parts, faults, decisions, meter_provider):
         tracer_provider.add_span_processor(processor)
@@ -194,9 +204,23 @@ def _connect(settings: Settings, parts: Parts) -> Telemetry:
         logger_provider=logger_provider,
         log_sinks=log_sinks,
         capture=settings.capture,
-        listeners=parts.file.listeners if parts.file is not None else (),
+        listeners=[listener for part in (parts.file, parts.local) if part is not None for listener in part.listeners],
         parts=parts,
         on_shutdown=_forget,
+    )
+
+
+def _local_processor(
+    options: Local, resource: Resource, faults: Faults, meter_provider: MeterProvider
+) -> LocalProcessor:
+    from pellucid_exporters.local.processor import LocalProcessor
+
+    return LocalProcessor(
+        options,
+        resource,
+        partial(instruments_of(meter_provider).hubs.latest, semconv.DISCOVERY_OBJECTIVE),
+        on_failure=partial(faults.count_failure, "local"),
+        on_drop=partial(faults.count_drop, "local"),
     )
 
 
@@ -239,6 +263,8 @@ def _span_processors(
             console = ConsoleProcessor(settings.console)
             parts.renewable.append(console)
             yield console
+    if parts.local is not None:  # before the tail sampler: it also receives starts, and has a retention of its own
+        yield parts.local
     queues = list(_span_queues(settings, parts, faults))
     if settings.tail_sampling is not None and queues:
         sampler = TailSampler(

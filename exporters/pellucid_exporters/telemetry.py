@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pellucid.telemetry.capture import CapturePolicy
     from pellucid.telemetry.pipeline import Listener, LogSink
     from pellucid_exporters.file.processor import FileProcessor
+    from pellucid_exporters.local.processor import LocalProcessor
     from pellucid_exporters.otlp.delivery import Outlet
     from pellucid_exporters.prometheus.endpoint import MetricsApp, MetricsEndpoint
 
@@ -43,6 +44,7 @@ class Parts:
 
     endpoint: MetricsEndpoint | None = None
     file: FileProcessor | None = None
+    local: LocalProcessor | None = None
     outlets: list[Outlet[Any]] = field(default_factory=list)
     renewable: list[Renewable] = field(default_factory=list)
 
@@ -52,6 +54,8 @@ class Parts:
             self.endpoint.close()
         if self.file is not None:
             self.file.shutdown()
+        if self.local is not None:
+            self.local.shutdown()
         for outlet in self.outlets:
             outlet.shutdown()
 

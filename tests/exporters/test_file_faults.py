@@ -19,7 +19,7 @@ import pytest
 from pellucid import Agent
 from pellucid.testing import ScriptedModel
 from pellucid_exporters import File
-from pellucid_exporters.file.spool import MOST_TEXT, MOST_WAITING
+from pellucid_exporters.spool import MOST_TEXT, MOST_WAITING
 from support.files import counted, emit, lines, names, put_aside, writing_to
 from support.processes import run_python
 
@@ -61,7 +61,7 @@ async def test_a_full_disk_disturbs_no_run(caplog: pytest.LogCaptureFixture) -> 
         assert counted(telemetry, "errors") >= 2
         assert counted(telemetry, "dropped") == 0
         telemetry.shutdown(20)
-    said = [record for record in caplog.records if record.name.startswith("pellucid_exporters.file")]
+    said = [record for record in caplog.records if record.name == "pellucid_exporters.spool"]
     assert ["cannot be written" in record.getMessage() for record in said] == [True, False]
     assert "lost" in said[1].getMessage()
     assert all(record.levelno == logging.WARNING for record in said)
@@ -281,7 +281,7 @@ def test_a_child_does_not_keep_the_lock_of_its_parent(path: Path) -> None:
 
         telemetry = configure("shop", file=sys.argv[1])
         assert telemetry.flush()
-        with telemetry.parts.file._spool._file._held():
+        with telemetry.parts.file._spool._destination._held():
             child = os.fork()
             if child:
                 os._exit(0)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pellucid.errors import ConfigError
+from pellucid_exporters.spool import MOST_AT_ONCE
 
 if sys.platform != "win32":
     import fcntl
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from collections import deque
 
     from pellucid_exporters.file.options import File
-
-MOST_AT_ONCE: Final = 1024 * 1024
-"""Maximum number of bytes per write."""
 
 LONGEST_FRAGMENT: Final = 16 * 1024 * 1024
 """Bytes. Of a torn line that is longer the end is marked by a newline: it is none of ours, and not moved."""
@@ -44,6 +42,9 @@ _PASSING: Final = frozenset({ENOSPC, EDQUOT, EMFILE, ENFILE, EINTR, EAGAIN})
 
 class LineFile:
     """Appender of lines. Not thread-safe."""
+
+    name = "file"
+    pulse: float | None = None
 
     def __init__(self, options: File) -> None:
         self._path = Path.cwd() / options.path  # a later change of the working directory does not move the file
@@ -96,6 +97,9 @@ class LineFile:
                 _write(file, b"".join([chunks[number] for number in range(count)]))
                 for _ in range(count):
                     chunks.popleft()
+
+    def close(self) -> None:
+        """Do nothing: the file is closed after each write."""
 
     def forget(self) -> None:
         """Close, in a forked child, the file that the parent had open at the fork; the copy would keep it locked."""

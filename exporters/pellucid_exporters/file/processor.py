@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace import SpanProcessor
 from pellucid.events import EVENTS
 from pellucid_exporters.file.line_file import LineFile
 from pellucid_exporters.file.records import NEVER_WRITTEN, lines_of
-from pellucid_exporters.file.spool import Spool
+from pellucid_exporters.spool import Spool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +39,7 @@ class FileProcessor(SpanProcessor):
         file = LineFile(options)
         file.check()
         self._types = tuple(options.types)
-        self._spool: Spool[Any] = Spool(
+        self._spool: Spool[Any, bytes] = Spool(
             file,
             lambda item: b"".join(lines_of(item, self._types, resource)),
             on_failure=on_failure,

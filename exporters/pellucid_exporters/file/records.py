@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import json
-import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.trace import format_span_id, format_trace_id
-from pydantic_core import PydanticSerializationError, to_json
 
 from pellucid.events import Event, InferenceDelta
 from pellucid_exporters.boundary_records import boundary_of
+from pellucid_exporters.plain_json import plain_json
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
@@ -25,8 +22,6 @@ if TYPE_CHECKING:
 
 NEVER_WRITTEN: Final = frozenset({InferenceDelta.name})
 """Events that are not written: a secret split across two pieces of a stream cannot be masked."""
-
-_SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
 
 def lines_of(item: ReadableSpan | Event, types: tuple[LineType, ...], resource: Resource) -> Iterator[bytes]:
@@ -96,17 +91,4 @@ def _time(nanoseconds: int) -> str:
 
 
 def _line(record: Mapping[str, Any]) -> bytes:
-    try:
-        return to_json(record, inf_nan_mode="strings", bytes_mode="base64") + b"\n"
-    except (PydanticSerializationError, ValueError):
-        # A lone surrogate has no UTF-8 form, and its JSON escape is refused by strict readers.
-        text = json.dumps(record, default=_plain)
-        text = json.dumps(json.loads(text, parse_constant=str), ensure_ascii=False, separators=(",", ":"))
-        return _SURROGATES.sub("\N{REPLACEMENT CHARACTER}", text).encode() + b"\n"
-
-
-def _plain(value: object) -> Any:
-    """Convert a value that JSON cannot represent."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    return base64.urlsafe_b64encode(value).decode() if isinstance(value, bytes) else str(value)
+    return plain_json(record) + b"\n"

@@ -1,4 +1,4 @@
-"""Bounded queue between runs and the file, and the thread that writes its items."""
+"""Bounded queue between runs and a file or store, and the thread that writes its items."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
-
-from pellucid_exporters.file.line_file import MOST_AT_ONCE
-
-if TYPE_CHECKING:
-    from pellucid_exporters.file.line_file import LineFile
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 _log: Final = logging.getLogger(__name__)
+
+MOST_AT_ONCE: Final = 1024 * 1024
+"""Size of the chunks from which on they are written."""
 
 MOST_WAITING: Final = 16_384
 """Maximum number of queued spans and events; more are dropped and counted."""
@@ -25,22 +23,53 @@ MOST_TEXT: Final = 64 * 1024 * 1024
 """Maximum number of queued characters; beyond it, the next item is dropped."""
 
 LINGER: Final = 0.1
-"""Seconds to wait for more items before opening the file."""
+"""Seconds to wait for more items before writing."""
 
 FIRST_PAUSE: Final = 0.25
 LONGEST_PAUSE: Final = 5.0
-"""Seconds between two attempts while the file is not writable."""
+"""Seconds between two attempts while the destination is not writable."""
+
+
+class Chunk(Protocol):
+    """An encoded item."""
+
+    def __len__(self) -> int:
+        """Return the size, in bytes; 0 if nothing is to be written."""
+
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Chunk)
 
 
-class Spool(Generic[T]):
+class Destination(Protocol[C]):
+    """What chunks are written to, by the thread of the spool."""
+
+    name: str
+    """Noun for log messages, such as `file`."""
+
+    pulse: float | None
+    """Seconds after which `append` is called although there are no chunks; None for never."""
+
+    def repair(self) -> None:
+        """Prepare for the first chunks."""
+
+    def append(self, chunks: deque[C]) -> None:
+        """Write chunks and remove written ones from `chunks`; those that remain are written later."""
+
+    def close(self) -> None:
+        """Release the destination after the last chunks. Does not raise."""
+
+    def forget(self) -> None:
+        """Reset in a forked child."""
+
+
+class Spool(Generic[T, C]):
     """Queue that accepts items from any thread without blocking and writes them in order."""
 
     def __init__(
         self,
-        file: LineFile,
-        encode: Callable[[T], bytes],
+        destination: Destination[C],
+        encode: Callable[[T], C],
         *,
         on_failure: Callable[[], None],
         on_drop: Callable[[int], None],
@@ -48,12 +77,12 @@ class Spool(Generic[T]):
         """Start the thread.
 
         Args:
-            file: Destination of the lines.
-            encode: Encodes an item as whole lines, or nothing.
+            destination: Destination of the chunks.
+            encode: Encodes an item, in the thread.
             on_failure: Called for each failed attempt and for each item that cannot be encoded.
             on_drop: Called with the number of dropped items.
         """
-        self._file = file
+        self._destination = destination
         self._encode = encode
         self._on_failure = on_failure
         self._on_drop = on_drop
@@ -70,10 +99,10 @@ class Spool(Generic[T]):
         self._admitted_text = self._done_text = 0
         self._flushes: list[tuple[int, Future[bool]]] = []
         self._hurry = threading.Event()
-        self._chunks: deque[bytes] = deque()
+        self._chunks: deque[C] = deque()
         self._sizes: deque[int] = deque()
         self._pause = 0.0
-        self._thread = threading.Thread(target=self._work, name="pellucid-file", daemon=True)
+        self._thread = threading.Thread(target=self._work, name=f"pellucid-{self._destination.name}", daemon=True)
         self._thread.start()
 
     def put(self, item: T, size: int) -> None:
@@ -91,7 +120,7 @@ class Spool(Generic[T]):
             self._on_drop(1)
 
     def flush(self, timeout: float) -> bool:
-        """Write queued items; return within `timeout` seconds whether all of them are in the file."""
+        """Write queued items; return within `timeout` seconds whether all of them are written."""
         answer: Future[bool] = Future()
         with self._door:
             if self._done >= self._admitted or not self._thread.is_alive():
@@ -115,26 +144,28 @@ class Spool(Generic[T]):
         lost = self._admitted - self._done
         if lost:
             self._on_drop(lost)
-            _log.warning("%d spans and events were not written to the file when it was closed; they are lost", lost)
+            name = self._destination.name
+            _log.warning("%d spans and events were not written to the %s when it was closed; they are lost", lost, name)
 
     def renew(self) -> None:
         """Reset in a forked child: queued items belong to the parent."""
         was_closed = self._closed
-        self._file.forget()
+        self._destination.forget()
         if not was_closed:
             self._start()
 
     def _work(self) -> None:
-        self._attempt(self._file.repair)
+        self._attempt(self._destination.repair)
         while True:
             self._gather()
             before = len(self._chunks)
-            succeeded = self._attempt(lambda: self._file.append(self._chunks))
-            for _ in range(before - len(self._chunks)):
-                self._finish(self._sizes.popleft())
+            succeeded = self._attempt(lambda: self._destination.append(self._chunks))
+            sizes = [self._sizes.popleft() for _ in range(before - len(self._chunks))]
+            self._finish(len(sizes), sum(sizes))
             self._answer(succeeded=succeeded)
             if self._closed and (not succeeded or (self._queue.empty() and not self._chunks)):
                 self._answer(succeeded=False)
+                self._destination.close()
                 return
 
     def _gather(self) -> None:
@@ -142,7 +173,10 @@ class Spool(Generic[T]):
         if self._chunks:
             self._hurry.wait(self._pause)
         else:
-            self._take(self._queue.get())
+            try:
+                self._take(self._queue.get(timeout=self._destination.pulse))
+            except Empty:
+                return
             if not self._flushes and not self._closed:
                 self._hurry.wait(LINGER)
         self._hurry.clear()
@@ -160,7 +194,7 @@ class Spool(Generic[T]):
         try:
             chunk = self._encode(item)
         except Exception as error:  # noqa: BLE001  (attributes may be of any type; the thread continues)
-            chunk = b""
+            chunk = None
             self._on_failure()
             if not self._refusal_logged:
                 self._refusal_logged = True
@@ -168,13 +202,13 @@ class Spool(Generic[T]):
         if chunk:
             self._chunks.append(chunk)
             self._sizes.append(size)
-        else:
-            self._finish(size)
-        return len(chunk)
+            return len(chunk)
+        self._finish(1, size)
+        return 0
 
-    def _finish(self, size: int) -> None:
+    def _finish(self, items: int, size: int) -> None:
         with self._door:
-            self._done += 1
+            self._done += items
             self._done_text += size
 
     def _attempt(self, write: Callable[[], Any]) -> bool:
@@ -184,11 +218,15 @@ class Spool(Generic[T]):
         except Exception as error:  # noqa: BLE001  (counted; the thread continues)
             self._on_failure()
             if not self._pause:
-                _log.warning("telemetry cannot be written to its file (%s); trying again, runs are not affected", error)
+                _log.warning(
+                    "telemetry cannot be written to its %s (%s); trying again, runs are not affected",
+                    self._destination.name,
+                    error,
+                )
             self._pause = min(LONGEST_PAUSE, self._pause * 2 or FIRST_PAUSE)
             return False
         if self._pause:
-            _log.warning("telemetry is written to its file again")
+            _log.warning("telemetry is written to its %s again", self._destination.name)
             self._pause = 0.0
         return True
 

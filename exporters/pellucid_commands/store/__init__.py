@@ -1,0 +1,1 @@
+"""`pellucid store`: size, compaction and export of the local store."""

@@ -1,0 +1,153 @@
+"""The `store` subcommand: statistics, compaction and export of the local store."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from argparse import ArgumentTypeError
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pellucid.cli import Command
+from pellucid.errors import ConfigError
+from pellucid_exporters.local.maintenance import compact, statistics
+from pellucid_exporters.local.options import DEFAULT_PATH
+from pellucid_exporters.local.reader import StoreReader
+from pellucid_exporters.local.rows import BODY
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Iterator
+
+DAY: Final = 86_400
+_PAGE: Final = 100
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the subcommands of `pellucid store`."""
+    actions = parser.add_subparsers(title="actions", metavar="stats | compact | export", required=True)
+    described = "Show how much is in the store."
+    stats = actions.add_parser("stats", help=described, description=described)
+    stats.add_argument("--json", action="store_true", help="as one JSON object")
+    stats.set_defaults(act=_show)
+    described = "Delete what is too old or too much, and give the space back."
+    compaction = actions.add_parser("compact", help=described, description=described)
+    compaction.add_argument("--max-age", type=_positive, metavar="DAYS", help="delete what is older (default: nothing)")
+    compaction.add_argument(
+        "--max-bytes", type=_positive, metavar="BYTES", help="delete the oldest runs beyond this size (default: none)"
+    )
+    compaction.set_defaults(act=_compact)
+    described = "Write runs, spans and events to standard output as JSON Lines, the newest run first."
+    export = actions.add_parser("export", help=described, description=described)
+    export.add_argument("--run", metavar="ID", help="only this run: its id, a prefix of it, or its trace id")
+    export.set_defaults(act=_export)
+    for action in (stats, compaction, export):
+        action.add_argument(
+            "--store", type=Path, default=Path(DEFAULT_PATH), metavar="FILE", help=f"default: {DEFAULT_PATH}"
+        )
+
+
+def run(options: Namespace) -> int:
+    """Do what was asked, and return the exit code.
+
+    Raises:
+        StoreError: there is no store that this version can use; the message names the remedy.
+    """
+    return int(options.act(options))
+
+
+def _show(options: Namespace) -> int:
+    found = statistics(options.store)
+    if options.json:
+        print(json.dumps(found))
+        return 0
+    width = max(map(len, found))
+    for name, value in found.items():
+        print(f"{name:{width}}  {value:>15,}" if isinstance(value, int) else f"{name:{width}}  {value or '-':>15}")
+    return 0
+
+
+def _compact(options: Namespace) -> int:
+    StoreReader(options.store)  # refuse what is no store
+    before = statistics(options.store)
+    compact(options.store, options.max_age and options.max_age * DAY, options.max_bytes)
+    after = statistics(options.store)
+    print(f"{before['runs'] - after['runs']:,} runs deleted, {before['bytes']:,} bytes became {after['bytes']:,}")
+    return 0
+
+
+def _export(options: Namespace) -> int:
+    for line in _lines(StoreReader(options.store), options.run):
+        print(json.dumps(line, ensure_ascii=False))
+    return 0
+
+
+def _lines(reader: StoreReader, name: str | None) -> Iterator[dict[str, Any]]:
+    """Yield the lines of one run, or of all runs and of what belongs to none."""
+    if name is not None:
+        row = reader.run(name)
+        if row is None:
+            raise ConfigError(f"--run {name}: the store has no such run, or several; give the whole id")
+        yield from _lines_of(reader, dataclasses.asdict(row), row.run_id)
+        return
+    before: int | None = None
+    while rows := reader.runs(before=before, limit=_PAGE):
+        for row in rows:
+            yield from _lines_of(reader, dataclasses.asdict(row), row.run_id)
+        before = rows[-1].start
+    yield from _lines_of(reader, None, "")
+
+
+def _lines_of(reader: StoreReader, run: dict[str, Any] | None, run_id: str) -> Iterator[dict[str, Any]]:
+    if run is not None:
+        yield {"type": "run", **run}
+    for span in reader.spans(run_id):
+        yield {"type": "span", **_whole(reader, dataclasses.asdict(span))}
+    for event in reader.events(run_id):
+        yield {"type": "event", **_whole(reader, dataclasses.asdict(event))}
+
+
+def _whole(reader: StoreReader, record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record with its large texts in place."""
+    digests = set(_digests(record))
+    texts = reader.bodies(digests) if digests else {}
+    whole: dict[str, Any] = _filled(record, texts) if digests else record
+    return whole
+
+
+def _digests(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if set(value) == {BODY}:
+            yield value[BODY]
+        else:
+            for item in value.values():
+                yield from _digests(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _digests(item)
+
+
+def _filled(value: Any, texts: dict[str, str]) -> Any:
+    if isinstance(value, dict):
+        if set(value) == {BODY}:
+            return texts.get(value[BODY], value)
+        return {key: _filled(item, texts) for key, item in value.items()}
+    return [_filled(item, texts) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0
+    if not number > 0:
+        raise ArgumentTypeError(f"{text!r} is not a number above 0")
+    return number
+
+
+COMMAND: Final = Command(
+    name="store",
+    help="Show, compact or export the local store of telemetry.",
+    add_arguments=add_arguments,
+    run=run,
+)

@@ -1,0 +1,53 @@
+"""Runs of spans: a span of another library belongs to the run of its parent, else of its trace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pellucid import semconv
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+MOST_KNOWN: Final = 65_536
+"""Maximum number of open spans, and of traces, that are known; the oldest are forgotten first."""
+
+_NONE: Final[tuple[str, str | None]] = ("", None)
+
+
+class Membership:
+    """Runs of open spans, and of traces. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, tuple[str, str | None]] = {}
+        self._traces: dict[int, str] = {}
+
+    def start(self, span: ReadableSpan) -> tuple[str, str | None]:
+        """Return the run of a span, and, if it is the span of a run, that of its parent."""
+        attributes, context = span.attributes or {}, span.context
+        assert context is not None  # it was sampled
+        parent, _ = self._open.get(span.parent.span_id, _NONE) if span.parent is not None else _NONE
+        run_id = attributes.get(semconv.RUN_ID)
+        if isinstance(run_id, str):
+            is_nested = attributes.get(semconv.PHASE) == semconv.RUN and parent not in {"", run_id}
+            found = (run_id, parent if is_nested else None)
+            if context.trace_id not in self._traces:
+                _put(self._traces, context.trace_id, run_id)
+        else:
+            found = (parent or self._traces.get(context.trace_id, ""), None)
+        _put(self._open, context.span_id, found)
+        return found
+
+    def end(self, span: ReadableSpan) -> tuple[str, str | None]:
+        """Return the same of a span that has ended."""
+        context = span.context
+        assert context is not None  # it was sampled
+        started, parent = self._open.pop(context.span_id, _NONE)
+        run_id = (span.attributes or {}).get(semconv.RUN_ID)
+        return (run_id if isinstance(run_id, str) else started or self._traces.get(context.trace_id, "")), parent
+
+
+def _put(known: dict[int, Any], key: int, value: Any) -> None:
+    known[key] = value
+    if len(known) > MOST_KNOWN:
+        del known[next(iter(known))]

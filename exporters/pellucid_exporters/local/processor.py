@@ -1,0 +1,121 @@
+"""Processor that writes spans, their starts and events to the local store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry.sdk.trace import SpanProcessor
+
+from pellucid import semconv
+from pellucid.events import EVENTS, Event, InferenceDelta
+from pellucid.telemetry.phases import PHASES
+from pellucid_exporters.local.membership import Membership
+from pellucid_exporters.local.records import StartRecord, event_record, span_record
+from pellucid_exporters.local.writer import StoreWriter
+from pellucid_exporters.spool import Spool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from opentelemetry.context import Context
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import ReadableSpan, Span
+
+    from pellucid.telemetry.pipeline import Listener
+    from pellucid_exporters.local.options import Local
+    from pellucid_exporters.local.writer import Record
+
+PATIENCE: Final = 2.0
+"""Timeout of a flush or shutdown in seconds: a hanging disk must not block the flush of other exporters."""
+
+LISTENED: Final = sorted(
+    set(EVENTS)
+    - {InferenceDelta.name}  # a secret split across two pieces of a stream cannot be masked
+    - {phase.started.name for phase in PHASES.values() if phase.started is not None}
+    - {phase.completed.name for phase in PHASES.values()}
+)
+"""Events that are written: those that say more than the spans."""
+
+
+@dataclass(slots=True, eq=False)
+class _Start:
+    span: Span
+
+
+class LocalProcessor(SpanProcessor):
+    """Span processor and event listener that write to the store. The caller's thread only queues items."""
+
+    def __init__(
+        self,
+        options: Local,
+        resource: Resource,
+        objectives: Callable[[], Mapping[str, float]],
+        *,
+        on_failure: Callable[[], None],
+        on_drop: Callable[[int], None],
+    ) -> None:
+        """Open the store.
+
+        Raises:
+            ConfigError: the store can never be written to.
+        """
+        writer = StoreWriter(options, str(resource.attributes.get("service.name", "")), objectives)
+        writer.check()
+        self._runs = Membership()
+        self._spool: Spool[Any, Any] = Spool(writer, self._record, on_failure=on_failure, on_drop=on_drop)
+
+    @property
+    def listeners(self) -> Sequence[tuple[str, Listener]]:
+        """Event listeners for a pipeline."""
+        return [(name, self.hear) for name in LISTENED]
+
+    def hear(self, event: Event) -> None:
+        """Queue an event."""
+        self._spool.put(event, len(getattr(event, "error", None) or ""))
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        """Queue the start of a sampled span."""
+        context = span.get_span_context()
+        if context.trace_flags.sampled:
+            self._spool.put(_Start(span), 0)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Queue a sampled span."""
+        if span.context is not None and span.context.trace_flags.sampled:
+            self._spool.put(span, _text_of(span))
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Write queued items; return whether all of them are in the store."""
+        return self._spool.flush(min(PATIENCE, timeout_millis / 1000))
+
+    def shutdown(self) -> None:
+        """Write queued items and close the store."""
+        self._spool.close(PATIENCE)
+
+    def renew(self) -> None:
+        """Reset in a forked child."""
+        self._runs = Membership()
+        self._spool.renew()
+
+    def _record(self, item: ReadableSpan | _Start | Event) -> Record | bytes:
+        """Return the record of an item; nothing for starts of spans that have ended, or are of other libraries."""
+        if isinstance(item, _Start):
+            return self._start_record(item.span)
+        return event_record(item) if isinstance(item, Event) else span_record(item, *self._runs.end(item))
+
+    def _start_record(self, span: Span) -> StartRecord | bytes:
+        run_id, parent_run_id = self._runs.start(span)
+        if span.end_time is not None or (span.attributes or {}).get(semconv.PHASE) not in PHASES:
+            return b""
+        return StartRecord(span, run_id, parent_run_id)
+
+
+def _text_of(span: ReadableSpan) -> int:
+    """Return the number of characters in the attributes of a span and its events, which determine its size."""
+    size = 0
+    for attributes in (span.attributes, *[event.attributes for event in span.events]):
+        for value in (attributes or {}).values():
+            if isinstance(value, str):
+                size += len(value)
+    return size

@@ -1,0 +1,274 @@
+"""Read-only access to the store: runs, spans, texts, events and hubs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+from urllib.parse import quote
+
+from pellucid_exporters.local import searches
+from pellucid_exporters.local.bodies import DIGEST, unpack
+from pellucid_exporters.local.hub_rows import hub_rows
+from pellucid_exporters.local.processes import is_alive
+from pellucid_exporters.local.rows import INTERRUPTED, RUNNING, EventRow, HubRow, RunRow, SpanRow
+from pellucid_exporters.local.schema import StoreError, version_of
+from pellucid_exporters.local.span_rows import span_row
+
+_WAIT: Final = 5.0
+_MANY: Final = 500
+
+_T = TypeVar("_T")
+
+_SPANS: Final = """
+SELECT span_id, parent_span_id, trace_id, start, duration, iteration, definition, "values", digests, extra,
+       NULL AS process
+FROM spans JOIN shapes ON shapes.id = shape WHERE run = ?1
+UNION ALL
+SELECT span_id, parent_span_id, trace_id, start, NULL, iteration, definition, "values", digests, NULL, process
+FROM starts JOIN shapes ON shapes.id = shape WHERE run = ?1
+ORDER BY start, duration DESC, span_id
+"""
+_STARTS: Final = """
+SELECT run_id, span_id, parent_span_id, starts.trace_id, starts.start, NULL AS duration, iteration, definition,
+       "values", digests, NULL AS extra, starts.process
+FROM starts JOIN shapes ON shapes.id = shape LEFT JOIN runs ON runs.key = starts.run
+ORDER BY starts.start
+"""
+
+
+class StoreReader:
+    """Reader of a store, for any thread. Each call opens the store anew and sees one state of it.
+
+    Times are nanoseconds since the epoch, ids hexadecimal. All methods raise a `StoreError` if the file is missing,
+    damaged, no store, or from a newer version.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Open a store.
+
+        Raises:
+            StoreError: the file is missing, damaged, no store, or from a newer version.
+        """
+        self._path = Path.cwd() / path
+        self._read(lambda _: None)
+
+    def runs(
+        self,
+        *,
+        agent: str | None = None,
+        outcome: str | None = None,
+        hub: str | None = None,
+        tool: str | None = None,
+        model: str | None = None,
+        text: str | None = None,
+        min_duration: float | None = None,
+        min_cost: float | None = None,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> list[RunRow]:
+        """Return the runs that match, newest first.
+
+        Args:
+            agent: Name of the agent.
+            outcome: Outcome, `running` or `interrupted`.
+            hub: Id of a tool provider that was asked for tools.
+            tool: Name of a tool that was called.
+            model: Name of a model that was called.
+            text: Part of the run's id, of the name of the agent, of an error, or of recorded content; in any case of
+                letters.
+            min_duration: Seconds that the run took at least.
+            min_cost: US dollars that the run cost at least.
+            before: Time before which the run started, for paging.
+            limit: Maximum number of runs.
+        """
+        conditions, values = searches.conditions_of(agent, {"hub": hub, "tool": tool, "model": model}, min_cost)
+        if outcome in {RUNNING, INTERRUPTED}:
+            conditions.append("outcome IS NULL")
+        elif outcome is not None:
+            conditions, values = [*conditions, "outcome = ?"], [*values, outcome]
+
+        def read(connection: sqlite3.Connection) -> list[RunRow]:
+            alive = _Liveness(connection)
+            matches = searches.text_filter(connection, text) if text else None
+            found: list[RunRow] = []
+            for row in searches.newest(connection, conditions, values, before):
+                run = _run_row(row, alive)
+                if outcome in {RUNNING, INTERRUPTED} and run.status != outcome:
+                    continue
+                if min_duration is not None and not _lasted(run, min_duration):
+                    continue
+                if matches is not None and not matches(row):
+                    continue
+                found.append(run)
+                if len(found) >= limit:
+                    break
+            return found
+
+        return self._read(read)
+
+    def run(self, run_id: str) -> RunRow | None:
+        """Return a run by its id, an unambiguous prefix of it, or its trace id; None if there is none."""
+
+        def read(connection: sqlite3.Connection) -> RunRow | None:
+            row = searches.find(connection, run_id)
+            return _run_row(row, _Liveness(connection)) if row is not None else None
+
+        return self._read(read)
+
+    def spans(self, run_id: str) -> list[SpanRow]:
+        """Return the spans of a run in start order; of those that belong to no run for the id `""`."""
+
+        def read(connection: sqlite3.Connection) -> list[SpanRow]:
+            key, trace_id = _key_of(connection, run_id)
+            alive = _Liveness(connection)
+            rows = connection.execute(_SPANS, (key,)) if key is not None else ()
+            return [span_row(row, run_id, trace_id, number, alive) for number, row in enumerate(rows)]
+
+        return self._read(read)
+
+    def bodies(self, digests: Iterable[str]) -> dict[str, str]:
+        """Return large texts by their digests; without those that the store does not have."""
+        wanted = [digest for digest in _binary(digests) if len(digest) == DIGEST]
+
+        def read(connection: sqlite3.Connection) -> dict[str, str]:
+            found: dict[str, str] = {}
+            for start in range(0, len(wanted), _MANY):
+                some = wanted[start : start + _MANY]
+                marks = ",".join("?" * len(some))
+                query = f"SELECT digest, content FROM bodies WHERE digest IN ({marks})"
+                found.update({row["digest"].hex(): unpack(row["content"]) for row in connection.execute(query, some)})
+            return found
+
+        return self._read(read)
+
+    def events(self, run_id: str) -> list[EventRow]:
+        """Return the events of a run in the order of their times."""
+
+        def read(connection: sqlite3.Connection) -> list[EventRow]:
+            key, _ = _key_of(connection, run_id)
+            rows = connection.execute("SELECT * FROM events WHERE run = ? ORDER BY time, process, number", (key,))
+            return [
+                EventRow(
+                    run_id=run_id,
+                    time=row["time"],
+                    name=row["name"],
+                    span_id=row["span_id"].hex() or None,
+                    payload=json.loads(row["payload"]),
+                )
+                for row in rows
+            ]
+
+        return self._read(read)
+
+    def hubs(self, since: int, until: int) -> list[HubRow]:
+        """Return the tool providers that were asked between two times, by id."""
+
+        def read(connection: sqlite3.Connection) -> list[HubRow]:
+            return hub_rows(connection, since, until, _in_flight(connection))
+
+        return self._read(read)
+
+    def in_flight(self) -> list[SpanRow]:
+        """Return the boundaries of live processes that have not ended, the oldest first."""
+        return self._read(_in_flight)
+
+    def changes(self) -> int:
+        """Return a number that grows with each write."""
+        query = "SELECT value FROM counters WHERE name = 'changes'"
+        return int(self._read(lambda connection: connection.execute(query).fetchone()[0]))
+
+    def _read(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        with reading(self._path) as connection:
+            return work(connection)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """Yield a connection that sees one state of the store.
+
+    Raises:
+        StoreError: the file is missing, damaged, no store, or from a newer version.
+    """
+    if not path.is_file():
+        raise StoreError(f"there is no store {str(path)!r}; write one with configure(..., local=True), or name another")
+    try:
+        uri = f"file:{quote(str(path))}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True, timeout=_WAIT, isolation_level=None)) as connection:
+            connection.row_factory = sqlite3.Row
+            connection.execute("BEGIN")
+            if version_of(connection, path) == 0:
+                raise StoreError(f"{str(path)!r} is empty, not a telemetry store; name another file")
+            yield connection
+    except sqlite3.Error as error:
+        raise StoreError(f"the store {str(path)!r} cannot be read ({error}); move it away if it is damaged") from error
+
+
+class _Liveness:
+    """Whether processes are alive, by their ids in the store, each looked up once."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._known: dict[int, bool] = {}
+
+    def __call__(self, process: int) -> bool:
+        """Return whether a process is alive."""
+        if process not in self._known:
+            query = "SELECT host, pid, started, heartbeat, ended FROM processes WHERE id = ?"
+            row = self._connection.execute(query, (process,)).fetchone()
+            self._known[process] = row is not None and row["ended"] is None and is_alive(*tuple(row)[:4])
+        return self._known[process]
+
+
+def _in_flight(connection: sqlite3.Connection) -> list[SpanRow]:
+    alive = _Liveness(connection)
+    rows = [span_row(row, row["run_id"] or "", None, 0, alive) for row in connection.execute(_STARTS)]
+    return [row for row in rows if row.status == RUNNING]
+
+
+def _run_row(row: sqlite3.Row, alive: Callable[[int], bool]) -> RunRow:
+    parts: Mapping[str, Sequence[str]] = searches.parts_of(row)
+    return RunRow(
+        run_id=row["run_id"],
+        trace_id=row["trace_id"].hex(),
+        parent_run_id=row["parent_run_id"],
+        agent=row["agent"] or "",
+        service=row["service"] or "",
+        status=row["outcome"] or (RUNNING if alive(row["process"]) else INTERRUPTED),
+        start=row["start"],
+        end=row["ended"],
+        iterations=row["iterations"],
+        error_type=row["error_type"],
+        error=row["error"],
+        input_tokens=row["input_tokens"],
+        output_tokens=row["output_tokens"],
+        cost=row["cost"],
+        models=tuple(parts["model"]),
+        tools=tuple(parts["tool"]),
+        hubs=tuple(parts["hub"]),
+        spans=row["spans"],
+    )
+
+
+def _lasted(run: RunRow, seconds: float) -> bool:
+    return run.end is not None and run.end - run.start >= seconds * 1e9
+
+
+def _key_of(connection: sqlite3.Connection, run_id: str) -> tuple[int | None, str | None]:
+    """Return the key and trace of a run; 0 for none, None for an unknown one."""
+    if not run_id:
+        return 0, None
+    row = connection.execute("SELECT key, trace_id FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+    return (row["key"], row["trace_id"].hex()) if row is not None else (None, None)
+
+
+def _binary(digests: Iterable[str]) -> Iterator[bytes]:
+    for digest in dict.fromkeys(digests):
+        try:
+            yield bytes.fromhex(digest)
+        except ValueError:
+            continue  # not a digest, so the store has no text of it

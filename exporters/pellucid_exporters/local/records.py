@@ -1,0 +1,184 @@
+"""Records for the store: spans, starts and events in the form in which they are written."""
+
+from __future__ import annotations
+
+import dataclasses
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry.trace import SpanKind, StatusCode
+
+from pellucid import semconv
+from pellucid.telemetry.phases import PHASES
+from pellucid_exporters.local import shapes
+from pellucid_exporters.plain_json import plain_json
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+    from pellucid.events import Event
+
+REFUSED: Final = frozenset({"backoff", "circuit_open"})
+"""Values of `error.type` of discoveries that made no request to the hub."""
+
+NOT_MADE: Final = -1
+"""Bucket of such discoveries."""
+
+_LARGEST: Final = 2**63 - 1
+_OVERHEAD: Final = 200
+_STATUS: Final = {code: code.name.lower() for code in StatusCode}
+_KINDS: Final = {kind: kind.name.lower() for kind in SpanKind}
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+_ENVELOPE: Final = ("run_id", "agent", "identity", "trace_id", "span_id", "time")
+
+
+@dataclass(slots=True, eq=False)
+class SpanRecord:
+    """A span that has ended, or the start of one.
+
+    Attributes:
+        run_id: Id of its run; empty if it belongs to none.
+        parent_run_id: On the span of a run: the run to whose tool call it belongs.
+        duration: Nanoseconds; None for a start.
+        values: Values of attributes, as JSON.
+        extra: Events, links and the text of the status, as JSON; None if there are none.
+        bodies: Large texts by digest.
+        facts: Attributes, from which the rows of runs and hubs are derived.
+        error: Text of the status.
+        is_own: Whether it is one of Pellucid's boundaries.
+    """
+
+    run_id: str
+    parent_run_id: str | None
+    trace_id: bytes
+    span_id: bytes
+    parent_span_id: bytes | None
+    start: int
+    duration: int | None
+    shape: tuple[Any, ...]
+    iteration: int | None
+    values: bytes
+    digests: bytes | None
+    extra: bytes | None
+    bodies: dict[bytes, bytes]
+    facts: Mapping[str, Any]
+    error: str | None
+    is_own: bool
+
+    def __len__(self) -> int:
+        """Return about how many bytes it takes to write it."""
+        size = _OVERHEAD + len(self.values)
+        return size + sum(map(len, self.bodies.values())) if self.bodies else size
+
+
+@dataclass(slots=True, eq=False)
+class StartRecord:
+    """The start of a boundary, which is read only if the boundary has not ended by the time of writing."""
+
+    span: ReadableSpan
+    run_id: str
+    parent_run_id: str | None
+
+    def __len__(self) -> int:
+        """Return about how many bytes it takes to write it."""
+        return _OVERHEAD
+
+
+@dataclass(slots=True, eq=False)
+class EventRecord:
+    """An event."""
+
+    run_id: str
+    time: int
+    name: str
+    span_id: bytes
+    payload: bytes
+    bodies: dict[bytes, bytes]
+
+    def __len__(self) -> int:
+        """Return about how many bytes it takes to write it."""
+        return _OVERHEAD + len(self.payload) + sum(map(len, self.bodies.values()))
+
+
+def span_record(span: ReadableSpan, run_id: str, parent_run_id: str | None = None) -> SpanRecord:
+    """Return the record of a span; without a duration if it has not ended.
+
+    Raises:
+        ValueError: its times are out of range.
+    """
+    context, parent, scope = span.context, span.parent, span.instrumentation_scope
+    assert context is not None  # it was sampled
+    start, end = span.start_time or 0, span.end_time
+    if not 0 <= start <= _LARGEST or (end is not None and not start <= end <= _LARGEST):
+        raise ValueError(f"a span from {start} to {end}")
+    is_own = scope is not None and scope.name == semconv.SCOPE
+    attributes = span.attributes or _NOTHING
+    if end is None:
+        attributes = dict(attributes)
+    values: list[Any] = []
+    bodies: dict[bytes, bytes] = {}
+    if not is_own:
+        values.append(span.name)
+    name = span.name if is_own else shapes.FREE
+    status = span.status
+    head = (name, _KINDS[span.kind], scope.name if scope is not None else "", _STATUS[status.status_code])
+    shape, digests = shapes.split(head, attributes, values, bodies)
+    iteration = attributes.get(semconv.ITERATION)
+    return SpanRecord(
+        run_id=run_id,
+        parent_run_id=parent_run_id,
+        trace_id=context.trace_id.to_bytes(16, "big"),
+        span_id=context.span_id.to_bytes(8, "big"),
+        parent_span_id=parent.span_id.to_bytes(8, "big") if parent is not None else None,
+        start=start,
+        duration=end - start if end is not None else None,
+        shape=shape,
+        iteration=iteration if type(iteration) is int and 0 <= iteration <= _LARGEST else None,
+        values=plain_json(values),
+        digests=digests,
+        extra=_extra(span, bodies),
+        bodies=bodies,
+        facts=attributes,
+        error=status.description,
+        is_own=is_own and attributes.get(semconv.PHASE) in PHASES,
+    )
+
+
+def event_record(event: Event) -> EventRecord:
+    """Return the record of an event."""
+    bodies: dict[bytes, bytes] = {}
+    fields = {field.name: getattr(event, field.name) for field in dataclasses.fields(event)}
+    payload = {key: value for key, value in fields.items() if key not in _ENVELOPE and value is not None}
+    return EventRecord(
+        run_id=event.run_id,
+        time=round(event.time * 1e6) * 1000,
+        name=event.name,
+        span_id=bytes.fromhex(event.span_id),
+        payload=plain_json(shapes.lighten(payload, bodies)),
+        bodies=bodies,
+    )
+
+
+def bucket_of(record: SpanRecord) -> int:
+    """Return the bucket of a discovery's duration."""
+    if record.facts.get(semconv.ERROR_TYPE) in REFUSED:
+        return NOT_MADE
+    assert record.duration is not None  # it has ended
+    return bisect_left(semconv.DISCOVERY_DURATION.buckets, record.duration / 1e9)
+
+
+def _extra(span: ReadableSpan, bodies: dict[bytes, bytes]) -> bytes | None:
+    description, events, links = span.status.description, span.events, span.links
+    if not (description or events or links):
+        return None
+    shown = [
+        {"time": event.timestamp, "name": event.name, "attributes": dict(event.attributes or {})} for event in events
+    ]
+    linked = [
+        {"trace_id": f"{link.context.trace_id:032x}", "span_id": f"{link.context.span_id:016x}"} for link in links
+    ]
+    found = {"error": description, "events": shapes.lighten(shown, bodies), "links": linked}
+    return plain_json({key: value for key, value in found.items() if value})

@@ -1,0 +1,107 @@
+"""Rows that a reader of the store returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+RUNNING: Final = "running"
+"""Status of a run or span that has begun and not ended."""
+
+INTERRUPTED: Final = "interrupted"
+"""Status of a run or span whose process ended first."""
+
+BODY: Final = "$body"
+"""Key of the digest that stands for a large text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """One run. Times are nanoseconds since the epoch; `cost` is in US dollars."""
+
+    run_id: str
+    trace_id: str
+    parent_run_id: str | None = None
+    agent: str
+    service: str
+    status: str
+    start: int
+    end: int | None = None
+    iterations: int = 0
+    error_type: str | None = None
+    error: str | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cost: float | None = None
+    models: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()
+    hubs: tuple[str, ...] = ()
+    spans: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanRow:
+    """One span of a run. Large texts among the attributes are `{"$body": digest}`.
+
+    Attributes:
+        sequence: Number of the span in its run, in start order.
+        events: Objects with `name`, `time` and `attributes`.
+        links: Objects with `trace_id` and `span_id`.
+    """
+
+    run_id: str
+    sequence: int
+    trace_id: str
+    span_id: str
+    parent_span_id: str | None = None
+    name: str
+    phase: str | None = None
+    iteration: int | None = None
+    start: int
+    end: int | None = None
+    status: str
+    error_type: str | None = None
+    error: str | None = None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    events: Sequence[Mapping[str, Any]] = ()
+    links: Sequence[Mapping[str, Any]] = ()
+    kind: str = "internal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRow:
+    """One event of a run."""
+
+    run_id: str
+    time: int
+    name: str
+    span_id: str | None = None
+    payload: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubRow:
+    """Round trips of one hub in a window of time.
+
+    Attributes:
+        objective, p50, p95, p99: Seconds.
+        by_minute: Counts of the buckets by the start of the minute (nanoseconds); one more than there are bounds.
+        bounds: Upper bounds of the buckets, inclusive, in seconds.
+        exemplars: Run id and span id of a round trip in a bucket, by the bucket's index.
+        cache: Number of discoveries by cache outcome.
+        in_flight_since: Start of the oldest discovery that has not ended.
+    """
+
+    provider_id: str
+    objective: float | None = None
+    calls: int = 0
+    failures: int = 0
+    by_minute: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    bounds: Sequence[float] = ()
+    exemplars: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    p50: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+    cache: Mapping[str, int] = field(default_factory=dict)
+    in_flight_since: int | None = None

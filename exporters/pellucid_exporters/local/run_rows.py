@@ -1,0 +1,131 @@
+"""Rows of runs, derived from the spans of one transaction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pellucid import semconv
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable
+
+    from pellucid_exporters.local.records import SpanRecord
+
+PARTS: Final = ("model", "tool", "hub")
+"""Kinds of the parts of a run by which runs are searched."""
+
+_PART_OF: Final = {
+    semconv.INFERENCE: ("model", semconv.REQUEST_MODEL),
+    semconv.DISPATCH: ("tool", semconv.TOOL_NAME),
+    semconv.DISCOVERY: ("hub", semconv.PROVIDER_ID),
+}
+"""Kind and attribute of the part that a phase uses."""
+
+_NO_PART: Final = ("", "")
+
+_UPSERT: Final = """
+INSERT INTO runs (run_id, trace_id, parent_run_id, agent, process, start, last, ended, outcome, error_type, error,
+                  iterations, spans, input_tokens, output_tokens, cost)
+VALUES (:run_id, :trace_id, :parent_run_id, :agent, :process, coalesce(:root, :start), :last, :ended, :outcome,
+        :error_type, :error, :iterations, :spans, :input_tokens, :output_tokens, :cost)
+ON CONFLICT (run_id) DO UPDATE SET
+    start = coalesce(:root, start), last = max(last, excluded.last), spans = spans + excluded.spans,
+    iterations = max(iterations, excluded.iterations), parent_run_id = coalesce(excluded.parent_run_id, parent_run_id),
+    agent = coalesce(excluded.agent, agent), ended = coalesce(excluded.ended, ended),
+    outcome = coalesce(excluded.outcome, outcome), error_type = coalesce(excluded.error_type, error_type),
+    error = coalesce(excluded.error, error), input_tokens = coalesce(excluded.input_tokens, input_tokens),
+    output_tokens = coalesce(excluded.output_tokens, output_tokens), cost = coalesce(excluded.cost, cost)
+RETURNING key, trace_id
+"""
+_LARGEST: Final = 2**63 - 1
+
+
+@dataclass(slots=True)
+class RunChange:
+    """What a transaction adds to a run."""
+
+    run_id: str
+    trace_id: bytes
+    start: int
+    last: int
+    spans: int = 0
+    iterations: int = 0
+    parent_run_id: str | None = None
+    agent: str | None = None
+    root: SpanRecord | None = None
+    parts: set[tuple[str, str]] = field(default_factory=set)
+
+    def add(self, record: SpanRecord) -> None:
+        """Add a span, or a start."""
+        self.start = min(self.start, record.start)
+        self.last = max(self.last, record.start + (record.duration or 0))
+        self.spans += record.duration is not None
+        if not record.is_own:
+            return
+        facts = record.facts
+        phase = facts.get(semconv.PHASE)
+        self.iterations = max(self.iterations, record.iteration or 0)
+        self.agent = _text(facts.get(semconv.AGENT_NAME)) or self.agent
+        if phase == semconv.RUN:
+            self.root = record
+            self.parent_run_id = self.parent_run_id or record.parent_run_id
+            return
+        kind, name = _PART_OF.get(str(phase), _NO_PART)
+        if value := _text(facts.get(name)):
+            self.parts.add((kind, value))
+
+    def write(self, connection: sqlite3.Connection, process: int) -> tuple[int, bytes]:
+        """Write the row; return its key, and the trace of the run."""
+        root = self.root
+        facts: Any = root.facts if root is not None else {}
+        has_ended = root is not None and root.duration is not None
+        key, trace_id = connection.execute(
+            _UPSERT,
+            {
+                "run_id": self.run_id,
+                "trace_id": self.trace_id,
+                "parent_run_id": self.parent_run_id,
+                "agent": self.agent,
+                "process": process,
+                "root": root.start if root is not None else None,
+                "start": self.start,
+                "last": self.last,
+                "ended": root.start + (root.duration or 0) if root is not None and has_ended else None,
+                "outcome": (_text(facts.get(semconv.OUTCOME)) or semconv.COMPLETED) if has_ended else None,
+                "error_type": _text(facts.get(semconv.ERROR_TYPE)),
+                "error": _text(root.error) if root is not None else None,
+                "iterations": max(self.iterations, _count(facts.get(semconv.ITERATIONS)) or 0),
+                "spans": self.spans,
+                "input_tokens": _count(facts.get(semconv.USAGE_INPUT_TOKENS)),
+                "output_tokens": _count(facts.get(semconv.USAGE_OUTPUT_TOKENS)),
+                "cost": _number(facts.get(semconv.COST_USD)),
+            },
+        ).fetchone()
+        return key, trace_id
+
+
+def changes_of(records: Iterable[SpanRecord]) -> dict[str, RunChange]:
+    """Return what spans and starts add to their runs."""
+    changes: dict[str, RunChange] = {}
+    for record in records:
+        if not record.run_id:
+            continue
+        change = changes.get(record.run_id)
+        if change is None:
+            change = changes[record.run_id] = RunChange(record.run_id, record.trace_id, record.start, record.start)
+        change.add(record)
+    return changes
+
+
+def _text(value: object) -> str | None:
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None
+
+
+def _count(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value <= _LARGEST else None
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) else None

@@ -1,0 +1,113 @@
+"""Schema of the store, and its migrations.
+
+`PRAGMA user_version` is the number of migrations that were applied, `PRAGMA application_id` marks the file as a store.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from pellucid.errors import ConfigError
+
+APPLICATION_ID: Final = 0x50454C4C
+"""`PELL` in ASCII."""
+
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
+    (
+        "CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
+        "INSERT INTO counters VALUES ('changes', 0), ('retained_at', 0)",
+        # `ended` is set by an orderly end; that of others is told by `host`, `pid`, `started` and `heartbeat`.
+        """CREATE TABLE processes (
+            id INTEGER PRIMARY KEY, token TEXT NOT NULL UNIQUE, service TEXT NOT NULL, host TEXT NOT NULL,
+            pid INTEGER NOT NULL, started INTEGER, heartbeat INTEGER NOT NULL, ended INTEGER)""",
+        # Run 0 has no row: its spans belong to no run.
+        """CREATE TABLE runs (
+            key INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL UNIQUE, trace_id BLOB NOT NULL,
+            parent_run_id TEXT, agent TEXT, process INTEGER NOT NULL, start INTEGER NOT NULL, last INTEGER NOT NULL,
+            ended INTEGER, outcome TEXT, error_type TEXT, error TEXT, iterations INTEGER NOT NULL,
+            spans INTEGER NOT NULL, input_tokens INTEGER, output_tokens INTEGER, cost REAL)""",
+        "CREATE INDEX runs_by_start ON runs (start)",
+        "CREATE INDEX runs_by_trace ON runs (trace_id)",
+        # Models, tools and hubs of a run.
+        """CREATE TABLE parts (run INTEGER, kind TEXT, name TEXT, PRIMARY KEY (run, kind, name)) WITHOUT ROWID""",
+        # What many spans have in common: name, kind, scope, status, names of attributes, values that are labels.
+        "CREATE TABLE shapes (id INTEGER PRIMARY KEY, definition TEXT NOT NULL UNIQUE)",
+        # `trace_id` is NULL if it is that of the run.
+        """CREATE TABLE spans (
+            run INTEGER, start INTEGER, span_id BLOB, parent_span_id BLOB, trace_id BLOB, shape INTEGER NOT NULL,
+            iteration INTEGER, duration INTEGER NOT NULL, "values" BLOB NOT NULL, digests BLOB, extra BLOB,
+            PRIMARY KEY (run, start, span_id)) WITHOUT ROWID""",
+        # Boundaries in flight, and those whose process ended first.
+        """CREATE TABLE starts (
+            run INTEGER NOT NULL, start INTEGER NOT NULL, span_id BLOB, parent_span_id BLOB, trace_id BLOB,
+            shape INTEGER NOT NULL, iteration INTEGER, "values" BLOB NOT NULL, digests BLOB, process INTEGER NOT NULL,
+            PRIMARY KEY (trace_id, span_id)) WITHOUT ROWID""",
+        "CREATE INDEX starts_by_run ON starts (run)",
+        # `used` is the last time in seconds at which a span with this text was written, to the minute.
+        "CREATE TABLE bodies (digest BLOB PRIMARY KEY, used INTEGER NOT NULL, content BLOB NOT NULL)",
+        "CREATE INDEX bodies_by_use ON bodies (used)",
+        # Discoveries by minute since 1970, hub, cache outcome and bucket of their duration; bucket -1: not made.
+        """CREATE TABLE hub_minutes (
+            minute INTEGER, provider_id TEXT, cache TEXT, bucket INTEGER, calls INTEGER NOT NULL,
+            failures INTEGER NOT NULL, run INTEGER NOT NULL, span_id BLOB NOT NULL,
+            PRIMARY KEY (minute, provider_id, cache, bucket)) WITHOUT ROWID""",
+        "CREATE TABLE hubs (provider_id TEXT PRIMARY KEY, objective REAL) WITHOUT ROWID",
+        """CREATE TABLE events (
+            run INTEGER, time INTEGER, process INTEGER, number INTEGER, name TEXT NOT NULL, span_id BLOB,
+            payload BLOB NOT NULL, PRIMARY KEY (run, time, process, number)) WITHOUT ROWID""",
+    ),
+)
+"""Statements that lead from each version to the next."""
+
+VERSION: Final = len(MIGRATIONS)
+
+
+class StoreError(ConfigError):
+    """A file is not a store that this version can use."""
+
+
+def version_of(connection: sqlite3.Connection, path: Path) -> int:
+    """Return the version of a store; 0 for an empty file.
+
+    Raises:
+        StoreError: it is another database, or from a newer version.
+    """
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    if application != APPLICATION_ID:
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if application or version or tables:
+            raise StoreError(f"{str(path)!r} is not a telemetry store but another database; name another file")
+        return 0
+    if version > VERSION:
+        raise StoreError(
+            f"{str(path)!r} has version {version} of the store's schema, and this release of Pellucid knows versions "
+            f"up to {VERSION}; upgrade Pellucid, or name another file"
+        )
+    return int(version)
+
+
+def migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Bring a store to the current version, in one transaction.
+
+    Raises:
+        StoreError: it is another database, or from a newer version.
+        sqlite3.Error: it cannot be written to.
+    """
+    if version_of(connection, path) == VERSION:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = version_of(connection, path)  # another process may have been faster
+        for statements in MIGRATIONS[version:]:
+            for statement in statements:
+                connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

@@ -1,0 +1,96 @@
+"""Searches for runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from pellucid_exporters.local.bodies import DIGEST, unpack
+from pellucid_exporters.local.run_rows import PARTS
+
+_RUNS: Final = """
+SELECT runs.*, service,
+       (SELECT json_group_array(json_array(kind, name)) FROM parts WHERE run = runs.key) AS parts
+FROM runs LEFT JOIN processes ON processes.id = runs.process
+"""
+_TRACE: Final = 32
+
+
+def conditions_of(
+    agent: str | None, parts: Mapping[str, str | None], min_cost: float | None
+) -> tuple[list[str], list[Any]]:
+    """Return the conditions of a search, and their values."""
+    conditions: list[str] = []
+    values: list[Any] = []
+    if agent is not None:
+        conditions.append("agent = ?")
+        values.append(agent)
+    for kind, name in parts.items():
+        if name is not None:
+            conditions.append("EXISTS (SELECT 1 FROM parts WHERE run = runs.key AND kind = ? AND name = ?)")
+            values += [kind, name]
+    if min_cost is not None:
+        conditions.append("cost >= ?")
+        values.append(min_cost)
+    return conditions, values
+
+
+def newest(
+    connection: sqlite3.Connection, conditions: Sequence[str], values: Sequence[Any], before: int | None
+) -> Iterator[sqlite3.Row]:
+    """Yield the runs that meet conditions, newest first."""
+    given = [*conditions, "start < ?"] if before is not None else conditions
+    where = f"WHERE {' AND '.join(given)}" if given else ""
+    query = f"{_RUNS} {where} ORDER BY start DESC, key DESC"
+    yield from connection.execute(query, [*values, before] if before is not None else values)
+
+
+def find(connection: sqlite3.Connection, name: str) -> sqlite3.Row | None:
+    """Return a run by its id, its trace id (the outermost run), or an unambiguous prefix of its id."""
+    row = connection.execute(f"{_RUNS} WHERE run_id = ?", (name,)).fetchone()
+    if row is None and re.fullmatch(f"[0-9a-f]{{{_TRACE}}}", name):
+        query = f"{_RUNS} WHERE trace_id = ? ORDER BY start LIMIT 1"
+        row = connection.execute(query, (bytes.fromhex(name),)).fetchone()
+    if row is None and name:
+        query = f"{_RUNS} WHERE run_id >= ?1 AND substr(run_id, 1, ?2) = ?1 ORDER BY run_id LIMIT 2"
+        rows = connection.execute(query, (name, len(name))).fetchall()
+        row = rows[0] if len(rows) == 1 else None
+    return row if isinstance(row, sqlite3.Row) else None
+
+
+def parts_of(row: sqlite3.Row) -> dict[str, list[str]]:
+    """Return the parts of a run by their kinds."""
+    parts: dict[str, list[str]] = {kind: [] for kind in PARTS}
+    for kind, name in json.loads(row["parts"]):
+        parts[kind].append(name)
+    return parts
+
+
+def text_filter(connection: sqlite3.Connection, text: str) -> Callable[[sqlite3.Row], bool]:
+    """Return whether a run has a text in its id, agent, error or content, in any case of letters."""
+    wanted = text.casefold()
+    escaped = json.dumps(wanted, ensure_ascii=False)[1:-1]  # within values, which are JSON
+    digests = {
+        digest
+        for digest, content in connection.execute("SELECT digest, content FROM bodies")
+        if wanted in (found := unpack(content).casefold()) or escaped in found
+    }
+
+    def matches(run: sqlite3.Row) -> bool:
+        if any(wanted in (run[name] or "").casefold() for name in ("run_id", "agent", "error")):
+            return True
+        query = 'SELECT "values", digests FROM spans WHERE run = ?'
+        return any(
+            escaped in values.decode().casefold() or any(digest in digests for digest in _cut(found))
+            for values, found in connection.execute(query, (run["key"],))
+        )
+
+    return matches
+
+
+def _cut(digests: bytes | None) -> Iterator[bytes]:
+    for start in range(0, len(digests or b""), DIGEST):
+        yield (digests or b"")[start : start + DIGEST]

@@ -1,0 +1,45 @@
+"""Rows of spans, from the form in which they are stored."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from pellucid import semconv
+from pellucid_exporters.local.rows import INTERRUPTED, RUNNING, SpanRow
+from pellucid_exporters.local.shapes import join
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable
+
+
+def span_row(
+    row: sqlite3.Row, run_id: str, trace_id: str | None, sequence: int, alive: Callable[[int], bool]
+) -> SpanRow:
+    """Return a span; `trace_id` is that of its run."""
+    name, kind, _, status, attributes = join(row["definition"], row["values"], row["digests"], run_id)
+    extra: dict[str, Any] = json.loads(row["extra"]) if row["extra"] is not None else {}
+    if row["duration"] is None:
+        shown = RUNNING if alive(row["process"]) else INTERRUPTED
+    else:
+        shown = attributes.get(semconv.OUTCOME) or ("error" if status == "error" else "ok")
+    return SpanRow(
+        run_id=run_id,
+        sequence=sequence,
+        trace_id=row["trace_id"].hex() if row["trace_id"] is not None else trace_id or "",
+        span_id=row["span_id"].hex(),
+        parent_span_id=row["parent_span_id"].hex() if row["parent_span_id"] is not None else None,
+        name=name,
+        phase=attributes.get(semconv.PHASE),
+        iteration=row["iteration"],
+        start=row["start"],
+        end=row["start"] + row["duration"] if row["duration"] is not None else None,
+        status=shown,
+        error_type=attributes.get(semconv.ERROR_TYPE),
+        error=extra.get("error"),
+        attributes=attributes,
+        events=extra.get("events", []),
+        links=extra.get("links", []),
+        kind=kind,
+    )

@@ -1,0 +1,324 @@
+"""Writer of the store: a batch of records in one transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from pellucid import semconv
+from pellucid.errors import ConfigError
+from pellucid_exporters.local.bodies import pack
+from pellucid_exporters.local.database import Database, create
+from pellucid_exporters.local.processes import HEARTBEAT, this_process
+from pellucid_exporters.local.records import EventRecord, SpanRecord, StartRecord, bucket_of, span_record
+from pellucid_exporters.local.retention import Retention
+from pellucid_exporters.local.run_rows import changes_of
+from pellucid_exporters.local.schema import StoreError
+from pellucid_exporters.local.shapes import definition_of
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pellucid_exporters.local.options import Local
+
+Record: TypeAlias = SpanRecord | StartRecord | EventRecord
+
+MOST_RECORDS: Final = 4_000
+"""Maximum number of records of one transaction, so that other writers wait for milliseconds only."""
+
+_MOST_SHAPES: Final = 8_192
+_MOST_BODIES: Final = 65_536
+_FRESH: Final = 60
+"""Seconds for which the use of a large text is not noted again."""
+
+_PASSING: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
+
+_SPAN: Final = "INSERT OR REPLACE INTO spans VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_START: Final = "INSERT OR REPLACE INTO starts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_END: Final = "DELETE FROM starts WHERE trace_id = ? AND span_id = ?"
+_EVENT: Final = "INSERT OR REPLACE INTO events VALUES (?, ?, ?, ?, ?, ?, ?)"
+_PART: Final = "INSERT OR IGNORE INTO parts VALUES (?, ?, ?)"
+_BODY: Final = "INSERT INTO bodies VALUES (?, ?, ?) ON CONFLICT (digest) DO UPDATE SET used = max(used, excluded.used)"
+_MINUTE: Final = """
+INSERT INTO hub_minutes VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
+    calls = calls + excluded.calls, failures = failures + excluded.failures, run = excluded.run,
+    span_id = excluded.span_id
+"""
+_PROCESS: Final = """
+INSERT INTO processes (token, service, host, pid, started, heartbeat) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (token) DO UPDATE SET heartbeat = excluded.heartbeat RETURNING id
+"""
+MINUTE: Final = 60 * 10**9
+"""Nanoseconds."""
+
+
+class StoreWriter:
+    """Destination of records; see `Destination`. Used by one thread."""
+
+    name = "store"
+    pulse: float | None = HEARTBEAT
+
+    def __init__(self, options: Local, service: str, objectives: Callable[[], Mapping[str, float]]) -> None:
+        """Create a writer; `objectives` reads the latency objectives of hubs."""
+        self._path = Path.cwd() / options.path  # a later change of the working directory does not move the file
+        self._service = service
+        self._objectives = objectives
+        self._database = Database(self._path, self._reset)
+        self._retention = Retention(options.max_age, options.max_bytes)
+        self._process = this_process()
+        self._open: set[tuple[bytes, bytes]] = set()
+        self._number = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        self._process_id: int | None = None
+        self._shapes: dict[tuple[Any, ...], int] = {}
+        self._bodies: dict[bytes, float] = {}
+        self._known_objectives: dict[str, float] = {}
+        self._beat_at = 0.0
+
+    def check(self) -> None:
+        """Open the store once.
+
+        Raises:
+            ConfigError: the file can never be written to, is another database, or from a newer version.
+        """
+        try:
+            create(self._path)
+            with self._database.transaction():
+                pass
+        except OSError as error:
+            raise ConfigError(
+                f"local={str(self._path)!r} cannot be created ({error.strerror}); name a file in a folder that this "
+                f"process may write to"
+            ) from error
+        except sqlite3.Error as error:
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+            if code in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
+                raise StoreError(f"{str(self._path)!r} is not a telemetry store, or a damaged one; move it") from error
+            if code not in _PASSING:
+                raise ConfigError(f"local={str(self._path)!r} cannot be written to ({error})") from error
+        finally:
+            self._database.close()
+
+    def repair(self) -> None:
+        """Do nothing: SQLite repairs its file when it is opened."""
+
+    def append(self, chunks: deque[Record]) -> None:
+        """Write records and remove written ones; without any, only what is due.
+
+        Raises:
+            OSError: the file cannot be created.
+            StoreError: it is another database.
+            sqlite3.Error: it cannot be written to.
+        """
+        if not chunks and not self._is_due():
+            return
+        while True:
+            batch = list(islice(chunks, MOST_RECORDS))
+            self._write(batch)
+            for _ in batch:
+                chunks.popleft()
+            if not chunks:
+                return
+
+    def close(self) -> None:
+        """Say that this process writes no more, and close the store."""
+        with suppress(OSError, sqlite3.Error, StoreError):
+            if self._process_id is not None:
+                with self._database.transaction() as connection:
+                    connection.execute(
+                        "UPDATE processes SET ended = ? WHERE token = ?", (time.time_ns(), self._process.token)
+                    )
+                    _count_change(connection)
+        self._database.close()
+
+    def forget(self) -> None:
+        """Reset in a forked child, which is a process of its own; what is open belongs to the parent."""
+        self._process = this_process()
+        self._open = set()
+        self._reset()
+
+    def _is_due(self) -> bool:
+        return self._retention.is_due() or (bool(self._open) and time.monotonic() - self._beat_at >= HEARTBEAT)
+
+    def _write(self, batch: Sequence[Record]) -> None:
+        spans, starts, events = _sorted(batch)
+        ended = {(record.trace_id, record.span_id) for record in spans}
+        opened = {(record.trace_id, record.span_id) for record in starts}
+        with self._database.transaction() as connection:
+            process = self._register(connection)
+            keys = self._write_runs(connection, [*spans, *starts], process)
+            connection.executemany(_SPAN, [self._span_row(connection, record, keys) for record in spans])
+            connection.executemany(_START, [self._start_row(connection, record, keys, process) for record in starts])
+            connection.executemany(_END, ended & self._open)
+            self._write_events(connection, events, keys, process)
+            self._write_bodies(connection, batch)
+            self._write_minutes(connection, spans, keys)
+            self._write_objectives(connection)
+            self._retention.step(connection)
+            _count_change(connection)
+        self._open = (self._open - ended) | opened
+
+    def _register(self, connection: sqlite3.Connection) -> int:
+        """Return the id of this process in the store, with a heartbeat if one is due."""
+        if self._process_id is None or time.monotonic() - self._beat_at >= HEARTBEAT:
+            own = self._process
+            row = (own.token, self._service, own.host, own.pid, own.started, time.time_ns())
+            (self._process_id,) = connection.execute(_PROCESS, row).fetchone()
+            self._beat_at = time.monotonic()
+        assert self._process_id is not None  # just registered
+        return self._process_id
+
+    def _write_runs(
+        self, connection: sqlite3.Connection, records: Sequence[SpanRecord], process: int
+    ) -> dict[str, tuple[int, bytes | None]]:
+        """Write the rows of runs; return their keys and traces by id, of which that of no run is 0."""
+        _find_runs(connection, records)
+        keys: dict[str, tuple[int, bytes | None]] = {"": (0, None)}
+        parts: list[tuple[int, str, str]] = []
+        for run_id, change in changes_of(records).items():
+            keys[run_id] = key, _ = change.write(connection, process)
+            parts += [(key, kind, name) for kind, name in change.parts]
+        connection.executemany(_PART, parts)
+        return keys
+
+    def _span_row(
+        self, connection: sqlite3.Connection, record: SpanRecord, keys: Mapping[str, tuple[int, bytes | None]]
+    ) -> tuple[Any, ...]:
+        key, trace_id = keys[record.run_id]
+        return (
+            key,
+            record.start,
+            record.span_id,
+            record.parent_span_id,
+            record.trace_id if record.trace_id != trace_id else None,
+            self._shape(connection, record.shape),
+            record.iteration,
+            record.duration,
+            record.values,
+            record.digests,
+            record.extra,
+        )
+
+    def _start_row(
+        self,
+        connection: sqlite3.Connection,
+        record: SpanRecord,
+        keys: Mapping[str, tuple[int, bytes | None]],
+        process: int,
+    ) -> tuple[Any, ...]:
+        key, _ = keys[record.run_id]
+        shape = self._shape(connection, record.shape)
+        ids = (record.span_id, record.parent_span_id, record.trace_id)
+        return (key, record.start, *ids, shape, record.iteration, record.values, record.digests, process)
+
+    def _shape(self, connection: sqlite3.Connection, shape: tuple[Any, ...]) -> int:
+        number = self._shapes.get(shape)
+        if number is None:
+            definition = definition_of(shape)
+            connection.execute("INSERT OR IGNORE INTO shapes (definition) VALUES (?)", (definition,))
+            (number,) = connection.execute("SELECT id FROM shapes WHERE definition = ?", (definition,)).fetchone()
+            if len(self._shapes) >= _MOST_SHAPES:
+                self._shapes.clear()
+            self._shapes[shape] = number
+        assert number is not None  # found, or just written
+        return number
+
+    def _write_events(
+        self,
+        connection: sqlite3.Connection,
+        events: Iterable[EventRecord],
+        keys: Mapping[str, tuple[int, bytes | None]],
+        process: int,
+    ) -> None:
+        rows: list[tuple[Any, ...]] = []
+        known = dict(keys)
+        for event in events:
+            if event.run_id not in known:
+                found = connection.execute(
+                    "SELECT key, trace_id FROM runs WHERE run_id = ?", (event.run_id,)
+                ).fetchone()
+                known[event.run_id] = found or (0, None)
+            self._number += 1
+            key, _ = known[event.run_id]
+            rows.append((key, event.time, process, self._number, event.name, event.span_id, event.payload))
+        connection.executemany(_EVENT, rows)
+
+    def _write_bodies(self, connection: sqlite3.Connection, batch: Sequence[Record]) -> None:
+        """Write large texts that are not known to be in the store."""
+        now = time.time()
+        rows: list[tuple[bytes, int, bytes]] = []
+        for record in batch:
+            if isinstance(record, StartRecord) or not record.bodies:
+                continue
+            for digest, content in record.bodies.items():
+                if now - self._bodies.get(digest, 0.0) < _FRESH:
+                    continue
+                if len(self._bodies) >= _MOST_BODIES:
+                    self._bodies.clear()
+                self._bodies[digest] = now
+                rows.append((digest, int(now), pack(content)))
+        connection.executemany(_BODY, rows)
+
+    def _write_minutes(
+        self, connection: sqlite3.Connection, spans: Iterable[SpanRecord], keys: Mapping[str, tuple[int, bytes | None]]
+    ) -> None:
+        """Count discoveries by hub and minute; the latest of each bucket is its exemplar."""
+        found: dict[tuple[int, str, str, int], list[Any]] = {}
+        for record in spans:
+            facts = record.facts
+            if not record.is_own or facts.get(semconv.PHASE) != semconv.DISCOVERY:
+                continue
+            end = record.start + (record.duration or 0)
+            provider_id = str(facts.get(semconv.PROVIDER_ID)).encode("utf-8", "replace").decode()
+            key = (end // MINUTE, provider_id, str(facts.get(semconv.DISCOVERY_CACHE)), bucket_of(record))
+            counts = found.setdefault(key, [0, 0, 0, b""])
+            counts[0] += 1
+            counts[1] += facts.get(semconv.ERROR_TYPE) is not None
+            counts[2:] = [keys[record.run_id][0], record.span_id]
+        connection.executemany(_MINUTE, [(*key, *counts) for key, counts in found.items()])
+
+    def _write_objectives(self, connection: sqlite3.Connection) -> None:
+        latest = dict(self._objectives())
+        if latest != self._known_objectives:
+            rows = [(name.encode("utf-8", "replace").decode(), value) for name, value in latest.items()]
+            connection.executemany("INSERT OR REPLACE INTO hubs VALUES (?, ?)", rows)
+            self._known_objectives = latest
+
+
+def _sorted(batch: Sequence[Record]) -> tuple[list[SpanRecord], list[SpanRecord], list[EventRecord]]:
+    """Return the spans, the starts of spans that have not ended, and the events of a batch."""
+    spans = [record for record in batch if isinstance(record, SpanRecord)]
+    starts = [
+        span_record(record.span, record.run_id, record.parent_run_id)
+        for record in batch
+        if isinstance(record, StartRecord) and record.span.end_time is None
+    ]
+    return (
+        spans,
+        [start for start in starts if start.duration is None],
+        [record for record in batch if isinstance(record, EventRecord)],
+    )
+
+
+def _find_runs(connection: sqlite3.Connection, records: Iterable[SpanRecord]) -> None:
+    """Set the runs of spans whose trace began in another process."""
+    found: dict[bytes, str] = {}
+    for record in records:
+        if record.run_id or record.parent_span_id is None:
+            continue
+        if record.trace_id not in found:
+            query = "SELECT run_id FROM runs WHERE trace_id = ? ORDER BY start LIMIT 1"
+            row = connection.execute(query, (record.trace_id,)).fetchone()
+            found[record.trace_id] = row[0] if row else ""
+        record.run_id = found[record.trace_id]
+
+
+def _count_change(connection: sqlite3.Connection) -> None:
+    connection.execute("UPDATE counters SET value = value + 1 WHERE name = 'changes'")

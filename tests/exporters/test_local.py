@@ -1,0 +1,345 @@
+"""What is in the local store, and how it is read: runs, spans, texts, events, hubs, and what is in flight."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import stat
+import threading
+from argparse import ArgumentParser
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+import pytest
+from opentelemetry import trace
+
+from pellucid import Agent, CapturePolicy, DiscoveryProvider, ToolCall, ToolError, semconv, tool
+from pellucid.errors import ConfigError
+from pellucid.testing import FakeHub, ScriptedModel
+from pellucid_commands.store.command import COMMAND
+from pellucid_exporters import Local, StoreReader, TailSampling
+from pellucid_exporters.local import schema
+from pellucid_exporters.local.schema import StoreError
+from support.local_store import counted, emit, eventually, storing
+from support.openmetrics import scrape
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pellucid_exporters import Telemetry
+
+LONG = "a text of more than a hundred characters, " * 10
+
+
+@tool
+async def look(what: str) -> str:
+    """Look something up."""
+    with trace.get_tracer("another").start_as_current_span("GET /") as span:
+        span.set_attribute("url", "x" * 10)
+    return LONG
+
+
+@tool
+async def fail() -> str:
+    """Raise."""
+    raise ToolError("text-of-exception")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where to write."""
+    return tmp_path / "telemetry" / "store.db"
+
+
+async def run(telemetry: Telemetry, *, times: int = 1, name: str = "looker") -> None:
+    """Run an agent that calls two tools."""
+    calls = [ToolCall("look", {"what": "argument"}), ToolCall("fail", {})]
+    answers: list[Any] = [calls, "answer"]
+    agent = Agent(name, model=ScriptedModel(*answers * times), tools=[look, fail], telemetry=telemetry)
+    with anyio.fail_after(60):
+        for _ in range(times):
+            await agent.run("question")
+        assert await anyio.to_thread.run_sync(telemetry.flush, 10)
+
+
+def mode(path: Path) -> int:
+    """Return the permissions of a file or folder."""
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def store_command(*arguments: str) -> int:
+    """Run `pellucid store` with arguments; return the exit code."""
+    parser = ArgumentParser()
+    COMMAND.add_arguments(parser)
+    return COMMAND.run(parser.parse_args(arguments))
+
+
+@pytest.mark.anyio
+async def test_a_run_is_in_the_store(path: Path) -> None:
+    """A run, its spans as they ended, and its large texts, in a file that only its owner may read."""
+    with storing(path) as telemetry:
+        await run(telemetry)
+        reader = StoreReader(path)
+        (found,) = reader.runs()
+        spans = reader.spans(found.run_id)
+    assert (found.agent, found.service, found.status, found.iterations) == ("looker", "shop", "completed", 2)
+    assert (found.models, found.tools, found.hubs) == (("scripted",), ("fail", "look"), ("static",))
+    assert found.spans == len(spans) == 9
+    assert [span.sequence for span in spans] == list(range(9))
+    assert spans[0].name == "invoke_agent looker"
+    assert (spans[0].start, spans[0].end) == (found.start, found.end)
+    (failed,) = [span for span in spans if span.name == "execute_tool fail"]
+    assert (failed.status, failed.error_type, failed.error) == ("failed", "tool_error", "text-of-exception")
+    assert [event["name"] for event in failed.events] == ["exception"]
+    (looked,) = [span for span in spans if span.name == "execute_tool look"]
+    assert looked.attributes[semconv.TOOL_CALL_ARGUMENTS] == '{"what":"argument"}'
+    digest = looked.attributes[semconv.TOOL_CALL_RESULT]["$body"]
+    assert LONG in reader.bodies([digest, "00", "no digest"])[digest]
+    assert (mode(path), mode(path.parent)) == (0o600, 0o700)
+
+
+def test_attributes_are_those_of_the_span(path: Path) -> None:
+    """Values of any type are read as they were; what UTF-8 cannot hold is replaced. A span of no year is counted."""
+    with storing(path) as telemetry:
+        values: dict[str, Any] = {"text": "é\ud800", "yes": True, "number": 2.5, "list": ("a", "b"), "one": 1}
+        telemetry.tracer_provider.get_tracer("test").start_span("never", start_time=10**30).end()
+        emit(telemetry, "odd", **values)
+        assert telemetry.flush()
+        assert counted(telemetry, "errors") == 1
+        (span,) = StoreReader(path).spans("")
+    assert span.attributes == {"text": "é�", "yes": True, "number": 2.5, "list": ["a", "b"], "one": 1}
+
+
+@pytest.mark.anyio
+async def test_searches(path: Path) -> None:
+    """Runs are found by agent, outcome, part, text and id, newest first and in pages."""
+    with storing(path) as telemetry:
+        await run(telemetry, times=3)
+        await run(telemetry, name="other")
+        reader = StoreReader(path)
+        newest, *older = reader.runs()
+        assert newest.agent == "other"
+        assert [row.agent for row in older] == ["looker"] * 3
+        assert reader.runs(limit=1) == [newest]
+        assert reader.runs(before=newest.start) == older
+        hits: list[dict[str, Any]] = [{"agent": "looker"}, {"tool": "look"}, {"hub": "static"}, {"model": "scripted"}]
+        misses: list[dict[str, Any]] = [{"tool": "no"}, {"outcome": "failed"}, {"min_cost": 1}, {"min_duration": 3600}]
+        assert all(older[0] in reader.runs(**search) for search in hits)
+        assert not any(reader.runs(**search) for search in misses)
+        assert len(reader.runs(text="A TEXT of more")) == 4
+        assert [row.agent for row in reader.runs(text="OTHER")] == ["other"]
+        assert reader.runs(text="never said") == []
+        assert reader.run(newest.run_id) == reader.run(newest.run_id[:20]) == reader.run(newest.trace_id) == newest
+        assert reader.run("no such run") is None
+        assert reader.spans("no such run") == []
+
+
+@pytest.mark.anyio
+async def test_large_texts_are_stored_once(path: Path) -> None:
+    """What many spans have in common, such as a catalogue or a result, takes room once."""
+    with storing(path) as telemetry:
+        await run(telemetry, times=5)
+    with sqlite3.connect(path) as connection:
+        digests = connection.execute("SELECT sum(length(digests)) / 16 FROM spans").fetchone()[0]
+        bodies = connection.execute("SELECT count(*) FROM bodies").fetchone()[0]
+    connection.close()
+    assert bodies < digests / 5
+
+
+@pytest.mark.anyio
+async def test_nested_runs_and_spans_of_others(path: Path) -> None:
+    """An agent that is a tool names its parent; spans of other libraries belong to the run around them."""
+    with storing(path) as telemetry:
+        inner = Agent("inner", model=ScriptedModel("inner answer"), telemetry=telemetry)
+        model = ScriptedModel([ToolCall("inner", {"input": "x"})], "outer answer")
+        outer = Agent("outer", model=model, tools=[inner.as_tool("inner", "Ask.")], telemetry=telemetry)
+        tracer = telemetry.tracer_provider.get_tracer("another")
+        with anyio.fail_after(60), tracer.start_as_current_span("POST /ask"):
+            await outer.run("question")
+        emit(telemetry, "alone")
+        assert await anyio.to_thread.run_sync(telemetry.flush, 10)
+        reader = StoreReader(path)
+        rows = {row.agent: row for row in reader.runs()}
+        assert rows["inner"].parent_run_id == rows["outer"].run_id
+        assert rows["outer"].parent_run_id is None
+        assert "POST /ask" in [span.name for span in reader.spans(rows["outer"].run_id)]
+        assert [span.name for span in reader.spans("")] == ["alone"]
+
+
+@pytest.mark.anyio
+async def test_what_hangs_is_visible(path: Path) -> None:
+    """A boundary that has begun is in flight, its run is running, and its hub has been asked since then."""
+    asked, go_on = threading.Event(), anyio.Event()
+
+    class Slow:
+        async def fetch_catalog(self, ctx: object) -> list[Any]:
+            asked.set()
+            await go_on.wait()
+            return []
+
+    with storing(path) as telemetry:
+        hub = DiscoveryProvider(Slow(), id="slow-hub", objective=0.5)
+        agent = Agent("waits", model=ScriptedModel("x"), providers=[hub], telemetry=telemetry)
+        reader = StoreReader(path)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(agent.run, "x")
+            await anyio.to_thread.run_sync(asked.wait, 60)
+            spans = await anyio.to_thread.run_sync(lambda: eventually(reader.in_flight))
+            assert [span.phase for span in spans] == ["run", "discovery"]
+            assert {span.status for span in spans} == {"running"}
+            (row,) = reader.runs(outcome="running")
+            assert (row.status, row.end, row.spans) == ("running", None, 0)
+            assert [span.name for span in reader.spans(row.run_id)] == [span.name for span in spans]
+            (found,) = reader.hubs(0, 2**62)
+            assert (found.provider_id, found.in_flight_since, found.calls) == ("slow-hub", spans[1].start, 0)
+            go_on.set()
+        assert await anyio.to_thread.run_sync(telemetry.flush, 10)
+        assert reader.in_flight() == []
+        assert reader.runs()[0].status == "completed"
+        (found,) = reader.hubs(0, 2**62)
+        assert (found.objective, found.calls, found.cache, found.in_flight_since) == (0.5, 1, {"miss": 1}, None)
+
+
+@pytest.mark.anyio
+async def test_minutes_of_hubs_agree_with_the_metrics(path: Path) -> None:
+    """Counts by bucket and cache outcome are those of the histogram; each bucket has an exemplar in the store."""
+    with storing(path, tail_sampling=TailSampling(share=0.0)) as telemetry:
+        for number in range(3):
+            hub = DiscoveryProvider(FakeHub(), id=f"hub-{number}")
+            agent = Agent("a", model=ScriptedModel(*["x"] * 4), providers=[hub], telemetry=telemetry)
+            with anyio.fail_after(60):
+                for _ in range(4):
+                    await agent.run("x")
+        assert await anyio.to_thread.run_sync(telemetry.flush, 10)
+        reader = StoreReader(path)
+        rows = reader.hubs(0, 2**62)
+        family = scrape(telemetry.prometheus_url)["pellucid_tool_discovery_duration_seconds"]
+        spans = {span.span_id for row in reader.runs() for span in reader.spans(row.run_id)}
+    assert [row.provider_id for row in rows] == ["hub-0", "hub-1", "hub-2"]
+    for row in rows:
+        found = [
+            sample
+            for sample in family.samples
+            if sample.labels["pellucid_provider_id"] == row.provider_id and sample.name.endswith("_bucket")
+        ]
+        counts = {
+            cache: int(sample.value)
+            for sample in found
+            for cache in [sample.labels["pellucid_discovery_cache"]]
+            if sample.labels["le"] == "+Inf"
+        }
+        assert row.cache == counts == {"miss": 1, "hit": 3}
+        missed = [
+            sample.value
+            for sample in found
+            if sample.labels["pellucid_discovery_cache"] == "miss" and sample.labels["le"] != "+Inf"
+        ]
+        (minute,) = row.by_minute.values()
+        assert [sum(minute[: number + 1]) for number in range(len(row.bounds))] == missed
+        assert row.p95 is not None
+        assert {span_id for _, span_id in row.exemplars.values()} <= spans
+
+
+@pytest.mark.anyio
+async def test_events_that_say_more_than_spans(path: Path) -> None:
+    """Failures and changes are stored; the start and the end of a boundary are on its span."""
+    with storing(path) as telemetry:
+        await run(telemetry)
+        reader = StoreReader(path)
+        (row,) = reader.runs()
+        (event,) = reader.events(row.run_id)
+    assert (event.name, event.payload["error_type"]) == ("tool.failed", "tool_error")
+    assert event.span_id in {span.span_id for span in reader.spans(row.run_id)}
+    assert row.start <= event.time + 1_000_000
+
+
+@pytest.mark.anyio
+async def test_the_store_has_no_more_than_the_mode_allows(path: Path) -> None:
+    """Without content in the spans there is none in the store."""
+    with storing(path, capture=CapturePolicy("metadata")) as telemetry:
+        await run(telemetry)
+    content = await anyio.Path(path).read_bytes()
+    assert not [word for word in (b"question", b"argument", b"answer", b"text-of-exception") if word in content]
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT count(*) FROM bodies").fetchone() == (0,)
+    connection.close()
+
+
+def test_the_store_grows_no_older_than_allowed(path: Path) -> None:
+    """Runs, texts and minutes beyond the age go; so do the oldest beyond the size, and their space is given back."""
+    with storing(Local(path, max_age=3600)) as telemetry:
+        tracer = telemetry.tracer_provider.get_tracer("test")
+        for number in range(50):
+            attributes = {semconv.RUN_ID: f"old-{number}", "text": f"{number} {LONG}"}
+            tracer.start_span("old", attributes=attributes, start_time=10**18).end(10**18 + 1)
+        tracer.start_span("new", attributes={semconv.RUN_ID: "new"}).end()
+        assert telemetry.flush()
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE counters SET value = 0 WHERE name = 'retained_at'")
+    connection.close()
+    with storing(Local(path, max_age=3600)):
+        reader = StoreReader(path)
+        assert eventually(lambda: [row.run_id for row in reader.runs()] == ["new"])
+        assert eventually(lambda: [span.name for span in reader.spans("new")] == ["new"])
+
+
+@pytest.mark.anyio
+async def test_the_command(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`pellucid store` counts, exports with the large texts in place, and deletes the oldest on request."""
+    with storing(path) as telemetry:
+        await run(telemetry, times=3)
+        emit(telemetry, "alone")
+    store = ("--store", str(path))
+    assert store_command("stats", "--json", *store) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["runs"], found["spans"], found["starts"]) == (3, 28, 0)
+    assert store_command("export", *store) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["type"] for line in lines].count("run") == 3
+    assert [line["name"] for line in lines if line["type"] == "span"].count("alone") == 1
+    texts = [line["attributes"].get(semconv.TOOL_CALL_RESULT) for line in lines if line["type"] == "span"]
+    assert len([text for text in texts if text is not None and LONG in text]) == 3
+    (run_id,) = {line["run_id"] for line in lines if line["type"] == "run"} - {
+        line["run_id"] for line in lines[10:] if line["type"] == "run"
+    }
+    assert store_command("export", "--run", run_id, *store) == 0
+    assert {json.loads(line)["run_id"] for line in capsys.readouterr().out.splitlines()} == {run_id}
+    assert store_command("compact", "--max-bytes", "1", *store) == 0
+    assert "3 runs deleted" in capsys.readouterr().out
+    assert not StoreReader(path).runs()
+    assert not StoreReader(path).spans("")
+    with pytest.raises(StoreError, match="there is no store"):
+        store_command("stats", "--store", str(path.with_name("missing.db")))
+
+
+def test_another_database_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A newer store, another database and a text file are named, with the remedy, by writer and reader."""
+    with pytest.raises(StoreError, match=r"there is no store .*local=True"):
+        StoreReader(path)
+    with storing(path):
+        pass
+    monkeypatch.setattr(schema, "VERSION", 0)
+    monkeypatch.setattr(schema, "MIGRATIONS", ())
+    for use in (lambda: StoreReader(path), lambda: storing(path).__enter__()):
+        with pytest.raises(StoreError, match="upgrade Pellucid"):
+            use()
+    monkeypatch.undo()
+    other = path.with_name("other.db")
+    with sqlite3.connect(other) as connection:
+        connection.execute("CREATE TABLE orders (id)")
+    connection.close()
+    text = path.with_name("text.db")
+    text.write_text("no database at all, " * 100)
+    for file in (other, text):
+        with pytest.raises(StoreError, match=r"telemetry store|damaged"):
+            StoreReader(file)
+        with pytest.raises(ConfigError, match="telemetry store"):
+            storing(file).__enter__()
+
+
+@pytest.mark.parametrize("wrong", [{"path": ""}, {"path": ":memory:"}, {"max_age": 0}, {"max_bytes": 10}])
+def test_options_that_cannot_work(wrong: dict[str, Any]) -> None:
+    """Bad options are refused with their names."""
+    with pytest.raises(ConfigError, match=r"Local\("):
+        Local(**wrong)
