@@ -10,9 +10,9 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import StatusCode, format_span_id, format_trace_id
 
 from pellucid import semconv
+from pellucid_exporters.stored.quantiles import quantile, summed
+from pellucid_exporters.stored.rows import BODY, RUNNING, EventRow, HubRow, RunRow, SpanRow
 from pellucid_exporters.testing import Captured
-from pellucid_exporters.viewer.quantiles import quantile, summed
-from pellucid_exporters.viewer.rows import BODY, RUNNING, EventRow, HubRow, RunRow, SpanRow
 
 LONG = 2_000
 """Characters from which a text is a body."""

@@ -13,7 +13,7 @@ from pellucid.errors import ConfigError
 from pellucid_exporters.local.maintenance import compact, statistics
 from pellucid_exporters.local.options import DEFAULT_PATH
 from pellucid_exporters.local.reader import StoreReader
-from pellucid_exporters.local.rows import BODY
+from pellucid_exporters.stored.rows import BODY
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from pellucid import semconv
-from pellucid_exporters.local.rows import HubRow
+from pellucid_exporters.stored.quantiles import quantile
+from pellucid_exporters.stored.rows import HubRow
 
 if TYPE_CHECKING:
     import sqlite3
 
-    from pellucid_exporters.local.rows import SpanRow
+    from pellucid_exporters.stored.rows import SpanRow
 
 BOUNDS: Final = semconv.DISCOVERY_DURATION.buckets
 MINUTE: Final = 60 * 10**9
@@ -68,20 +69,6 @@ def hub_rows(connection: sqlite3.Connection, since: int, until: int, in_flight: 
     ]
 
 
-def quantile(counts: Sequence[int], share: float) -> float | None:
-    """Estimate a quantile in seconds from the counts of buckets, by linear interpolation, as Prometheus does."""
-    rank = share * sum(counts)
-    if rank == 0:
-        return None
-    below = 0
-    for number, (bound, count) in enumerate(zip(BOUNDS, counts, strict=False)):
-        if below + count >= rank and count:
-            lower = BOUNDS[number - 1] if number else 0.0
-            return lower + (bound - lower) * (rank - below) / count
-        below += count
-    return BOUNDS[-1]
-
-
 def _row(provider_id: str, hub: _Hub, objective: float | None, in_flight_since: int | None) -> HubRow:
     totals = [sum(counts) for counts in zip(*hub.by_minute.values(), strict=True)]
     by_minute: Mapping[int, Sequence[int]] = {minute * MINUTE: counts for minute, counts in hub.by_minute.items()}
@@ -93,9 +80,9 @@ def _row(provider_id: str, hub: _Hub, objective: float | None, in_flight_since: 
         by_minute=by_minute,
         bounds=BOUNDS,
         exemplars=hub.exemplars,
-        p50=quantile(totals, 0.5),
-        p95=quantile(totals, 0.95),
-        p99=quantile(totals, 0.99),
+        p50=quantile(0.5, BOUNDS, totals),
+        p95=quantile(0.95, BOUNDS, totals),
+        p99=quantile(0.99, BOUNDS, totals),
         cache=hub.cache,
         in_flight_since=in_flight_since,
     )

@@ -15,9 +15,9 @@ from pellucid_exporters.local import searches
 from pellucid_exporters.local.bodies import DIGEST, unpack
 from pellucid_exporters.local.hub_rows import hub_rows
 from pellucid_exporters.local.processes import is_alive
-from pellucid_exporters.local.rows import INTERRUPTED, RUNNING, EventRow, HubRow, RunRow, SpanRow
 from pellucid_exporters.local.schema import StoreError, version_of
 from pellucid_exporters.local.span_rows import span_row
+from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING, EventRow, HubRow, RunRow, SpanRow
 
 _WAIT: Final = 5.0
 _MANY: Final = 500

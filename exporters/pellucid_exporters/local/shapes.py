@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pellucid import semconv
 from pellucid_exporters.local.bodies import DIGEST, LONGEST_INLINE, digest_of, utf8
-from pellucid_exporters.local.rows import BODY
+from pellucid_exporters.stored.rows import BODY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from pellucid import semconv
-from pellucid_exporters.local.rows import INTERRUPTED, RUNNING, SpanRow
 from pellucid_exporters.local.shapes import join
+from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING, SpanRow
 
 if TYPE_CHECKING:
     import sqlite3

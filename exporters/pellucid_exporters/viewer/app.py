@@ -13,10 +13,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from pellucid_exporters.stored.reader import Reader
 from pellucid_exporters.viewer.compare_page import compare_page
 from pellucid_exporters.viewer.hubs_page import hubs_page
 from pellucid_exporters.viewer.pages import reader_of, render
-from pellucid_exporters.viewer.rows import Reader
 from pellucid_exporters.viewer.run_page import run_page
 from pellucid_exporters.viewer.runs_page import runs_page
 from pellucid_exporters.viewer.security import Protection

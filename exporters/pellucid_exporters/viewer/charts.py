@@ -9,9 +9,9 @@ from typing import Final
 
 from markupsafe import Markup
 
-from pellucid_exporters.viewer.quantiles import quantile, summed
-from pellucid_exporters.viewer.rows import HubRow
-from pellucid_exporters.viewer.text import clock, seconds
+from pellucid_exporters.stored.quantiles import quantile, summed
+from pellucid_exporters.stored.rows import HubRow
+from pellucid_exporters.stored.text import clock, seconds
 
 MINUTE: Final = 60_000_000_000
 """Nanoseconds."""

@@ -8,9 +8,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pellucid_exporters.viewer.compare import Pair, compare
+from pellucid_exporters.stored.comparison import Pair, compare
+from pellucid_exporters.stored.content import RunContent
 from pellucid_exporters.viewer.pages import reader_of, render, run_of
-from pellucid_exporters.viewer.recorded import RunContent
 
 MOST_PAIRS: Final = 500
 """Boundaries that differ, of one page."""

@@ -12,10 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pellucid import semconv
+from pellucid_exporters.stored.quantiles import share_above, summed
+from pellucid_exporters.stored.rows import HubRow, SpanRow
 from pellucid_exporters.viewer.charts import columns, heatmap, latency_chart
 from pellucid_exporters.viewer.pages import reader_of, render
-from pellucid_exporters.viewer.quantiles import share_above, summed
-from pellucid_exporters.viewer.rows import HubRow, SpanRow
 
 WINDOWS: Final = {"15m": 900, "1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604_800}
 """Windows of time by their name in the URL, in seconds."""

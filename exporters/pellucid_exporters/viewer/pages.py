@@ -9,14 +9,16 @@ from typing import Any
 from urllib.parse import urlencode
 
 import jinja2
+from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from pellucid import semconv
-from pellucid_exporters.viewer import text
-from pellucid_exporters.viewer.recorded import parse
-from pellucid_exporters.viewer.rows import Reader, RunRow
+from pellucid_exporters.stored import text
+from pellucid_exporters.stored.content import parse
+from pellucid_exporters.stored.reader import Reader
+from pellucid_exporters.stored.rows import RunRow
 from pellucid_exporters.viewer.trees import tree
 from pellucid_exporters.viewer.waterfall import FAULTS
 
@@ -57,7 +59,7 @@ def _templates() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("pellucid_exporters.viewer"),
         autoescape=True,
-        finalize=text.finalize,
+        finalize=_finalize,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
@@ -78,3 +80,12 @@ def _templates() -> jinja2.Environment:
     )
     environment.globals.update(FAULTS=FAULTS, MOST=text.MOST, query=query, semconv=semconv)
     return environment
+
+
+def _finalize(value: Any) -> Any:
+    """Prepare a value of a template for escaping."""
+    if value is None:
+        return ""
+    if isinstance(value, Markup):
+        return value
+    return text.visible(value) if isinstance(value, str) else value

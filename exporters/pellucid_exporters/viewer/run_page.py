@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from pellucid import semconv
+from pellucid_exporters.stored.content import RunContent
+from pellucid_exporters.stored.rows import RUNNING, SpanRow
 from pellucid_exporters.viewer.pages import reader_of, render, run_of
-from pellucid_exporters.viewer.recorded import RunContent
-from pellucid_exporters.viewer.rows import RUNNING, SpanRow
 from pellucid_exporters.viewer.waterfall import is_fault, waterfall
 
 MOST_FAULTS: Final = 20

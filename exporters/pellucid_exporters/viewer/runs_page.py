@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pellucid import semconv
+from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING
 from pellucid_exporters.viewer.pages import query, reader_of, render
-from pellucid_exporters.viewer.rows import INTERRUPTED, RUNNING
 
 PAGE: Final = 100
 """Runs of one page."""

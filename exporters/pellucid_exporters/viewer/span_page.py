@@ -9,9 +9,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from pellucid import semconv
+from pellucid_exporters.stored.content import RunContent
+from pellucid_exporters.stored.rows import BODY, RunRow, SpanRow
 from pellucid_exporters.viewer.pages import reader_of, render, run_of
-from pellucid_exporters.viewer.recorded import RunContent
-from pellucid_exporters.viewer.rows import BODY, RunRow, SpanRow
 
 CONTENT = (
     semconv.INPUT,

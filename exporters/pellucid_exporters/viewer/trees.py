@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from markupsafe import Markup, escape
 
-from pellucid_exporters.viewer.text import MOST, cut, size, visible
+from pellucid_exporters.stored.text import MOST, cut, size, visible
 
 MOST_NODES: Final = 2_000
 """Values of one tree that a page shows."""

@@ -10,8 +10,8 @@ from typing import Final
 from markupsafe import Markup, escape
 
 from pellucid import semconv
-from pellucid_exporters.viewer.rows import INTERRUPTED, RUNNING, RunRow, SpanRow
-from pellucid_exporters.viewer.text import cut, duration, visible
+from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING, RunRow, SpanRow
+from pellucid_exporters.stored.text import cut, duration, visible
 
 FAULTS: Final = frozenset({semconv.FAILED, semconv.TIMEOUT, "error", INTERRUPTED})
 """Statuses of spans that went wrong."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pellucid import semconv
-from pellucid_exporters.viewer.recorded import RunContent
-from pellucid_exporters.viewer.rows import SpanRow
+from pellucid_exporters.stored.content import RunContent
+from pellucid_exporters.stored.rows import SpanRow
 
 MOST_LINES: Final = 2_000
 """Lines of each side that are compared; a longer content is cut."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pellucid import semconv
-from pellucid_exporters.viewer.rows import BODY, Reader, SpanRow
+from pellucid_exporters.stored.reader import Reader
+from pellucid_exporters.stored.rows import BODY, SpanRow
 
 MOST_PARSED: Final = 4_000_000
 """Characters of JSON that are parsed for a page; longer content is shown as text."""

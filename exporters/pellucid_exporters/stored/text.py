@@ -1,13 +1,11 @@
-"""Text as it is shown: hostile characters visible, long text cut, quantities with their units."""
+"""Text for people: hostile characters visible, long text cut, quantities with their units."""
 
 from __future__ import annotations
 
 import re
 import time
 from datetime import datetime
-from typing import Any, Final
-
-from markupsafe import Markup
+from typing import Final
 
 MOST: Final = 20_000
 """Characters of one text that a page shows; the rest is behind a link to the raw text."""
@@ -34,15 +32,6 @@ UNKNOWN: Final = "\N{EN DASH}"
 def visible(text: str) -> str:
     """Return `text` with control characters, direction marks and lone surrogates replaced by visible names."""
     return _INVISIBLE.sub(_name, text)
-
-
-def finalize(value: Any) -> Any:
-    """Prepare a value of a template for escaping."""
-    if value is None:
-        return ""
-    if isinstance(value, Markup):
-        return value
-    return visible(value) if isinstance(value, str) else value
 
 
 def cut(text: str, limit: int = MOST) -> str:

@@ -1,0 +1,57 @@
+"""What a reader of stored telemetry offers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from pellucid_exporters.stored.rows import EventRow, HubRow, RunRow, SpanRow
+
+
+class Reader(Protocol):
+    """Read-only access to stored telemetry, from any thread."""
+
+    def runs(
+        self,
+        *,
+        agent: str | None = None,
+        outcome: str | None = None,
+        hub: str | None = None,
+        tool: str | None = None,
+        model: str | None = None,
+        text: str | None = None,
+        min_duration: float | None = None,
+        min_cost: float | None = None,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> list[RunRow]:
+        """Return the runs that match, newest first; with `before`, those that started before that time."""
+        ...
+
+    def run(self, run_id: str) -> RunRow | None:
+        """Return a run by its id, an unambiguous prefix of it, or its trace id."""
+        ...
+
+    def spans(self, run_id: str) -> list[SpanRow]:
+        """Return the spans of a run in start order."""
+        ...
+
+    def bodies(self, digests: Iterable[str]) -> dict[str, str]:
+        """Return large texts by their digests."""
+        ...
+
+    def events(self, run_id: str) -> list[EventRow]:
+        """Return the events of a run in the order of their times."""
+        ...
+
+    def hubs(self, since: int, until: int) -> list[HubRow]:
+        """Return the hubs that answered in a window of time."""
+        ...
+
+    def in_flight(self) -> list[SpanRow]:
+        """Return the boundaries of live processes that have begun and not ended."""
+        ...
+
+    def changes(self) -> int:
+        """Return a number that grows with each write."""
+        ...
