@@ -28,7 +28,7 @@ from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
 from pellucid.errors import RunCancelled
-from pellucid.failures import contained, error_type_of, is_exit, stack_of
+from pellucid.failures import contained, error_kind_of, error_type_of, is_exit, stack_of
 from pellucid.telemetry.phases import Phase
 from pellucid.telemetry.recording import Content, Record, Recorded, Recorder
 from pellucid.telemetry.scope import Scope
@@ -181,7 +181,7 @@ class Boundary:
         is_described = error is not None and (self.records or phase.exception is not None)
         described = self._described(error) if is_described else None
         if scope.tracer is not None:
-            scope.guarded("span", self._end_span, end, described)
+            scope.guarded("span", self._end_span, end, error, described)
         if scope.is_measured:
             scope.guarded("metric", self._measure, end)
         if event is not None and is_emitted:
@@ -208,15 +208,20 @@ class Boundary:
             return semconv.TIMEOUT, semconv.TIMEOUT
         return semconv.CANCELLED, None
 
-    def _end_span(self, end: int, described: Mapping[str, AttributeValue] | None) -> None:
+    def _end_span(self, end: int, error: BaseException | None, described: Mapping[str, AttributeValue] | None) -> None:
         span, notes = self.span, self._notes
         try:
             if self.records:
                 content = self._content.attributes if self._content is not None else {}
                 later = _attributes(self._phase, self._later)
                 attributes = {**later, **self._extra, **content, semconv.OUTCOME: notes["outcome"]}
-                if error_type := notes.get("error_type"):
+                if error is not None and (error_type := notes.get("error_type")):
                     attributes[semconv.ERROR_TYPE] = error_type
+                    # A cancellation has an `error.type` only if it is due to the deadline.
+                    kind = (
+                        self._scope.guarded("span", error_kind_of, error) if isinstance(error, Exception) else "timeout"
+                    )
+                    attributes[semconv.ERROR_KIND] = kind or "unknown"
                     span.set_status(StatusCode.ERROR, notes["error"])
                 span.set_attributes(attributes)
                 if described is not None:
