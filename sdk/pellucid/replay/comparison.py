@@ -1,0 +1,129 @@
+"""The boundaries of a replay beside those of its tape."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from pellucid import semconv
+from pellucid.replay.session import Divergence
+from pellucid.replay.taped_run import TapedRun
+from pellucid.replay.tracing import ReplayedSpan
+from pellucid.types import JSONValue
+
+_COMPARED: Final = {
+    semconv.INPUT_DIGEST: "input",
+    semconv.CATALOG_DIGEST: "catalogue",
+    semconv.REQUEST_DIGEST: "request",
+    semconv.OUTPUT_DIGEST: "output",
+    semconv.OUTCOME: "outcome",
+    semconv.ERROR_TYPE: "error",
+}
+"""Attributes that are compared, with what they stand for."""
+
+_CONTENT: Final = {
+    "input": (semconv.INPUT_MESSAGES, semconv.TOOL_CALL_ARGUMENTS, semconv.INPUT),
+    "output": (semconv.OUTPUT_MESSAGES, semconv.TOOL_CALL_RESULT, semconv.OUTPUT),
+}
+_AWAITING: Final = "awaiting"
+_STOPPED: Final = (semconv.CANCELLED, semconv.TIMEOUT, "interrupted", "running")
+
+
+def differences(
+    passes: Sequence[TapedRun], replayed: Sequence[ReplayedSpan], *, has_request: bool = True
+) -> list[Divergence]:
+    """Return every difference between the boundaries of recorded and replayed runs, in the order of the recording.
+
+    Boundaries are paired by phase, iteration and target; tool calls by the ids of the calls.
+    """
+    roots = [span for span in replayed if span.attributes.get(semconv.PHASE) == semconv.RUN and span.parent is None]
+    found: list[tuple[int, Divergence]] = []
+    for number, taped in enumerate(passes):
+        found += _of_run(taped, roots[number] if number < len(roots) else None, replayed)
+    ordered = [divergence for _, divergence in sorted(found, key=lambda item: item[0])]
+    return [divergence for divergence in ordered if has_request or divergence.what != "request"]
+
+
+def _of_run(
+    taped: TapedRun, root: ReplayedSpan | None, replayed: Sequence[ReplayedSpan]
+) -> Iterator[tuple[int, Divergence]]:
+    run_id = root.attributes.get(semconv.RUN_ID) if root is not None else None
+    own = [span for span in replayed if span.attributes.get(semconv.RUN_ID) == run_id] if root is not None else []
+    left = _keyed((span.attributes, span) for span in taped.spans)
+    right = _keyed((span.attributes, span) for span in own)
+    end = min((span.start for span in taped.spans if span.end is None), default=None)
+    for key, recorded in left.items():
+        twin = right.get(key)
+        is_stopped = recorded.outcome in _STOPPED and not taped.is_complete
+        if not is_stopped:
+            yield from ((recorded.start, item) for item in _between(taped, recorded, twin))
+        nested = taped.nested.get(recorded.span_id)
+        if nested is not None and twin is not None:
+            inner = next((span for span in replayed if span.parent is twin and _is_run(span)), None)
+            if inner is not None:  # a call that the tape answers has no nested run
+                yield from _of_run(nested, inner, replayed)
+    for key, twin in right.items():
+        if key not in left and taped.is_complete and end is None:
+            yield taped.root.end or 0, _divergence(taped, twin.name, twin.attributes, "boundary", None, "made", None)
+
+
+def _between(taped: TapedRun, recorded: Any, twin: ReplayedSpan | None) -> Iterator[Divergence]:
+    if twin is None:
+        yield _divergence(taped, recorded.name, recorded.attributes, "boundary", "made", None, recorded.span_id)
+        return
+    for attribute, what in _COMPARED.items():
+        one, other = recorded.attributes.get(attribute), twin.attributes.get(attribute)
+        if one == other or (what == "output" and recorded.attributes.get(semconv.APPROVAL_OUTCOME) == _AWAITING):
+            continue  # the ids of approvals differ
+        shown = (_content(recorded.attributes, what) or one, _content(twin.attributes, what) or other)
+        yield _divergence(taped, recorded.name, recorded.attributes, what, *shown, recorded.span_id)
+
+
+def _keyed(spans: Iterable[tuple[Mapping[str, Any], Any]]) -> dict[tuple[Any, ...], Any]:
+    """Return spans by phase, iteration, target and number."""
+    counts: Counter[tuple[Any, ...]] = Counter()
+    keyed: dict[tuple[Any, ...], Any] = {}
+    for attributes, span in spans:
+        phase = attributes.get(semconv.PHASE)
+        target = attributes.get(semconv.TOOL_CALL_ID) or attributes.get(semconv.PROVIDER_ID)
+        if phase == semconv.DISPATCH:
+            target = (target, attributes.get(semconv.TOOL_NAME))
+        key = (phase, attributes.get(semconv.ITERATION), target)
+        counts[key] += 1
+        keyed[*key, counts[key]] = span
+    return keyed
+
+
+def _is_run(span: ReplayedSpan) -> bool:
+    return span.attributes.get(semconv.PHASE) == semconv.RUN
+
+
+def _content(attributes: Mapping[str, Any], what: str) -> JSONValue:
+    text = next((attributes[name] for name in _CONTENT.get(what, ()) if name in attributes), None)
+    try:
+        value: JSONValue = json.loads(text) if isinstance(text, str) else None
+    except ValueError:
+        return text
+    return value
+
+
+def _divergence(
+    taped: TapedRun,
+    boundary: str,
+    attributes: Mapping[str, Any],
+    what: str,
+    recorded: JSONValue,
+    replayed: JSONValue,
+    span_id: str | None,
+) -> Divergence:
+    return Divergence(
+        boundary=boundary,
+        iteration=attributes.get(semconv.ITERATION),
+        what=what,
+        recorded=recorded,
+        replayed=replayed,
+        run_id=taped.root.run_id,
+        span_id=span_id,
+    )
