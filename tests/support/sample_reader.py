@@ -35,7 +35,7 @@ class SampleReader:
         self._objectives = objectives or {}
         self._bodies: dict[str, str] = {}
         for span in captured.started:
-            run_id = str((span.attributes or {})[semconv.RUN_ID])
+            run_id = str((span.attributes or {}).get(semconv.RUN_ID, ""))
             rows = self.span_rows.setdefault(run_id, [])
             rows.append(self._span_row(run_id, len(rows), span))
 
@@ -54,7 +54,7 @@ class SampleReader:
         limit: int = 100,
     ) -> list[RunRow]:
         """Return the runs that match, newest first."""
-        rows = sorted(map(self._run_row, self.span_rows), key=lambda row: row.start, reverse=True)
+        rows = sorted(map(self._run_row, filter(None, self.span_rows)), key=lambda row: row.start, reverse=True)
         found = [
             row
             for row in rows

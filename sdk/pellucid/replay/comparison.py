@@ -56,7 +56,9 @@ def _of_run(
     end = min((span.start for span in taped.spans if span.end is None), default=None)
     for key, recorded in left.items():
         twin = right.get(key)
-        is_stopped = recorded.outcome in _STOPPED and not taped.is_complete
+        is_stopped = not taped.is_complete and (
+            recorded.outcome in _STOPPED or twin is None or twin.attributes.get(semconv.OUTCOME) in _STOPPED
+        )
         if not is_stopped:
             yield from ((recorded.start, item) for item in _between(taped, recorded, twin))
         nested = taped.nested.get(recorded.span_id)

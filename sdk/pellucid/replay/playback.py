@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -41,6 +42,8 @@ class Playback:
         self._chat = 0
         self._used: set[str] = set()
         self._released: dict[str, anyio.Event] = {}
+        self._begun: defaultdict[str, anyio.Event] = defaultdict(anyio.Event)
+        self._listed: defaultdict[str, anyio.Event] = defaultdict(anyio.Event)
 
     def inside(self, nested: TapedRun) -> Playback:
         """Return the playback of a nested run."""
@@ -98,6 +101,8 @@ class Playback:
         own, equal = self._candidates(name, replayed, ctx)
         span = next((span for span in own if span in equal), None) or next(iter(equal), None)
         if span is None:
+            if not (own or self.taped.is_complete):
+                await self._end(self.taped.root)
             other = own[0] if own else None
             recorded = _arguments(other) if other is not None else None
             divergence = self._divergence(
@@ -152,8 +157,23 @@ class Playback:
                 self._divergence(span.name, ctx.iteration, "active skills", recorded, replayed, span)
             )
             return None
-        await self.end_if_stopped(span)
+        self._begun[span.span_id].set()
         return span
+
+    def listed(self, span: TapedSpan) -> None:
+        """Note that a discovery ends."""
+        self._listed[span.span_id].set()
+
+    async def catch_up(self, span: TapedSpan) -> None:
+        """Wait until the discoveries beside one that fails are as far as they were when it failed and cancelled them."""
+        assert span.end is not None  # it failed
+        for other in self.taped.beside(span):
+            if f"hub:{other.get(semconv.PROVIDER_ID)}" in self.session.live:
+                continue
+            if other.start < span.end:
+                await self._begun[other.span_id].wait()
+            if other.end is not None and other.end < span.end and other.outcome != semconv.CANCELLED:
+                await self._listed[other.span_id].wait()
 
     def approval_needed(self, call_id: str) -> bool:
         """Return whether the recorded call waited for a person."""

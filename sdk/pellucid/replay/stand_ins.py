@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -151,14 +152,31 @@ class TapeProvider:
         span = await self._playback.discovery(self.id, ctx, self._parents)
         if span is None:
             return await self._list_live(ctx)
-        if self._inner:
-            inner = [item for item in self._inner if item.provider.id in self._ids_below(span)]
-            await list_all(inner, current_scope(), ctx, within=None, skip_failed=True)
+        is_stopped = span.end is None or span.outcome == semconv.CANCELLED
+        with anyio.CancelScope(shield=not is_stopped):  # it ended before the failure of another had cancelled it
+            return await self._replayed(span, ctx)
+
+    async def _replayed(self, span: TapedSpan, ctx: DiscoveryContext) -> Sequence[Tool]:
+        await self._list_inner(span, ctx)
+        await self._playback.end_if_stopped(span)
         await self._playback.session.wait(span)
         ctx.report(cache=span.get(semconv.DISCOVERY_CACHE))
         if span.outcome != semconv.COMPLETED:
+            await self._playback.catch_up(span)
+            self._playback.listed(span)
             raise contents.discovery_failure(span)
-        return self._listed(span)
+        tools = self._listed(span)
+        self._playback.listed(span)
+        return tools
+
+    async def _list_inner(self, span: TapedSpan, ctx: DiscoveryContext) -> None:
+        """List the tools of the providers that this one combines; the first failure cancels the others, if it did."""
+        ids = self._ids_below(span)
+        inner = [item for item in self._inner if item.provider.id in ids]
+        if not inner:
+            return
+        with suppress(DiscoveryError):
+            await list_all(inner, current_scope(), ctx, skip_failed=span.outcome == semconv.COMPLETED)
 
     def _ids_below(self, span: TapedSpan) -> set[str]:
         return {str(child.get(semconv.PROVIDER_ID)) for child in self._playback.taped.children[span.span_id]}

@@ -119,6 +119,15 @@ class TapedRun:
             if span.get(semconv.PROVIDER_ID) == provider_id
         ]
 
+    def beside(self, span: TapedSpan) -> list[TapedSpan]:
+        """Return the other discoveries of the same iteration, except those of skills, which do not fail."""
+        return [
+            other
+            for others in self.children.values()
+            for other in others
+            if other is not span and other.iteration == span.iteration and other.get(semconv.PROVIDER_KIND) != "skill"
+        ]
+
     def check(self) -> None:
         """Check that the tape holds everything that a replay needs.
 
