@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from opentelemetry.sdk.trace import ReadableSpan
@@ -82,6 +82,10 @@ class SampleReader:
     def bodies(self, digests: Iterable[str]) -> dict[str, str]:
         """Return large texts."""
         return {digest: self._bodies[digest] for digest in digests if digest in self._bodies}
+
+    def catalogs(self, digests: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+        """Return nothing: `capture()` keeps no catalogues."""
+        return {}
 
     def events(self, run_id: str) -> list[EventRow]:
         """Return the events of a run."""

@@ -41,7 +41,11 @@ _PASSING: Final = frozenset({ENOSPC, EDQUOT, EMFILE, ENFILE, EINTR, EAGAIN})
 
 
 class LineFile:
-    """Appender of lines. Not thread-safe."""
+    """Appender of lines. Not thread-safe.
+
+    Attributes:
+        number: Number of files at the path that were written to so far; it grows after each rotation.
+    """
 
     name = "file"
     pulse: float | None = None
@@ -53,6 +57,8 @@ class LineFile:
         self._max_age = options.max_age
         self._keep = options.keep
         self._open_now: int | None = None
+        self.number = 0
+        self._identity: tuple[int, int] | None = None
 
     def check(self) -> None:
         """Open the file once.
@@ -61,7 +67,9 @@ class LineFile:
             ConfigError: the file can never be written to.
         """
         try:
-            os.close(self._open())
+            file = self._open()
+            self._identify(file)
+            os.close(file)
         except OSError as error:
             if error.errno not in _PASSING:
                 raise ConfigError(
@@ -112,6 +120,7 @@ class LineFile:
         """Yield the file at the path, locked and without a torn line."""
         file = self._locked()
         try:
+            self._identify(file)
             if stat.S_ISREG(os.fstat(file).st_mode):
                 self._repair(file)
             yield file
@@ -144,6 +153,12 @@ class LineFile:
         file = os.open(self._path, flags if flags & os.O_WRONLY else flags | os.O_RDWR, _PRIVATE)
         os.set_blocking(file, True)
         return file
+
+    def _identify(self, file: int) -> None:
+        state = os.fstat(file)
+        if self._identity != (state.st_dev, state.st_ino):
+            self._identity = state.st_dev, state.st_ino
+            self.number += 1
 
     def _is_due(self, state: os.stat_result, more: int) -> bool:
         if state.st_size == 0:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
 from pellucid_exporters.stored.rows import EventRow, HubRow, RunRow, SpanRow
 
@@ -38,6 +38,10 @@ class Reader(Protocol):
 
     def bodies(self, digests: Iterable[str]) -> dict[str, str]:
         """Return large texts by their digests."""
+        ...
+
+    def catalogs(self, digests: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+        """Return whole catalogues by `pellucid.catalog.digest`: `provider_id` and `tools`, as `catalog_json` says."""
         ...
 
     def events(self, run_id: str) -> list[EventRow]:

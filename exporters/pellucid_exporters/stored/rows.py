@@ -18,7 +18,11 @@ BODY: Final = "$body"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """One run. Times are nanoseconds since the epoch; `cost` is in US dollars."""
+    """One run. Times are nanoseconds since the epoch; `cost` is in US dollars.
+
+    Attributes:
+        replay_of: Id of the recorded run that it replays.
+    """
 
     run_id: str
     trace_id: str
@@ -38,6 +42,7 @@ class RunRow:
     tools: tuple[str, ...] = ()
     hubs: tuple[str, ...] = ()
     spans: int = 0
+    replay_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
