@@ -37,7 +37,7 @@ def recording(**options: Any) -> Iterator[tuple[Captured, list[CatalogListing]]]
     """Capture telemetry, with the catalogues that runs list."""
     listings: list[CatalogListing] = []
     with capture(**options) as captured:
-        captured.catalog_sinks = [listings.append]
+        vars(captured)["catalog_sinks"] = [listings.append]
         yield captured, listings
 
 

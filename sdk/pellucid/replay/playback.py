@@ -18,6 +18,7 @@ from pellucid.replay.session import Divergence, Session
 from pellucid.replay.taped_run import TapedRun
 from pellucid.run.state import current_run
 from pellucid.telemetry import current_scope
+from pellucid.tools.names import ASYNC_STATUS
 from pellucid.tools.tool import digest_of
 from pellucid.types import JSONObject, JSONValue
 
@@ -87,8 +88,7 @@ class Playback:
             other
             for other in self.taped.spans
             if other.start >= (span.end or span.start)
-            and (other.phase == semconv.COMPOSE or other.get(semconv.TOOL_NAME) == "async_status")
-            and other.phase in (semconv.COMPOSE, semconv.DISPATCH)
+            and (other.phase == semconv.DISCOVERY or _is_status(other))
         ]
         return later[0].start if later else float("inf")
 
@@ -265,6 +265,10 @@ def _arguments(span: TapedSpan) -> JSONValue:
 def _skills(span: TapedSpan) -> JSONValue:
     recorded = _json(span, semconv.INPUT)
     return recorded.get("active_skill_ids") if isinstance(recorded, dict) else None
+
+
+def _is_status(span: TapedSpan) -> bool:
+    return span.phase == semconv.DISPATCH and span.get(semconv.TOOL_NAME) == ASYNC_STATUS
 
 
 def _is_end(span: TapedSpan, root: TapedSpan) -> bool:

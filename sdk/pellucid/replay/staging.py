@@ -109,6 +109,7 @@ class _StagedProvider(TapeProvider):
             raise error if span.outcome == semconv.COMPLETED else contents.tool_failure(span) from error
         if inner.ended.is_set():
             await outer.end_if_stopped(span)
+        if span.outcome != semconv.COMPLETED:  # such as one that timed out
             raise contents.tool_failure(span)
         return value
 

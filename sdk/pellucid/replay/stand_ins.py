@@ -152,9 +152,11 @@ class TapeProvider:
         span = await self._playback.discovery(self.id, ctx, self._parents)
         if span is None:
             return await self._list_live(ctx)
-        is_stopped = span.end is None or span.outcome == semconv.CANCELLED
-        with anyio.CancelScope(shield=not is_stopped):  # it ended before the failure of another had cancelled it
+        if span.end is None or span.outcome == semconv.CANCELLED:
             return await self._replayed(span, ctx)
+        with anyio.CancelScope(shield=True):  # it ended before the failure of another could cancel it
+            tools = await self._replayed(span, ctx)
+        return tools
 
     async def _replayed(self, span: TapedSpan, ctx: DiscoveryContext) -> Sequence[Tool]:
         await self._list_inner(span, ctx)
