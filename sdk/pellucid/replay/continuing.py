@@ -36,15 +36,23 @@ def resume_request(checkpoint: JSONObject, taped: TapedRun) -> ResumeRequest:
     expired = {key for key, span in decided.items() if span.get(semconv.APPROVAL_OUTCOME) == "expired"}
     state = copy.deepcopy(checkpoint)
     _set_expiry(state, expired)
-    decisions = [
-        _decision(request, decided[key])
-        for request in state.get("approvals", ())
-        if (key := (request["tool_name"], request["tool_call_id"])) in decided and key not in expired
-    ]
+    decisions: list[Decision] = []
+    for request in state.get("approvals", ()):
+        key = (request["tool_name"], request["tool_call_id"])
+        if key in decided and key not in expired:
+            decisions.append(_decision(request, decided[key]))
+        elif key not in expired and not _waits(taped):
+            # There was a decision, but the run ended, or reached a limit, before it was applied.
+            decisions.append(Decision(request["approval_id"], approved=False))
     known = {request.result_id for request in Checkpoint.from_dict(state).all_external}
     waits = [span for span in spans if span.phase == semconv.AWAIT and span.get(semconv.ASYNC_RESULT_ID) in known]
     results = [_result(span) for span in _in_order(waits, spans) if span.get(semconv.ASYNC_STATUS) != semconv.CANCELLED]
     return ResumeRequest(Checkpoint.from_dict(state), decisions, results, MemoryClaims())
+
+
+def _waits(taped: TapedRun) -> bool:
+    """Return whether a run has paused."""
+    return taped.root.get(semconv.STOP_REASON) in ("awaiting_approval", "awaiting_tools")
 
 
 def _spans_of(taped: TapedRun) -> Iterator[TapedSpan]:

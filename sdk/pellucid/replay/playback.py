@@ -165,7 +165,7 @@ class Playback:
         self._listed[span.span_id].set()
 
     async def catch_up(self, span: TapedSpan) -> None:
-        """Wait until the discoveries beside one that fails are as far as they were when it failed and cancelled them."""
+        """Wait until the discoveries beside one that fails are as far as they were when it failed."""
         assert span.end is not None  # it failed
         for other in self.taped.beside(span):
             if f"hub:{other.get(semconv.PROVIDER_ID)}" in self.session.live:
@@ -184,11 +184,19 @@ class Playback:
 
     async def end_if_stopped(self, span: TapedSpan) -> None:
         """Stop where the recorded run was stopped; wait where a failure beside it had cancelled the boundary."""
+        if not self.was_stopped(span):
+            return
         if self.taped.is_complete:
-            if span.outcome == semconv.CANCELLED:
-                await anyio.sleep_forever()
-        elif span.end is None or span.outcome == semconv.CANCELLED or _is_end(span, self.taped.root):
-            await self._end(span)
+            await anyio.sleep_forever()
+        await self._end(span)
+
+    def was_stopped(self, span: TapedSpan) -> bool:
+        """Return whether a boundary did not come to its end, because of its run or of a failure beside it."""
+        if span.end is None or span.outcome == semconv.CANCELLED:
+            return True
+        # The deadline of the run ended it, rather than a timeout of its own.
+        is_late = span.outcome == self.taped.root.outcome == semconv.TIMEOUT
+        return is_late and semconv.TOOL_CALL_RESULT not in span.attributes
 
     async def _missing(self, name: str, iteration: int, what: str, replayed: JSONValue) -> None:
         if not self.taped.is_complete:
@@ -269,8 +277,3 @@ def _skills(span: TapedSpan) -> JSONValue:
 
 def _is_status(span: TapedSpan) -> bool:
     return span.phase == semconv.DISPATCH and span.get(semconv.TOOL_NAME) == ASYNC_STATUS
-
-
-def _is_end(span: TapedSpan, root: TapedSpan) -> bool:
-    """Return whether the deadline of the run ended a boundary, rather than a timeout of its own."""
-    return span.outcome == root.outcome == semconv.TIMEOUT and semconv.TOOL_CALL_RESULT not in span.attributes

@@ -152,11 +152,10 @@ class TapeProvider:
         span = await self._playback.discovery(self.id, ctx, self._parents)
         if span is None:
             return await self._list_live(ctx)
-        if span.end is None or span.outcome == semconv.CANCELLED:
+        if self._playback.was_stopped(span):
             return await self._replayed(span, ctx)
         with anyio.CancelScope(shield=True):  # it ended before the failure of another could cancel it
-            tools = await self._replayed(span, ctx)
-        return tools
+            return await self._replayed(span, ctx)
 
     async def _replayed(self, span: TapedSpan, ctx: DiscoveryContext) -> Sequence[Tool]:
         await self._list_inner(span, ctx)
