@@ -75,6 +75,10 @@ class SampleReader:
         found = [known for known in self.span_rows if known.startswith(run_id)]
         return self._run_row(found[0]) if len(found) == 1 else None
 
+    def trace(self, trace_id: str) -> list[RunRow]:
+        """Return the runs of a trace in start order."""
+        return [run for run in reversed(self.runs(limit=1_000)) if run.trace_id == trace_id]
+
     def spans(self, run_id: str) -> list[SpanRow]:
         """Return the spans of a run."""
         return self.span_rows[run_id]

@@ -169,14 +169,14 @@ class LineFile:
 
     def _put_aside(self) -> None:
         path = self._path.resolve()  # a link stays; its target is rotated
-        aside = _aside(path)
+        aside = rotated_files(path)
         now = datetime.now(UTC)
         if aside and (latest := _stamp_of(aside[-1])):  # a clock set back must not make this file the oldest
             now = max(now, latest + timedelta(microseconds=1))
         with suppress(FileNotFoundError):  # another process was faster
             path.rename(f"{path}.{now.strftime(_STAMP)}")
         if self._keep is not None:
-            for old in _aside(path)[: -self._keep]:
+            for old in rotated_files(path)[: -self._keep]:
                 with suppress(FileNotFoundError):
                     old.unlink()
 
@@ -249,7 +249,7 @@ def _is_object(fragment: bytes) -> bool:
         return False
 
 
-def _aside(path: Path) -> list[Path]:
+def rotated_files(path: Path) -> list[Path]:
     """Return the rotated files, the oldest first."""
     own = re.compile(re.escape(path.name) + r"\.\d{8}T\d{6}\.\d{6}Z")
     return sorted(file for file in path.parent.iterdir() if own.fullmatch(file.name) and _stamp_of(file))

@@ -123,6 +123,16 @@ class StoreReader:
 
         return self._read(read)
 
+    def trace(self, trace_id: str) -> list[RunRow]:
+        """Return the runs of a trace in start order."""
+
+        def read(connection: sqlite3.Connection) -> list[RunRow]:
+            alive = _Liveness(connection)
+            rows = searches.newest(connection, ["trace_id = ?"], list(_binary([trace_id])), None)
+            return [_run_row(row, alive) for row in rows][::-1]
+
+        return self._read(read) if list(_binary([trace_id])) else []
+
     def spans(self, run_id: str) -> list[SpanRow]:
         """Return the spans of a run in start order; of those that belong to no run for the id `""`."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pellucid import semconv
+from pellucid_exporters.stored.rows import PART_OF
 
 if TYPE_CHECKING:
     import sqlite3
@@ -15,13 +16,6 @@ if TYPE_CHECKING:
 
 PARTS: Final = ("model", "tool", "hub")
 """Kinds of the parts of a run by which runs are searched."""
-
-_PART_OF: Final = {
-    semconv.INFERENCE: ("model", semconv.REQUEST_MODEL),
-    semconv.DISPATCH: ("tool", semconv.TOOL_NAME),
-    semconv.DISCOVERY: ("hub", semconv.PROVIDER_ID),
-}
-"""Kind and attribute of the part that a phase uses."""
 
 _NO_PART: Final = ("", "")
 
@@ -75,7 +69,7 @@ class RunChange:
             self.root = record
             self.parent_run_id = self.parent_run_id or record.parent_run_id
             return
-        kind, name = _PART_OF.get(str(phase), _NO_PART)
+        kind, name = PART_OF.get(str(phase), _NO_PART)
         if value := _text(facts.get(name)):
             self.parts.add((kind, value))
 

@@ -6,11 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pellucid import semconv
+
 RUNNING: Final = "running"
 """Status of a run or span that has begun and not ended."""
 
 INTERRUPTED: Final = "interrupted"
 """Status of a run or span whose process ended first."""
+
+PART_OF: Final[Mapping[str, tuple[str, str]]] = {
+    semconv.INFERENCE: ("model", semconv.REQUEST_MODEL),
+    semconv.DISPATCH: ("tool", semconv.TOOL_NAME),
+    semconv.DISCOVERY: ("hub", semconv.PROVIDER_ID),
+}
+"""Kind and attribute of the part of a run that a phase uses."""
 
 BODY: Final = "$body"
 """Key of the digest that stands for a large text."""
