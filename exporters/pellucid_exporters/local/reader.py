@@ -8,14 +8,16 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
+from pellucid import semconv
 from pellucid_exporters.local import searches
 from pellucid_exporters.local.bodies import DIGEST, unpack
+from pellucid_exporters.local.catalogs import read_catalogs
 from pellucid_exporters.local.hub_rows import hub_rows
 from pellucid_exporters.local.processes import is_alive
-from pellucid_exporters.local.schema import StoreError, version_of
+from pellucid_exporters.local.schema import VERSION, StoreError, migrate, version_of
 from pellucid_exporters.local.span_rows import span_row
 from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING, EventRow, HubRow, RunRow, SpanRow
 
@@ -49,13 +51,14 @@ class StoreReader:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Open a store.
+        """Open a store; one of an older version is migrated.
 
         Raises:
             StoreError: the file is missing, damaged, no store, or from a newer version.
         """
         self._path = Path.cwd() / path
-        self._read(lambda _: None)
+        if self._read(lambda connection: version_of(connection, self._path)) < VERSION:
+            _migrate(self._path)
 
     def runs(
         self,
@@ -120,6 +123,16 @@ class StoreReader:
 
         return self._read(read)
 
+    def trace(self, trace_id: str) -> list[RunRow]:
+        """Return the runs of a trace in start order."""
+
+        def read(connection: sqlite3.Connection) -> list[RunRow]:
+            alive = _Liveness(connection)
+            rows = searches.newest(connection, ["trace_id = ?"], list(_binary([trace_id])), None)
+            return [_run_row(row, alive) for row in rows][::-1]
+
+        return self._read(read) if list(_binary([trace_id])) else []
+
     def spans(self, run_id: str) -> list[SpanRow]:
         """Return the spans of a run in start order; of those that belong to no run for the id `""`."""
 
@@ -146,6 +159,10 @@ class StoreReader:
 
         return self._read(read)
 
+    def catalogs(self, digests: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+        """Return whole catalogues by `pellucid.catalog.digest`; without those that the store does not have."""
+        return self._read(lambda connection: read_catalogs(connection, _binary(digests)))
+
     def events(self, run_id: str) -> list[EventRow]:
         """Return the events of a run in the order of their times."""
 
@@ -169,7 +186,8 @@ class StoreReader:
         """Return the tool providers that were asked between two times, by id."""
 
         def read(connection: sqlite3.Connection) -> list[HubRow]:
-            return hub_rows(connection, since, until, _in_flight(connection))
+            in_flight = [span for span in _in_flight(connection) if semconv.REPLAY_OF not in span.attributes]
+            return hub_rows(connection, since, until, in_flight)
 
         return self._read(read)
 
@@ -206,6 +224,16 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
             yield connection
     except sqlite3.Error as error:
         raise StoreError(f"the store {str(path)!r} cannot be read ({error}); move it away if it is damaged") from error
+
+
+def _migrate(path: Path) -> None:
+    try:
+        with closing(sqlite3.connect(path, timeout=_WAIT, isolation_level=None)) as connection:
+            migrate(connection, path)
+    except sqlite3.Error as error:
+        raise StoreError(
+            f"the store {str(path)!r} has an older version and cannot be migrated ({error}); make it writable"
+        ) from error
 
 
 class _Liveness:
@@ -251,6 +279,7 @@ def _run_row(row: sqlite3.Row, alive: Callable[[int], bool]) -> RunRow:
         tools=tuple(parts["tool"]),
         hubs=tuple(parts["hub"]),
         spans=row["spans"],
+        replay_of=row["replay_of"],
     )
 
 

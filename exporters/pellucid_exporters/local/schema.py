@@ -58,6 +58,13 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
             run INTEGER, time INTEGER, process INTEGER, number INTEGER, name TEXT NOT NULL, span_id BLOB,
             payload BLOB NOT NULL, PRIMARY KEY (run, time, process, number)) WITHOUT ROWID""",
     ),
+    (
+        # Id of the recorded run that a run replays.
+        "ALTER TABLE runs ADD COLUMN replay_of TEXT",
+        # Whole catalogues by `pellucid.catalog.digest`; `used` as that of bodies.
+        "CREATE TABLE catalogs (digest BLOB PRIMARY KEY, used INTEGER NOT NULL, content BLOB NOT NULL)",
+        "CREATE INDEX catalogs_by_use ON catalogs (used)",
+    ),
 )
 """Statements that lead from each version to the next."""
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from pellucid import semconv
 from pellucid.errors import ConfigError
 from pellucid_exporters.local.bodies import pack
+from pellucid_exporters.local.catalogs import CatalogRecord, write_catalogs
 from pellucid_exporters.local.database import Database, create
 from pellucid_exporters.local.processes import HEARTBEAT, this_process
 from pellucid_exporters.local.records import EventRecord, SpanRecord, StartRecord, bucket_of, span_record
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from pellucid_exporters.local.options import Local
 
-Record: TypeAlias = SpanRecord | StartRecord | EventRecord
+Record: TypeAlias = SpanRecord | StartRecord | EventRecord | CatalogRecord
 
 MOST_RECORDS: Final = 4_000
 """Maximum number of records of one transaction, so that other writers wait for milliseconds only."""
@@ -158,6 +159,7 @@ class StoreWriter:
             connection.executemany(_START, [self._start_row(connection, record, keys, process) for record in starts])
             connection.executemany(_END, ended & self._open)
             self._write_events(connection, events, keys, process)
+            write_catalogs(connection, batch)
             self._write_bodies(connection, batch)
             self._write_minutes(connection, spans, keys)
             self._write_objectives(connection)
@@ -255,7 +257,7 @@ class StoreWriter:
         now = time.time()
         rows: list[tuple[bytes, int, bytes]] = []
         for record in batch:
-            if isinstance(record, StartRecord) or not record.bodies:
+            if isinstance(record, StartRecord | CatalogRecord) or not record.bodies:
                 continue
             for digest, content in record.bodies.items():
                 if now - self._bodies.get(digest, 0.0) < _FRESH:
@@ -273,7 +275,8 @@ class StoreWriter:
         found: dict[tuple[int, str, str, int], list[Any]] = {}
         for record in spans:
             facts = record.facts
-            if not record.is_own or facts.get(semconv.PHASE) != semconv.DISCOVERY:
+            is_replayed = semconv.REPLAY_OF in facts
+            if not record.is_own or is_replayed or facts.get(semconv.PHASE) != semconv.DISCOVERY:
                 continue
             end = record.start + (record.duration or 0)
             provider_id = str(facts.get(semconv.PROVIDER_ID)).encode("utf-8", "replace").decode()

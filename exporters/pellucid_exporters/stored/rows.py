@@ -6,11 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pellucid import semconv
+
 RUNNING: Final = "running"
 """Status of a run or span that has begun and not ended."""
 
 INTERRUPTED: Final = "interrupted"
 """Status of a run or span whose process ended first."""
+
+PART_OF: Final[Mapping[str, tuple[str, str]]] = {
+    semconv.INFERENCE: ("model", semconv.REQUEST_MODEL),
+    semconv.DISPATCH: ("tool", semconv.TOOL_NAME),
+    semconv.DISCOVERY: ("hub", semconv.PROVIDER_ID),
+}
+"""Kind and attribute of the part of a run that a phase uses."""
 
 BODY: Final = "$body"
 """Key of the digest that stands for a large text."""
@@ -18,7 +27,11 @@ BODY: Final = "$body"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """One run. Times are nanoseconds since the epoch; `cost` is in US dollars."""
+    """One run. Times are nanoseconds since the epoch; `cost` is in US dollars.
+
+    Attributes:
+        replay_of: Id of the recorded run that it replays.
+    """
 
     run_id: str
     trace_id: str
@@ -38,6 +51,7 @@ class RunRow:
     tools: tuple[str, ...] = ()
     hubs: tuple[str, ...] = ()
     spans: int = 0
+    replay_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
