@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from opentelemetry import metrics, trace
@@ -12,6 +12,11 @@ from pellucid import semconv
 from pellucid.agent import Agent
 from pellucid.concurrency.sync import run_in_portal
 from pellucid.errors import ConfigError, PellucidError
+from pellucid.models import Model
+from pellucid.models.base import require_model
+from pellucid.models.fallback import candidates
+from pellucid.models.names import resolve
+from pellucid.models.prices import load_prices
 from pellucid.replay.comparison import differences
 from pellucid.replay.continuing import resume_request
 from pellucid.replay.playback import Playback
@@ -20,11 +25,11 @@ from pellucid.replay.session import Divergence, OnDivergence, ReplayDiverged, Se
 from pellucid.replay.staging import staged
 from pellucid.replay.tape import Tape
 from pellucid.replay.taped_run import TapedRun, passes_of
-from pellucid.replay.tracing import ReplayTracerProvider
+from pellucid.replay.tracing import ReplayedSpan, ReplayTracerProvider
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
 from pellucid.run.start import create_run
-from pellucid.run.state import CallerContext
+from pellucid.run.state import CallerContext, Setup
 from pellucid.telemetry import Listeners, TelemetryOptions
 from pellucid.telemetry.pipeline import Pipeline, complete
 
@@ -41,6 +46,7 @@ class Replay:
             it; None if the replay was the same.
         differences: All boundaries that differ.
         is_stopped: Whether the replay was stopped where the recorded run was stopped.
+        spans: Spans of the replay in the order of their starts.
     """
 
     tape: Tape
@@ -49,6 +55,27 @@ class Replay:
     divergence: Divergence | None
     differences: Sequence[Divergence] = field(repr=False)
     is_stopped: bool
+    spans: Sequence[ReplayedSpan] = field(repr=False)
+
+    @property
+    def outcome(self) -> str:
+        """Value of `pellucid.outcome` of the run, the last one if it continued others."""
+        return str(self._roots[-1].attributes.get(semconv.OUTCOME))
+
+    @property
+    def tool_calls(self) -> list[str]:
+        """Names of the tools in the order of their calls, without those of nested runs."""
+        return [
+            str(span.attributes.get(semconv.TOOL_NAME))
+            for span in self.spans
+            if span.attributes.get(semconv.PHASE) == semconv.DISPATCH and span.parent in self._roots
+        ]
+
+    @property
+    def _roots(self) -> list[ReplayedSpan]:
+        return [
+            span for span in self.spans if span.parent is None and span.attributes.get(semconv.PHASE) == semconv.RUN
+        ]
 
     def check(self) -> Replay:
         """Return the replay if it was the same as the recording.
@@ -66,6 +93,7 @@ async def replay(
     tape: Tape,
     *,
     live: Collection[str] = (),
+    model: Model | str | None = None,
     timing: Literal[0, 1] | float = 0,
     on_divergence: OnDivergence = "stop",
     deps: Any = None,
@@ -80,19 +108,23 @@ async def replay(
         agent: The agent; None builds one from the recording.
         tape: The recorded run.
         live: What is not answered from the tape: `"model"`, `"tool:<name>"`, `"hub:<provider id>"`.
+        model: Live model in place of the agent's, also by name, such as `"openai:gpt-6-sol"`. It needs no agent.
         timing: Factor of the recorded durations: 0 for no waiting, 1 for the recorded timing.
         on_divergence: What to do when the tape has no answer because the run differs: `"stop"`, or continue `"live"`.
         deps: Value for live tools.
 
     Raises:
         TapeError: the tape lacks something that the replay needs; the text names it.
-        ConfigError: `live` names something that does not exist.
+        ConfigError: `live` or `model` names something that does not exist.
     """
     passes = passes_of(tape)
     for taped in passes:
         taped.check()
     setup, own = (agent._setup, agent._telemetry) if agent is not None else (rebuilt_setup(passes[0]), None)  # noqa: SLF001
-    session = Session(live=_checked(live, passes, agent), timing=timing, on_divergence=on_divergence)
+    names = _checked(live, passes, agent)
+    if model is not None:
+        setup, names = _with_model(setup, model), names | {"model"}
+    session = Session(live=names, timing=timing, on_divergence=on_divergence)
     pipeline, tracers = _pipeline(own)
     result: RunResult[Any] | None = None
     error: Exception | None = None
@@ -118,7 +150,7 @@ async def replay(
             error = failure
             break
     # The request of a rebuilt agent has the instructions as they were recorded, with secrets masked.
-    found = differences(passes, tracers.spans, has_request=agent is not None)
+    found = differences(passes, tracers.spans, has_request=agent is not None, has_ids="model" not in names)
     is_live = bool(session.live) or session.is_live
     return Replay(
         tape=tape,
@@ -127,6 +159,7 @@ async def replay(
         divergence=session.divergence or (found[0] if found and not is_live else None),
         differences=found,
         is_stopped=session.stopped is not None,
+        spans=tracers.spans,
     )
 
 
@@ -151,6 +184,17 @@ def _checked(live: Collection[str], passes: Sequence[TapedRun], agent: Agent[Any
     if names and agent is None:
         raise ConfigError(f"replay(live={set(names)!r}): what is live belongs to an agent; pass the agent")
     return names
+
+
+def _with_model(setup: Setup, model: Model | str) -> Setup:
+    """Return the configuration with another model.
+
+    Raises:
+        ConfigError: there is no such model.
+    """
+    chosen = resolve(model) if isinstance(model, str) else require_model(model, "replay()")
+    load_prices(setup.prices, [(candidate.provider_name, candidate.name) for candidate in candidates(chosen)])
+    return replace(setup, model=chosen)
 
 
 def _pipeline(own: Pipeline | None) -> tuple[Pipeline, ReplayTracerProvider]:
