@@ -92,7 +92,8 @@ def _keyed(spans: Iterable[tuple[Mapping[str, Any], Any]]) -> dict[tuple[Any, ..
         target = attributes.get(semconv.TOOL_CALL_ID) or attributes.get(semconv.PROVIDER_ID)
         if phase == semconv.DISPATCH:
             target = (target, attributes.get(semconv.TOOL_NAME))
-        key = (phase, attributes.get(semconv.ITERATION), target)
+        iteration = attributes.get(semconv.ITERATION) if phase != semconv.AWAIT else None  # that in which it ended
+        key = (phase, iteration, target)
         counts[key] += 1
         keyed[*key, counts[key]] = span
     return keyed

@@ -52,7 +52,7 @@ def resume_request(checkpoint: JSONObject, taped: TapedRun) -> ResumeRequest:
 
 def _waits(taped: TapedRun) -> bool:
     """Return whether a run has paused."""
-    return taped.root.get(semconv.STOP_REASON) in ("awaiting_approval", "awaiting_tools")
+    return taped.is_complete and taped.root.get(semconv.STOP_REASON) in ("awaiting_approval", "awaiting_tools")
 
 
 def _spans_of(taped: TapedRun) -> Iterator[TapedSpan]:
