@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -18,11 +18,16 @@ from pellucid.replay.session import Divergence, Session
 from pellucid.replay.taped_run import TapedRun
 from pellucid.run.state import current_run
 from pellucid.telemetry import current_scope
+from pellucid.telemetry.scope import DEADLINE_PASSED
 from pellucid.tools.tool import digest_of
 from pellucid.types import JSONObject, JSONValue
 
 if TYPE_CHECKING:
     from pellucid.replay.tape import TapedSpan
+
+
+_PATIENCE: Final = 1.0
+"""Seconds that a failing discovery waits for one beside it."""
 
 
 class Playback:
@@ -199,10 +204,11 @@ class Playback:
         for other in self.taped.beside(span):
             if f"hub:{other.get(semconv.PROVIDER_ID)}" in self.session.live:
                 continue
-            if other.start < span.end:
-                await self._begun[other.span_id].wait()
-            if other.end is not None and other.end < span.end and other.outcome != semconv.CANCELLED:
-                await self._listed[other.span_id].wait()
+            with anyio.move_on_after(_PATIENCE):  # what is live may keep it from beginning
+                if other.start < span.end:
+                    await self._begun[other.span_id].wait()
+                if other.end is not None and other.end < span.end and other.outcome != semconv.CANCELLED:
+                    await self._listed[other.span_id].wait()
 
     def approval_needed(self, call_id: str) -> bool:
         """Return whether the recorded call waited for a person."""
@@ -223,9 +229,7 @@ class Playback:
         """Return whether a boundary did not come to its end, because of its run or of a failure beside it."""
         if span.end is None or span.outcome == semconv.CANCELLED:
             return True
-        # The deadline of the run ended it, rather than a timeout of its own.
-        is_late = span.outcome == self.taped.root.outcome == semconv.TIMEOUT
-        return is_late and semconv.TOOL_CALL_RESULT not in span.attributes
+        return span.error == DEADLINE_PASSED
 
     async def _missing(self, name: str, iteration: int, what: str, replayed: JSONValue) -> None:
         if not self.taped.is_complete:
