@@ -23,7 +23,10 @@ from pellucid.types import JSONObject
 _DENIED: Final = re.compile(
     r"Not run: a person denied this call(?:: (.*?))?\. Do not retry unless asked to\.", re.DOTALL
 )
-_DECIDED: Final = frozenset({"approved", "denied", "expired"})
+_APPROVED: Final = frozenset({"approved", "awaiting"})
+"""Outcomes on a call that was approved: `awaiting` is that of an agent that then paused itself."""
+
+_DECIDED: Final = _APPROVED | {"denied", "expired"}
 _PAST: Final = 1.0
 
 _Place: TypeAlias = tuple[str, ...]
@@ -97,7 +100,7 @@ def _spans_of(taped: TapedRun) -> Iterator[TapedSpan]:
 
 
 def _decision(request: dict[str, Any], span: TapedSpan) -> Decision:
-    is_approved = span.get(semconv.APPROVAL_OUTCOME) == "approved"
+    is_approved = span.get(semconv.APPROVAL_OUTCOME) in _APPROVED
     arguments = contents.value_of(span, semconv.TOOL_CALL_ARGUMENTS, semconv.INPUT_DIGEST)
     is_edited = is_approved and isinstance(arguments, dict) and arguments != request["arguments"]
     denial = None if is_approved else _DENIED.search(str(json.loads(span.get(semconv.TOOL_CALL_RESULT) or '""')))
