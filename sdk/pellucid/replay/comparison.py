@@ -112,7 +112,8 @@ def _keyed(spans: Iterable[_S], *, has_ids: bool) -> dict[tuple[Any, ...], _S]:
         target = attributes.get(semconv.TOOL_CALL_ID) or attributes.get(semconv.PROVIDER_ID)
         if phase == semconv.DISPATCH:
             target = (target if has_ids else None, attributes.get(semconv.TOOL_NAME))
-        key: tuple[Any, ...] = (phase, attributes.get(semconv.ITERATION), target)
+        iteration = attributes.get(semconv.ITERATION) if phase != semconv.AWAIT else None  # that in which it ended
+        key: tuple[Any, ...] = (phase, iteration, target)
         counts[key] += 1
         keyed[*key, counts[key]] = span
     return keyed

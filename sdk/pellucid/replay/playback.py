@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -18,12 +18,16 @@ from pellucid.replay.session import Divergence, Session
 from pellucid.replay.taped_run import TapedRun
 from pellucid.run.state import current_run
 from pellucid.telemetry import current_scope
-from pellucid.tools.names import ASYNC_STATUS
+from pellucid.telemetry.scope import DEADLINE_PASSED
 from pellucid.tools.tool import digest_of
 from pellucid.types import JSONObject, JSONValue
 
 if TYPE_CHECKING:
     from pellucid.replay.tape import TapedSpan
+
+
+_PATIENCE: Final = 1.0
+"""Seconds that a failing discovery waits for one beside it."""
 
 
 class Playback:
@@ -43,6 +47,8 @@ class Playback:
         self._chat = 0
         self._used: set[str] = set()
         self._released: dict[str, anyio.Event] = {}
+        self._returned: defaultdict[str, anyio.Event] = defaultdict(anyio.Event)
+        self._is_exhausted = anyio.Event()
         self._begun: defaultdict[str, anyio.Event] = defaultdict(anyio.Event)
         self._listed: defaultdict[str, anyio.Event] = defaultdict(anyio.Event)
 
@@ -68,28 +74,56 @@ class Playback:
         return span
 
     async def release(self, span: TapedSpan) -> None:
-        """Let the asynchronous calls end that had ended when the next boundary after a model call began."""
-        horizon = self._horizon(span)
-        due = [wait for wait in self.taped.waits.values() if wait.end is not None and wait.end <= horizon]
+        """Let the asynchronous calls end that had ended when the run went on after a model call."""
+        due = [wait for wait in self.taped.waits.values() if self._is_due(wait, span)]
         for wait in due:
             self.released(str(wait.get(semconv.TOOL_CALL_ID))).set()
-        run = current_run()
-        ids = {wait.get(semconv.ASYNC_RESULT_ID) for wait in due}
-        pending = [call for call in run.async_calls.running if call.facts.result_id in ids] if run is not None else []
-        while any(call.status is None for call in pending):
-            await checkpoint()
+        await _settled({wait.get(semconv.ASYNC_RESULT_ID) for wait in due})
+        if span is self.taped.chats[-1]:
+            self._is_exhausted.set()
+
+    def _is_due(self, wait: TapedSpan, chat: TapedSpan) -> bool:
+        """Return whether a call had ended by the next time that the run read results."""
+        if wait.end is None or wait.get(semconv.ASYNC_STATUS) == semconv.CANCELLED:
+            return False
+        reader = self.taped.reader_of(wait) or self.taped.chats[-1]
+        return chat.start >= reader.start
+
+    async def take_turn(self, wait: TapedSpan) -> None:
+        """Wait until an asynchronous call ends, and those have ended that had ended before it."""
+        await self.released(str(wait.get(semconv.TOOL_CALL_ID))).wait()
+        for other in self.taped.waits.values():
+            if self._is_released(other) and (other.end or 0) < (wait.end or 0):
+                await _settled({other.get(semconv.ASYNC_RESULT_ID)})
+
+    def returns(self, wait: TapedSpan) -> None:
+        """Note that an asynchronous call is about to end."""
+        self._returned[str(wait.get(semconv.ASYNC_RESULT_ID))].set()
+
+    async def settle_until(self, moment: int) -> None:
+        """Wait for the results of the asynchronous calls that had ended by a moment of the recording."""
+        for wait in self.taped.waits.values():
+            result_id = str(wait.get(semconv.ASYNC_RESULT_ID))
+            is_background = wait.get(semconv.TOOL_EXECUTION) == "same-invocation"
+            if is_background and wait.end is not None and wait.end <= moment and self._is_released(wait):
+                await self._returned[result_id].wait()
+                await _settled({result_id})
+
+    def _is_released(self, wait: TapedSpan) -> bool:
+        return self.released(str(wait.get(semconv.TOOL_CALL_ID))).is_set()
+
+    async def outlast(self) -> NoReturn:
+        """Never end, as a call that its run has cancelled; if that was stopped, so is the replay once it only waits."""
+        if not self.taped.is_complete:
+            await self._is_exhausted.wait()
+            await anyio.wait_all_tasks_blocked()
+            await self._end(self.taped.root)
+        await anyio.sleep_forever()
+        raise AssertionError
 
     def released(self, call_id: str) -> anyio.Event:
         """Return the event at which an asynchronous call ends."""
         return self._released.setdefault(call_id, anyio.Event())
-
-    def _horizon(self, span: TapedSpan) -> float:
-        later = [
-            other
-            for other in self.taped.spans
-            if other.start >= (span.end or span.start) and (other.phase == semconv.DISCOVERY or _is_status(other))
-        ]
-        return later[0].start if later else float("inf")
 
     async def call(self, name: str, arguments: JSONObject, ctx: ToolContext) -> TapedSpan | None:
         """Return the recorded call of a tool; None if the replay continues live."""
@@ -159,6 +193,7 @@ class Playback:
                 self._divergence(span.name, ctx.iteration, "active skills", recorded, replayed, span)
             )
             return None
+        await self.settle_until(span.start)
         self._begun[span.span_id].set()
         return span
 
@@ -172,10 +207,11 @@ class Playback:
         for other in self.taped.beside(span):
             if f"hub:{other.get(semconv.PROVIDER_ID)}" in self.session.live:
                 continue
-            if other.start < span.end:
-                await self._begun[other.span_id].wait()
-            if other.end is not None and other.end < span.end and other.outcome != semconv.CANCELLED:
-                await self._listed[other.span_id].wait()
+            with anyio.move_on_after(_PATIENCE):  # what is live may keep it from beginning
+                if other.start < span.end:
+                    await self._begun[other.span_id].wait()
+                if other.end is not None and other.end < span.end and other.outcome != semconv.CANCELLED:
+                    await self._listed[other.span_id].wait()
 
     def approval_needed(self, call_id: str) -> bool:
         """Return whether the recorded call waited for a person."""
@@ -196,9 +232,7 @@ class Playback:
         """Return whether a boundary did not come to its end, because of its run or of a failure beside it."""
         if span.end is None or span.outcome == semconv.CANCELLED:
             return True
-        # The deadline of the run ended it, rather than a timeout of its own.
-        is_late = span.outcome == self.taped.root.outcome == semconv.TIMEOUT
-        return is_late and semconv.TOOL_CALL_RESULT not in span.attributes
+        return span.error == DEADLINE_PASSED
 
     async def _missing(self, name: str, iteration: int, what: str, replayed: JSONValue) -> None:
         if not self.taped.is_complete:
@@ -246,6 +280,15 @@ class Playback:
         )
 
 
+async def _settled(result_ids: Collection[Any]) -> None:
+    """Wait until these calls of the current run, which are about to end, have their results."""
+    run = current_run()
+    running = run.async_calls.running if run is not None else ()
+    pending = [call for call in running if call.facts.result_id in result_ids]
+    while any(call.status is None for call in pending):
+        await checkpoint()
+
+
 def _digest_of(request: ModelRequest) -> str | None:
     if not request.tools:
         return None
@@ -275,7 +318,3 @@ def _arguments(span: TapedSpan) -> JSONValue:
 def _skills(span: TapedSpan) -> JSONValue:
     recorded = _json(span, semconv.INPUT)
     return recorded.get("active_skill_ids") if isinstance(recorded, dict) else None
-
-
-def _is_status(span: TapedSpan) -> bool:
-    return span.phase == semconv.DISPATCH and span.get(semconv.TOOL_NAME) == ASYNC_STATUS

@@ -128,7 +128,7 @@ async def replay(
     pipeline, tracers = _pipeline(own)
     result: RunResult[Any] | None = None
     error: Exception | None = None
-    for taped in passes:
+    for number, taped in enumerate(passes, start=1):
         if taped is not passes[0] and (result is None or result.checkpoint is None):
             break  # the run before it did not pause, which is a difference
         tracers.of = taped.root
@@ -141,7 +141,7 @@ async def replay(
             pipeline=pipeline,
             namespace=taped.namespace(),
         )
-        source = resume_request(checkpoint, taped) if checkpoint is not None else taped.input
+        source = resume_request(checkpoint, passes[:number]) if checkpoint is not None else taped.input
         run = create_run(staged(setup, Playback(session, taped)), source, caller)
         result = None
         try:

@@ -152,10 +152,10 @@ class TapeProvider:
         span = await self._playback.discovery(self.id, ctx, self._parents)
         if span is None:
             return await self._list_live(ctx)
-        if self._playback.was_stopped(span):
+        # What came to its end did so before the failure of another could cancel it.
+        with anyio.CancelScope(shield=not self._playback.was_stopped(span)):
             return await self._replayed(span, ctx)
-        with anyio.CancelScope(shield=True):  # it ended before the failure of another could cancel it
-            return await self._replayed(span, ctx)
+        raise AssertionError  # nobody cancels the scope
 
     async def _replayed(self, span: TapedSpan, ctx: DiscoveryContext) -> Sequence[Tool]:
         await self._list_inner(span, ctx)
@@ -207,6 +207,8 @@ class TapeProvider:
             return await self._call_live(tool.name, arguments, ctx)
         if tool.execution == "same-invocation":
             return await self._in_background(ctx.tool_call_id)
+        if span.end is not None:
+            await playback.settle_until(span.end)
         if span.outcome == semconv.COMPLETED and tool.execution is None:
             await playback.session.wait(span)
             return contents.result_of(span)
@@ -218,10 +220,10 @@ class TapeProvider:
     async def _in_background(self, call_id: str) -> Any:
         """Return the result of an asynchronous call when the recorded one had ended."""
         wait = self._playback.taped.waits.get(call_id)
-        if wait is None or wait.get(semconv.ASYNC_STATUS) == "cancelled":
-            await anyio.sleep_forever()
-        await self._playback.released(call_id).wait()
-        assert wait is not None  # else it never ends
+        if wait is None or wait.end is None or wait.get(semconv.ASYNC_STATUS) == semconv.CANCELLED:
+            await self._playback.outlast()
+        await self._playback.take_turn(wait)
+        self._playback.returns(wait)
         status, run = wait.get(semconv.ASYNC_STATUS), current_run()
         if status == "expired" and run is not None:
             for call in run.async_calls.running:

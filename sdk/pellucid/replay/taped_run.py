@@ -7,6 +7,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from pellucid import semconv
@@ -14,6 +15,7 @@ from pellucid.context import Identity
 from pellucid.messages import Message
 from pellucid.replay import contents
 from pellucid.replay.tape import Tape, TapedSpan, TapeError
+from pellucid.tools.names import ASYNC_STATUS
 
 
 class TapedRun:
@@ -118,6 +120,19 @@ class TapedRun:
             for span in self.children[parent.span_id]
             if span.get(semconv.PROVIDER_ID) == provider_id
         ]
+
+    def reader_of(self, wait: TapedSpan) -> TapedSpan | None:
+        """Return the model call after which the run read the result of an asynchronous call, or None if it did not."""
+        result_id = str(wait.get(semconv.ASYNC_RESULT_ID))
+        delivery = f'"status_{result_id[-32:]}"'
+        for before, chat in pairwise(self.chats):
+            if delivery in str(chat.get(semconv.INPUT_MESSAGES)):
+                return before
+        for span in self.spans:
+            is_status = span.phase == semconv.DISPATCH and span.get(semconv.TOOL_NAME) == ASYNC_STATUS
+            if is_status and result_id in str(span.get(semconv.TOOL_CALL_ARGUMENTS)) and span.start >= (wait.end or 0):
+                return next((chat for chat in reversed(self.chats) if chat.start < span.start), None)
+        return None
 
     def beside(self, span: TapedSpan) -> list[TapedSpan]:
         """Return the other discoveries of the same iteration, except those of skills, which do not fail."""
