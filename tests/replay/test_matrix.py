@@ -4,10 +4,10 @@ import os
 
 import anyio
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 
 from fidelity.scripts import Script, Stage, scripts
-from pellucid.replay import TapeError, replay
+from pellucid.replay import replay
 from pellucid_exporters.testing import capture
 from support.tapes import recording, tapes_of
 

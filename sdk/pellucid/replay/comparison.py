@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pellucid import semconv
 from pellucid.replay.session import Divergence
+from pellucid.replay.tape import TapedSpan
 from pellucid.replay.taped_run import TapedRun
 from pellucid.replay.tracing import ReplayedSpan
 from pellucid.types import JSONValue
@@ -77,10 +78,16 @@ def _between(taped: TapedRun, recorded: Any, twin: ReplayedSpan | None) -> Itera
         return
     for attribute, what in _COMPARED.items():
         one, other = recorded.attributes.get(attribute), twin.attributes.get(attribute)
-        if one == other or (what == "output" and recorded.attributes.get(semconv.APPROVAL_OUTCOME) == _AWAITING):
-            continue  # the ids of approvals differ
+        if one == other or (what == "output" and _has_no_twin(taped, recorded)):
+            continue
         shown = (_content(recorded.attributes, what) or one, _content(twin.attributes, what) or other)
         yield _divergence(taped, recorded.name, recorded.attributes, what, *shown, recorded.span_id)
+
+
+def _has_no_twin(taped: TapedRun, recorded: TapedSpan) -> bool:
+    """Return whether the output of a boundary is another one in a replay: ids of approvals, names that are new."""
+    is_new = taped.is_joined and recorded.phase == semconv.COMPOSE
+    return is_new or recorded.get(semconv.APPROVAL_OUTCOME) == _AWAITING
 
 
 def _keyed(spans: Iterable[tuple[Mapping[str, Any], Any]]) -> dict[tuple[Any, ...], Any]:

@@ -25,16 +25,23 @@ from pellucid.types import JSONObject
 _REMEDY = "pass the agent: replay(agent, tape), or --agent module:name"
 
 
-def rebuilt_setup(taped: TapedRun) -> Setup:
+def rebuilt_setup(passes: Sequence[TapedRun]) -> Setup:
     """Return the configuration of an agent that can replay a run, and do nothing else.
+
+    Args:
+        passes: The run, after those that it continues.
 
     Raises:
         TapeError: the run depended on code of its agent that a recording does not have.
     """
+    taped = passes[0]
     known = taped.configuration
     if known["skills"]:
         raise TapeError(f"run {taped.root.run_id} used skills, which the recording does not have; {_REMEDY}")
-    if any({semconv.PERMISSION, semconv.COMPOSE_DENIED} & span.attributes.keys() for span in taped.spans):
+    spans = [span for run in passes for span in run.spans]
+    if any(span.get(semconv.APPROVAL_OUTCOME) == "awaiting" for span in spans):
+        raise TapeError(f"run {taped.root.run_id} has an agent as a tool, which waited for a person; {_REMEDY}")
+    if any({semconv.PERMISSION, semconv.COMPOSE_DENIED} & span.attributes.keys() for span in spans):
         raise TapeError(f"run {taped.root.run_id} had a permission policy, which is code; {_REMEDY}")
     output = _RebuiltOutput(known["output_schema"]) if "output_schema" in known else None
     instructions, is_native = _instructions_of(taped, output)
@@ -42,7 +49,7 @@ def rebuilt_setup(taped: TapedRun) -> Setup:
     settings = cast("Settings", {name: value for name, value in requested.items() if value is not None})
     agent = Agent(
         taped.agent,
-        model=_model_of(taped.chats, is_native=is_native),
+        model=_model_of([span for run in passes for span in run.chats], is_native=is_native),
         instructions=instructions,
         settings=settings,
         providers=[_AbsentProvider(item["id"], item["kind"]) for item in known["providers"]],

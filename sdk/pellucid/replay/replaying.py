@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from opentelemetry import metrics, trace
@@ -12,14 +12,18 @@ from pellucid import semconv
 from pellucid.agent import Agent
 from pellucid.concurrency.sync import run_in_portal
 from pellucid.errors import ConfigError, PellucidError
+from pellucid.models import Model
+from pellucid.models.base import require_model
+from pellucid.models.names import resolve
 from pellucid.replay.comparison import differences
 from pellucid.replay.continuing import resume_request
+from pellucid.replay.passes import passes_of
 from pellucid.replay.playback import Playback
 from pellucid.replay.rebuilding import rebuilt_setup
 from pellucid.replay.session import Divergence, OnDivergence, ReplayDiverged, Session
 from pellucid.replay.staging import staged
 from pellucid.replay.tape import Tape
-from pellucid.replay.taped_run import TapedRun, passes_of
+from pellucid.replay.taped_run import TapedRun
 from pellucid.replay.tracing import ReplayTracerProvider
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
@@ -66,6 +70,7 @@ async def replay(
     tape: Tape,
     *,
     live: Collection[str] = (),
+    model: Model | str | None = None,
     timing: Literal[0, 1] | float = 0,
     on_divergence: OnDivergence = "stop",
     deps: Any = None,
@@ -80,6 +85,7 @@ async def replay(
         agent: The agent; None builds one from the recording.
         tape: The recorded run.
         live: What is not answered from the tape: `"model"`, `"tool:<name>"`, `"hub:<provider id>"`.
+        model: Model that answers in place of the agent's; it is live.
         timing: Factor of the recorded durations: 0 for no waiting, 1 for the recorded timing.
         on_divergence: What to do when the tape has no answer because the run differs: `"stop"`, or continue `"live"`.
         deps: Value for live tools.
@@ -91,8 +97,12 @@ async def replay(
     passes = passes_of(tape)
     for taped in passes:
         taped.check()
-    setup, own = (agent._setup, agent._telemetry) if agent is not None else (rebuilt_setup(passes[0]), None)  # noqa: SLF001
-    session = Session(live=_checked(live, passes, agent), timing=timing, on_divergence=on_divergence)
+    setup, own = (agent._setup, agent._telemetry) if agent is not None else (rebuilt_setup(passes), None)  # noqa: SLF001
+    names = _checked(live, passes, agent)
+    if model is not None:
+        setup = replace(setup, model=resolve(model) if isinstance(model, str) else require_model(model, "replay()"))
+        names |= {"model"}
+    session = Session(live=names, timing=timing, on_divergence=on_divergence)
     pipeline, tracers = _pipeline(own)
     result: RunResult[Any] | None = None
     error: Exception | None = None
@@ -149,7 +159,7 @@ def _checked(live: Collection[str], passes: Sequence[TapedRun], agent: Agent[Any
             known = ", ".join(sorted({"model", *hubs, *tools}))
             raise ConfigError(f"replay(live={name!r}): the recording has no such part; use some of {known}")
     if names and agent is None:
-        raise ConfigError(f"replay(live={set(names)!r}): what is live belongs to an agent; pass the agent")
+        raise ConfigError(f"replay(live={set(names)!r}): what is live belongs to an agent; pass the agent, or a model")
     return names
 
 
