@@ -54,6 +54,5 @@ def tapes_of(captured: Captured, listings: Iterable[CatalogListing], agent: str 
     return [
         Tape.load(reader, span.run_id)
         for span in roots
-        if span.run_id not in continued
-        and (span.parent_span_id is None or semconv.RESUMED_FROM in span.attributes)
+        if span.run_id not in continued and (span.parent_span_id is None or semconv.RESUMED_FROM in span.attributes)
     ]

@@ -155,7 +155,8 @@ class Playback:
     def _candidates(self, name: str, arguments: JSONValue, ctx: ToolContext) -> tuple[list[TapedSpan], list[TapedSpan]]:
         """Return the recorded calls of a tool that are left: those with the id of a call, and those with its arguments.
 
-        Those that never reached the tool are not among them.
+        Those that never reached the tool are not among them. Calls of a live model have other ids, so all of the
+        iteration count as those with the id.
         """
         left = [
             span
@@ -163,9 +164,11 @@ class Playback:
             for span in spans
             if span.get(semconv.TOOL_NAME) == name and span.span_id not in self._used
         ]
-        iteration = current_scope().iteration
+        iteration, has_ids = current_scope().iteration, "model" not in self.session.live
         own = [
-            span for span in left if span.get(semconv.TOOL_CALL_ID) == ctx.tool_call_id and span.iteration == iteration
+            span
+            for span in left
+            if span.iteration == iteration and (not has_ids or span.get(semconv.TOOL_CALL_ID) == ctx.tool_call_id)
         ]
         return own, [span for span in left if _arguments(span) == arguments]
 

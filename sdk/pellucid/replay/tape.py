@@ -72,8 +72,8 @@ class Tape:
     """
 
     run_id: str
-    spans: Sequence[TapedSpan]
-    catalogs: Mapping[str, Mapping[str, Any]]
+    spans: Sequence[TapedSpan] = field(repr=False)
+    catalogs: Mapping[str, Mapping[str, Any]] = field(repr=False)
 
     @classmethod
     def load(cls, source: str | os.PathLike[str] | Recording, run_id: str | None = None) -> Tape:
