@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,11 +33,14 @@ class CapturedRecording(SampleReader):
 
 
 @contextmanager
-def recording(**options: Any) -> Iterator[tuple[Captured, list[CatalogListing]]]:
+def recording(
+    clock: Callable[[], int] | None = None, **options: Any
+) -> Iterator[tuple[Captured, list[CatalogListing]]]:
     """Capture telemetry, with the catalogues that runs list."""
     listings: list[CatalogListing] = []
     with capture(**options) as captured:
         vars(captured)["catalog_sinks"] = [listings.append]
+        captured.clock = clock or captured.clock
         yield captured, listings
 
 

@@ -12,6 +12,7 @@ from pellucid.replay.session import Divergence
 from pellucid.replay.tape import TapedSpan
 from pellucid.replay.taped_run import TapedRun
 from pellucid.replay.tracing import ReplayedSpan
+from pellucid.telemetry.scope import DEADLINE_PASSED
 from pellucid.types import JSONValue
 
 _S = TypeVar("_S", TapedSpan, ReplayedSpan)
@@ -94,6 +95,8 @@ def _between(taped: TapedRun, recorded: TapedSpan, twin: ReplayedSpan | None, *,
         one, other = recorded.attributes.get(attribute), twin.attributes.get(attribute)
         if one == other or (what == "output" and _has_no_twin(taped, recorded)):
             continue
+        if what in ("outcome", "error") and recorded.error == DEADLINE_PASSED:
+            continue  # a replay has no deadline
         left, right = _content(recorded.attributes, what), _content(twin.attributes, what)
         if not has_ids and left is not None and _without_ids(left) == _without_ids(right):
             continue
