@@ -18,9 +18,8 @@ from pellucid import semconv
 from pellucid_exporters.stored import text
 from pellucid_exporters.stored.content import parse
 from pellucid_exporters.stored.reader import Reader
-from pellucid_exporters.stored.rows import RunRow
+from pellucid_exporters.stored.rows import FAULTS, RunRow
 from pellucid_exporters.viewer.trees import tree
-from pellucid_exporters.viewer.waterfall import FAULTS
 
 
 def reader_of(request: Request) -> Reader:
