@@ -25,10 +25,14 @@ from pellucid_exporters.viewer.span_page import raw_text, span_of_id, span_page
 STATIC: Final = Path(__file__).parent / "static"
 
 
-def create_viewer_app(reader: Reader) -> Starlette:
+def create_viewer_app(reader: Reader, *, jaeger: str | None = None) -> Starlette:
     """Return an ASGI application that shows stored telemetry.
 
     It answers requests for `127.0.0.1`, `localhost` and `::1` only, and is read-only. Serve it on a loopback address.
+
+    Args:
+        reader: Reader of the store.
+        jaeger: URL of a Jaeger UI to which the pages link by trace id.
     """
     app = Starlette(
         routes=[
@@ -46,6 +50,7 @@ def create_viewer_app(reader: Reader) -> Starlette:
         exception_handlers={HTTPException: _problem},
     )
     app.state.reader = reader
+    app.state.jaeger = jaeger
     return app
 
 
