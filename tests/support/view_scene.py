@@ -77,6 +77,12 @@ def search_articles(query: str) -> str:
     return HOSTILE
 
 
+@tool
+def read_article(number: int) -> str:
+    """Read an article of the help centre."""
+    return "Parcels need three working days."
+
+
 def policy(request: PermissionRequest) -> str | Verdict:
     """Keep refunds from callers that nobody knows."""
     if request.tool.name == "refund" and request.identity is None:
@@ -87,7 +93,7 @@ def policy(request: PermissionRequest) -> str | Verdict:
 def providers(*, latency: float = 0.02, faults: Sequence[BaseException | None] = ()) -> list[DiscoveryProvider]:
     """Return the hubs of the shop; that of the help centre is slow and may fail."""
     orders = FakeHub([find_order, track_parcel, refund], latency=0.002)
-    articles = FakeHub(lambda call: [search_articles][: 1 + call % 2], latency=latency, faults=faults)
+    articles = FakeHub(lambda call: [search_articles, read_article][: 1 + call // 2], latency=latency, faults=faults)
     return [
         DiscoveryProvider(orders, id="orders", ttl=60, objective=0.1),
         DiscoveryProvider(articles, id="help-centre", ttl=0, objective=0.01, stale_if_error=3600),

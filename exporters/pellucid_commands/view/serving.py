@@ -29,7 +29,7 @@ def serve(path: Path, *, host: str, port: int | None, jaeger: str | None, browse
     Raises:
         ConfigError: there is no store, or the port is taken.
     """
-    app = create_viewer_app(StoreReader(path), jaeger=jaeger)
+    app = create_viewer_app(StoreReader(path), label=str(path), jaeger=jaeger)
     with closing(_listen(host, port)) as listener:
         name = f"[{host}]" if ":" in host else host
         url = f"http://{name}:{listener.getsockname()[1]}/"
