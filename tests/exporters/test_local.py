@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 import stat
 import threading
 from argparse import ArgumentParser
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -23,6 +26,7 @@ from pellucid_exporters.local import schema
 from pellucid_exporters.local.schema import StoreError
 from support.local_store import counted, emit, eventually, storing
 from support.openmetrics import scrape
+from support.processes import PATIENCE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -336,6 +340,28 @@ def test_another_database_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch
             StoreReader(file)
         with pytest.raises(ConfigError, match="telemetry store"):
             storing(file).__enter__()
+
+
+def test_a_store_of_an_older_version_is_migrated_by_its_reader(path: Path) -> None:
+    """Without a writer, too; readers that come at once wait for one of them."""
+    path.parent.mkdir()
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for statement in schema.MIGRATIONS[0]:
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+        connection.execute("PRAGMA user_version = 1")
+        connection.execute("INSERT INTO hub_minutes VALUES (1, 'rube', 'miss', 3, 5, 0, 0, x'')")
+    old = path.with_name("old.db")
+    shutil.copy(path, old)
+    barrier = threading.Barrier(4)
+
+    def read() -> list[int]:
+        barrier.wait()
+        return [row.calls for row in StoreReader(old).hubs(0, 2**62)]
+
+    with ThreadPoolExecutor(4) as threads:
+        reads = [threads.submit(read) for _ in range(4)]
+        assert [each.result(PATIENCE) for each in reads] == [[5]] * 4
 
 
 @pytest.mark.parametrize("wrong", [{"path": ""}, {"path": ":memory:"}, {"max_age": 0}, {"max_bytes": 10}])

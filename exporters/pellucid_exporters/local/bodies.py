@@ -2,15 +2,53 @@
 
 from __future__ import annotations
 
+import time
 import zlib
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import sqlite3
 
 LONGEST_INLINE: Final = 100
 """Characters of the longest text that is stored with its span."""
 
 DIGEST: Final = 16
 """Bytes of a digest."""
+
+_MOST_KNOWN: Final = 65_536
+_FRESH: Final = 60
+"""Seconds for which the use of a large text is not noted again."""
+
+_INSERT: Final = (
+    "INSERT INTO bodies VALUES (?, ?, ?) ON CONFLICT (digest) DO UPDATE SET used = max(used, excluded.used)"
+)
+
+
+class BodyWriter:
+    """Writer of large texts. It knows which the store has until `forget`."""
+
+    def __init__(self) -> None:
+        self._used: dict[bytes, float] = {}
+
+    def forget(self) -> None:
+        """Write all texts again: a transaction has failed, or the store is another one."""
+        self._used = {}
+
+    def write(self, connection: sqlite3.Connection, texts: Iterable[Mapping[bytes, bytes]]) -> None:
+        """Write the texts, by digest, that were not written within the last minute."""
+        now = time.time()
+        rows: list[tuple[bytes, int, bytes]] = []
+        for bodies in texts:
+            for digest, content in bodies.items():
+                if 0 <= now - self._used.get(digest, 0.0) < _FRESH:
+                    continue
+                if len(self._used) >= _MOST_KNOWN:
+                    self._used.clear()
+                self._used[digest] = now
+                rows.append((digest, int(now), pack(content)))
+        connection.executemany(_INSERT, rows)
 
 
 def digest_of(content: bytes) -> bytes:

@@ -23,7 +23,7 @@ _CACHE: Final = """
 SELECT provider_id, cache, sum(calls) FROM hub_minutes WHERE minute BETWEEN ? AND ? GROUP BY provider_id, cache
 """
 _ROUND_TRIPS: Final = """
-SELECT provider_id, minute, bucket, calls, failures, run, span_id FROM hub_minutes
+SELECT provider_id, minute, bucket, calls, failures, run, span_id, late FROM hub_minutes
 WHERE minute BETWEEN ? AND ? AND cache IN ('miss', 'none') AND bucket >= 0 ORDER BY minute
 """
 _RUN: Final = "SELECT run_id FROM runs WHERE key = ?"
@@ -35,6 +35,8 @@ class _Hub:
     by_minute: dict[int, list[int]] = field(default_factory=dict)
     exemplars: dict[int, tuple[str, str]] = field(default_factory=dict)
     cache: dict[str, int] = field(default_factory=dict)
+    late: dict[int, int] = field(default_factory=dict)
+    last_success: int | None = None
 
 
 def hub_rows(connection: sqlite3.Connection, since: int, until: int, in_flight: Iterable[SpanRow]) -> list[HubRow]:
@@ -46,13 +48,17 @@ def hub_rows(connection: sqlite3.Connection, since: int, until: int, in_flight: 
     cursor.row_factory = None
     for provider_id, cache, calls in cursor.execute(_CACHE, window):
         hubs.setdefault(provider_id, _Hub()).cache[cache] = calls
-    for provider_id, minute, bucket, calls, failures, run, span_id in cursor.execute(_ROUND_TRIPS, window):
+    for provider_id, minute, bucket, calls, failures, run, span_id, late in cursor.execute(_ROUND_TRIPS, window):
         hub = hubs[provider_id]
         counts = hub.by_minute.get(minute)
         if counts is None:
             counts = hub.by_minute[minute] = [0] * (len(BOUNDS) + 1)
         counts[bucket] += calls
         hub.failures += failures
+        if late:
+            hub.late[minute * MINUTE] = hub.late.get(minute * MINUTE, 0) + late
+        if calls > failures:
+            hub.last_success = minute * MINUTE
         latest[provider_id, bucket] = run, span_id
     for (provider_id, bucket), (run, span_id) in latest.items():
         row = cursor.execute(_RUN, (run,)).fetchone() if run else ("",)
@@ -85,4 +91,6 @@ def _row(provider_id: str, hub: _Hub, objective: float | None, in_flight_since: 
         p99=quantile(0.99, BOUNDS, totals),
         cache=hub.cache,
         in_flight_since=in_flight_since,
+        late=hub.late,
+        last_success=hub.last_success,
     )

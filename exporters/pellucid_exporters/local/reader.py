@@ -5,21 +5,19 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
-from urllib.parse import quote
 
 from pellucid_exporters.local import searches
 from pellucid_exporters.local.bodies import DIGEST, unpack
+from pellucid_exporters.local.call_rows import call_rows
 from pellucid_exporters.local.hub_rows import hub_rows
 from pellucid_exporters.local.processes import is_alive
-from pellucid_exporters.local.schema import StoreError, version_of
+from pellucid_exporters.local.reading import reading
 from pellucid_exporters.local.span_rows import span_row
-from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING, EventRow, HubRow, RunRow, SpanRow
+from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING, CallRow, EventRow, HubRow, RunRow, SpanRow
 
-_WAIT: Final = 5.0
 _MANY: Final = 500
 
 _T = TypeVar("_T")
@@ -175,6 +173,13 @@ class StoreReader:
 
         return self._read(read)
 
+    def calls(self, since: int, until: int, phases: Collection[str]) -> list[CallRow]:
+        """Return the boundaries of some phases that ended between two times, counted by process and labels.
+
+        Those that belong to no run are left out.
+        """
+        return self._read(lambda connection: call_rows(connection, since, until, phases))
+
     def in_flight(self) -> list[SpanRow]:
         """Return the boundaries of live processes that have not ended, the oldest first."""
         return self._read(_in_flight)
@@ -187,27 +192,6 @@ class StoreReader:
     def _read(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         with reading(self._path) as connection:
             return work(connection)
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """Yield a connection that sees one state of the store.
-
-    Raises:
-        StoreError: the file is missing, damaged, no store, or from a newer version.
-    """
-    if not path.is_file():
-        raise StoreError(f"there is no store {str(path)!r}; write one with configure(..., local=True), or name another")
-    try:
-        uri = f"file:{quote(str(path))}?mode=ro"
-        with closing(sqlite3.connect(uri, uri=True, timeout=_WAIT, isolation_level=None)) as connection:
-            connection.row_factory = sqlite3.Row
-            connection.execute("BEGIN")
-            if version_of(connection, path) == 0:
-                raise StoreError(f"{str(path)!r} is empty, not a telemetry store; name another file")
-            yield connection
-    except sqlite3.Error as error:
-        raise StoreError(f"the store {str(path)!r} cannot be read ({error}); move it away if it is damaged") from error
 
 
 class _Liveness:

@@ -13,6 +13,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from pellucid import semconv
 from pellucid.telemetry.phases import PHASES
+from pellucid_exporters.alerting.outcomes import UNASKED
 from pellucid_exporters.local import shapes
 from pellucid_exporters.plain_json import plain_json
 
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
     from pellucid.events import Event
-
-REFUSED: Final = frozenset({"backoff", "circuit_open"})
-"""Values of `error.type` of discoveries that made no request to the hub."""
 
 NOT_MADE: Final = -1
 """Bucket of such discoveries."""
@@ -164,7 +162,7 @@ def event_record(event: Event) -> EventRecord:
 
 def bucket_of(record: SpanRecord) -> int:
     """Return the bucket of a discovery's duration."""
-    if record.facts.get(semconv.ERROR_TYPE) in REFUSED:
+    if record.facts.get(semconv.ERROR_TYPE) in UNASKED:
         return NOT_MADE
     assert record.duration is not None  # it has ended
     return bisect_left(semconv.DISCOVERY_DURATION.buckets, record.duration / 1e9)

@@ -58,6 +58,10 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
             run INTEGER, time INTEGER, process INTEGER, number INTEGER, name TEXT NOT NULL, span_id BLOB,
             payload BLOB NOT NULL, PRIMARY KEY (run, time, process, number)) WITHOUT ROWID""",
     ),
+    (
+        # Round trips that took longer than the objective that the hub had then.
+        "ALTER TABLE hub_minutes ADD COLUMN late INTEGER NOT NULL DEFAULT 0",
+    ),
 )
 """Statements that lead from each version to the next."""
 

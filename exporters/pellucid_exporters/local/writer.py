@@ -5,16 +5,16 @@ from __future__ import annotations
 import sqlite3
 import time
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from pellucid import semconv
 from pellucid.errors import ConfigError
-from pellucid_exporters.local.bodies import pack
+from pellucid_exporters.local.bodies import BodyWriter
 from pellucid_exporters.local.database import Database, create
+from pellucid_exporters.local.hub_minutes import HubMinutes
 from pellucid_exporters.local.processes import HEARTBEAT, this_process
-from pellucid_exporters.local.records import EventRecord, SpanRecord, StartRecord, bucket_of, span_record
+from pellucid_exporters.local.records import EventRecord, SpanRecord, StartRecord, span_record
 from pellucid_exporters.local.retention import Retention
 from pellucid_exporters.local.run_rows import changes_of
 from pellucid_exporters.local.schema import StoreError
@@ -32,9 +32,6 @@ MOST_RECORDS: Final = 4_000
 """Maximum number of records of one transaction, so that other writers wait for milliseconds only."""
 
 _MOST_SHAPES: Final = 8_192
-_MOST_BODIES: Final = 65_536
-_FRESH: Final = 60
-"""Seconds for which the use of a large text is not noted again."""
 
 _PASSING: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
 
@@ -43,18 +40,10 @@ _START: Final = "INSERT OR REPLACE INTO starts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?
 _END: Final = "DELETE FROM starts WHERE trace_id = ? AND span_id = ?"
 _EVENT: Final = "INSERT OR REPLACE INTO events VALUES (?, ?, ?, ?, ?, ?, ?)"
 _PART: Final = "INSERT OR IGNORE INTO parts VALUES (?, ?, ?)"
-_BODY: Final = "INSERT INTO bodies VALUES (?, ?, ?) ON CONFLICT (digest) DO UPDATE SET used = max(used, excluded.used)"
-_MINUTE: Final = """
-INSERT INTO hub_minutes VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
-    calls = calls + excluded.calls, failures = failures + excluded.failures, run = excluded.run,
-    span_id = excluded.span_id
-"""
 _PROCESS: Final = """
 INSERT INTO processes (token, service, host, pid, started, heartbeat) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (token) DO UPDATE SET heartbeat = excluded.heartbeat RETURNING id
 """
-MINUTE: Final = 60 * 10**9
-"""Nanoseconds."""
 
 
 class StoreWriter:
@@ -67,7 +56,8 @@ class StoreWriter:
         """Create a writer; `objectives` reads the latency objectives of hubs."""
         self._path = Path.cwd() / options.path  # a later change of the working directory does not move the file
         self._service = service
-        self._objectives = objectives
+        self._hubs = HubMinutes(objectives)
+        self._bodies = BodyWriter()
         self._database = Database(self._path, self._reset)
         self._retention = Retention(options.max_age, options.max_bytes)
         self._process = this_process()
@@ -78,8 +68,8 @@ class StoreWriter:
     def _reset(self) -> None:
         self._process_id: int | None = None
         self._shapes: dict[tuple[Any, ...], int] = {}
-        self._bodies: dict[bytes, float] = {}
-        self._known_objectives: dict[str, float] = {}
+        self._bodies.forget()
+        self._hubs.forget()
         self._beat_at = 0.0
 
     def check(self) -> None:
@@ -158,9 +148,9 @@ class StoreWriter:
             connection.executemany(_START, [self._start_row(connection, record, keys, process) for record in starts])
             connection.executemany(_END, ended & self._open)
             self._write_events(connection, events, keys, process)
-            self._write_bodies(connection, batch)
-            self._write_minutes(connection, spans, keys)
-            self._write_objectives(connection)
+            records: Iterable[SpanRecord | EventRecord] = chain(spans, starts, events)
+            self._bodies.write(connection, (record.bodies for record in records))
+            self._hubs.write(connection, spans, keys)
             self._retention.step(connection)
             _count_change(connection)
         self._open = (self._open - ended) | opened
@@ -249,47 +239,6 @@ class StoreWriter:
             key, _ = known[event.run_id]
             rows.append((key, event.time, process, self._number, event.name, event.span_id, event.payload))
         connection.executemany(_EVENT, rows)
-
-    def _write_bodies(self, connection: sqlite3.Connection, batch: Sequence[Record]) -> None:
-        """Write large texts that are not known to be in the store."""
-        now = time.time()
-        rows: list[tuple[bytes, int, bytes]] = []
-        for record in batch:
-            if isinstance(record, StartRecord) or not record.bodies:
-                continue
-            for digest, content in record.bodies.items():
-                if now - self._bodies.get(digest, 0.0) < _FRESH:
-                    continue
-                if len(self._bodies) >= _MOST_BODIES:
-                    self._bodies.clear()
-                self._bodies[digest] = now
-                rows.append((digest, int(now), pack(content)))
-        connection.executemany(_BODY, rows)
-
-    def _write_minutes(
-        self, connection: sqlite3.Connection, spans: Iterable[SpanRecord], keys: Mapping[str, tuple[int, bytes | None]]
-    ) -> None:
-        """Count discoveries by hub and minute; the latest of each bucket is its exemplar."""
-        found: dict[tuple[int, str, str, int], list[Any]] = {}
-        for record in spans:
-            facts = record.facts
-            if not record.is_own or facts.get(semconv.PHASE) != semconv.DISCOVERY:
-                continue
-            end = record.start + (record.duration or 0)
-            provider_id = str(facts.get(semconv.PROVIDER_ID)).encode("utf-8", "replace").decode()
-            key = (end // MINUTE, provider_id, str(facts.get(semconv.DISCOVERY_CACHE)), bucket_of(record))
-            counts = found.setdefault(key, [0, 0, 0, b""])
-            counts[0] += 1
-            counts[1] += facts.get(semconv.ERROR_TYPE) is not None
-            counts[2:] = [keys[record.run_id][0], record.span_id]
-        connection.executemany(_MINUTE, [(*key, *counts) for key, counts in found.items()])
-
-    def _write_objectives(self, connection: sqlite3.Connection) -> None:
-        latest = dict(self._objectives())
-        if latest != self._known_objectives:
-            rows = [(name.encode("utf-8", "replace").decode(), value) for name, value in latest.items()]
-            connection.executemany("INSERT OR REPLACE INTO hubs VALUES (?, ?)", rows)
-            self._known_objectives = latest
 
 
 def _sorted(batch: Sequence[Record]) -> tuple[list[SpanRecord], list[SpanRecord], list[EventRecord]]:

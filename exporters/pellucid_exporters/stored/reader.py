@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Protocol
 
-from pellucid_exporters.stored.rows import EventRow, HubRow, RunRow, SpanRow
+from pellucid_exporters.stored.rows import CallRow, EventRow, HubRow, RunRow, SpanRow
 
 
 class Reader(Protocol):
@@ -50,6 +50,10 @@ class Reader(Protocol):
 
     def hubs(self, since: int, until: int) -> list[HubRow]:
         """Return the hubs that answered in a window of time."""
+        ...
+
+    def calls(self, since: int, until: int, phases: Collection[str]) -> list[CallRow]:
+        """Return the boundaries of some phases that ended in a window of time, counted by process and labels."""
         ...
 
     def in_flight(self) -> list[SpanRow]:
