@@ -150,16 +150,18 @@ class StoreReader:
         def read(connection: sqlite3.Connection) -> list[EventRow]:
             key, _ = _key_of(connection, run_id)
             rows = connection.execute("SELECT * FROM events WHERE run = ? ORDER BY time, process, number", (key,))
-            return [
-                EventRow(
-                    run_id=run_id,
-                    time=row["time"],
-                    name=row["name"],
-                    span_id=row["span_id"].hex() or None,
-                    payload=json.loads(row["payload"]),
-                )
-                for row in rows
-            ]
+            return [_event_row(row, run_id) for row in rows]
+
+        return self._read(read)
+
+    def events_named(self, name: str, since: int, until: int) -> list[EventRow]:
+        """Return the events of all runs with a name in a window of time, the newest first."""
+        query = """
+            SELECT events.*, run_id FROM events LEFT JOIN runs ON runs.key = events.run
+            WHERE name = ? AND time BETWEEN ? AND ? ORDER BY time DESC"""
+
+        def read(connection: sqlite3.Connection) -> list[EventRow]:
+            return [_event_row(row, row["run_id"] or "") for row in connection.execute(query, (name, since, until))]
 
         return self._read(read)
 
@@ -235,6 +237,16 @@ def _run_row(row: sqlite3.Row, alive: Callable[[int], bool]) -> RunRow:
         tools=tuple(parts["tool"]),
         hubs=tuple(parts["hub"]),
         spans=row["spans"],
+    )
+
+
+def _event_row(row: sqlite3.Row, run_id: str) -> EventRow:
+    return EventRow(
+        run_id=run_id,
+        time=row["time"],
+        name=row["name"],
+        span_id=row["span_id"].hex() or None,
+        payload=json.loads(row["payload"]),
     )
 
 

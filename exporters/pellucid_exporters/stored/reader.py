@@ -44,6 +44,10 @@ class Reader(Protocol):
         """Return the events of a run in the order of their times."""
         ...
 
+    def events_named(self, name: str, since: int, until: int) -> list[EventRow]:
+        """Return the events of all runs with a name in a window of time, the newest first."""
+        ...
+
     def hubs(self, since: int, until: int) -> list[HubRow]:
         """Return the hubs that answered in a window of time."""
         ...

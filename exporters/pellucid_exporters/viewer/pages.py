@@ -44,7 +44,8 @@ def run_of(request: Request, run_id: str) -> RunRow:
 
 def render(request: Request, name: str, values: Mapping[str, Any], status: int = 200) -> HTMLResponse:
     """Return a page."""
-    page = _templates().get_template(name).render({"request": request, "path": request.url.path, **values})
+    shared = {"path": request.url.path, "label": request.app.state.label, "jaeger": request.app.state.jaeger}
+    page = _templates().get_template(name).render({**shared, **values})
     return HTMLResponse(page, status)
 
 

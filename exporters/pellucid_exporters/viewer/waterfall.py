@@ -16,6 +16,9 @@ from pellucid_exporters.stored.text import cut, duration, visible
 MOST_OPEN: Final = 400
 """Rows up to which all groups of a run are open."""
 
+TICKS: Final = 4
+"""Parts of the scale."""
+
 _PHASES: Final = {semconv.DISCOVERY: "v", semconv.COMPOSE: "c", semconv.INFERENCE: "m", semconv.DISPATCH: "t"}
 _DEEPEST: Final = 8
 _THINNEST: Final = 0.3
@@ -45,8 +48,17 @@ def is_fault(span: SpanRow) -> bool:
     return span.status in FAULTS
 
 
-def waterfall(run: RunRow, spans: Sequence[SpanRow]) -> list[Group]:
-    """Return the spans below the run's own, grouped by iteration in the order of their start."""
+def ticks(run: RunRow, spans: Sequence[SpanRow]) -> list[int]:
+    """Return nanoseconds after the start at the quarters of the time that the bars cover."""
+    total = _Scale(run, spans).total
+    return [total * part // TICKS for part in range(1, TICKS)]
+
+
+def waterfall(run: RunRow, spans: Sequence[SpanRow], *, is_open: bool) -> list[Group]:
+    """Return the spans below the run's own, grouped by iteration in the order of their start.
+
+    Groups with faults are open, others if `is_open`.
+    """
     scale = _Scale(run, spans)
     depths = _depths(spans)
     groups: dict[int | None, list[SpanRow]] = {}
@@ -57,12 +69,11 @@ def waterfall(run: RunRow, spans: Sequence[SpanRow]) -> list[Group]:
         inherited = iterations.get(span.parent_span_id or "")
         iteration = iterations[span.span_id] = span.iteration if span.iteration is not None else inherited
         groups.setdefault(iteration, []).append(span)
-    is_small = len(spans) <= MOST_OPEN
-    return [_group(iteration, rows, scale, depths, is_small) for iteration, rows in groups.items()]
+    return [_group(iteration, rows, scale, depths, is_open) for iteration, rows in groups.items()]
 
 
 def _group(
-    iteration: int | None, spans: Sequence[SpanRow], scale: _Scale, depths: Mapping[str, int], is_small: bool
+    iteration: int | None, spans: Sequence[SpanRow], scale: _Scale, depths: Mapping[str, int], is_open: bool
 ) -> Group:
     start, end = min(span.start for span in spans), max(scale.end_of(span) for span in spans)
     faults = sum(map(is_fault, spans))
@@ -71,7 +82,7 @@ def _group(
         number=len(spans),
         duration=end - start,
         faults=faults,
-        is_open=is_small or faults > 0,
+        is_open=is_open or faults > 0,
         bar=scale.bar(start, end),
         rows=Markup("\n".join([_row(span, scale, depths[span.span_id]) for span in spans])),  # noqa: S704  (escaped)
     )
@@ -104,15 +115,19 @@ class _Scale:
         self._end = max(run.end or 0, latest, self._now, run.start + 1)
         self._start = min([run.start, *(span.start for span in spans)])
 
+    @property
+    def total(self) -> int:
+        """Nanoseconds of the whole scale."""
+        return self._end - self._start
+
     def end_of(self, span: SpanRow) -> int:
         """Return the end of a span; that of the run if it has none."""
         return max(span.start, self._end if span.end is None else span.end)
 
     def bar(self, start: int, end: int) -> Markup:
         """Return a bar as SVG."""
-        total = self._end - self._start
-        left = min(100 * (start - self._start) / total, 100 - _THINNEST)
-        width = max(100 * (end - start) / total, _THINNEST)
+        left = min(100 * (start - self._start) / self.total, 100 - _THINNEST)
+        width = max(100 * (end - start) / self.total, _THINNEST)
         return Markup(f'<svg><rect x="{left:.1f}%" width="{width:.1f}%"/></svg>')  # noqa: S704  (numbers)
 
 
