@@ -91,6 +91,10 @@ class SampleReader:
             if event.run_id == run_id
         ]
 
+    def events_named(self, name: str, since: int, until: int) -> list[EventRow]:
+        """Return the events of all runs with a name."""
+        return [event for run_id in self.span_rows for event in self.events(run_id) if event.name == name]
+
     def hubs(self, since: int, until: int) -> list[HubRow]:
         """Return the hubs."""
         spans = [span for rows in self.span_rows.values() for span in rows if span.phase == semconv.DISCOVERY]
