@@ -14,9 +14,9 @@ from pellucid import (
     DiscoveryProvider,
     Identity,
     Message,
-    TextPart,
     ModelResponse,
     PermissionRequest,
+    TextPart,
     ToolCall,
     Usage,
     Verdict,
@@ -25,7 +25,6 @@ from pellucid import (
 )
 from pellucid.errors import PellucidError
 from pellucid.testing import FakeHub, ScriptedModel
-
 from support.processes import PATIENCE
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ async def shop(telemetry: Telemetry) -> None:
 def history(telemetry: Telemetry, runs: int, hours: float = 24.0) -> None:
     """Write runs with times in the past: two iterations each, on four hubs, of which `search` has become slow."""
     tracer = telemetry.tracer_provider.get_tracer(semconv.SCOPE)
-    seed = random.Random(7)  # noqa: S311  (not for secrets)
+    seed = random.Random(7)
     now = time.time_ns()
     span_of_time = int(hours * 60) * MINUTE
     for number in range(runs):
