@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from opentelemetry.sdk.trace import ReadableSpan
@@ -75,6 +75,10 @@ class SampleReader:
         found = [known for known in self.span_rows if known.startswith(run_id)]
         return self._run_row(found[0]) if len(found) == 1 else None
 
+    def trace(self, trace_id: str) -> list[RunRow]:
+        """Return the runs of a trace in start order."""
+        return [run for run in reversed(self.runs(limit=1_000)) if run.trace_id == trace_id]
+
     def spans(self, run_id: str) -> list[SpanRow]:
         """Return the spans of a run."""
         return self.span_rows[run_id]
@@ -82,6 +86,10 @@ class SampleReader:
     def bodies(self, digests: Iterable[str]) -> dict[str, str]:
         """Return large texts."""
         return {digest: self._bodies[digest] for digest in digests if digest in self._bodies}
+
+    def catalogs(self, digests: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+        """Return nothing: `capture()` keeps no catalogues."""
+        return {}
 
     def events(self, run_id: str) -> list[EventRow]:
         """Return the events of a run."""
