@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from pellucid_exporters.stored.reader import Reader
+from pellucid_exporters.viewer.alerts_page import alerts_page
 from pellucid_exporters.viewer.compare_page import compare_page
 from pellucid_exporters.viewer.hubs_page import bucket_exemplar, hub_page, hubs_page
 from pellucid_exporters.viewer.pages import reader_of, render
@@ -46,6 +48,7 @@ def create_viewer_app(reader: Reader, *, label: str = "", jaeger: str | None = N
             Route("/runs/{run_id}/{sequence:int}", span_page),
             Route("/runs/{run_id}/{sequence:int}/request", request_text),
             Route("/runs/{run_id}/{sequence:int}/raw/{attribute}", raw_text),
+            Route("/alerts", alerts_page),
             Route("/compare", compare_page),
             Route("/changes", _changes),
             Mount("/static", StaticFiles(directory=STATIC)),
@@ -54,6 +57,7 @@ def create_viewer_app(reader: Reader, *, label: str = "", jaeger: str | None = N
         exception_handlers={HTTPException: _problem},
     )
     app.state.reader = reader
+    app.state.alerts, app.state.alerts_at = [], -math.inf
     app.state.label = label
     app.state.jaeger = jaeger
     return app
