@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -14,9 +15,9 @@ from pellucid import (
     DiscoveryProvider,
     Identity,
     Message,
-    TextPart,
     ModelResponse,
     PermissionRequest,
+    TextPart,
     ToolCall,
     Usage,
     Verdict,
@@ -25,7 +26,6 @@ from pellucid import (
 )
 from pellucid.errors import PellucidError
 from pellucid.testing import FakeHub, ScriptedModel
-
 from support.processes import PATIENCE
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ async def shop(telemetry: Telemetry) -> None:
 def history(telemetry: Telemetry, runs: int, hours: float = 24.0) -> None:
     """Write runs with times in the past: two iterations each, on four hubs, of which `search` has become slow."""
     tracer = telemetry.tracer_provider.get_tracer(semconv.SCOPE)
-    seed = random.Random(7)  # noqa: S311  (not for secrets)
+    seed = random.Random(7)
     now = time.time_ns()
     span_of_time = int(hours * 60) * MINUTE
     for number in range(runs):
@@ -197,12 +197,13 @@ def _boundaries(seed: random.Random, *, is_slow: bool, is_failed: bool) -> list[
         found.append((f"{semconv.DISCOVER_TOOLS} {hub}", attributes, typical * seed.lognormvariate(0, 0.5)))
     attributes = {semconv.PHASE: semconv.COMPOSE, semconv.OUTCOME: semconv.COMPLETED, semconv.COMPOSE_MESSAGES: 3}
     found.append((semconv.COMPOSE_REQUEST, attributes, 0.0002))
+    messages = [{"role": "user", "parts": [{"type": "text", "content": f"{seed.random()} so" * 10}]}]
     model = seed.choice(("gpt-6-luna", "claude-5-haiku"))
     attributes = {
         semconv.PHASE: semconv.INFERENCE,
         semconv.REQUEST_MODEL: model,
         semconv.OUTCOME: semconv.FAILED if is_failed else semconv.COMPLETED,
-        semconv.INPUT_MESSAGES: f'[{{"role":"user","parts":[{{"type":"text","content":"{seed.random()} {"so " * 60}"}}]}}]',
+        semconv.INPUT_MESSAGES: json.dumps(messages),
     }
     found.append((f"{semconv.CHAT} {model}", attributes, seed.lognormvariate(0, 0.6)))
     tool_name = seed.choice(("git_log", "search_articles", "find_order"))
@@ -222,7 +223,7 @@ def thousands(telemetry: Telemetry, spans: int = 5_000) -> None:
     step = 8 * MINUTE // spans
     for number in range(spans):
         facts = {semconv.PHASE: semconv.DISPATCH, semconv.TOOL_NAME: "fetch_page", semconv.OUTCOME: semconv.COMPLETED}
-        places = {**run_id, semconv.ITERATION: 1 + number // 10}
+        places: dict[str, Any] = {**run_id, semconv.ITERATION: 1 + number // 10}
         moment = start + number * step
         span = tracer.start_span(
             f"{semconv.EXECUTE_TOOL} fetch_page", context, start_time=moment, attributes={**places, **facts}
