@@ -234,7 +234,7 @@ def thousands(telemetry: Telemetry, spans: int = 5_000) -> None:
 
 async def hang(telemetry: Telemetry, hub: FakeHub) -> None:
     """Run an agent whose hub hangs, until it is cancelled."""
-    provider = DiscoveryProvider(hub, id="search", objective=0.2, timeout=None)
+    provider = DiscoveryProvider(hub, id="search", objective=0.02, timeout=None)
     agent = Agent("triage", model=ScriptedModel("never"), providers=[provider], telemetry=telemetry)
     with anyio.CancelScope():
         await agent.run("What is new?")
