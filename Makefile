@@ -10,7 +10,7 @@ BIN    := $(VENV)/bin
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
-demo: $(VENV)/demo $(if $(OPENAI_BASE_URL),$(VENV)/openai) $(if $(ANTHROPIC_BASE_URL),$(VENV)/anthropic) $(foreach extra,postgres serve nats,$(if $(findstring $(extra),$(ARGS)),$(VENV)/$(extra:serve=server))) ## See a real agent on real MCP servers, traced; or a run that survives its process: make demo ARGS="durable".
+demo: $(VENV)/demo $(if $(OPENAI_BASE_URL),$(VENV)/openai) $(if $(ANTHROPIC_BASE_URL),$(VENV)/anthropic) $(foreach extra,postgres serve nats view,$(if $(findstring $(extra),$(ARGS)),$(VENV)/$(extra:serve=server))) ## See a real agent on real MCP servers, traced; in a browser: make demo ARGS="--view"; or a run that survives its process: make demo ARGS="durable".
 	@$(BIN)/pellucid demo $(ARGS)
 
 up: .env ## Start collector, Jaeger, Prometheus, Alertmanager and Grafana; with the demo: make up ARGS="--profile demo".
@@ -94,7 +94,7 @@ $(VENV)/demo: $(VENV)/base
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[demo]"
 	@touch $@
 
-$(VENV)/openai $(VENV)/anthropic $(VENV)/postgres $(VENV)/server $(VENV)/nats: $(VENV)/demo
+$(VENV)/openai $(VENV)/anthropic $(VENV)/postgres $(VENV)/server $(VENV)/nats $(VENV)/view: $(VENV)/demo
 	@echo "Installing the extra $(@F) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$(@F)]"
 	@touch $@
@@ -102,4 +102,4 @@ $(VENV)/openai $(VENV)/anthropic $(VENV)/postgres $(VENV)/server $(VENV)/nats: $
 $(VENV)/dev: $(VENV)/base
 	@echo "Installing Pellucid with everything that tests and checks need ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[all]" --group dev
-	@touch $(VENV)/demo && touch $@ $(VENV)/openai $(VENV)/anthropic $(VENV)/postgres $(VENV)/server $(VENV)/nats
+	@touch $(VENV)/demo && touch $@ $(VENV)/openai $(VENV)/anthropic $(VENV)/postgres $(VENV)/server $(VENV)/nats $(VENV)/view

@@ -48,10 +48,8 @@ class HubMinutes:
         """Count discoveries by hub and minute; the latest of each bucket is its exemplar."""
         objectives = self._objectives()
         counted: dict[tuple[int, str, str, int], list[Any]] = {}
-        for record in spans:
+        for record in [span for span in spans if span.is_own and span.facts.get(semconv.PHASE) == semconv.DISCOVERY]:
             facts = record.facts
-            if not record.is_own or facts.get(semconv.PHASE) != semconv.DISCOVERY:
-                continue
             duration = record.duration or 0
             provider_id = str(facts.get(semconv.PROVIDER_ID))
             minute = (record.start + duration) // MINUTE

@@ -116,32 +116,37 @@ def span_record(span: ReadableSpan, run_id: str, parent_run_id: str | None = Non
     attributes = span.attributes or _NOTHING
     if end is None:
         attributes = dict(attributes)
-    values: list[Any] = []
     bodies: dict[bytes, bytes] = {}
+    values: list[Any] = []
+    name, status = span.name, span.status
     if not is_own:
-        values.append(span.name)
-    name = span.name if is_own else shapes.FREE
-    status = span.status
-    head = (name, _KINDS[span.kind], scope.name if scope is not None else "", _STATUS[status.status_code])
+        name, values = shapes.FREE, [name]
+    kind, code = span.kind, status.status_code  # the hash of an enumeration's member is slow
+    head = (
+        name,
+        "internal" if kind is SpanKind.INTERNAL else _KINDS[kind],
+        scope.name if scope is not None else "",
+        "unset" if code is StatusCode.UNSET else _STATUS[code],
+    )
     shape, digests = shapes.split(head, attributes, values, bodies)
     iteration = attributes.get(semconv.ITERATION)
-    return SpanRecord(
-        run_id=run_id,
-        parent_run_id=parent_run_id,
-        trace_id=context.trace_id.to_bytes(16, "big"),
-        span_id=context.span_id.to_bytes(8, "big"),
-        parent_span_id=parent.span_id.to_bytes(8, "big") if parent is not None else None,
-        start=start,
-        duration=end - start if end is not None else None,
-        shape=shape,
-        iteration=iteration if type(iteration) is int and 0 <= iteration <= _LARGEST else None,
-        values=plain_json(values),
-        digests=digests,
-        extra=_extra(span, bodies),
-        bodies=bodies,
-        facts=attributes,
-        error=status.description,
-        is_own=is_own and attributes.get(semconv.PHASE) in PHASES,
+    return SpanRecord(  # by position, in half of the time
+        run_id,
+        parent_run_id,
+        context.trace_id.to_bytes(16, "big"),
+        context.span_id.to_bytes(8, "big"),
+        parent.span_id.to_bytes(8, "big") if parent is not None else None,
+        start,
+        end - start if end is not None else None,
+        shape,
+        iteration if type(iteration) is int and 0 <= iteration <= _LARGEST else None,
+        plain_json(values),
+        digests,
+        _extra(span, bodies),
+        bodies,
+        attributes,
+        status.description,
+        is_own and attributes.get(semconv.PHASE) in PHASES,
     )
 
 

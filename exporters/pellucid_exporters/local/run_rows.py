@@ -9,7 +9,7 @@ from pellucid import semconv
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from pellucid_exporters.local.records import SpanRecord
 
@@ -22,8 +22,6 @@ _PART_OF: Final = {
     semconv.DISCOVERY: ("hub", semconv.PROVIDER_ID),
 }
 """Kind and attribute of the part that a phase uses."""
-
-_NO_PART: Final = ("", "")
 
 _UPSERT: Final = """
 INSERT INTO runs (run_id, trace_id, parent_run_id, agent, process, start, last, ended, outcome, error_type, error,
@@ -53,28 +51,38 @@ class RunChange:
     spans: int = 0
     iterations: int = 0
     parent_run_id: str | None = None
-    agent: str | None = None
+    agent: object = None
     root: SpanRecord | None = None
-    parts: set[tuple[str, str]] = field(default_factory=set)
+    parts: set[tuple[str, Any]] = field(default_factory=set)
 
     def add(self, record: SpanRecord) -> None:
         """Add a span, or a start."""
+        start, duration = record.start, record.duration
+        if duration is not None:
+            self.spans += 1
+            start += duration
+        self.last = max(self.last, start)
         self.start = min(self.start, record.start)
-        self.last = max(self.last, record.start + (record.duration or 0))
-        self.spans += record.duration is not None
         if not record.is_own:
             return
+        if record.iteration is not None and record.iteration > self.iterations:
+            self.iterations = record.iteration
         facts = record.facts
         phase = facts.get(semconv.PHASE)
-        self.iterations = max(self.iterations, record.iteration or 0)
-        self.agent = _text(facts.get(semconv.AGENT_NAME)) or self.agent
+        if self.agent is None:
+            self.agent = facts.get(semconv.AGENT_NAME)
         if phase == semconv.RUN:
             self.root = record
             self.parent_run_id = self.parent_run_id or record.parent_run_id
-            return
-        kind, name = _PART_OF.get(str(phase), _NO_PART)
-        if value := _text(facts.get(name)):
-            self.parts.add((kind, value))
+        elif phase in _PART_OF:
+            kind, name = _PART_OF[phase]
+            self.parts.add((kind, facts.get(name)))
+
+    def storable_parts(self) -> Iterator[tuple[str, str]]:
+        """Yield the models, tools and hubs that the run used."""
+        for kind, value in self.parts:
+            if name := _text(value):
+                yield kind, name
 
     def write(self, connection: sqlite3.Connection, process: int) -> tuple[int, bytes]:
         """Write the row; return its key, and the trace of the run."""
@@ -87,7 +95,7 @@ class RunChange:
                 "run_id": self.run_id,
                 "trace_id": self.trace_id,
                 "parent_run_id": self.parent_run_id,
-                "agent": self.agent,
+                "agent": _text(self.agent),
                 "process": process,
                 "root": root.start if root is not None else None,
                 "start": self.start,

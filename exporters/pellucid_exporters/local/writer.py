@@ -149,7 +149,7 @@ class StoreWriter:
             connection.executemany(_END, ended & self._open)
             self._write_events(connection, events, keys, process)
             records: Iterable[SpanRecord | EventRecord] = chain(spans, starts, events)
-            self._bodies.write(connection, (record.bodies for record in records))
+            self._bodies.write(connection, [record.bodies for record in records if record.bodies])
             self._hubs.write(connection, spans, keys)
             self._retention.step(connection)
             _count_change(connection)
@@ -174,7 +174,7 @@ class StoreWriter:
         parts: list[tuple[int, str, str]] = []
         for run_id, change in changes_of(records).items():
             keys[run_id] = key, _ = change.write(connection, process)
-            parts += [(key, kind, name) for kind, name in change.parts]
+            parts += [(key, kind, name) for kind, name in change.storable_parts()]
         connection.executemany(_PART, parts)
         return keys
 

@@ -14,6 +14,9 @@ RUNNING: Final = "running"
 INTERRUPTED: Final = "interrupted"
 """Status of a run or span whose process ended first."""
 
+FAULTS: Final = frozenset({semconv.FAILED, semconv.TIMEOUT, "error", INTERRUPTED})
+"""Statuses of runs and spans that went wrong."""
+
 BODY: Final = "$body"
 """Key of the digest that stands for a large text."""
 

@@ -21,9 +21,8 @@ from pellucid_exporters.stored import text
 from pellucid_exporters.stored.alerts import Alert, evaluate
 from pellucid_exporters.stored.content import parse
 from pellucid_exporters.stored.reader import Reader
-from pellucid_exporters.stored.rows import RunRow
+from pellucid_exporters.stored.rows import FAULTS, RunRow
 from pellucid_exporters.viewer.trees import tree
-from pellucid_exporters.viewer.waterfall import FAULTS
 
 ALERTS_AGE: Final = 2.0
 """Seconds for which the alerts that were computed are shown."""

@@ -10,11 +10,8 @@ from typing import Final
 from markupsafe import Markup, escape
 
 from pellucid import semconv
-from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING, RunRow, SpanRow
+from pellucid_exporters.stored.rows import FAULTS, RUNNING, RunRow, SpanRow
 from pellucid_exporters.stored.text import cut, duration, visible
-
-FAULTS: Final = frozenset({semconv.FAILED, semconv.TIMEOUT, "error", INTERRUPTED})
-"""Statuses of spans that went wrong."""
 
 MOST_OPEN: Final = 400
 """Rows up to which all groups of a run are open."""
