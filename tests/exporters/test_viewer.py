@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 import httpx2 as httpx
 import pytest
+from opentelemetry import trace
 
 from pellucid import semconv
 from pellucid_exporters import StoreReader
@@ -116,6 +117,20 @@ async def test_a_run_says_why_it_failed(http: httpx.AsyncClient, reader: StoreRe
     texts = ("Why this run failed", "answered 529", "does not know parcel", "Model call 2", "Waterfall")
     places = [page.index(text) for text in texts]
     assert places == sorted(places)
+
+
+async def test_the_waterfall_is_a_tree(tmp_path: Path) -> None:
+    """A span comes below its parent, also if another one started in between."""
+    run: dict[str, Any] = {semconv.RUN_ID: "2" * 32, semconv.ITERATION: 1, semconv.PHASE: semconv.DISPATCH}
+    with storing(tmp_path / "tree.db") as telemetry:
+        tracer = telemetry.tracer_provider.get_tracer("test")
+        parent = tracer.start_span("parent", attributes=run)
+        tracer.start_span("other", attributes=run).end()
+        tracer.start_span("child", trace.set_span_in_context(parent), attributes=run).end()
+        parent.end()
+    async with client(StoreReader(tmp_path / "tree.db")) as http:
+        page = await text_of(http, f"/runs/{'2' * 32}/")
+    assert re.findall(r"<b>(\w+)</b><i>", page) == ["parent", "child", "other"]
 
 
 async def test_a_model_call_shows_its_whole_request(http: httpx.AsyncClient, reader: StoreReader) -> None:

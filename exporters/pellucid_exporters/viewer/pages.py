@@ -95,6 +95,7 @@ def _templates() -> jinja2.Environment:
         parsed=parse,
         seconds=text.seconds,
         shown=functools.partial(json.dumps, ensure_ascii=False, default=str),
+        short=text.short,
         size=text.size,
         stamp=text.stamp,
         tree=tree,
