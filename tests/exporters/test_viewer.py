@@ -15,7 +15,8 @@ import httpx2 as httpx
 import pytest
 from opentelemetry import trace
 
-from pellucid import semconv
+from pellucid import Agent, DiscoveryProvider, semconv
+from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters import StoreReader
 from pellucid_exporters.stored.rows import SpanRow
 from pellucid_exporters.viewer import create_viewer_app
@@ -223,6 +224,25 @@ async def test_traces_link_to_jaeger(reader: StoreReader) -> None:
     async with client(reader, jaeger="http://localhost:16686") as http:
         for page in (f"/runs/{run.run_id}/", f"/runs/{run.run_id}/3"):
             assert f'href="http://localhost:16686/trace/{run.trace_id}' in await text_of(http, page)
+
+
+async def test_a_discovery_of_no_run_is_no_link(tmp_path: Path) -> None:
+    """A warm-up counts for its hub, but has no run to open."""
+    with storing(tmp_path / "warm.db") as telemetry:
+        provider = DiscoveryProvider(FakeHub(), id="cold")
+        await Agent("a", model=ScriptedModel(), providers=[provider], telemetry=telemetry).warm_up()
+    async with client(StoreReader(tmp_path / "warm.db")) as http:
+        for page in ("/", "/hub?id=cold"):
+            text = await text_of(http, page)
+            assert "Round trips by duration" in text
+            assert "/runs//" not in text
+
+
+async def test_a_store_that_is_gone_is_named(path: Path) -> None:
+    """A store that was removed while its pages are open is an answer with the reason."""
+    async with client(StoreReader(path)) as http:
+        await anyio.Path(path).unlink()
+        assert "there is no store" in await text_of(http, "/runs", 503)
 
 
 async def test_what_is_unknown_is_a_page(http: httpx.AsyncClient, reader: StoreReader) -> None:

@@ -10,10 +10,12 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from pellucid.errors import ConfigError
+from pellucid.text import clean
 from pellucid_exporters.stored.reader import Reader
 from pellucid_exporters.viewer.alerts_page import alerts_page
 from pellucid_exporters.viewer.compare_page import compare_page
@@ -54,7 +56,7 @@ def create_viewer_app(reader: Reader, *, label: str = "", jaeger: str | None = N
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         middleware=[Middleware(Protection)],
-        exception_handlers={HTTPException: _problem},
+        exception_handlers={HTTPException: _problem, ConfigError: _unreadable},
     )
     app.state.reader = reader
     app.state.alerts, app.state.alerts_at = [], -math.inf
@@ -65,6 +67,10 @@ def create_viewer_app(reader: Reader, *, label: str = "", jaeger: str | None = N
 
 def _changes(request: Request) -> JSONResponse:
     return JSONResponse({"changes": reader_of(request).changes()})
+
+
+def _unreadable(request: Request, problem: Exception) -> Response:
+    return PlainTextResponse(f"{clean(str(problem))}\n", 503)
 
 
 def _problem(request: Request, problem: Exception) -> Response:
