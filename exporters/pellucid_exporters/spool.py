@@ -201,10 +201,11 @@ class Spool(Generic[T, C]):
             if not self._refusal_logged:
                 self._refusal_logged = True
                 _log.warning("a span or event cannot be written as JSON (%s); more are only counted", type(error))
-        if chunk:
+        length = len(chunk) if chunk is not None else 0
+        if chunk is not None and length:
             self._chunks.append(chunk)
             self._sizes.append(size)
-            return len(chunk)
+            return length
         self._skipped.append(size)
         return 0
 

@@ -1,7 +1,7 @@
 """What the local store costs: CPU of ingestion, bytes, and queries over what was ingested.
 
-`make bench-store` prints the figures of `docs/exporters/local.md`. Spans are those of real runs, replayed with ids, times
-and digests of their own through the processor of `configure(local=...)`.
+`make bench-store` prints the figures of `docs/exporters/local.md`. Spans are those of real runs, replayed through the
+processor of `configure(local=...)` with ids, times and digests of their own.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from __future__ import annotations
 import argparse
 import copy
 import gc
+import os
 import random
 import sqlite3
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,11 +28,15 @@ from opentelemetry.trace import SpanContext
 from pellucid import Agent, DiscoveryProvider, ToolCall, semconv, tool
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters import Local, StoreReader
+from pellucid_exporters.local.maintenance import statistics as statistics_of
 from pellucid_exporters.local.processor import LocalProcessor
+from pellucid_exporters.options import Settings
+from pellucid_exporters.pipeline import build
 from pellucid_exporters.stored.alerts import evaluate
 from pellucid_exporters.testing import capture
 
 HUBS: Final = 10
+WRITERS: Final = 4
 ITERATIONS: Final = 4
 DAY: Final = 86_400 * 10**9
 BATCH: Final = 300
@@ -60,8 +67,8 @@ def real_spans(hub: str) -> list[ReadableSpan]:
 class Replay:
     """Runs like real ones, started at random within a day."""
 
-    def __init__(self) -> None:
-        self._random = random.Random(1)
+    def __init__(self, *, seed: int = 1) -> None:
+        self._random = random.Random(seed)
         self._runs = [real_spans(f"hub-{number}") for number in range(HUBS)]
         self._until = time.time_ns()
 
@@ -191,28 +198,82 @@ def queries(path: Path, large: str) -> Iterator[tuple[str, str]]:
         yield f"{name}, ms of CPU", f"{cpu(work):,.1f}"
 
 
+def in_sight(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield how long after its start a boundary is seen by a reader, while nothing else is written."""
+    taken = []
+    telemetry = build(Settings(service_name="shop", local=Local(path)))
+    tracer, reader = telemetry.tracer_provider.get_tracer(semconv.SCOPE), StoreReader(path)
+    for number in range(10):
+        attributes = {semconv.RUN_ID: f"{number}", semconv.PHASE: semconv.RUN}
+        span, start = tracer.start_span("invoke_agent", attributes=attributes), time.monotonic()
+        while not reader.in_flight():
+            time.sleep(0.001)
+        taken.append((time.monotonic() - start) * 1e3)
+        span.end()
+        telemetry.flush()
+    telemetry.shutdown()
+    yield "from the start of a boundary to its row, ms, slowest of 10", f"{max(taken):,.0f}"
+
+
+def contention(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield what four processes write while one reads.
+
+    Raises:
+        AssertionError: something was lost.
+    """
+    Ingestion(path).close()
+    reader, slowest, start = StoreReader(path), 0.0, time.monotonic()
+    command = [sys.executable, "-m", "bench.store", "--into", str(path), "--spans", "10000"]
+    writers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(WRITERS)]
+    while any(writer.poll() is None for writer in writers):
+        before = time.monotonic()
+        reader.runs()
+        slowest = max(slowest, time.monotonic() - before)
+    taken = time.monotonic() - start
+    written = sum(int(writer.communicate()[0]) for writer in writers)
+    assert statistics_of(path)["spans"] == written
+    yield f"spans that {WRITERS} processes wrote in {taken:.1f} s, none lost", f"{written:,}"
+    yield "meanwhile 100 runs, ms, slowest", f"{slowest * 1e3:,.0f}"
+
+
+def fill(path: Path, spans: int) -> tuple[list[float], str]:
+    """Ingest spans; return the costs of each batch, and the id of a run of very many spans."""
+    ingestion, replay = Ingestion(path), Replay()
+    costs = []
+    while ingestion.spans < spans:
+        costs.append(ingestion.write([replay.run() for _ in range(BATCH)]))
+    large = large_run(replay)
+    ingestion.write([large])
+    ingestion.close()
+    return sorted(costs), str((large[0].attributes or {})[semconv.RUN_ID])
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--spans", type=int, default=170_000, help="to ingest (default: %(default)s, of 10,000 runs)")
+    parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)  # what each of several writers does
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        ingestion, replay = Ingestion(Path(folder) / "store.db"), Replay()
-        costs = []
+    if options.into is not None:
+        ingestion, replay = Ingestion(options.into), Replay(seed=os.getpid())
         while ingestion.spans < options.spans:
-            costs.append(ingestion.write([replay.run() for _ in range(BATCH)]))
-        large = large_run(replay)
-        ingestion.write([large])
+            ingestion.write([replay.run() for _ in range(BATCH // 10)])
         ingestion.close()
-        costs.sort()
+        print(ingestion.spans)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "store.db"
+        costs, large = fill(path, options.spans)
         rows = [
             ("spans ingested per CPU second, median", f"{1 / statistics.median(costs):,.0f}"),
             ("… best and worst tenth", f"{1 / costs[len(costs) // 10]:,.0f} {1 / costs[-len(costs) // 10]:,.0f}"),
-            *payload(ingestion.path),
-            *queries(ingestion.path, str((large[0].attributes or {})[semconv.RUN_ID])),
+            *payload(path),
+            *queries(path, large),
+            *in_sight(Path(folder) / "idle.db"),
+            *contention(Path(folder) / "shared.db"),
         ]
         for name, figure in rows:
-            print(f"{name:55} {figure:>20}")
+            print(f"{name:60} {figure:>20}")
 
 
 if __name__ == "__main__":

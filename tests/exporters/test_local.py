@@ -103,6 +103,44 @@ async def test_a_run_is_in_the_store(path: Path) -> None:
     assert (mode(path), mode(path.parent)) == (0o600, 0o700)
 
 
+def test_spans_that_are_out_of_the_ordinary(path: Path) -> None:
+    """A text of 10 MB is read as it was; a span that a clock set back ended before its start took no time."""
+    text = "".join(f"{number} of many\n" for number in range(700_000))
+    with storing(path) as telemetry:
+        tracer = telemetry.tracer_provider.get_tracer("test")
+        tracer.start_span("large", attributes={"text": text}).end()
+        tracer.start_span("set back", start_time=2 * 10**18).end(10**18)
+        assert eventually(lambda: telemetry.flush(10))
+        assert counted(telemetry, "errors") == 0
+    reader = StoreReader(path)
+    large, back = reader.spans("")
+    assert reader.bodies([large.attributes["text"]["$body"]]) == {large.attributes["text"]["$body"]: text}
+    assert (back.start, back.end) == (2 * 10**18, 2 * 10**18)
+
+
+def test_spans_of_another_process_belong_to_the_run_of_their_parent(path: Path) -> None:
+    """A trace may have several runs, as that of a durable run; the parent tells which one."""
+    with storing(path) as here, storing(path, service_name="stock") as there:
+        tracer = here.tracer_provider.get_tracer("pellucid")
+        with tracer.start_as_current_span("first", attributes={semconv.RUN_ID: "first", semconv.PHASE: "run"}):
+            attributes = {semconv.RUN_ID: "second", semconv.PHASE: "run"}
+            for has_ended in (False, True):
+                with tracer.start_as_current_span("second", attributes=attributes) as span:
+                    assert here.flush(10)
+                    context = trace.set_span_in_context(trace.NonRecordingSpan(span.get_span_context()))
+                    if not has_ended:
+                        there.tracer_provider.get_tracer("stock").start_span("while it runs", context).end()
+                        assert there.flush(10)
+                assert here.flush(10)
+                if has_ended:
+                    there.tracer_provider.get_tracer("stock").start_span("after it", context).end()
+                    assert there.flush(10)
+        assert here.flush(10)
+    reader = StoreReader(path)
+    assert sorted(span.name for span in reader.spans("second")) == ["after it", "second", "second", "while it runs"]
+    assert [span.name for span in reader.spans("first")] == ["first"]
+
+
 def test_attributes_are_those_of_the_span(path: Path) -> None:
     """Values of any type are read as they were; what UTF-8 cannot hold is replaced. A span of no year is counted."""
     with storing(path) as telemetry:

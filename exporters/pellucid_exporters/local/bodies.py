@@ -31,24 +31,38 @@ class BodyWriter:
 
     def __init__(self) -> None:
         self._used: dict[bytes, float] = {}
+        self._packed: dict[bytes, bytes] = {}
 
     def forget(self) -> None:
-        """Write all texts again: a transaction has failed, or the store is another one."""
+        """Write all texts again: the store may be another one."""
         self._used = {}
 
-    def write(self, connection: sqlite3.Connection, texts: Iterable[Mapping[bytes, bytes]]) -> None:
-        """Write the texts, by digest, that were not written within the last minute."""
-        now = time.time()
-        rows: list[tuple[bytes, int, bytes]] = []
-        for bodies in texts:
-            for digest, content in bodies.items():
-                if 0 <= now - self._used.get(digest, 0.0) < _FRESH:
-                    continue
-                if len(self._used) >= _MOST_KNOWN:
-                    self._used.clear()
-                self._used[digest] = now
-                rows.append((digest, int(now), pack(content)))
+    def prepare(self, texts: Iterable[Mapping[bytes, bytes]]) -> None:
+        """Compress texts before the transaction, for which other processes wait."""
+        self._packed = {digest: pack(content) for digest, content in self._due(texts).items()}
+
+    def write(self, connection: sqlite3.Connection, texts: Iterable[Mapping[bytes, bytes]]) -> Iterable[bytes]:
+        """Write the texts, by digest, that were not written within the last minute; return their digests."""
+        due, now = self._due(texts), int(time.time())
+        rows = [(digest, now, self._packed.get(digest) or pack(content)) for digest, content in due.items()]
         connection.executemany(_INSERT, rows)
+        return due.keys()
+
+    def remember(self, digests: Iterable[bytes]) -> None:
+        """Note texts that the store has: their transaction has succeeded."""
+        if len(self._used) >= _MOST_KNOWN:
+            self._used.clear()
+        self._used.update(dict.fromkeys(digests, time.time()))
+        self._packed = {}
+
+    def _due(self, texts: Iterable[Mapping[bytes, bytes]]) -> dict[bytes, bytes]:
+        now, used = time.time(), self._used
+        return {
+            digest: content
+            for bodies in texts
+            for digest, content in bodies.items()
+            if not 0 <= now - used.get(digest, 0.0) < _FRESH
+        }
 
 
 def digest_of(content: bytes) -> bytes:

@@ -110,7 +110,7 @@ def span_record(span: ReadableSpan, run_id: str, parent_run_id: str | None = Non
     context, parent, scope = span.context, span.parent, span.instrumentation_scope
     assert context is not None  # it was sampled
     start, end = span.start_time or 0, span.end_time
-    if not 0 <= start <= _LARGEST or (end is not None and not start <= end <= _LARGEST):
+    if not 0 <= start <= _LARGEST or (end is not None and not 0 <= end <= _LARGEST):
         raise ValueError(f"a span from {start} to {end}")
     is_own = scope is not None and scope.name == semconv.SCOPE
     attributes = span.attributes or _NOTHING
@@ -137,7 +137,7 @@ def span_record(span: ReadableSpan, run_id: str, parent_run_id: str | None = Non
         context.span_id.to_bytes(8, "big"),
         parent.span_id.to_bytes(8, "big") if parent is not None else None,
         start,
-        end - start if end is not None else None,
+        max(0, end - start) if end is not None else None,  # less than 0: the clock was set back
         shape,
         iteration if type(iteration) is int and 0 <= iteration <= _LARGEST else None,
         plain_json(values),

@@ -61,6 +61,7 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
     (
         # Round trips that took longer than the objective that the hub had then.
         "ALTER TABLE hub_minutes ADD COLUMN late INTEGER NOT NULL DEFAULT 0",
+        "CREATE INDEX runs_without_outcome ON runs (start) WHERE outcome IS NULL",
     ),
 )
 """Statements that lead from each version to the next."""

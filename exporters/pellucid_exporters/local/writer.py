@@ -5,13 +5,14 @@ from __future__ import annotations
 import sqlite3
 import time
 from contextlib import suppress
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pellucid.errors import ConfigError
 from pellucid_exporters.local.bodies import BodyWriter
 from pellucid_exporters.local.database import Database, create
+from pellucid_exporters.local.foreign_spans import find_runs
 from pellucid_exporters.local.hub_minutes import HubMinutes
 from pellucid_exporters.local.processes import HEARTBEAT, this_process
 from pellucid_exporters.local.records import EventRecord, SpanRecord, StartRecord, span_record
@@ -141,6 +142,9 @@ class StoreWriter:
         spans, starts, events = _sorted(batch)
         ended = {(record.trace_id, record.span_id) for record in spans}
         opened = {(record.trace_id, record.span_id) for record in starts}
+        records: list[SpanRecord | EventRecord] = [*spans, *starts, *events]
+        texts = [record.bodies for record in records if record.bodies]
+        self._bodies.prepare(texts)
         with self._database.transaction() as connection:
             process = self._register(connection)
             keys = self._write_runs(connection, [*spans, *starts], process)
@@ -148,11 +152,11 @@ class StoreWriter:
             connection.executemany(_START, [self._start_row(connection, record, keys, process) for record in starts])
             connection.executemany(_END, ended & self._open)
             self._write_events(connection, events, keys, process)
-            records: Iterable[SpanRecord | EventRecord] = chain(spans, starts, events)
-            self._bodies.write(connection, [record.bodies for record in records if record.bodies])
+            written = self._bodies.write(connection, texts)
             self._hubs.write(connection, spans, keys)
             self._retention.step(connection)
             _count_change(connection)
+        self._bodies.remember(written)
         self._open = (self._open - ended) | opened
 
     def _register(self, connection: sqlite3.Connection) -> int:
@@ -169,7 +173,7 @@ class StoreWriter:
         self, connection: sqlite3.Connection, records: Sequence[SpanRecord], process: int
     ) -> dict[str, tuple[int, bytes | None]]:
         """Write the rows of runs; return their keys and traces by id, of which that of no run is 0."""
-        _find_runs(connection, records)
+        find_runs(connection, records)
         keys: dict[str, tuple[int, bytes | None]] = {"": (0, None)}
         parts: list[tuple[int, str, str]] = []
         for run_id, change in changes_of(records).items():
@@ -254,19 +258,6 @@ def _sorted(batch: Sequence[Record]) -> tuple[list[SpanRecord], list[SpanRecord]
         [start for start in starts if start.duration is None],
         [record for record in batch if isinstance(record, EventRecord)],
     )
-
-
-def _find_runs(connection: sqlite3.Connection, records: Iterable[SpanRecord]) -> None:
-    """Set the runs of spans whose trace began in another process."""
-    found: dict[bytes, str] = {}
-    for record in records:
-        if record.run_id or record.parent_span_id is None:
-            continue
-        if record.trace_id not in found:
-            query = "SELECT run_id FROM runs WHERE trace_id = ? ORDER BY start LIMIT 1"
-            row = connection.execute(query, (record.trace_id,)).fetchone()
-            found[record.trace_id] = row[0] if row else ""
-        record.run_id = found[record.trace_id]
 
 
 def _count_change(connection: sqlite3.Connection) -> None:
