@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo up down test check format dashboards bench bench-first bench-durable bench-server bench-scaling bench-search bench-store storm fuzz coverage clean
+.PHONY: help demo up down test check format dashboards bench bench-first bench-durable bench-server bench-scaling bench-search bench-store bench-view storm fuzz coverage clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -63,6 +63,9 @@ bench-scaling: $(VENV)/dev ## Simulate workers and a database that carry more an
 
 bench-store: $(VENV)/dev ## Measure the local store: CPU of ingestion, bytes, and queries; arguments: make bench-store ARGS="--spans 1000000".
 	@PYTHONPATH=tests $(BIN)/python -m bench.store $(ARGS)
+
+bench-view: $(VENV)/dev ## Measure the pages of pellucid view over 10,000 runs, and a run of 5,001 spans (needs Chromium).
+	@PYTHONPATH=tests $(BIN)/python -m bench.view $(ARGS)
 
 storm: $(VENV)/dev ## Kill workers and servers, with and without NATS, on 200 durable runs 100 times, on each database; arguments: make storm ARGS="-k sqlite".
 	@PELLUCID_STORM_RUNS=200 PELLUCID_STORM_KILLS=100 PELLUCID_STORM_WORKERS=4 \

@@ -182,7 +182,8 @@ def test_a_reader_that_leaves_is_not_a_traceback() -> None:
     script = (
         "import sys; from pellucid import cli;"
         "many = cli.Command(name='x', help='', add_arguments=lambda p: None, run=lambda o: print('x\\n' * 10**6) or 0);"
-        "cli.entry_points = lambda group: [type('P', (), {'name': 'x', 'value': '', 'dist': None, 'load': lambda self: many})()];"
+        "point = type('P', (), {'name': 'x', 'value': '', 'dist': None, 'load': lambda self: many})();"
+        "cli.entry_points = lambda group: [point];"
         "sys.exit(cli.main(['x']))"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -196,12 +197,13 @@ def _boundaries(seed: random.Random, *, is_slow: bool, is_failed: bool) -> list[
         found.append((f"{semconv.DISCOVER_TOOLS} {hub}", attributes, typical * seed.lognormvariate(0, 0.5)))
     attributes = {semconv.PHASE: semconv.COMPOSE, semconv.OUTCOME: semconv.COMPLETED, semconv.COMPOSE_MESSAGES: 3}
     found.append((semconv.COMPOSE_REQUEST, attributes, 0.0002))
+    messages = [{"role": "user", "parts": [{"type": "text", "content": f"{seed.random()} so" * 10}]}]
     model = seed.choice(("gpt-6-luna", "claude-5-haiku"))
     attributes = {
         semconv.PHASE: semconv.INFERENCE,
         semconv.REQUEST_MODEL: model,
         semconv.OUTCOME: semconv.FAILED if is_failed else semconv.COMPLETED,
-        semconv.INPUT_MESSAGES: f'[{{"role":"user","parts":[{{"type":"text","content":"{seed.random()} {"so " * 60}"}}]}}]',
+        semconv.INPUT_MESSAGES: json.dumps(messages),
     }
     found.append((f"{semconv.CHAT} {model}", attributes, seed.lognormvariate(0, 0.6)))
     tool_name = seed.choice(("git_log", "search_articles", "find_order"))
@@ -221,7 +223,7 @@ def thousands(telemetry: Telemetry, spans: int = 5_000) -> None:
     step = 8 * MINUTE // spans
     for number in range(spans):
         facts = {semconv.PHASE: semconv.DISPATCH, semconv.TOOL_NAME: "fetch_page", semconv.OUTCOME: semconv.COMPLETED}
-        places = {**run_id, semconv.ITERATION: 1 + number // 10}
+        places: dict[str, Any] = {**run_id, semconv.ITERATION: 1 + number // 10}
         moment = start + number * step
         span = tracer.start_span(
             f"{semconv.EXECUTE_TOOL} fetch_page", context, start_time=moment, attributes={**places, **facts}
@@ -232,7 +234,7 @@ def thousands(telemetry: Telemetry, spans: int = 5_000) -> None:
 
 async def hang(telemetry: Telemetry, hub: FakeHub) -> None:
     """Run an agent whose hub hangs, until it is cancelled."""
-    provider = DiscoveryProvider(hub, id="search", objective=0.2, timeout=None)
+    provider = DiscoveryProvider(hub, id="search", objective=0.02, timeout=None)
     agent = Agent("triage", model=ScriptedModel("never"), providers=[provider], telemetry=telemetry)
     with anyio.CancelScope():
         await agent.run("What is new?")

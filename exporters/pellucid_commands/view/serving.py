@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import webbrowser
 from contextlib import closing
@@ -66,4 +67,5 @@ def _listen(host: str, port: int | None) -> socket.socket:
             return socket.create_server((host, number), family=family)
         except OSError as error:
             problem = error
-    raise ConfigError(f"--port {port}: {problem.strerror}; name another one, or 0 for any that is free") from problem
+    reason = os.strerror(problem.errno) if problem.errno is not None else str(problem)
+    raise ConfigError(f"--port {port}: {reason}; name another one, or 0 for any that is free") from problem

@@ -86,7 +86,8 @@ class StoreReader:
             before: Time before which the run started, for paging.
             limit: Maximum number of runs.
         """
-        conditions, values = searches.conditions_of(agent, {"hub": hub, "tool": tool, "model": model}, min_cost)
+        parts = {"hub": hub, "tool": tool, "model": model}
+        conditions, values = searches.conditions_of(agent, parts, min_duration, min_cost)
         if outcome in {RUNNING, INTERRUPTED}:
             conditions.append("outcome IS NULL")
         elif outcome is not None:
@@ -97,12 +98,10 @@ class StoreReader:
             matches = searches.text_filter(connection, text) if text else None
             found: list[RunRow] = []
             for row in searches.newest(connection, conditions, values, before):
-                run = _run_row(row, alive)
-                if outcome in {RUNNING, INTERRUPTED} and run.status != outcome:
-                    continue
-                if min_duration is not None and not _lasted(run, min_duration):
-                    continue
                 if matches is not None and not matches(row):
+                    continue
+                run = _run_row(connection, row, alive)
+                if outcome in {RUNNING, INTERRUPTED} and run.status != outcome:
                     continue
                 found.append(run)
                 if len(found) >= limit:
@@ -116,7 +115,7 @@ class StoreReader:
 
         def read(connection: sqlite3.Connection) -> RunRow | None:
             row = searches.find(connection, run_id)
-            return _run_row(row, _Liveness(connection)) if row is not None else None
+            return _run_row(connection, row, _Liveness(connection)) if row is not None else None
 
         return self._read(read)
 
@@ -233,8 +232,8 @@ def _in_flight(connection: sqlite3.Connection) -> list[SpanRow]:
     return [row for row in rows if row.status == RUNNING]
 
 
-def _run_row(row: sqlite3.Row, alive: Callable[[int], bool]) -> RunRow:
-    parts: Mapping[str, Sequence[str]] = searches.parts_of(row)
+def _run_row(connection: sqlite3.Connection, row: sqlite3.Row, alive: Callable[[int], bool]) -> RunRow:
+    parts: Mapping[str, Sequence[str]] = searches.parts_of(connection, row["key"])
     return RunRow(
         run_id=row["run_id"],
         trace_id=row["trace_id"].hex(),
@@ -266,10 +265,6 @@ def _event_row(row: sqlite3.Row, run_id: str) -> EventRow:
         span_id=row["span_id"].hex() or None,
         payload=json.loads(row["payload"]),
     )
-
-
-def _lasted(run: RunRow, seconds: float) -> bool:
-    return run.end is not None and run.end - run.start >= seconds * 1e9
 
 
 def _key_of(connection: sqlite3.Connection, run_id: str) -> tuple[int | None, str | None]:

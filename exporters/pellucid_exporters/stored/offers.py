@@ -76,11 +76,13 @@ def _offered(content: RunContent, span: SpanRow) -> dict[str, str] | None:
     """Return the descriptions of the tools that the request offered, by name; `None` if they are not recorded."""
     same = [other for other in content.spans if other.iteration == span.iteration]
     call = next((other for other in same if other.phase == semconv.INFERENCE), None)
+    composed = next((other for other in same if other.phase == semconv.COMPOSE), None)
+    if composed is not None and composed.attributes.get(semconv.COMPOSE_TOOLS) == 0:
+        return {}
     definitions = content.request(call).definitions if call is not None else None
     if definitions is not None and isinstance(definitions.value, list):
         items = [item for item in definitions.value if isinstance(item, dict) and "name" in item]
         return {str(item["name"]): str(item.get("description") or "") for item in items}
-    composed = next((other for other in same if other.phase == semconv.COMPOSE), None)
     output = content.get(composed, semconv.OUTPUT) if composed is not None else None
     if output is None or not isinstance(output.value, dict) or not isinstance(output.value.get("tools"), list):
         return None
@@ -115,7 +117,7 @@ class _Reasons:
 
 def _reasons(events: Sequence[EventRow], span: SpanRow) -> _Reasons:
     reasons = _Reasons()
-    latest = span.end or span.start
+    latest = span.start if span.phase == semconv.INFERENCE else span.end or span.start
     for event in events:
         payload = event.payload
         key: tuple[str, str | None] = (str(payload.get("tool_name")), payload.get("provider_id"))
@@ -142,5 +144,5 @@ def _reasons(events: Sequence[EventRow], span: SpanRow) -> _Reasons:
     return reasons
 
 
-_ROUNDING: Final = 1_000_000
+_ROUNDING: Final = 1_000
 """Nanoseconds by which the time of an event, which is a float, may be off."""

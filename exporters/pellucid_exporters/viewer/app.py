@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Final
 
@@ -9,11 +10,14 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from pellucid.errors import ConfigError
+from pellucid.text import clean
 from pellucid_exporters.stored.reader import Reader
+from pellucid_exporters.viewer.alerts_page import alerts_page
 from pellucid_exporters.viewer.compare_page import compare_page
 from pellucid_exporters.viewer.hubs_page import bucket_exemplar, hub_page, hubs_page
 from pellucid_exporters.viewer.pages import reader_of, render
@@ -46,14 +50,16 @@ def create_viewer_app(reader: Reader, *, label: str = "", jaeger: str | None = N
             Route("/runs/{run_id}/{sequence:int}", span_page),
             Route("/runs/{run_id}/{sequence:int}/request", request_text),
             Route("/runs/{run_id}/{sequence:int}/raw/{attribute}", raw_text),
+            Route("/alerts", alerts_page),
             Route("/compare", compare_page),
             Route("/changes", _changes),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         middleware=[Middleware(Protection)],
-        exception_handlers={HTTPException: _problem},
+        exception_handlers={HTTPException: _problem, ConfigError: _unreadable},
     )
     app.state.reader = reader
+    app.state.alerts, app.state.alerts_at = [], -math.inf
     app.state.label = label
     app.state.jaeger = jaeger
     return app
@@ -61,6 +67,10 @@ def create_viewer_app(reader: Reader, *, label: str = "", jaeger: str | None = N
 
 def _changes(request: Request) -> JSONResponse:
     return JSONResponse({"changes": reader_of(request).changes()})
+
+
+def _unreadable(request: Request, problem: Exception) -> Response:
+    return PlainTextResponse(f"{clean(str(problem))}\n", 503)
 
 
 def _problem(request: Request, problem: Exception) -> Response:

@@ -101,7 +101,7 @@ def bucket_label(hub: HubRow, index: int) -> str:
 def heatmap(
     hub: HubRow,
     data: Columns,
-    link: Callable[[str, str], str],
+    link: Callable[[str, str], str | None],
     cell_link: Callable[[int, int, int], str] | None = None,
 ) -> Markup:
     """Return the round trips by bucket and time.
@@ -109,7 +109,7 @@ def heatmap(
     Args:
         hub: The hub.
         data: Its histograms.
-        link: Address of a span, by run id and span id: the row of a bucket leads to a span that fell into it.
+        link: Address of a span, if it has one, by run id and span id: a row leads to a span that fell into its bucket.
         cell_link: Address of a span of one cell, by the bucket's index and the start and end of the column.
     """
     totals = summed(data.buckets, len(hub.bounds) + 1)

@@ -103,8 +103,9 @@ def hub_page(request: Request) -> Response:
         "windows": WINDOWS,
         "window": window,
         "slowest": [
-            (bucket_label(hub, index), _span_address(*hub.exemplars[index]))
+            (bucket_label(hub, index), address)
             for index in sorted(hub.exemplars)[: -SLOWEST - 1 : -1]
+            if (address := _span_address(*hub.exemplars[index])) is not None
         ],
         "changes": catalogue_changes(reader, provider_id, window.since, window.end),
         "catalogue": latest_catalogue(reader, provider_id, window.end),
@@ -119,9 +120,10 @@ def bucket_exemplar(request: Request) -> Response:
     numbers = [_whole(parameters.get(name)) for name in ("since", "until", "bucket")]
     since, until, bucket = (number if number is not None else -1 for number in numbers)
     for row in reader_of(request).hubs(since, until - 1):
-        if row.provider_id == parameters.get("id") and bucket in row.exemplars:
-            return RedirectResponse(_span_address(*row.exemplars[bucket]))
-    raise HTTPException(404, "The store no longer has a span of this bucket and time.")
+        address = _span_address(*row.exemplars[bucket]) if bucket in row.exemplars else None
+        if row.provider_id == parameters.get("id") and address is not None:
+            return RedirectResponse(address)
+    raise HTTPException(404, "The store has no span of a run for this bucket and time.")
 
 
 def _window(request: Request) -> Window:
@@ -186,8 +188,9 @@ def _state(hub: HubRow, in_flight: list[SpanRow], window: Window) -> str:
     return "fails" if hub.failures else "ok"
 
 
-def _span_address(run_id: str, span_id: str) -> str:
-    return f"/runs/{quote(run_id)}/span/{span_id}"
+def _span_address(run_id: str, span_id: str) -> str | None:
+    """Return the address of a span; `None` for one that belongs to no run, such as that of a warm-up."""
+    return f"/runs/{quote(run_id, safe='')}/span/{span_id}" if run_id else None
 
 
 def _whole(value: str | None) -> int | None:

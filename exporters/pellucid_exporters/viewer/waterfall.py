@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 
 from pellucid import semconv
 from pellucid_exporters.stored.rows import FAULTS, RUNNING, RunRow, SpanRow
-from pellucid_exporters.stored.text import cut, duration, visible
+from pellucid_exporters.stored.text import cut, duration, short, visible
 
 MOST_OPEN: Final = 400
 """Rows up to which all groups of a run are open."""
@@ -63,7 +63,7 @@ def waterfall(run: RunRow, spans: Sequence[SpanRow], *, is_open: bool) -> list[G
     depths = _depths(spans)
     groups: dict[int | None, list[SpanRow]] = {}
     iterations: dict[str, int | None] = {}
-    for span in spans:
+    for span in _tree_order(spans):
         if span.phase == semconv.RUN and span.name.startswith(semconv.INVOKE_AGENT):
             continue
         inherited = iterations.get(span.parent_span_id or "")
@@ -98,7 +98,7 @@ def _row(span: SpanRow, scale: _Scale, depth: int) -> str:
     elif span.status not in {semconv.COMPLETED, "ok"}:
         kinds.append("w")
     reason = span.error or span.error_type or (span.status if "x" in kinds or "w" in kinds else "")
-    note = f"<em>{escape(visible(cut(reason, 90)))}</em>" if reason else ""
+    note = f"<em>{escape(visible(short(reason, 90)))}</em>" if reason else ""
     took = "running" if span.status == RUNNING else duration(scale.end_of(span) - span.start)
     name = escape(visible(cut(span.name, 80)))
     bar = scale.bar(span.start, scale.end_of(span))
@@ -131,10 +131,24 @@ class _Scale:
         return Markup(f'<svg><rect x="{left:.1f}%" width="{width:.1f}%"/></svg>')  # noqa: S704  (numbers)
 
 
+def _tree_order(spans: Sequence[SpanRow]) -> Iterator[SpanRow]:
+    """Yield each span before those below it, siblings in the order of their start."""
+    known = {span.span_id for span in spans}
+    children: dict[str, list[SpanRow]] = {}
+    for span in spans:
+        parent = span.parent_span_id if span.parent_span_id in known else None
+        children.setdefault(parent or "", []).append(span)
+    waiting = children.pop("", [])[::-1]
+    while waiting:
+        span = waiting.pop()
+        yield span
+        waiting += children.pop(span.span_id, [])[::-1]
+
+
 def _depths(spans: Sequence[SpanRow]) -> dict[str, int]:
     """Return how deep each span lies below the run's own span."""
     depths: dict[str, int] = {}
-    for span in spans:
+    for span in _tree_order(spans):
         parent = depths.get(span.parent_span_id or "", -1)
         is_root = span.phase == semconv.RUN and span.name.startswith(semconv.INVOKE_AGENT)
         depths[span.span_id] = -1 if is_root else min(parent + 1, _DEEPEST)

@@ -78,6 +78,7 @@
   let seen = null;
   const poll = async () => {
     if (!document.querySelector("[data-live]")) return;
+    const start = performance.now();
     if (!document.hidden) {
       try {
         const { changes } = await (await fetch("/changes")).json();
@@ -87,7 +88,7 @@
         // The server has stopped: the page stays as it is, and asks again.
       }
     }
-    setTimeout(poll, INTERVAL);
+    setTimeout(poll, Math.max(INTERVAL, 4 * (performance.now() - start))); // a large page refreshes less often
   };
   poll();
 })();
