@@ -125,7 +125,7 @@ class StoreReader:
         def read(connection: sqlite3.Connection) -> list[RunRow]:
             alive = _Liveness(connection)
             rows = searches.newest(connection, ["trace_id = ?"], list(_binary([trace_id])), None)
-            return [_run_row(row, alive) for row in rows][::-1]
+            return [_run_row(connection, row, alive) for row in rows][::-1]
 
         return self._read(read) if list(_binary([trace_id])) else []
 
