@@ -78,7 +78,7 @@ def _pair(key: _Key, first: RunContent, left: SpanRow | None, second: RunContent
     if left is not None and right is not None:
         for (what, one), (_, other) in zip(_facets(first, left), _facets(second, right), strict=True):
             if one != other:
-                differences.append(Difference(what, _difference(one, other)))
+                differences.append(Difference(what, difference(one, other)))
     return Pair(key[2], key[0] or None, left, right, differences)
 
 
@@ -111,8 +111,10 @@ def _recorded(content: RunContent, span: SpanRow, attribute: str, digest: str) -
 
 
 def _or_digest(value: Any, span: SpanRow, digest: str) -> Any:
-    """Return the content without ids of calls; its digest if it was not recorded."""
-    return {"digest": span.attributes.get(digest)} if value is None else _without_ids(value)
+    """Return the content without ids of calls; its digest, if there is one, if it was not recorded."""
+    if value is None:
+        return {"digest": span.attributes[digest]} if digest in span.attributes else None
+    return _without_ids(value)
 
 
 def _without_ids(value: Any) -> Any:
@@ -122,8 +124,8 @@ def _without_ids(value: Any) -> Any:
     return [_without_ids(item) for item in value] if isinstance(value, list) else value
 
 
-def _difference(one: Any, other: Any) -> list[tuple[str, str]]:
-    """Return the lines that differ, with two lines around them."""
+def difference(one: Any, other: Any) -> list[tuple[str, str]]:
+    """Return the lines in which two values differ, as JSON or text, with two lines around them, and their kinds."""
     lines = list(difflib.unified_diff(_lines(one), _lines(other), n=2, lineterm=""))[2:]  # without the file names
     kinds = {"-": "less", "+": "more", " ": "same", "@": "skip"}
     return [(kinds[line[0]], "⋯" if line[0] == "@" else line[1:]) for line in lines]

@@ -1,0 +1,1 @@
+"""`pellucid runs`, `show`, `diff` and `top`: a local store in the terminal."""
