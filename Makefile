@@ -3,14 +3,14 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo up down test check format dashboards bench bench-first bench-durable bench-server bench-scaling bench-search bench-replay storm fuzz coverage clean
+.PHONY: help demo up down test check format dashboards bench bench-first bench-durable bench-server bench-scaling bench-search bench-store bench-view bench-replay storm fuzz coverage clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
-demo: $(VENV)/demo $(if $(OPENAI_BASE_URL),$(VENV)/openai) $(if $(ANTHROPIC_BASE_URL),$(VENV)/anthropic) $(foreach extra,postgres serve nats,$(if $(findstring $(extra),$(ARGS)),$(VENV)/$(extra:serve=server))) ## See a real agent on real MCP servers, traced; or a run that survives its process: make demo ARGS="durable".
+demo: $(VENV)/demo $(if $(OPENAI_BASE_URL),$(VENV)/openai) $(if $(ANTHROPIC_BASE_URL),$(VENV)/anthropic) $(foreach extra,postgres serve nats view,$(if $(findstring $(extra),$(ARGS)),$(VENV)/$(extra:serve=server))) ## See a real agent on real MCP servers, traced; in a browser: make demo ARGS="--view"; or a run that survives its process: make demo ARGS="durable".
 	@$(BIN)/pellucid demo $(ARGS)
 
 up: .env ## Start collector, Jaeger, Prometheus, Alertmanager and Grafana; with the demo: make up ARGS="--profile demo".
@@ -61,6 +61,12 @@ bench-server: $(VENV)/dev ## Measure server and workers of durable runs beside a
 bench-scaling: $(VENV)/dev ## Simulate workers and a database that carry more and more durable runs; ARGS="--measure" measures.
 	@PYTHONPATH=tests $(BIN)/python -m bench.scaling $(ARGS)
 
+bench-store: $(VENV)/dev ## Measure the local store: CPU of ingestion, bytes, and queries; arguments: make bench-store ARGS="--spans 1000000".
+	@PYTHONPATH=tests $(BIN)/python -m bench.store $(ARGS)
+
+bench-view: $(VENV)/dev ## Measure the pages of pellucid view over 10,000 runs, and a run of 5,001 spans (needs Chromium).
+	@PYTHONPATH=tests $(BIN)/python -m bench.view $(ARGS)
+
 storm: $(VENV)/dev ## Kill workers and servers, with and without NATS, on 200 durable runs 100 times, on each database; arguments: make storm ARGS="-k sqlite".
 	@PELLUCID_STORM_RUNS=200 PELLUCID_STORM_KILLS=100 PELLUCID_STORM_WORKERS=4 \
 		$(BIN)/python -m pytest tests/durable/test_durable_storm.py::test_storm \
@@ -94,7 +100,7 @@ $(VENV)/demo: $(VENV)/base
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[demo]"
 	@touch $@
 
-$(VENV)/openai $(VENV)/anthropic $(VENV)/postgres $(VENV)/server $(VENV)/nats: $(VENV)/demo
+$(VENV)/openai $(VENV)/anthropic $(VENV)/postgres $(VENV)/server $(VENV)/nats $(VENV)/view: $(VENV)/demo
 	@echo "Installing the extra $(@F) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$(@F)]"
 	@touch $@
@@ -102,4 +108,4 @@ $(VENV)/openai $(VENV)/anthropic $(VENV)/postgres $(VENV)/server $(VENV)/nats: $
 $(VENV)/dev: $(VENV)/base
 	@echo "Installing Pellucid with everything that tests and checks need ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[all]" --group dev
-	@touch $(VENV)/demo && touch $@ $(VENV)/openai $(VENV)/anthropic $(VENV)/postgres $(VENV)/server $(VENV)/nats
+	@touch $(VENV)/demo && touch $@ $(VENV)/openai $(VENV)/anthropic $(VENV)/postgres $(VENV)/server $(VENV)/nats $(VENV)/view

@@ -6,6 +6,7 @@ from typing import Final
 
 from pellucid import semconv
 from pellucid_dashboards.names import label, series
+from pellucid_exporters.alerting.outcomes import ASKED, HALTED, UNASKED
 
 JOB: Final = "job"
 INSTANCE: Final = "instance"
@@ -44,30 +45,13 @@ def approvals_pending(labels: str, *matchers: str) -> str:
     return f"max by ({labels}) ({where_approval})\nor ({counted} unless on ({JOB}) {series(semconv.DURABLE_RUNS)})"
 
 
-REFUSALS: Final = (
-    "approval",
-    "approval_denied",
-    "approval_expired",
-    "max_discoveries",
-    "max_tool_calls",
-    "permission_denied",
-    "policy_halt",
-    "repeated_call_id",
-    "tool_not_active",
-    "tool_redefined",
-    "tool_removed",
-    "unknown_tool",
-)
-"""Values of `error.type` of tool calls that were not made, because a person, a policy or a limit rejected them, or
-because there is no such tool: they are neither failures nor calls."""
-
 FAILED: Final = where(semconv.ERROR_TYPE, "!=")
 SUCCEEDED: Final = where(semconv.ERROR_TYPE, "=")
-NOT_HALTED: Final = where(semconv.ERROR_TYPE, "!=", "policy_halt")
+NOT_HALTED: Final = where(semconv.ERROR_TYPE, "!=", HALTED)
 """Runs that the permission policy did not halt; a halted run is not a failed one."""
 
 ROUND_TRIPS: Final = (
-    where(semconv.DISCOVERY_CACHE, "=~", "miss", "none"),
-    where(semconv.ERROR_TYPE, "!~", "backoff", "circuit_open"),  # no request was made
+    where(semconv.DISCOVERY_CACHE, "=~", *ASKED),
+    where(semconv.ERROR_TYPE, "!~", *UNASKED),
 )
 """Discoveries that made a request to the hub; cached catalogues and rejected discoveries do not describe it."""

@@ -101,6 +101,7 @@ class Spool(Generic[T, C]):
         self._hurry = threading.Event()
         self._chunks: deque[C] = deque()
         self._sizes: deque[int] = deque()
+        self._skipped: list[int] = []
         self._pause = 0.0
         self._thread = threading.Thread(target=self._work, name=f"pellucid-{self._destination.name}", daemon=True)
         self._thread.start()
@@ -160,7 +161,8 @@ class Spool(Generic[T, C]):
             self._gather()
             before = len(self._chunks)
             succeeded = self._attempt(lambda: self._destination.append(self._chunks))
-            sizes = [self._sizes.popleft() for _ in range(before - len(self._chunks))]
+            sizes = [self._sizes.popleft() for _ in range(before - len(self._chunks))] + self._skipped
+            self._skipped = []
             self._finish(len(sizes), sum(sizes))
             self._answer(succeeded=succeeded)
             if self._closed and (not succeeded or (self._queue.empty() and not self._chunks)):
@@ -199,11 +201,12 @@ class Spool(Generic[T, C]):
             if not self._refusal_logged:
                 self._refusal_logged = True
                 _log.warning("a span or event cannot be written as JSON (%s); more are only counted", type(error))
-        if chunk:
+        length = len(chunk) if chunk is not None else 0
+        if chunk is not None and length:
             self._chunks.append(chunk)
             self._sizes.append(size)
-            return len(chunk)
-        self._finish(1, size)
+            return length
+        self._skipped.append(size)
         return 0
 
     def _finish(self, items: int, size: int) -> None:

@@ -14,7 +14,7 @@ import pytest
 from pellucid import semconv
 from pellucid_dashboards.names import label, series
 from pellucid_dashboards.rules import Record, Thresholds, all_groups
-from pellucid_dashboards.rules.model import Context
+from pellucid_exporters.alerting.definition import Context
 from support.observatory import TRACES, Observatory, observatory
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from urllib.parse import quote_plus
 import pytest
 
 from pellucid_dashboards.rules import Alert, all_groups
-from pellucid_dashboards.rules.model import Context
+from pellucid_exporters.alerting.definition import Context
 from support.promtool import DURATION, HERE, HUB, MISS, RUBE, STALE, Make, grow, late, level
 
 if TYPE_CHECKING:

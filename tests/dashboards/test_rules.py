@@ -16,7 +16,7 @@ from pellucid import ConfigError, semconv
 from pellucid_dashboards.grafana.overview import ALERTS as OVERVIEW
 from pellucid_dashboards.names import label, series
 from pellucid_dashboards.rules import RULES_FILE, Alert, Record, Thresholds, all_groups, render
-from pellucid_dashboards.rules.model import Context
+from pellucid_exporters.alerting.definition import Context
 from support.prometheus_server import program
 from support.promql import names_in
 

@@ -7,6 +7,8 @@ import sqlite3
 import stat
 import threading
 from argparse import ArgumentParser
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ from pellucid_exporters.local import schema
 from pellucid_exporters.local.schema import StoreError
 from support.local_store import counted, emit, eventually, storing
 from support.openmetrics import scrape
+from support.processes import PATIENCE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,6 +101,44 @@ async def test_a_run_is_in_the_store(path: Path) -> None:
     digest = looked.attributes[semconv.TOOL_CALL_RESULT]["$body"]
     assert LONG in reader.bodies([digest, "00", "no digest"])[digest]
     assert (mode(path), mode(path.parent)) == (0o600, 0o700)
+
+
+def test_spans_that_are_out_of_the_ordinary(path: Path) -> None:
+    """A text of 10 MB is read as it was; a span that a clock set back ended before its start took no time."""
+    text = "".join(f"{number} of many\n" for number in range(700_000))
+    with storing(path) as telemetry:
+        tracer = telemetry.tracer_provider.get_tracer("test")
+        tracer.start_span("large", attributes={"text": text}).end()
+        tracer.start_span("set back", start_time=2 * 10**18).end(10**18)
+        assert eventually(lambda: telemetry.flush(10))
+        assert counted(telemetry, "errors") == 0
+    reader = StoreReader(path)
+    large, back = reader.spans("")
+    assert reader.bodies([large.attributes["text"]["$body"]]) == {large.attributes["text"]["$body"]: text}
+    assert (back.start, back.end) == (2 * 10**18, 2 * 10**18)
+
+
+def test_spans_of_another_process_belong_to_the_run_of_their_parent(path: Path) -> None:
+    """A trace may have several runs, as that of a durable run; the parent tells which one."""
+    with storing(path) as here, storing(path, service_name="stock") as there:
+        tracer = here.tracer_provider.get_tracer("pellucid")
+        with tracer.start_as_current_span("first", attributes={semconv.RUN_ID: "first", semconv.PHASE: "run"}):
+            attributes = {semconv.RUN_ID: "second", semconv.PHASE: "run"}
+            for has_ended in (False, True):
+                with tracer.start_as_current_span("second", attributes=attributes) as span:
+                    assert here.flush(10)
+                    context = trace.set_span_in_context(trace.NonRecordingSpan(span.get_span_context()))
+                    if not has_ended:
+                        there.tracer_provider.get_tracer("stock").start_span("while it runs", context).end()
+                        assert there.flush(10)
+                assert here.flush(10)
+                if has_ended:
+                    there.tracer_provider.get_tracer("stock").start_span("after it", context).end()
+                    assert there.flush(10)
+        assert here.flush(10)
+    reader = StoreReader(path)
+    assert sorted(span.name for span in reader.spans("second")) == ["after it", "second", "second", "while it runs"]
+    assert [span.name for span in reader.spans("first")] == ["first"]
 
 
 def test_attributes_are_those_of_the_span(path: Path) -> None:
@@ -381,18 +422,27 @@ def test_another_database_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_store_of_an_older_version_is_migrated(path: Path) -> None:
-    """With what it holds."""
+    """With what it holds, by its reader if there is no writer; readers that come at once wait for one of them."""
     path.parent.mkdir()
-    with sqlite3.connect(path) as connection:
+    digest = "00112233445566778899aabbccddeeff"
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         for statement in schema.MIGRATIONS[0]:
             connection.execute(statement)
-        connection.execute("INSERT INTO bodies VALUES (x'00112233445566778899aabbccddeeff', 1, x'789c030000000001')")
         connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
         connection.execute("PRAGMA user_version = 1")
-    connection.close()
-    digest = "00112233445566778899aabbccddeeff"
-    reader = StoreReader(path)
-    assert (reader.runs(), reader.catalogs([digest]), reader.bodies([digest])) == ([], {}, {digest: ""})
+        connection.execute("INSERT INTO hub_minutes VALUES (1, 'rube', 'miss', 3, 5, 0, 0, x'')")
+        connection.execute(f"INSERT INTO bodies VALUES (x'{digest}', 1, x'789c030000000001')")
+    barrier = threading.Barrier(4)
+
+    def read() -> StoreReader:
+        barrier.wait()
+        return StoreReader(path)
+
+    with ThreadPoolExecutor(4) as threads:
+        readers = [each.result(PATIENCE) for each in [threads.submit(read) for _ in range(4)]]
+    for reader in readers:
+        assert [row.calls for row in reader.hubs(0, 2**62)] == [5]
+        assert (reader.runs(), reader.catalogs([digest]), reader.bodies([digest])) == ([], {}, {digest: ""})
 
 
 @pytest.mark.parametrize("wrong", [{"path": ""}, {"path": ":memory:"}, {"max_age": 0}, {"max_bytes": 10}])

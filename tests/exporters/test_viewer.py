@@ -1,71 +1,77 @@
-"""The pages of the viewer, over captured runs."""
+"""The pages of the viewer, over stores that agents have written."""
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+import sqlite3
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx2 as httpx
 import pytest
+from opentelemetry import trace
 
-from pellucid import Agent, DiscoveryProvider, ToolCall, semconv, tool
-from pellucid.errors import ModelError
+from pellucid import Agent, DiscoveryProvider, semconv
 from pellucid.testing import FakeHub, ScriptedModel
-from pellucid_exporters.testing import capture
+from pellucid_exporters import StoreReader
+from pellucid_exporters.stored.rows import SpanRow
 from pellucid_exporters.viewer import create_viewer_app
-from support.sample_reader import SampleReader
+from support.local_store import emit, storing
+from support.processes import PATIENCE
+from support.view_scene import shop, tell, thousands
 
 BASE = "http://127.0.0.1:8000"
-HOSTILE = "<script>alert(1)</script> \u202egnp.exe \x1b[31m \ud800"
 
 pytestmark = pytest.mark.anyio
 
 
-@tool
-def weather(city: str) -> str:
-    """Look up the weather."""
-    return HOSTILE
-
-
-@tool
-def order(number: int) -> str:
-    """Look up an order."""
-    raise ValueError(f"order {number} does not exist")
-
-
-@pytest.fixture
-async def reader() -> SampleReader:
-    """Return a reader of two runs: one completes after a tool failed; the other fails, and asks for another city."""
-    with capture(fixed=False) as telemetry:
-        for city, last in (("Bergen", "Take an umbrella."), ("Oslo", RuntimeError("the vendor is overloaded"))):
-            model = ScriptedModel(ToolCall("weather", {"city": city}), ToolCall("order", {"number": 7}), last)
-            hub = DiscoveryProvider(FakeHub([weather, order]), id="rube")
-            agent = Agent(f"forecast-{city}", model=model, providers=[hub], instructions="Be brief.")
-            try:
-                await agent.run("What is the weather?")
-            except ModelError:
-                assert isinstance(last, RuntimeError)
-    return SampleReader(telemetry, {"rube": 1e-9})
+@pytest.fixture(scope="module")
+def shop_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a store with two runs that complete after a tool failed, and one that fails."""
+    path = tmp_path_factory.mktemp("viewer") / "store.db"
+    with storing(path) as telemetry:
+        anyio.run(shop, telemetry)
+        assert telemetry.flush(PATIENCE)
+    return path
 
 
 @pytest.fixture
-async def http(reader: SampleReader) -> AsyncIterator[httpx.AsyncClient]:
+def path(shop_path: Path, tmp_path: Path) -> Path:
+    """Return a copy of the store, for a test that changes it."""
+    return Path(shutil.copy(shop_path, tmp_path / "store.db"))
+
+
+@pytest.fixture
+def reader(shop_path: Path) -> StoreReader:
+    """Return a reader of the store."""
+    return StoreReader(shop_path)
+
+
+@pytest.fixture
+async def http(reader: StoreReader) -> AsyncIterator[httpx.AsyncClient]:
     """Return a client of the pages."""
-    transport = httpx.ASGITransport(create_viewer_app(reader))
-    async with httpx.AsyncClient(transport=transport, base_url=BASE, follow_redirects=True) as client:
-        yield client
+    async with client(reader) as http:
+        yield http
 
 
-def run_path(reader: SampleReader, number: int) -> str:
-    """Return the path of the first or second run."""
-    return f"/runs/{list(reader.span_rows)[number]}/"
+def client(reader: StoreReader, **options: Any) -> httpx.AsyncClient:
+    """Return a client of the pages of a store."""
+    transport = httpx.ASGITransport(create_viewer_app(reader, **options))
+    return httpx.AsyncClient(transport=transport, base_url=BASE, follow_redirects=True)
 
 
-def sequences(reader: SampleReader, number: int, name: str) -> list[int]:
-    """Return the sequences of a run's spans with a name."""
-    return [span.sequence for span in list(reader.span_rows.values())[number] if span.name.startswith(name)]
+def span_path(reader: StoreReader, name: str, number: int = 0) -> str:
+    """Return the path of a span of the failed run, which is the newest, by the beginning of its name."""
+    return f"/runs/{reader.runs()[0].run_id}/{spans_named(reader, name)[number].sequence}"
+
+
+def spans_named(reader: StoreReader, name: str) -> list[SpanRow]:
+    """Return the spans of the newest run whose names begin with a text."""
+    return [span for span in reader.spans(reader.runs()[0].run_id) if span.name.startswith(name)]
 
 
 async def text_of(http: httpx.AsyncClient, path: str, status: int = 200) -> str:
@@ -75,88 +81,178 @@ async def text_of(http: httpx.AsyncClient, path: str, status: int = 200) -> str:
     return answer.text.replace("&#34;", '"').replace("&#39;", "'")
 
 
-async def test_hubs_show_the_slow_one_and_lead_to_a_span(http: httpx.AsyncClient) -> None:
-    """A hub over its objective is called slow, and a bucket of its heatmap leads to the page of a discovery."""
-    page = await text_of(http, "/?window=15m")
-    assert 'class="badge slow"' in page
-    exemplar = re.search(r'href="(/runs/\w+/span/\w+)"', page)
-    assert exemplar is not None
-    assert "discover_tools rube" in await text_of(http, exemplar.group(1))
+@pytest.mark.parametrize("page", ["/?window=15m", "/hub?id=help-centre&window=15m"])
+async def test_hubs_show_the_slow_one_and_lead_to_a_span(http: httpx.AsyncClient, page: str) -> None:
+    """A hub over its objective is called slow; rows and cells of its heatmap lead to a discovery."""
+    text = await text_of(http, page)
+    assert 'class="badge slow"' in text
+    links = re.findall(r'href="(/runs/\w+/span/\w+|/hub/span\?[^"]+)"', text)
+    assert any("/hub/span" in link for link in links) == page.startswith("/hub")
+    for link in {links[0], links[-1]}:
+        assert "discover_tools " in await text_of(http, link.replace("&amp;", "&"))
+
+
+async def test_changes_of_a_catalogue_are_a_diff(http: httpx.AsyncClient) -> None:
+    """The page of a hub says which tools came, and leads to the discovery that listed them."""
+    page = await text_of(http, "/hub?id=help-centre&window=15m")
+    assert "1 added, 0 removed, 0 changed" in page
+    link = re.search(r'class="more">read_article</div></div>\s*<p class="cut"><a href="([^"]+)"', page)
+    assert link is not None
+    assert "Read an article" in await text_of(http, link.group(1))
+    assert "No hub" in await text_of(http, "/hub?id=none", 404)
 
 
 async def test_runs_are_filtered_by_the_url(http: httpx.AsyncClient) -> None:
     """Filters are parameters of the URL; a number that is none is refused."""
-    assert "forecast-Bergen" in await text_of(http, "/runs")
-    failed = await text_of(http, "/runs?outcome=failed")
-    assert "forecast-Oslo" in failed
-    assert "forecast-Bergen" not in failed
+    assert (await text_of(http, "/runs")).count('class="badge completed"') == 2
+    failed = await text_of(http, "/runs?outcome=failed&agent=support&tool=find_order")
+    assert failed.count('class="row"') == 1
+    assert "answered 529" in failed
     assert "No run matches" in await text_of(http, "/runs?agent=other&min_duration=5")
     assert "min_cost must be a number" in await text_of(http, "/runs?min_cost=much", 400)
 
 
-async def test_a_run_says_why_it_failed(http: httpx.AsyncClient, reader: SampleReader) -> None:
-    """The reason comes first, then the spans that went wrong, then the waterfall."""
-    page = await text_of(http, run_path(reader, 1))
-    places = [page.index(text) for text in ("Why this run failed", "the vendor is overloaded", "order 7", "Waterfall")]
+async def test_a_run_says_why_it_failed(http: httpx.AsyncClient, reader: StoreReader) -> None:
+    """The reason comes first, then the spans that went wrong, then the model calls and the waterfall."""
+    page = await text_of(http, f"/runs/{reader.runs()[0].run_id}/")
+    texts = ("Why this run failed", "answered 529", "does not know parcel", "Model call 2", "Waterfall")
+    places = [page.index(text) for text in texts]
     assert places == sorted(places)
 
 
-async def test_a_model_call_shows_its_whole_request(http: httpx.AsyncClient, reader: SampleReader) -> None:
+async def test_the_waterfall_is_a_tree(tmp_path: Path) -> None:
+    """A span comes below its parent, also if another one started in between."""
+    run: dict[str, Any] = {semconv.RUN_ID: "2" * 32, semconv.ITERATION: 1, semconv.PHASE: semconv.DISPATCH}
+    with storing(tmp_path / "tree.db") as telemetry:
+        tracer = telemetry.tracer_provider.get_tracer("test")
+        parent = tracer.start_span("parent", attributes=run)
+        tracer.start_span("other", attributes=run).end()
+        tracer.start_span("child", trace.set_span_in_context(parent), attributes=run).end()
+        parent.end()
+    async with client(StoreReader(tmp_path / "tree.db")) as http:
+        page = await text_of(http, f"/runs/{'2' * 32}/")
+    assert re.findall(r"<b>(\w+)</b><i>", page) == ["parent", "child", "other"]
+
+
+async def test_a_model_call_shows_its_whole_request(http: httpx.AsyncClient, reader: StoreReader) -> None:
     """The request of the second call has what only the first one recorded: instructions, tools and messages."""
-    page = await text_of(http, f"{run_path(reader, 0)}{sequences(reader, 0, 'chat')[1]}")
-    assert "model call 2 of 3" in page
-    for text in ("Be brief.", "Look up an order.", "What is the weather?", "new in this call"):
+    path = span_path(reader, "chat", 1)
+    page = await text_of(http, path)
+    for text in ("model call 2 of 3", "You answer customers", "money back?", "new in this call", "Wool jumper"):
         assert text in page
+    request = json.loads((await http.get(f"{path}/request")).text)
+    assert [message["role"] for message in request["messages"]] == ["user", "assistant", "tool"]
+    assert [tool["name"] for tool in request["tools"]][-1] == "read_article"
+    assert request["instructions"][0]["content"].startswith("You answer customers")
 
 
-async def test_messages_that_were_not_recorded_are_counted(http: httpx.AsyncClient, reader: SampleReader) -> None:
+@pytest.mark.parametrize("name", ["chat", "compose_request"])
+async def test_tools_are_offered_or_withheld_for_a_reason(
+    http: httpx.AsyncClient, reader: StoreReader, name: str
+) -> None:
+    """The page of a request says which tools the model was offered, which not, and why."""
+    page = await text_of(http, span_path(reader, name))
+    row = r"withheld</span></td><td><b>refund</b>.*the policy says deny: refunds need a signed-in customer</td></tr>"
+    assert re.search(row, page)
+    assert "<b>find_order</b>" in page
+
+
+async def test_messages_that_were_not_recorded_are_counted(path: Path, reader: StoreReader) -> None:
     """A request whose earlier spans are gone says how many messages it lacks."""
-    spans = next(iter(reader.span_rows.values()))
-    first, second = sequences(reader, 0, "chat")[:2]
-    spans[:] = [span for span in spans if span.sequence != first]
-    assert "1 message not recorded" in await text_of(http, f"{run_path(reader, 0)}{second}")
+    first, second = spans_named(reader, "chat")[:2]
+    with sqlite3.connect(path) as connection:
+        connection.execute("DELETE FROM spans WHERE span_id = ?", (bytes.fromhex(first.span_id),))
+    connection.close()
+    async with client(StoreReader(path)) as http:
+        page = await text_of(http, f"/runs/{second.run_id}/span/{second.span_id}")
+    assert "1 message not recorded" in page
 
 
-async def test_hostile_content_is_text(http: httpx.AsyncClient, reader: SampleReader) -> None:
-    """Markup is escaped; control characters, direction marks and lone surrogates are named."""
-    path = run_path(reader, 0)
-    for sequence in (*sequences(reader, 0, "execute_tool weather"), sequences(reader, 0, "chat")[1]):
-        page = await text_of(http, f"{path}{sequence}")
-        assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
-        assert "⟦U+202E⟧gnp.exe ␛[31m" in page
-        assert not {"\u202e", "\x1b"} & set(page)
+async def test_hostile_content_is_text(http: httpx.AsyncClient, reader: StoreReader) -> None:
+    """Markup is escaped; control characters and direction marks are named."""
+    for page in (span_path(reader, "execute_tool search"), span_path(reader, "chat", 1)):
+        text = await text_of(http, page)
+        assert "&lt;script&gt;alert('run')&lt;/script&gt;" in text
+        assert "⟦U+202E⟧gnp.exe ␛[31m" in text
+        assert not {"\u202e", "\x1b"} & set(text)
 
 
-async def test_long_text_is_cut_and_linked(http: httpx.AsyncClient, reader: SampleReader) -> None:
+async def test_long_text_is_cut_and_linked(tmp_path: Path) -> None:
     """A page shows the beginning of a text of 10 MB; its link returns all of it as plain text."""
-    spans = list(reader.span_rows.values())[1]
-    place = sequences(reader, 1, "execute_tool weather")[0]
     result = "<b>rain</b> " * 850_000
-    spans[place] = replace(spans[place], attributes={**spans[place].attributes, semconv.TOOL_CALL_RESULT: result})
-    page = await text_of(http, f"{run_path(reader, 1)}{place}")
-    link = re.search(r'href="([^"]+)">The whole text', page)
-    assert link is not None
-    assert len(page) < 100_000
-    answer = await http.get(link.group(1))
+    facts: dict[str, Any] = {semconv.PHASE: semconv.DISPATCH, semconv.TOOL_CALL_RESULT: result}
+    with storing(tmp_path / "long.db") as telemetry:
+        emit(telemetry, "execute_tool weather", **{semconv.RUN_ID: "1" * 32, **facts})
+    async with client(StoreReader(tmp_path / "long.db")) as http:
+        page = await text_of(http, f"/runs/{'1' * 32}/0")
+        link = re.search(r'href="([^"]+)">The whole text', page)
+        assert link is not None
+        assert len(page) < 100_000
+        answer = await http.get(link.group(1))
     assert answer.headers["content-type"] == "text/plain; charset=utf-8"
     assert answer.text == result
 
 
-async def test_compare_finds_the_first_difference(http: httpx.AsyncClient, reader: SampleReader) -> None:
+async def test_compare_finds_the_first_difference(http: httpx.AsyncClient, reader: StoreReader) -> None:
     """Boundaries that differ only in ids and times are equal; the first one that differs is shown with both sides."""
-    first, second = reader.span_rows
-    page = await text_of(http, f"/compare?run={second}&run={first}")
-    heading = page.index("First difference: iteration 1, <b>chat scripted</b>")
-    assert heading < page.index('"city": "Bergen"') < page.index('"city": "Oslo"') < page.index("All differences")
-    assert "No boundary differs" in await text_of(http, f"/compare?run={first}&run={first}")
+    failed, completed, signed_in = [run.run_id for run in reader.runs()]
+    page = await text_of(http, f"/compare?run={failed}&run={completed}")
+    heading = page.index('First difference: <span class="quiet">iteration 3</span> chat gpt-6-luna')
+    assert heading < page.index("arrive tomorrow") < page.index('"status": "failed"') < page.index("All differences")
+    assert "<h3>tools denied</h3>" in await text_of(http, f"/compare?run={signed_in}&run={completed}")
+    assert "No boundary differs" in await text_of(http, f"/compare?run={failed}&run={failed}")
     assert "Choose two runs" in await text_of(http, "/compare?run=1", 400)
 
 
-async def test_what_is_unknown_is_a_page(http: httpx.AsyncClient, reader: SampleReader) -> None:
+async def test_alerts_are_those_of_the_rules(http: httpx.AsyncClient, tmp_path: Path) -> None:
+    """All pages count the alerts that fire; their page has the words of the rules and a span that shows each."""
+    assert "No alert fires" in await text_of(http, "/alerts")
+    with storing(tmp_path / "failing.db") as telemetry:
+        for _ in range(6):
+            await tell(telemetry)
+    async with client(StoreReader(tmp_path / "failing.db")) as failing:
+        assert 'Alerts<span class="count">' in await text_of(failing, "/runs")
+        page = await text_of(failing, "/alerts")
+        link = re.search(r'ToolFailing</h2>.*?href="(/runs/[^"]+)">a span that shows it', page, re.DOTALL)
+        assert link is not None
+        assert "execute_tool track_parcel" in await text_of(failing, link.group(1))
+
+
+async def test_traces_link_to_jaeger(reader: StoreReader) -> None:
+    """With the address of Jaeger, runs and spans link to their trace there."""
+    run = reader.runs()[0]
+    async with client(reader, jaeger="http://localhost:16686") as http:
+        for page in (f"/runs/{run.run_id}/", f"/runs/{run.run_id}/3"):
+            assert f'href="http://localhost:16686/trace/{run.trace_id}' in await text_of(http, page)
+
+
+async def test_a_discovery_of_no_run_is_no_link(tmp_path: Path) -> None:
+    """A warm-up counts for its hub, but has no run to open."""
+    with storing(tmp_path / "warm.db") as telemetry:
+        provider = DiscoveryProvider(FakeHub(), id="cold")
+        await Agent("a", model=ScriptedModel(), providers=[provider], telemetry=telemetry).warm_up()
+    async with client(StoreReader(tmp_path / "warm.db")) as http:
+        for page in ("/", "/hub?id=cold"):
+            text = await text_of(http, page)
+            assert "Round trips by duration" in text
+            assert "/runs//" not in text
+
+
+async def test_a_store_that_is_gone_is_named(path: Path) -> None:
+    """A store that was removed while its pages are open is an answer with the reason."""
+    async with client(StoreReader(path)) as http:
+        await anyio.Path(path).unlink()
+        assert "there is no store" in await text_of(http, "/runs", 503)
+
+
+async def test_what_is_unknown_is_a_page(http: httpx.AsyncClient, reader: StoreReader) -> None:
     """An unknown run, span, text or path is a 404 that says so, without markup from the URL."""
     assert "There is no run" in await text_of(http, "/runs/%3Cscript%3E/", 404)
-    for path in (f"{run_path(reader, 0)}9999", f"{run_path(reader, 0)}1/raw/none", "/none"):
-        assert "<script>" not in await text_of(http, path, 404)
+    run = f"/runs/{reader.runs()[0].run_id}/"
+    for page in (f"{run}9999", f"{run}1/raw/none", f"{run}1/request", "/none", "/hub/span?id=x&bucket=1&until=9"):
+        assert "<script>" not in await text_of(http, page, 404)
+    for page in ("/?window=%3Cscript%3E", "/?until=-1", "/runs?before=x"):
+        assert "<script>" not in await text_of(http, page, 400)
 
 
 @pytest.mark.parametrize(
@@ -184,31 +280,39 @@ async def test_only_this_machine_reads(
     assert "access-control-allow-origin" not in answer.headers
 
 
-async def test_pages_load_only_their_own_files(http: httpx.AsyncClient, reader: SampleReader) -> None:
+async def test_pages_load_only_their_own_files(http: httpx.AsyncClient, reader: StoreReader) -> None:
     """Pages have no inline script or style and refer to no other host; their files are served."""
-    chat = f"{run_path(reader, 0)}{sequences(reader, 0, 'chat')[1]}"
-    for path in ("/", "/runs", run_path(reader, 0), chat):
+    run = f"/runs/{reader.runs()[0].run_id}/"
+    for path in ("/", "/runs", "/alerts", "/hub?id=help-centre", run, span_path(reader, "chat", 1)):
         page = await text_of(http, path)
         assert re.findall(r"<script(?! src=\"/static/)|<style|\sstyle=|\son\w+=\"|(?:src|href)=\"?https?:", page) == []
     for name in ("viewer.css", "viewer.js", "icon.svg"):
         assert (await http.get(f"/static/{name}")).status_code == 200
 
 
-async def test_changes_grow(http: httpx.AsyncClient, reader: SampleReader) -> None:
+async def test_changes_grow(path: Path) -> None:
     """The script asks for a number that grows with each write."""
-    reader.version = 7
-    assert (await http.get("/changes")).json() == {"changes": 7}
+    async with client(StoreReader(path)) as http:
+        before = (await http.get("/changes")).json()["changes"]
+        with storing(path) as telemetry:
+            emit(telemetry, "x")
+        assert (await http.get("/changes")).json()["changes"] > before
 
 
-async def test_a_run_of_thousands_of_spans_stays_small(http: httpx.AsyncClient, reader: SampleReader) -> None:
-    """Every row of 5,001 spans fits into 1 MB."""
-    spans = next(iter(reader.span_rows.values()))
-    root, tool_call = spans[0], spans[sequences(reader, 0, "execute_tool")[0]]
-    changes: list[dict[str, Any]] = [
-        {"sequence": number, "span_id": f"{number:016x}", "iteration": number // 4, "parent_span_id": root.span_id}
-        for number in range(1, 5_001)
-    ]
-    spans[:] = [root, *(replace(tool_call, **change) for change in changes)]
-    page = await text_of(http, run_path(reader, 0))
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a store with a run of 5,001 spans."""
+    path = tmp_path_factory.mktemp("viewer") / "large.db"
+    with storing(path) as telemetry:
+        thousands(telemetry)
+    return path
+
+
+@pytest.mark.parametrize(("state", "open_groups"), [("", 0), ("?open=all", 500)])
+async def test_a_run_of_thousands_of_spans_stays_small(large: Path, state: str, open_groups: int) -> None:
+    """Every row of 5,001 spans fits into 1 MB, with the iterations closed or open."""
+    async with client(StoreReader(large)) as http:
+        page = await text_of(http, f"/runs/{'5' * 32}/{state}")
     assert page.count('class="r ') == 5_000
+    assert page.count(" open><summary>") == open_groups
     assert len(page.encode()) < 1_000_000

@@ -15,6 +15,7 @@ import pytest
 
 from pellucid.cli import main
 from pellucid_commands.demo.script import read_log
+from pellucid_exporters import StoreReader
 from support.otlp_receiver import attributes_of, otlp_receiver
 from support.processes import PATIENCE, python
 
@@ -116,6 +117,33 @@ def test_fits_a_page_and_has_no_control_codes(shown: str) -> None:
     assert [line for line in shown.splitlines() if len(line) > 100] == []
 
 
+def test_ends_with_the_line_that_opens_the_page(shown: str, repository: Path) -> None:
+    """The runs are in the project's store, which the last line shows in a browser."""
+    assert shown.rstrip().endswith("pellucid view .pellucid/telemetry.db")
+    found = StoreReader(repository / ".pellucid" / "telemetry.db").runs(outcome="completed")
+    assert [run.hubs for run in found] == [("catalogue", "git", "time")]
+
+
+def test_view_serves_the_page(repository: Path) -> None:
+    """`--view` shows the runs in a browser after the demo is over, until Ctrl-C, which is then no failure."""
+    with subprocess.Popen(
+        python("-c", MAIN, "demo", "--no-color", "--port", "0", "--view"),
+        cwd=repository,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        while not (address := re.search(r"http://127\.0\.0\.1:\d+/ ", process.stdout.readline())):
+            pass
+        with urlopen(f"{address[0].strip()}runs", timeout=PATIENCE) as page:
+            assert "completed" in page.read().decode()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=PATIENCE) == 0
+        assert process.stderr.read() == ""
+
+
 def test_sends_the_trace_that_it_names(repository: Path) -> None:
     """`--otlp` delivers traces, metrics and logs; the trace id shown last is that of a run among them."""
     with otlp_receiver("http/protobuf") as receiver:
@@ -169,17 +197,18 @@ def test_refuses_what_has_no_commits(tmp_path: Path, prepare: tuple[str, ...], p
     assert ran.stdout == ""
 
 
-def test_names_the_missing_extra(repository: Path) -> None:
+@pytest.mark.parametrize(("extra", "package", "option"), [("demo", "mcp", "--serve"), ("view", "jinja2", "--view")])
+def test_names_the_missing_extra(repository: Path, extra: str, package: str, option: str) -> None:
     """Without the packages of the extra it says what to install."""
     script = (
         "import sys, importlib.util as u; find = u.find_spec;"
-        "u.find_spec = lambda name, *rest: None if name.startswith('mcp') else find(name, *rest);"
-        "from pellucid.cli import main; sys.exit(main(['demo']))"
+        f"u.find_spec = lambda name, *rest: None if name.startswith('{package}') else find(name, *rest);"
+        f"from pellucid.cli import main; sys.exit(main(['demo', '{option}']))"
     )
     command = [sys.executable, "-c", script]
     ran = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert ran.returncode == 2
-    assert "pip install 'pellucid[demo]'" in ran.stderr
+    assert f"pip install 'pellucid[{extra}]'" in ran.stderr
     assert "Traceback" not in ran.stderr
 
 

@@ -111,15 +111,30 @@ def test_failures_are_messages_and_exit_codes(
     assert capsys.readouterr().err == message
 
 
+def install_package(folder: Path, name: str, *points: str) -> None:
+    """Write the metadata of a package with entry points; `{}` in them stands for this module."""
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("\n".join([f"[{GROUP}]", *points]).replace("{}", __name__))
+
+
+def test_a_command_is_loaded_without_the_others_of_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A command starts without importing those beside it, which cost time and memory."""
+    install_package(tmp_path, "one", "greet = {}:GREET", "other = no_such_module_of_pellucid:OTHER")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["greet"]) == 7
+    assert "no_such_module_of_pellucid" not in capsys.readouterr().err
+
+
 def test_two_packages_with_the_same_command_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A command that two installed packages declare is not run: both are named, with the remedy; the others work."""
-    for package, lines in (("one", ["greet = {}:GREET", "failing = {}:FAILING"]), ("two", ["hello = {}:GREET"])):
-        info = tmp_path / f"{package}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text("\n".join([f"[{GROUP}]", *lines]).replace("{}", __name__))
+    install_package(tmp_path, "one", "greet = {}:GREET", "failing = {}:FAILING")
+    install_package(tmp_path, "two", "hello = {}:GREET")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(SystemExit) as exit_:
         main(["greet"])
@@ -167,7 +182,8 @@ def test_a_reader_that_leaves_is_not_a_traceback() -> None:
     script = (
         "import sys; from pellucid import cli;"
         "many = cli.Command(name='x', help='', add_arguments=lambda p: None, run=lambda o: print('x\\n' * 10**6) or 0);"
-        "cli.entry_points = lambda group: [type('P', (), {'name': 'x', 'value': '', 'load': lambda self: many})()];"
+        "point = type('P', (), {'name': 'x', 'value': '', 'dist': None, 'load': lambda self: many})();"
+        "cli.entry_points = lambda group: [point];"
         "sys.exit(cli.main(['x']))"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

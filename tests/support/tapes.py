@@ -3,28 +3,46 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import format_span_id, format_trace_id
 
 from pellucid import semconv
 from pellucid.replay import Tape
 from pellucid.tools.catalog_records import CatalogListing, catalog_json
-from pellucid_exporters.stored.rows import RunRow
+from pellucid_exporters.stored.rows import RUNNING, SpanRow
 from pellucid_exporters.testing import Captured, capture
-from support.sample_reader import SampleReader
 
 
-class CapturedRecording(SampleReader):
-    """Recording of one `Captured`, with the whole catalogues."""
+class CapturedRecording:
+    """Recording of one `Captured`, with the whole catalogues; the first span of a run stands for its row."""
 
     def __init__(self, captured: Captured, listings: Iterable[CatalogListing]) -> None:
-        super().__init__(captured)
+        self.rows: dict[str, list[SpanRow]] = defaultdict(list)
         self._listings = {listing.digest: listing for listing in listings}
+        for span in captured.started:
+            run_id = str((span.attributes or {}).get(semconv.RUN_ID, ""))
+            self.rows[run_id].append(_row(run_id, len(self.rows[run_id]), span))
 
-    def trace(self, trace_id: str) -> list[RunRow]:
-        """Return the runs of a trace."""
-        return [row for row in self.runs(limit=1_000_000) if row.trace_id == trace_id]
+    def run(self, run_id: str) -> SpanRow | None:
+        """Return the row of a run."""
+        return self.rows[run_id][0] if run_id in self.rows else None
+
+    def trace(self, trace_id: str) -> list[SpanRow]:
+        """Return the rows of the runs of a trace."""
+        return [rows[0] for run_id, rows in self.rows.items() if run_id and rows[0].trace_id == trace_id]
+
+    def spans(self, run_id: str) -> list[SpanRow]:
+        """Return the spans of a run."""
+        return self.rows[run_id]
+
+    def bodies(self, digests: Iterable[str]) -> dict[str, str]:
+        """Return nothing: all texts are on the spans."""
+        return {}
 
     def catalogs(self, digests: Iterable[str]) -> dict[str, Mapping[str, Any]]:
         """Return catalogues."""
@@ -33,11 +51,14 @@ class CapturedRecording(SampleReader):
 
 
 @contextmanager
-def recording(**options: Any) -> Iterator[tuple[Captured, list[CatalogListing]]]:
+def recording(
+    clock: Callable[[], int] | None = None, **options: Any
+) -> Iterator[tuple[Captured, list[CatalogListing]]]:
     """Capture telemetry, with the catalogues that runs list."""
     listings: list[CatalogListing] = []
     with capture(**options) as captured:
         vars(captured)["catalog_sinks"] = [listings.append]
+        captured.clock = clock or captured.clock
         yield captured, listings
 
 
@@ -46,7 +67,7 @@ def tapes_of(captured: Captured, listings: Iterable[CatalogListing], agent: str 
     reader = CapturedRecording(captured, listings)
     roots = [
         span
-        for rows in reader.span_rows.values()
+        for rows in reader.rows.values()
         for span in rows
         if span.phase == semconv.RUN and str(span.attributes[semconv.AGENT_NAME]).startswith(agent)
     ]
@@ -56,3 +77,29 @@ def tapes_of(captured: Captured, listings: Iterable[CatalogListing], agent: str 
         for span in roots
         if span.run_id not in continued and (span.parent_span_id is None or semconv.RESUMED_FROM in span.attributes)
     ]
+
+
+def _row(run_id: str, sequence: int, span: ReadableSpan) -> SpanRow:
+    attributes = dict(span.attributes or {})
+    context = span.get_span_context()
+    assert context is not None
+    return SpanRow(
+        run_id=run_id,
+        sequence=sequence,
+        trace_id=format_trace_id(context.trace_id),
+        span_id=format_span_id(context.span_id),
+        parent_span_id=format_span_id(span.parent.span_id) if span.parent else None,
+        name=span.name,
+        phase=str(attributes[semconv.PHASE]) if semconv.PHASE in attributes else None,
+        iteration=attributes.get(semconv.ITERATION),  # type: ignore[arg-type]
+        start=span.start_time or 0,
+        end=span.end_time,
+        status=RUNNING if span.end_time is None else str(attributes.get(semconv.OUTCOME)),
+        error_type=attributes.get(semconv.ERROR_TYPE),  # type: ignore[arg-type]
+        error=span.status.description,
+        attributes=attributes,
+        events=[
+            {"name": event.name, "time": event.timestamp, "attributes": dict(event.attributes or {})}
+            for event in span.events
+        ],
+    )

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from pellucid import semconv
 from pellucid_dashboards.names import label, series
-from pellucid_dashboards.promql import REFUSALS, ROUND_TRIPS, where
+from pellucid_dashboards.promql import ROUND_TRIPS, where
+from pellucid_exporters.alerting.outcomes import REFUSALS
 
 if TYPE_CHECKING:
     from pellucid.semconv import Metric

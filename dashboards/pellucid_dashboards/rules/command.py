@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from pellucid.cli import Command
 from pellucid.errors import ConfigError
 from pellucid_dashboards.rules.render import RULES_FILE, render
-from pellucid_dashboards.rules.thresholds import Thresholds
+from pellucid_exporters.alerting.thresholds import Thresholds
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace

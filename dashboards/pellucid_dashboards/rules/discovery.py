@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from pellucid import semconv
 from pellucid_dashboards.promql import FAILED, ROUND_TRIPS, by, where
-from pellucid_dashboards.rules.model import Context, Record
+from pellucid_dashboards.rules.model import Record
 from pellucid_dashboards.rules.queries import quantile, ratio, summed, total
+from pellucid_exporters.alerting.definition import Context
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

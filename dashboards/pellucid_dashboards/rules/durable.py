@@ -11,9 +11,11 @@ from pellucid import semconv
 from pellucid_dashboards.names import label
 from pellucid_dashboards.promql import by, number, where
 from pellucid_dashboards.rules import words
-from pellucid_dashboards.rules.model import Alert, Context, Record
+from pellucid_dashboards.rules.model import Alert, Record, alert
 from pellucid_dashboards.rules.queries import increase, mostly, quantile, select, total
-from pellucid_dashboards.rules.words import seconds, share
+from pellucid_exporters.alerting import work
+from pellucid_exporters.alerting.definition import Context, Words, seconds, share
+from pellucid_exporters.alerting.outcomes import UNDELIVERED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,17 +74,11 @@ or {age} and on ({_TOOL}) {used} > {number(used_limit)}
 
 def _failing(context: Context) -> Alert:
     limit, least = context.thresholds.external_failing, context.thresholds.external_failing_min
-    thirty = context.window(1800)
-    missing = [where(semconv.ASYNC_STATUS, "=~", "expired", "failed")]
-    return Alert(
-        name="ExternalToolFailing",
+    context.window(1800)
+    missing = [where(semconv.ASYNC_STATUS, "=~", *UNDELIVERED)]
+    return alert(
+        work.external_failing(context, Words(subject=words.TOOL, value=words.SHARE)),
         expression=mostly(EXTERNAL_RESULTS, _TOOL, missing, [], above=limit, least=least),
-        severity="ticket",
-        after=120.0,
-        summary=f"{words.TOOL}: {words.SHARE} of the results of its asynchronous calls in {thirty} are failures, or "
-        f"did not arrive before the deadline; the limit is {share(limit)}.",
-        description="The model reads each failure and may try something else. Calls that were cancelled are no "
-        "failures.",
         dashboard=_TOOLS_BOARD,
     )
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from pellucid_dashboards.rules.discovery import discovery_records
 from pellucid_dashboards.rules.durable import durable_alerts, durable_records
 from pellucid_dashboards.rules.hubs import hub_alerts
-from pellucid_dashboards.rules.model import Context, Group
+from pellucid_dashboards.rules.model import Group
 from pellucid_dashboards.rules.upkeep import upkeep_alerts
 from pellucid_dashboards.rules.work import work_alerts, work_records
+from pellucid_exporters.alerting.definition import Context
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

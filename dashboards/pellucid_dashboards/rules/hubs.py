@@ -17,9 +17,12 @@ from pellucid_dashboards.rules.discovery import (
     over_objective,
     round_trips,
 )
-from pellucid_dashboards.rules.model import Alert, Context, Severity
+from pellucid_dashboards.rules.model import Alert, alert
 from pellucid_dashboards.rules.queries import increase, mostly, select, summed
-from pellucid_dashboards.rules.words import queried, seconds, share
+from pellucid_dashboards.rules.words import queried
+from pellucid_exporters.alerting import hubs
+from pellucid_exporters.alerting.definition import Context, Words
+from pellucid_exporters.alerting.hubs import BURNS, Burn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,16 +33,14 @@ _DASHBOARD: Final = words.dashboard("pellucid-tool-hubs", provider=_PROVIDER)
 _OBJECTIVE: Final = queried(
     f"max({select(semconv.DISCOVERY_OBJECTIVE)}{{%s}})", _OWN, "humanizeDuration", "none declared"
 )
-_AFTERMATH: Final = 360.0
-"""Seconds for which inhibition of other pages continues, since windows of 5 min still include the past problem."""
 _P95: Final = queried(f"{duration_of(95)}{{%s}}", _OWN, "humanizeDuration", "unknown")
+_NAMES: Final = {seconds: name for name, seconds in WINDOWS.items()}
 
 
 def hub_alerts(context: Context) -> Iterator[Alert]:
     """Yield the alerts."""
-    thresholds = context.thresholds
-    yield _slow(context, "fast", thresholds.slow_fast_burn, ("5m", "1h"), "page", 120.0)
-    yield _slow(context, "slow", thresholds.slow_slow_burn, ("30m", "6h"), "ticket", 900.0)
+    for burn in BURNS:
+        yield _slow(context, burn)
     yield _hanging(context)
     yield _failing(context)
     yield _down(context)
@@ -48,28 +49,16 @@ def hub_alerts(context: Context) -> Iterator[Alert]:
     yield _cache_misses(context)
 
 
-def _slow(
-    context: Context, burn: str, factor: float, windows: tuple[str, str], severity: Severity, after: float
-) -> Alert:
-    short, long = windows
-    recent = context.window(WINDOWS[short])
-    thresholds = context.thresholds
-    limit = factor * thresholds.slow_budget
-    return Alert(
-        name="ToolHubSlow",
+def _slow(context: Context, burn: Burn) -> Alert:
+    short, long = _NAMES[burn.short], _NAMES[burn.long]
+    limit = number(burn.limit(context.thresholds))
+    return alert(
+        hubs.slow(context, burn, _words(words.SHARE)),
         expression=f"""
-{over_objective(short)} > {number(limit)}
-and on ({HUB}) {over_objective(long)} > {number(limit)}
-and on ({HUB}) {round_trips(long)} >= {number(thresholds.slow_min_round_trips)}
+{over_objective(short)} > {limit}
+and on ({HUB}) {over_objective(long)} > {limit}
+and on ({HUB}) {round_trips(long)} >= {number(context.thresholds.slow_min_round_trips)}
 """,
-        severity=severity,
-        after=after,
-        labels={"burn": burn},
-        summary=f"{words.HUB} is slow: {words.SHARE} of its round trips in {recent} took longer than its objective of "
-        f"{_OBJECTIVE}; p95 is {_P95}.",
-        description=f"At most {share(thresholds.slow_budget)} of round trips should take longer than what the hub "
-        f"declared. More than {share(limit)} did in the last {recent} and in the last {context.window(WINDOWS[long])}, "
-        f"{factor:g} times as many. Runs wait for them.",
         dashboard=_DASHBOARD,
     )
 
@@ -79,48 +68,35 @@ def _hanging(context: Context) -> Alert:
     seen = select(semconv.DISCOVERY_INFLIGHT_AGE)
     age = f"max by ({HUB}) (max_over_time({seen}[{context.window(60)}]))"
     objective = f"max by ({HUB}) ({select(semconv.DISCOVERY_OBJECTIVE)})"
-    return Alert(
-        name="ToolHubHanging",
+    return alert(
+        hubs.hanging(context, _words(words.DURATION)),
         expression=f"""
 {age} > on ({HUB}) (
   clamp_min({objective} * {number(thresholds.hanging_objectives)}, {number(thresholds.hanging_after)})
   or on ({HUB}) {age} * 0 + {number(thresholds.hanging_after)}
 )
 """,
-        severity="page",
-        after=0.0,
-        keep=_AFTERMATH,  # also: each attempt ends at its timeout, and the age of the next one starts at 0
-        summary=f"{words.HUB} hangs: a fetch of its tools has been under way for {words.DURATION}; "
-        f"its objective is {_OBJECTIVE}.",
-        description=f"It has not answered for more than {seconds(thresholds.hanging_after)}, and for more than "
-        f"{thresholds.hanging_objectives:g} times its objective. No histogram shows this before the fetch ends. "
-        f"All runs that need its tools wait.",
         dashboard=_DASHBOARD,
     )
 
 
 def _failing(context: Context) -> Alert:
     thresholds = context.thresholds
-    five = context.window(300)
+    context.window(300)
     failed = summed(discoveries("5m"), HUB, *ROUND_TRIPS, FAILED)
-    return Alert(
-        name="ToolHubFailing",
+    return alert(
+        hubs.failing(context, _words(words.SHARE)),
         expression=f"""
 {ERROR_RATIO} > {number(thresholds.hub_failing)}
 and on ({HUB}) {failed} >= {number(thresholds.hub_failing_min)}
 """,
-        severity="page",
-        after=120.0,
-        summary=f"{words.HUB} fails: {words.SHARE} of its round trips in {five}; the limit is "
-        f"{share(thresholds.hub_failing)}.",
-        description="Unless a reliability rule or stale_if_error stands in for it, each failure ends a run.",
         dashboard=_DASHBOARD,
     )
 
 
 def _down(context: Context) -> Alert:
     thresholds = context.thresholds
-    ten = context.window(600)
+    context.window(600)
     failed = summed(discoveries("10m"), HUB, FAILED)
     stale = summed(discoveries("10m"), HUB, where(semconv.DISCOVERY_CACHE, "=", "stale"), SUCCEEDED)
     succeeded = summed(discoveries("10m"), HUB, *ROUND_TRIPS, SUCCEEDED)
@@ -131,8 +107,8 @@ def _down(context: Context) -> Alert:
         "humanizeDuration",
         "longer than known",
     )
-    return Alert(
-        name="ToolHubDown",
+    return alert(
+        hubs.down(context, _words(words.NUMBER, last_success=since)),
         expression=f"""
 (
   {failed} + on ({HUB}) {stale}
@@ -142,13 +118,6 @@ def _down(context: Context) -> Alert:
 unless on ({HUB}) ({succeeded} > 0 unless on ({HUB}) {last})
 unless on ({HUB}) time() - {last} < {number(thresholds.hub_down_after * context.scale)}
 """,
-        severity="page",
-        after=60.0,
-        keep=_AFTERMATH,
-        summary=f"{words.HUB} is down: {words.NUMBER} attempts in {ten} got nothing new from it; its last success is "
-        f"{since} ago, the limit {seconds(thresholds.hub_down_after * context.scale)}, its latency objective "
-        f"{_OBJECTIVE}.",
-        description="No round trip succeeded, although runs requested one. They use an old catalogue, or fail.",
         dashboard=_DASHBOARD,
     )
 
@@ -161,57 +130,45 @@ def _circuit_open(context: Context) -> Alert:
         f"{{{{ else if $labels.{tool} }}}}Tool {words.value_of(tool)}"
         f"{{{{ else }}}}Model {words.value_of(model)}{{{{ end }}}}"
     )
-    return Alert(
-        name="ToolHubCircuitOpen",
+    return alert(
+        hubs.circuit_open(
+            Words(subject=f"{who} ({words.value_of(JOB)})", value=words.NUMBER, objective=_OBJECTIVE),
+            lambda clause: f"{{{{ if $labels.{_PROVIDER} }}}}{clause}{{{{ end }}}}",
+        ),
         expression=f"""
 max by ({labels}) (max_over_time({select(semconv.CIRCUIT_STATE)}[{context.window(120)}])) == 2
 """,
-        severity="ticket",
-        after=60.0,
-        summary=f"{who} ({words.value_of(JOB)}) is not called: its circuit breaker is open "
-        f"(state {words.NUMBER}, 0 is closed)"
-        f"{{{{ if $labels.{_PROVIDER} }}}}; the hub's latency objective is {_OBJECTIVE}{{{{ end }}}}.",
-        description="It failed so often in a row that calls are refused without being made, but for a probe after each "
-        "cooldown. It stays open until a probe succeeds, which needs somebody who asks.",
         dashboard=_DASHBOARD,
     )
 
 
 def _catalog_changing(context: Context) -> Alert:
     thresholds = context.thresholds
-    hour = context.window(3600)
+    context.window(3600)
     changes = increase(semconv.CATALOG_CHANGES, window=context.window(3600))
-    return Alert(
-        name="ToolCatalogChanging",
+    return alert(
+        hubs.catalog_changing(context, _words(words.NUMBER)),
         expression=f"""
 max by ({HUB}) (round(
   {changes}
 )) > {number(thresholds.catalog_changes)}
 """,
-        severity="ticket",
-        after=0.0,
-        summary=f"{words.HUB} changes what it lists: {words.NUMBER} times in {hour}; the limit is "
-        f"{thresholds.catalog_changes:g}.",
-        description="Each change makes the model's prompt cache worthless. Two servers of different versions behind "
-        "one address look like this. Lists that differ by who asks do not: each caller's is compared with its own.",
         dashboard=_DASHBOARD,
     )
 
 
 def _cache_misses(context: Context) -> Alert:
     thresholds = context.thresholds
-    ten = context.window(600)
+    context.window(600)
     limit, least = thresholds.cache_misses, thresholds.cache_misses_min
     lookups = (where(semconv.DISCOVERY_CACHE, "!=", "none"), SUCCEEDED)
     misses = (where(semconv.DISCOVERY_CACHE, "=", "miss"), SUCCEEDED)
-    return Alert(
-        name="DiscoveryCacheMissStorm",
+    return alert(
+        hubs.cache_misses(context, _words(words.SHARE)),
         expression=mostly(discoveries("10m"), HUB, misses, lookups, above=limit, least=least),
-        severity="ticket",
-        after=300.0,
-        summary=f"{words.HUB} is asked too often: {words.SHARE} of the lookups in its cache missed in {ten}; the limit "
-        f"is {share(limit)}, its latency objective {_OBJECTIVE}.",
-        description="A cache that misses this often costs each run a round trip. The time to live is too short, the "
-        "key has too many values, or each run makes a provider of its own.",
         dashboard=_DASHBOARD,
     )
+
+
+def _words(value: str, *, last_success: str = "") -> Words:
+    return Words(subject=words.HUB, value=value, objective=_OBJECTIVE, p95=_P95, last_success=last_success)

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pellucid_dashboards.rules.groups import all_groups
-from pellucid_dashboards.rules.model import Alert, Context, Group, Record
-from pellucid_dashboards.rules.thresholds import Thresholds
+from pellucid_dashboards.rules.model import Alert, Group, Record
+from pellucid_exporters.alerting.definition import Context, runbook
+from pellucid_exporters.alerting.thresholds import Thresholds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -58,7 +59,7 @@ def _alert(alert: Alert, context: Context) -> Iterator[str]:
     annotations = {
         "summary": alert.summary,
         "description": alert.description,
-        "runbook_url": f"{thresholds.runbook_base}#{alert.name.lower()}",
+        "runbook_url": runbook(alert.name, thresholds),
         "dashboard_url": f"{thresholds.dashboard_base.rstrip('/')}{alert.dashboard}",
     }
     yield f"      - alert: {alert.name}"

@@ -9,9 +9,9 @@ from pellucid import semconv
 from pellucid_dashboards.names import label
 from pellucid_dashboards.promql import ALERTS, INSTANCE, JOB, UP, by, number
 from pellucid_dashboards.rules import words
-from pellucid_dashboards.rules.model import Alert, Context
+from pellucid_dashboards.rules.model import Alert
 from pellucid_dashboards.rules.queries import increase, select
-from pellucid_dashboards.rules.words import seconds
+from pellucid_exporters.alerting.definition import Context, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -49,16 +49,3 @@ AGENT: Final = f"Agent {value_of(label(semconv.AGENT_NAME))} ({value_of(JOB)})"
 SHARE: Final = "{{ $value | humanizePercentage }}"
 DURATION: Final = "{{ $value | humanizeDuration }}"
 NUMBER: Final = '{{ $value | printf "%.0f" }}'
-
-
-def share(value: float) -> str:
-    """Format a share as a percentage."""
-    return f"{value * 100:g}%"
-
-
-def seconds(value: float) -> str:
-    """Format seconds for people."""
-    for unit, size in (("h", 3600.0), ("min", 60.0)):
-        if value >= size and (value / size).is_integer():
-            return f"{value / size:g} {unit}"
-    return f"{value:g} s"

@@ -8,9 +8,10 @@ from pellucid import semconv
 from pellucid_dashboards.names import label
 from pellucid_dashboards.promql import FAILED, NOT_HALTED, approvals_pending, by, number, where
 from pellucid_dashboards.rules import words
-from pellucid_dashboards.rules.model import Alert, Context, Record
+from pellucid_dashboards.rules.model import Alert, Record, alert
 from pellucid_dashboards.rules.queries import added, mostly, quantile, summed, total
-from pellucid_dashboards.rules.words import seconds, share
+from pellucid_exporters.alerting import work
+from pellucid_exporters.alerting.definition import Context, Words, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,93 +68,65 @@ def work_alerts(context: Context) -> Iterator[Alert]:
 
 def _tool_failing(context: Context) -> Alert:
     thresholds = context.thresholds
-    ten = context.window(600)
+    context.window(600)
     limit, least = thresholds.tool_failing, thresholds.tool_failing_min
     made = [where(semconv.ERROR_TYPE, "!~", *thresholds.tool_refusals)] if thresholds.tool_refusals else []
-    return Alert(
-        name="ToolFailing",
+    return alert(
+        work.tool_failing(context, Words(subject=words.TOOL, value=words.SHARE)),
         expression=mostly(TOOL_CALLS, _TOOL, [*made, FAILED], made, above=limit, least=least),
-        severity="ticket",
-        after=120.0,
-        summary=f"{words.TOOL} fails: {words.SHARE} of its calls in {ten}; the limit is {share(limit)}.",
-        description="The model reads each failure and may try something else. Calls that were denied, refused by "
-        "a person or cancelled are not failures.",
         dashboard=_TOOLS_BOARD,
     )
 
 
 def _model_failing(context: Context) -> Alert:
     limit, least = context.thresholds.model_failing, context.thresholds.model_failing_min
-    ten = context.window(600)
-    return Alert(
-        name="ModelFailing",
+    context.window(600)
+    return alert(
+        work.model_failing(context, Words(subject=words.MODEL, value=words.SHARE)),
         expression=mostly(MODEL_CALLS, _MODEL, [FAILED], [], above=limit, least=least),
-        severity="page",
-        after=120.0,
-        summary=f"{words.MODEL} fails: {words.SHARE} of its calls in {ten}; the limit is {share(limit)}.",
-        description="Unless a FallbackModel or a reliability rule stands in for it, each failure ends a run.",
         dashboard=_MODELS_BOARD,
     )
 
 
 def _run_failing(context: Context) -> Alert:
     limit, least = context.thresholds.run_failing, context.thresholds.run_failing_min
-    ten = context.window(600)
-    return Alert(
-        name="RunFailing",
+    context.window(600)
+    return alert(
+        work.run_failing(context, Words(subject=words.AGENT, value=words.SHARE)),
         expression=mostly(RUNS, _AGENT, [NOT_HALTED, FAILED], [NOT_HALTED], above=limit, least=least),
-        severity="page",
-        after=120.0,
-        summary=f"{words.AGENT} fails: {words.SHARE} of its runs in {ten}; the limit is {share(limit)}.",
-        description="Callers got no answer. Runs that were cancelled, that wait for a person, or that the "
-        "permission policy halted are not failures.",
         dashboard=_RUNS_BOARD,
     )
 
 
 def _model_slow(context: Context) -> Alert:
     thresholds = context.thresholds
-    ten = context.window(600)
-    return Alert(
-        name="ModelSlow",
+    context.window(600)
+    return alert(
+        work.model_slow(context, Words(subject=words.MODEL, value=words.DURATION)),
         expression=f"""
 {MODEL_P95} > {number(thresholds.model_slow)}
 and on ({_MODEL}) {summed(MODEL_CALLS, _MODEL)} >= {number(thresholds.model_slow_min)}
 """,
-        severity="ticket",
-        after=300.0,
-        summary=f"{words.MODEL} is slow: p95 of its calls in {ten} is {words.DURATION}; the limit is "
-        f"{seconds(thresholds.model_slow)}.",
-        description="One of twenty calls takes that long or longer. Long answers take long too: compare with the "
-        "tokens and with the time to the first chunk.",
         dashboard=_MODELS_BOARD,
     )
 
 
 def _token_burn(context: Context) -> Alert:
     limit = context.thresholds.tokens_per_hour
-    hour = context.window(3600)
-    return Alert(
-        name="TokenBurn",
+    context.window(3600)
+    return alert(
+        work.token_burn(context, Words(subject=words.MODEL, value="{{ $value | humanize }}")),
         expression=f"{TOKENS} > {number(limit * context.scale)}",
-        severity="ticket",
-        after=0.0,
-        summary=f"{words.MODEL} used {{{{ $value | humanize }}}} tokens in {hour}; the limit is {limit:,.0f}.",
-        description="Input and output together. A run in circles, longer contexts or more users look like this.",
         dashboard=_MODELS_BOARD,
     )
 
 
 def _cost_burn(context: Context) -> Alert:
     limit = context.thresholds.cost_per_hour
-    hour = context.window(3600)
-    return Alert(
-        name="CostBurn",
+    context.window(3600)
+    return alert(
+        work.cost_burn(context, Words(subject=words.MODEL, value='{{ $value | printf "%.2f" }}')),
         expression=f"{COST} > {number(limit * context.scale)}",
-        severity="page",
-        after=0.0,
-        summary=f'{words.MODEL} cost {{{{ $value | printf "%.2f" }}}} US dollars in {hour}; the limit is {limit:,.2f}.',
-        description="As far as prices are known: calls of models without a price add nothing.",
         dashboard=_MODELS_BOARD,
     )
 

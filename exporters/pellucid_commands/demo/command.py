@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from pellucid.cli import Command
 from pellucid.errors import ConfigError
 from pellucid_commands.demo.durable import command as durable
+from pellucid_commands.view import command as view
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -46,6 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="ask again after so many seconds, until Ctrl-C: for dashboards and alerts",
     )
     afterwards.add_argument("--serve", action="store_true", help="keep /metrics up afterwards, until Ctrl-C")
+    afterwards.add_argument("--view", action="store_true", help="show the runs in a browser afterwards, until Ctrl-C")
     parser.add_argument("--no-color", action="store_true", help="plain text, without live display")
     others = parser.add_subparsers(title="other demos", metavar="[durable]")
     durable.add_arguments(others.add_parser("durable", help=durable.HELP, description=f"{durable.HELP.capitalize()}."))
@@ -69,9 +71,10 @@ def run(options: Namespace) -> int:
     """
     if "show" in options:
         return int(options.show(options))
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        raise ConfigError(f"{' and '.join(missing)} not installed; run: pip install 'pellucid[demo]'")
+    for extra, needed in (("demo", NEEDED), ("view", view.NEEDED if options.view else ())):
+        missing = [name for name in needed if find_spec(name) is None]
+        if missing:
+            raise ConfigError(f"{' and '.join(missing)} not installed; run: pip install 'pellucid[{extra}]'")
     repository = find_repository(options.repository)
     from pellucid_commands.demo.session import show
 

@@ -11,6 +11,7 @@ from pellucid_commands.demo.hubs import OBJECTIVE
 from pellucid_commands.demo.metrics import SERIES, sample_of_trace, series
 from pellucid_commands.demo.page import COLLECTOR, filled, paragraph, row, say, title
 from pellucid_commands.demo.script import QUESTION
+from pellucid_commands.demo.store import view_command
 from pellucid_exporters.console.hub_stats import hub_table
 
 if TYPE_CHECKING:
@@ -110,6 +111,11 @@ class Report:
         row("content", "pellucid demo --content shows the input and output of each span")
         row("metrics", "pellucid demo --serve keeps /metrics up for your Prometheus")
         row("your agent", "README.md shows how to get the same from an agent of your own")
+
+    def store(self, path: Path) -> None:
+        """Print how to see the runs in a terminal, and last the line that opens the page."""
+        row("terminal", f"pellucid runs, pellucid show RUN and pellucid top read {path}")
+        row("page", view_command(path))
 
     def serving(self, url: str) -> None:
         """Print the URL of `/metrics` and how to stop serving it."""

@@ -15,12 +15,14 @@ from pellucid.errors import ConfigError
 from pellucid_commands.demo.catalogue_server import catalogue_server
 from pellucid_commands.demo.hubs import catalogue_hub, git_hub, time_hub
 from pellucid_commands.demo.model import choose
-from pellucid_commands.demo.page import prepare_output, use_color
+from pellucid_commands.demo.page import prepare_output, say, use_color
 from pellucid_commands.demo.report import Report
 from pellucid_commands.demo.script import QUESTION
+from pellucid_commands.demo.store import writable_store
 from pellucid_exporters import configure
 from pellucid_exporters.console import Console
 from pellucid_exporters.console.hub_stats import HubStatsProcessor
+from pellucid_exporters.local.options import DEFAULT_PATH
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -43,7 +45,10 @@ def show(options: Namespace, repository: Path) -> int:
     prepare_output()
     model, description = choose(options.model, repository)
     color = use_color(no_color=options.no_color)
-    telemetry = _configure(options, _console(options, color=color))
+    store = writable_store()
+    if options.view and store is None:
+        raise ConfigError(f"--view: {DEFAULT_PATH} cannot be written here; run the demo in a folder of your own")
+    telemetry = _configure(options, _console(options, color=color), store)
     hubs = HubStatsProcessor()
     telemetry.tracer_provider.add_span_processor(hubs)
     report = Report(color=color)
@@ -53,22 +58,32 @@ def show(options: Namespace, repository: Path) -> int:
             result, objectives = anyio.run(_converse, repository, model, report)
             report.answered(result)
             report.hubs(hubs.stats(objectives))
-            _point_out(report, telemetry, options, result)
+            _point_out(report, telemetry, options, result, store)
             if options.repeat is None:
                 break
             threading.Event().wait(options.repeat)
     finally:
         telemetry.shutdown(timeout=1)
-    return 0
+    return _view(store) if options.view and store is not None else 0
 
 
-def _point_out(report: Report, telemetry: Telemetry, options: Namespace, result: RunResult) -> None:
+def _view(store: Path) -> int:
+    """Serve the page until an interrupt."""
+    from pellucid_commands.view.serving import serve
+
+    say()
+    return serve(store, host="127.0.0.1", port=None, jaeger=None, browser=False)
+
+
+def _point_out(report: Report, telemetry: Telemetry, options: Namespace, result: RunResult, store: Path | None) -> None:
     """Print where the telemetry is available, and keep serving it on request."""
     url = telemetry.prometheus_url
     assert url is not None
     report.metrics(url, "catalogue", result.trace_id)
     delivered = options.otlp is not None and telemetry.flush(DELIVERY)
     report.next_steps(result.trace_id, options.otlp, delivered=delivered)
+    if store is not None and not options.view:
+        report.store(store)
     if options.serve:
         report.serving(url)
         _wait_for_interrupt()
@@ -107,9 +122,9 @@ async def _ask(agent: Agent, report: Report) -> RunResult:
     return await agent.run(QUESTION)
 
 
-def _configure(options: Namespace, console: Console) -> Telemetry:
-    """Send telemetry to the terminal and `/metrics`; use any port if none is configured and the default is in use."""
-    connect = partial(configure, "pellucid-demo", otlp=options.otlp, console=console)
+def _configure(options: Namespace, console: Console, store: Path | None) -> Telemetry:
+    """Send telemetry to terminal, store and `/metrics`; use any port if none is given and the default is in use."""
+    connect = partial(configure, "pellucid-demo", otlp=options.otlp, console=console, local=store)
     if options.port is not None:
         telemetry = connect(prometheus=options.port)
     else:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pellucid_exporters.local.database import Database
-from pellucid_exporters.local.reader import reading
+from pellucid_exporters.local.reading import reading
 from pellucid_exporters.local.retention import Retention, content_bytes
 from pellucid_exporters.local.schema import StoreError
 

@@ -143,9 +143,11 @@ def _period() -> int:
 
 def _text_of(span: ReadableSpan) -> int:
     """Return the number of characters in the attributes of a span and its events, which determine its size."""
-    size = 0
-    for attributes in (span.attributes, *[event.attributes for event in span.events]):
-        for value in (attributes or {}).values():
-            if isinstance(value, str):
-                size += len(value)
+    size = _text_in(span.attributes)
+    for event in span.events:
+        size += _text_in(event.attributes)
     return size
+
+
+def _text_in(attributes: Mapping[str, Any] | None) -> int:
+    return sum([len(value) for value in attributes.values() if isinstance(value, str)]) if attributes else 0

@@ -5,23 +5,21 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from urllib.parse import quote
 
 from pellucid import semconv
 from pellucid_exporters.local import searches
 from pellucid_exporters.local.bodies import DIGEST, unpack
+from pellucid_exporters.local.call_rows import call_rows
 from pellucid_exporters.local.catalogs import read_catalogs
 from pellucid_exporters.local.hub_rows import hub_rows
 from pellucid_exporters.local.processes import is_alive
-from pellucid_exporters.local.schema import VERSION, StoreError, migrate, version_of
+from pellucid_exporters.local.reading import reading
 from pellucid_exporters.local.span_rows import span_row
-from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING, EventRow, HubRow, RunRow, SpanRow
+from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING, CallRow, EventRow, HubRow, RunRow, SpanRow
 
-_WAIT: Final = 5.0
 _MANY: Final = 500
 
 _T = TypeVar("_T")
@@ -57,8 +55,7 @@ class StoreReader:
             StoreError: the file is missing, damaged, no store, or from a newer version.
         """
         self._path = Path.cwd() / path
-        if self._read(lambda connection: version_of(connection, self._path)) < VERSION:
-            _migrate(self._path)
+        self._read(lambda _: None)
 
     def runs(
         self,
@@ -89,7 +86,8 @@ class StoreReader:
             before: Time before which the run started, for paging.
             limit: Maximum number of runs.
         """
-        conditions, values = searches.conditions_of(agent, {"hub": hub, "tool": tool, "model": model}, min_cost)
+        parts = {"hub": hub, "tool": tool, "model": model}
+        conditions, values = searches.conditions_of(agent, parts, min_duration, min_cost)
         if outcome in {RUNNING, INTERRUPTED}:
             conditions.append("outcome IS NULL")
         elif outcome is not None:
@@ -100,12 +98,10 @@ class StoreReader:
             matches = searches.text_filter(connection, text) if text else None
             found: list[RunRow] = []
             for row in searches.newest(connection, conditions, values, before):
-                run = _run_row(row, alive)
-                if outcome in {RUNNING, INTERRUPTED} and run.status != outcome:
-                    continue
-                if min_duration is not None and not _lasted(run, min_duration):
-                    continue
                 if matches is not None and not matches(row):
+                    continue
+                run = _run_row(connection, row, alive)
+                if outcome in {RUNNING, INTERRUPTED} and run.status != outcome:
                     continue
                 found.append(run)
                 if len(found) >= limit:
@@ -119,7 +115,7 @@ class StoreReader:
 
         def read(connection: sqlite3.Connection) -> RunRow | None:
             row = searches.find(connection, run_id)
-            return _run_row(row, _Liveness(connection)) if row is not None else None
+            return _run_row(connection, row, _Liveness(connection)) if row is not None else None
 
         return self._read(read)
 
@@ -129,7 +125,7 @@ class StoreReader:
         def read(connection: sqlite3.Connection) -> list[RunRow]:
             alive = _Liveness(connection)
             rows = searches.newest(connection, ["trace_id = ?"], list(_binary([trace_id])), None)
-            return [_run_row(row, alive) for row in rows][::-1]
+            return [_run_row(connection, row, alive) for row in rows][::-1]
 
         return self._read(read) if list(_binary([trace_id])) else []
 
@@ -169,16 +165,18 @@ class StoreReader:
         def read(connection: sqlite3.Connection) -> list[EventRow]:
             key, _ = _key_of(connection, run_id)
             rows = connection.execute("SELECT * FROM events WHERE run = ? ORDER BY time, process, number", (key,))
-            return [
-                EventRow(
-                    run_id=run_id,
-                    time=row["time"],
-                    name=row["name"],
-                    span_id=row["span_id"].hex() or None,
-                    payload=json.loads(row["payload"]),
-                )
-                for row in rows
-            ]
+            return [_event_row(row, run_id) for row in rows]
+
+        return self._read(read)
+
+    def events_named(self, name: str, since: int, until: int) -> list[EventRow]:
+        """Return the events of all runs with a name in a window of time, the newest first."""
+        query = """
+            SELECT events.*, run_id FROM events LEFT JOIN runs ON runs.key = events.run
+            WHERE name = ? AND time BETWEEN ? AND ? ORDER BY time DESC"""
+
+        def read(connection: sqlite3.Connection) -> list[EventRow]:
+            return [_event_row(row, row["run_id"] or "") for row in connection.execute(query, (name, since, until))]
 
         return self._read(read)
 
@@ -190,6 +188,13 @@ class StoreReader:
             return hub_rows(connection, since, until, in_flight)
 
         return self._read(read)
+
+    def calls(self, since: int, until: int, phases: Collection[str]) -> list[CallRow]:
+        """Return the boundaries of some phases that ended between two times, counted by process and labels.
+
+        Those that belong to no run are left out.
+        """
+        return self._read(lambda connection: call_rows(connection, since, until, phases))
 
     def in_flight(self) -> list[SpanRow]:
         """Return the boundaries of live processes that have not ended, the oldest first."""
@@ -203,37 +208,6 @@ class StoreReader:
     def _read(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         with reading(self._path) as connection:
             return work(connection)
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """Yield a connection that sees one state of the store.
-
-    Raises:
-        StoreError: the file is missing, damaged, no store, or from a newer version.
-    """
-    if not path.is_file():
-        raise StoreError(f"there is no store {str(path)!r}; write one with configure(..., local=True), or name another")
-    try:
-        uri = f"file:{quote(str(path))}?mode=ro"
-        with closing(sqlite3.connect(uri, uri=True, timeout=_WAIT, isolation_level=None)) as connection:
-            connection.row_factory = sqlite3.Row
-            connection.execute("BEGIN")
-            if version_of(connection, path) == 0:
-                raise StoreError(f"{str(path)!r} is empty, not a telemetry store; name another file")
-            yield connection
-    except sqlite3.Error as error:
-        raise StoreError(f"the store {str(path)!r} cannot be read ({error}); move it away if it is damaged") from error
-
-
-def _migrate(path: Path) -> None:
-    try:
-        with closing(sqlite3.connect(path, timeout=_WAIT, isolation_level=None)) as connection:
-            migrate(connection, path)
-    except sqlite3.Error as error:
-        raise StoreError(
-            f"the store {str(path)!r} has an older version and cannot be migrated ({error}); make it writable"
-        ) from error
 
 
 class _Liveness:
@@ -258,8 +232,8 @@ def _in_flight(connection: sqlite3.Connection) -> list[SpanRow]:
     return [row for row in rows if row.status == RUNNING]
 
 
-def _run_row(row: sqlite3.Row, alive: Callable[[int], bool]) -> RunRow:
-    parts: Mapping[str, Sequence[str]] = searches.parts_of(row)
+def _run_row(connection: sqlite3.Connection, row: sqlite3.Row, alive: Callable[[int], bool]) -> RunRow:
+    parts: Mapping[str, Sequence[str]] = searches.parts_of(connection, row["key"])
     return RunRow(
         run_id=row["run_id"],
         trace_id=row["trace_id"].hex(),
@@ -283,8 +257,14 @@ def _run_row(row: sqlite3.Row, alive: Callable[[int], bool]) -> RunRow:
     )
 
 
-def _lasted(run: RunRow, seconds: float) -> bool:
-    return run.end is not None and run.end - run.start >= seconds * 1e9
+def _event_row(row: sqlite3.Row, run_id: str) -> EventRow:
+    return EventRow(
+        run_id=run_id,
+        time=row["time"],
+        name=row["name"],
+        span_id=row["span_id"].hex() or None,
+        payload=json.loads(row["payload"]),
+    )
 
 
 def _key_of(connection: sqlite3.Connection, run_id: str) -> tuple[int | None, str | None]:

@@ -13,6 +13,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from pellucid import semconv
 from pellucid.telemetry.phases import PHASES
+from pellucid_exporters.alerting.outcomes import UNASKED
 from pellucid_exporters.local import shapes
 from pellucid_exporters.plain_json import plain_json
 
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
     from pellucid.events import Event
-
-REFUSED: Final = frozenset({"backoff", "circuit_open"})
-"""Values of `error.type` of discoveries that made no request to the hub."""
 
 NOT_MADE: Final = -1
 """Bucket of such discoveries."""
@@ -112,38 +110,43 @@ def span_record(span: ReadableSpan, run_id: str, parent_run_id: str | None = Non
     context, parent, scope = span.context, span.parent, span.instrumentation_scope
     assert context is not None  # it was sampled
     start, end = span.start_time or 0, span.end_time
-    if not 0 <= start <= _LARGEST or (end is not None and not start <= end <= _LARGEST):
+    if not 0 <= start <= _LARGEST or (end is not None and not 0 <= end <= _LARGEST):
         raise ValueError(f"a span from {start} to {end}")
     is_own = scope is not None and scope.name == semconv.SCOPE
     attributes = span.attributes or _NOTHING
     if end is None:
         attributes = dict(attributes)
-    values: list[Any] = []
     bodies: dict[bytes, bytes] = {}
+    values: list[Any] = []
+    name, status = span.name, span.status
     if not is_own:
-        values.append(span.name)
-    name = span.name if is_own else shapes.FREE
-    status = span.status
-    head = (name, _KINDS[span.kind], scope.name if scope is not None else "", _STATUS[status.status_code])
+        name, values = shapes.FREE, [name]
+    kind, code = span.kind, status.status_code  # the hash of an enumeration's member is slow
+    head = (
+        name,
+        "internal" if kind is SpanKind.INTERNAL else _KINDS[kind],
+        scope.name if scope is not None else "",
+        "unset" if code is StatusCode.UNSET else _STATUS[code],
+    )
     shape, digests = shapes.split(head, attributes, values, bodies)
     iteration = attributes.get(semconv.ITERATION)
-    return SpanRecord(
-        run_id=run_id,
-        parent_run_id=parent_run_id,
-        trace_id=context.trace_id.to_bytes(16, "big"),
-        span_id=context.span_id.to_bytes(8, "big"),
-        parent_span_id=parent.span_id.to_bytes(8, "big") if parent is not None else None,
-        start=start,
-        duration=end - start if end is not None else None,
-        shape=shape,
-        iteration=iteration if type(iteration) is int and 0 <= iteration <= _LARGEST else None,
-        values=plain_json(values),
-        digests=digests,
-        extra=_extra(span, bodies),
-        bodies=bodies,
-        facts=attributes,
-        error=status.description,
-        is_own=is_own and attributes.get(semconv.PHASE) in PHASES,
+    return SpanRecord(  # by position, in half of the time
+        run_id,
+        parent_run_id,
+        context.trace_id.to_bytes(16, "big"),
+        context.span_id.to_bytes(8, "big"),
+        parent.span_id.to_bytes(8, "big") if parent is not None else None,
+        start,
+        max(0, end - start) if end is not None else None,  # less than 0: the clock was set back
+        shape,
+        iteration if type(iteration) is int and 0 <= iteration <= _LARGEST else None,
+        plain_json(values),
+        digests,
+        _extra(span, bodies),
+        bodies,
+        attributes,
+        status.description,
+        is_own and attributes.get(semconv.PHASE) in PHASES,
     )
 
 
@@ -164,7 +167,7 @@ def event_record(event: Event) -> EventRecord:
 
 def bucket_of(record: SpanRecord) -> int:
     """Return the bucket of a discovery's duration."""
-    if record.facts.get(semconv.ERROR_TYPE) in REFUSED:
+    if record.facts.get(semconv.ERROR_TYPE) in UNASKED:
         return NOT_MADE
     assert record.duration is not None  # it has ended
     return bisect_left(semconv.DISCOVERY_DURATION.buckets, record.duration / 1e9)

@@ -10,14 +10,13 @@ from pellucid_exporters.stored.rows import PART_OF
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from pellucid_exporters.local.records import SpanRecord
 
 PARTS: Final = ("model", "tool", "hub")
 """Kinds of the parts of a run by which runs are searched."""
 
-_NO_PART: Final = ("", "")
 
 _UPSERT: Final = """
 INSERT INTO runs (run_id, trace_id, parent_run_id, agent, process, start, last, ended, outcome, error_type, error,
@@ -48,30 +47,41 @@ class RunChange:
     spans: int = 0
     iterations: int = 0
     parent_run_id: str | None = None
-    agent: str | None = None
-    replay_of: str | None = None
+    agent: object = None
+    replay_of: object = None
     root: SpanRecord | None = None
-    parts: set[tuple[str, str]] = field(default_factory=set)
+    parts: set[tuple[str, Any]] = field(default_factory=set)
 
     def add(self, record: SpanRecord) -> None:
         """Add a span, or a start."""
+        start, duration = record.start, record.duration
+        if duration is not None:
+            self.spans += 1
+            start += duration
+        self.last = max(self.last, start)
         self.start = min(self.start, record.start)
-        self.last = max(self.last, record.start + (record.duration or 0))
-        self.spans += record.duration is not None
         if not record.is_own:
             return
+        if record.iteration is not None and record.iteration > self.iterations:
+            self.iterations = record.iteration
         facts = record.facts
-        phase = facts.get(semconv.PHASE)
-        self.iterations = max(self.iterations, record.iteration or 0)
-        self.agent = _text(facts.get(semconv.AGENT_NAME)) or self.agent
-        self.replay_of = _text(facts.get(semconv.REPLAY_OF)) or self.replay_of
+        phase = facts[semconv.PHASE]
+        if self.agent is None:
+            self.agent = facts.get(semconv.AGENT_NAME)
+        if self.replay_of is None:
+            self.replay_of = facts.get(semconv.REPLAY_OF)
         if phase == semconv.RUN:
             self.root = record
             self.parent_run_id = self.parent_run_id or record.parent_run_id
-            return
-        kind, name = PART_OF.get(str(phase), _NO_PART)
-        if value := _text(facts.get(name)):
-            self.parts.add((kind, value))
+        elif phase in PART_OF:
+            kind, name = PART_OF[phase]
+            self.parts.add((kind, facts.get(name)))
+
+    def storable_parts(self) -> Iterator[tuple[str, str]]:
+        """Yield the models, tools and hubs that the run used."""
+        for kind, value in self.parts:
+            if name := _text(value):
+                yield kind, name
 
     def write(self, connection: sqlite3.Connection, process: int) -> tuple[int, bytes]:
         """Write the row; return its key, and the trace of the run."""
@@ -84,7 +94,7 @@ class RunChange:
                 "run_id": self.run_id,
                 "trace_id": self.trace_id,
                 "parent_run_id": self.parent_run_id,
-                "agent": self.agent,
+                "agent": _text(self.agent),
                 "process": process,
                 "root": root.start if root is not None else None,
                 "start": self.start,
@@ -98,7 +108,7 @@ class RunChange:
                 "input_tokens": _count(facts.get(semconv.USAGE_INPUT_TOKENS)),
                 "output_tokens": _count(facts.get(semconv.USAGE_OUTPUT_TOKENS)),
                 "cost": _number(facts.get(semconv.COST_USD)),
-                "replay_of": self.replay_of,
+                "replay_of": _text(self.replay_of),
             },
         ).fetchone()
         return key, trace_id

@@ -65,6 +65,11 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         "CREATE TABLE catalogs (digest BLOB PRIMARY KEY, used INTEGER NOT NULL, content BLOB NOT NULL)",
         "CREATE INDEX catalogs_by_use ON catalogs (used)",
     ),
+    (
+        # Round trips that took longer than the objective that the hub had then.
+        "ALTER TABLE hub_minutes ADD COLUMN late INTEGER NOT NULL DEFAULT 0",
+        "CREATE INDEX runs_without_outcome ON runs (start) WHERE outcome IS NULL",
+    ),
 )
 """Statements that lead from each version to the next."""
 

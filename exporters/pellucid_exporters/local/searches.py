@@ -11,16 +11,14 @@ from typing import Any, Final
 from pellucid_exporters.local.bodies import DIGEST, unpack
 from pellucid_exporters.local.run_rows import PARTS
 
-_RUNS: Final = """
-SELECT runs.*, service,
-       (SELECT json_group_array(json_array(kind, name)) FROM parts WHERE run = runs.key) AS parts
-FROM runs LEFT JOIN processes ON processes.id = runs.process
-"""
+_RUNS: Final = "SELECT runs.*, service FROM runs LEFT JOIN processes ON processes.id = runs.process"
+_BATCH: Final = 500
+"""Runs whose spans a search for a text reads at once."""
 _TRACE: Final = 32
 
 
 def conditions_of(
-    agent: str | None, parts: Mapping[str, str | None], min_cost: float | None
+    agent: str | None, parts: Mapping[str, str | None], min_duration: float | None, min_cost: float | None
 ) -> tuple[list[str], list[Any]]:
     """Return the conditions of a search, and their values."""
     conditions: list[str] = []
@@ -32,6 +30,9 @@ def conditions_of(
         if name is not None:
             conditions.append("EXISTS (SELECT 1 FROM parts WHERE run = runs.key AND kind = ? AND name = ?)")
             values += [kind, name]
+    if min_duration is not None:
+        conditions.append("runs.ended - start >= ?")
+        values.append(min_duration * 1e9)
     if min_cost is not None:
         conditions.append("cost >= ?")
         values.append(min_cost)
@@ -61,10 +62,10 @@ def find(connection: sqlite3.Connection, name: str) -> sqlite3.Row | None:
     return row if isinstance(row, sqlite3.Row) else None
 
 
-def parts_of(row: sqlite3.Row) -> dict[str, list[str]]:
+def parts_of(connection: sqlite3.Connection, key: int) -> dict[str, list[str]]:
     """Return the parts of a run by their kinds."""
     parts: dict[str, list[str]] = {kind: [] for kind in PARTS}
-    for kind, name in json.loads(row["parts"]):
+    for kind, name in connection.execute("SELECT kind, name FROM parts WHERE run = ?", (key,)):
         parts[kind].append(name)
     return parts
 
@@ -75,18 +76,31 @@ def text_filter(connection: sqlite3.Connection, text: str) -> Callable[[sqlite3.
     escaped = json.dumps(wanted, ensure_ascii=False)[1:-1]  # within values, which are JSON
     digests = {
         digest
-        for digest, content in connection.execute("SELECT digest, content FROM bodies")
+        for digest, content in map(tuple, connection.execute("SELECT digest, content FROM bodies"))
         if wanted in (found := unpack(content).casefold()) or escaped in found
     }
+
+    def matching(number: int) -> set[int]:
+        """Return the keys of the runs of a batch whose spans have the text."""
+        batch = (number * _BATCH, (number + 1) * _BATCH - 1)
+        cursor = connection.cursor()
+        cursor.row_factory = None
+        rows = cursor.execute('SELECT run, "values" FROM spans WHERE run BETWEEN ? AND ?', batch)
+        keys = {key for key, values in rows if escaped in values.decode().casefold()}
+        if digests:
+            rows = cursor.execute("SELECT run, digests FROM spans WHERE run BETWEEN ? AND ?", batch)
+            keys.update(key for key, found in rows if not digests.isdisjoint(_cut(found)))
+        return keys
+
+    batches: dict[int, set[int]] = {}  # each is read once: runs of several processes have their keys in no order
 
     def matches(run: sqlite3.Row) -> bool:
         if any(wanted in (run[name] or "").casefold() for name in ("run_id", "agent", "error")):
             return True
-        query = 'SELECT "values", digests FROM spans WHERE run = ?'
-        return any(
-            escaped in values.decode().casefold() or any(digest in digests for digest in _cut(found))
-            for values, found in connection.execute(query, (run["key"],))
-        )
+        key = run["key"]
+        if key // _BATCH not in batches:
+            batches[key // _BATCH] = matching(key // _BATCH)
+        return key in batches[key // _BATCH]
 
     return matches
 

@@ -7,9 +7,10 @@ design. So a stored span has neither names nor the texts that repeat.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from pellucid import semconv
 from pellucid_exporters.local.bodies import DIGEST, LONGEST_INLINE, digest_of, utf8
@@ -24,6 +25,8 @@ digest is among the digests; the id of the run."""
 
 FREE: Final = ""
 """Name of a span whose name is the first of its values: those of other libraries may have any number of names."""
+
+_Selection: TypeAlias = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 _CONSTANT: Final = frozenset(
     {name for metric in semconv.METRICS for name in metric.attributes} | {semconv.PHASE, semconv.OUTCOME}
@@ -44,38 +47,73 @@ def split(
         values: Receives the values that are in neither.
         bodies: Receives the large texts by digest.
     """
-    keys = tuple(attributes)
-    kinds = _kinds_of(keys)
-    constants: list[str] = []
-    digests: list[bytes] = []
-    marks = ""
-    for kind, value in zip(kinds, attributes.values(), strict=False):
-        mark = PLAIN
-        if type(value) is str:
-            if len(value) > LONGEST_INLINE:
-                mark = TEXT
-                digests.append(_body(value, bodies))
-            elif kind == CONSTANT:
-                mark = CONSTANT
-                constants.append(value)
-            elif kind == RUN:
-                mark = RUN
-            elif kind == HEX and (digest := _binary(value)) is not None:
-                mark = HEX
-                digests.append(digest)
-        if mark == PLAIN:
-            values.append(value)
-        marks += mark
-    return (*head, marks, keys, tuple(constants)), b"".join(digests) or None
+    keys, items = tuple(attributes), tuple(attributes.values())
+    marks = "".join(
+        [
+            PLAIN if type(item) is not str else TEXT if len(item) > LONGEST_INLINE else mark
+            for mark, item in zip(_marks_of(keys), items, strict=True)
+        ]
+    )
+    places = _places_of(marks)
+    digests = _digests(places, items, bodies)
+    if digests is None:
+        places = _places_of(marks := marks.replace(HEX, PLAIN))
+        digests = _digests(places, items, bodies)
+    values += places.values(items)
+    return (*head, marks, keys, places.constants(items)), digests or None
 
 
 @lru_cache(maxsize=4096)
-def _kinds_of(keys: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the marks that short texts may have."""
-    return tuple(
+def _marks_of(keys: tuple[str, ...]) -> str:
+    """Return the marks of attributes with short texts."""
+    return "".join(
         CONSTANT if key in _CONSTANT else HEX if key in _DIGESTS else RUN if key == semconv.RUN_ID else PLAIN
         for key in keys
     )
+
+
+class _Places(NamedTuple):
+    """Attributes by their marks.
+
+    Attributes:
+        values, constants: Return what is marked so from a sequence of all.
+        digests: Places of digests and large texts, and whether it is a text.
+    """
+
+    values: _Selection
+    constants: _Selection
+    digests: tuple[tuple[int, bool], ...]
+
+
+@lru_cache(maxsize=4096)
+def _places_of(marks: str) -> _Places:
+    return _Places(
+        _selection(marks, PLAIN),
+        _selection(marks, CONSTANT),
+        tuple((place, mark == TEXT) for place, mark in enumerate(marks) if mark in {HEX, TEXT}),
+    )
+
+
+def _selection(marks: str, wanted: str) -> _Selection:
+    places = [place for place, mark in enumerate(marks) if mark == wanted]
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda items: tuple(items[place] for place in places)
+
+
+def _digests(places: _Places, items: tuple[Any, ...], bodies: dict[bytes, bytes]) -> bytes | None:
+    """Return digests and those of large texts; None if a text is not the digest that its name says it is."""
+    if not places.digests:
+        return b""
+    texts = [_body(items[place], bodies).hex() if is_text else items[place] for place, is_text in places.digests]
+    joined = "".join(texts)
+    if max(map(len, texts)) != 2 * DIGEST or len(joined) != 2 * DIGEST * len(texts):
+        return None
+    try:
+        digests = bytes.fromhex(joined)
+    except ValueError:
+        return None
+    return digests if digests.hex() == joined else None
 
 
 def lighten(value: Any, bodies: dict[bytes, bytes]) -> Any:
@@ -123,17 +161,6 @@ def _body(text: str, bodies: dict[bytes, bytes]) -> bytes:
     digest = digest_of(content)
     bodies[digest] = content
     return digest
-
-
-def _binary(text: str) -> bytes | None:
-    """Return the bytes of a digest, if it has the form of Pellucid's."""
-    if len(text) != 2 * DIGEST:
-        return None
-    try:
-        digest = bytes.fromhex(text)
-    except ValueError:
-        return None
-    return digest if digest.hex() == text else None
 
 
 def _cut(digests: bytes) -> Iterator[str]:

@@ -9,13 +9,14 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from pellucid import semconv
 from pellucid.errors import ConfigError
-from pellucid_exporters.local.bodies import pack
+from pellucid_exporters.local.bodies import BodyWriter
 from pellucid_exporters.local.catalogs import CatalogRecord, write_catalogs
 from pellucid_exporters.local.database import Database, create
+from pellucid_exporters.local.foreign_spans import find_runs
+from pellucid_exporters.local.hub_minutes import HubMinutes
 from pellucid_exporters.local.processes import HEARTBEAT, this_process
-from pellucid_exporters.local.records import EventRecord, SpanRecord, StartRecord, bucket_of, span_record
+from pellucid_exporters.local.records import EventRecord, SpanRecord, StartRecord, span_record
 from pellucid_exporters.local.retention import Retention
 from pellucid_exporters.local.run_rows import changes_of
 from pellucid_exporters.local.schema import StoreError
@@ -33,9 +34,6 @@ MOST_RECORDS: Final = 4_000
 """Maximum number of records of one transaction, so that other writers wait for milliseconds only."""
 
 _MOST_SHAPES: Final = 8_192
-_MOST_BODIES: Final = 65_536
-_FRESH: Final = 60
-"""Seconds for which the use of a large text is not noted again."""
 
 _PASSING: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
 
@@ -44,18 +42,10 @@ _START: Final = "INSERT OR REPLACE INTO starts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?
 _END: Final = "DELETE FROM starts WHERE trace_id = ? AND span_id = ?"
 _EVENT: Final = "INSERT OR REPLACE INTO events VALUES (?, ?, ?, ?, ?, ?, ?)"
 _PART: Final = "INSERT OR IGNORE INTO parts VALUES (?, ?, ?)"
-_BODY: Final = "INSERT INTO bodies VALUES (?, ?, ?) ON CONFLICT (digest) DO UPDATE SET used = max(used, excluded.used)"
-_MINUTE: Final = """
-INSERT INTO hub_minutes VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
-    calls = calls + excluded.calls, failures = failures + excluded.failures, run = excluded.run,
-    span_id = excluded.span_id
-"""
 _PROCESS: Final = """
 INSERT INTO processes (token, service, host, pid, started, heartbeat) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (token) DO UPDATE SET heartbeat = excluded.heartbeat RETURNING id
 """
-MINUTE: Final = 60 * 10**9
-"""Nanoseconds."""
 
 
 class StoreWriter:
@@ -68,7 +58,8 @@ class StoreWriter:
         """Create a writer; `objectives` reads the latency objectives of hubs."""
         self._path = Path.cwd() / options.path  # a later change of the working directory does not move the file
         self._service = service
-        self._objectives = objectives
+        self._hubs = HubMinutes(objectives)
+        self._bodies = BodyWriter()
         self._database = Database(self._path, self._reset)
         self._retention = Retention(options.max_age, options.max_bytes)
         self._process = this_process()
@@ -79,8 +70,8 @@ class StoreWriter:
     def _reset(self) -> None:
         self._process_id: int | None = None
         self._shapes: dict[tuple[Any, ...], int] = {}
-        self._bodies: dict[bytes, float] = {}
-        self._known_objectives: dict[str, float] = {}
+        self._bodies.forget()
+        self._hubs.forget()
         self._beat_at = 0.0
 
     def check(self) -> None:
@@ -152,6 +143,9 @@ class StoreWriter:
         spans, starts, events = _sorted(batch)
         ended = {(record.trace_id, record.span_id) for record in spans}
         opened = {(record.trace_id, record.span_id) for record in starts}
+        records: list[SpanRecord | EventRecord] = [*spans, *starts, *events]
+        texts = [record.bodies for record in records if record.bodies]
+        self._bodies.prepare(texts)
         with self._database.transaction() as connection:
             process = self._register(connection)
             keys = self._write_runs(connection, [*spans, *starts], process)
@@ -160,11 +154,11 @@ class StoreWriter:
             connection.executemany(_END, ended & self._open)
             self._write_events(connection, events, keys, process)
             write_catalogs(connection, batch)
-            self._write_bodies(connection, batch)
-            self._write_minutes(connection, spans, keys)
-            self._write_objectives(connection)
+            written = self._bodies.write(connection, texts)
+            self._hubs.write(connection, spans, keys)
             self._retention.step(connection)
             _count_change(connection)
+        self._bodies.remember(written)
         self._open = (self._open - ended) | opened
 
     def _register(self, connection: sqlite3.Connection) -> int:
@@ -181,12 +175,12 @@ class StoreWriter:
         self, connection: sqlite3.Connection, records: Sequence[SpanRecord], process: int
     ) -> dict[str, tuple[int, bytes | None]]:
         """Write the rows of runs; return their keys and traces by id, of which that of no run is 0."""
-        _find_runs(connection, records)
+        find_runs(connection, records)
         keys: dict[str, tuple[int, bytes | None]] = {"": (0, None)}
         parts: list[tuple[int, str, str]] = []
         for run_id, change in changes_of(records).items():
             keys[run_id] = key, _ = change.write(connection, process)
-            parts += [(key, kind, name) for kind, name in change.parts]
+            parts += [(key, kind, name) for kind, name in change.storable_parts()]
         connection.executemany(_PART, parts)
         return keys
 
@@ -252,48 +246,6 @@ class StoreWriter:
             rows.append((key, event.time, process, self._number, event.name, event.span_id, event.payload))
         connection.executemany(_EVENT, rows)
 
-    def _write_bodies(self, connection: sqlite3.Connection, batch: Sequence[Record]) -> None:
-        """Write large texts that are not known to be in the store."""
-        now = time.time()
-        rows: list[tuple[bytes, int, bytes]] = []
-        for record in batch:
-            if isinstance(record, StartRecord | CatalogRecord) or not record.bodies:
-                continue
-            for digest, content in record.bodies.items():
-                if now - self._bodies.get(digest, 0.0) < _FRESH:
-                    continue
-                if len(self._bodies) >= _MOST_BODIES:
-                    self._bodies.clear()
-                self._bodies[digest] = now
-                rows.append((digest, int(now), pack(content)))
-        connection.executemany(_BODY, rows)
-
-    def _write_minutes(
-        self, connection: sqlite3.Connection, spans: Iterable[SpanRecord], keys: Mapping[str, tuple[int, bytes | None]]
-    ) -> None:
-        """Count discoveries by hub and minute; the latest of each bucket is its exemplar."""
-        found: dict[tuple[int, str, str, int], list[Any]] = {}
-        for record in spans:
-            facts = record.facts
-            is_replayed = semconv.REPLAY_OF in facts
-            if not record.is_own or is_replayed or facts.get(semconv.PHASE) != semconv.DISCOVERY:
-                continue
-            end = record.start + (record.duration or 0)
-            provider_id = str(facts.get(semconv.PROVIDER_ID)).encode("utf-8", "replace").decode()
-            key = (end // MINUTE, provider_id, str(facts.get(semconv.DISCOVERY_CACHE)), bucket_of(record))
-            counts = found.setdefault(key, [0, 0, 0, b""])
-            counts[0] += 1
-            counts[1] += facts.get(semconv.ERROR_TYPE) is not None
-            counts[2:] = [keys[record.run_id][0], record.span_id]
-        connection.executemany(_MINUTE, [(*key, *counts) for key, counts in found.items()])
-
-    def _write_objectives(self, connection: sqlite3.Connection) -> None:
-        latest = dict(self._objectives())
-        if latest != self._known_objectives:
-            rows = [(name.encode("utf-8", "replace").decode(), value) for name, value in latest.items()]
-            connection.executemany("INSERT OR REPLACE INTO hubs VALUES (?, ?)", rows)
-            self._known_objectives = latest
-
 
 def _sorted(batch: Sequence[Record]) -> tuple[list[SpanRecord], list[SpanRecord], list[EventRecord]]:
     """Return the spans, the starts of spans that have not ended, and the events of a batch."""
@@ -308,19 +260,6 @@ def _sorted(batch: Sequence[Record]) -> tuple[list[SpanRecord], list[SpanRecord]
         [start for start in starts if start.duration is None],
         [record for record in batch if isinstance(record, EventRecord)],
     )
-
-
-def _find_runs(connection: sqlite3.Connection, records: Iterable[SpanRecord]) -> None:
-    """Set the runs of spans whose trace began in another process."""
-    found: dict[bytes, str] = {}
-    for record in records:
-        if record.run_id or record.parent_span_id is None:
-            continue
-        if record.trace_id not in found:
-            query = "SELECT run_id FROM runs WHERE trace_id = ? ORDER BY start LIMIT 1"
-            row = connection.execute(query, (record.trace_id,)).fetchone()
-            found[record.trace_id] = row[0] if row else ""
-        record.run_id = found[record.trace_id]
 
 
 def _count_change(connection: sqlite3.Connection) -> None:

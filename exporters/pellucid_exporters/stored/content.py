@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -129,7 +129,7 @@ class RunContent:
         return SentRequest(
             instructions=self._latest(span, semconv.SYSTEM_INSTRUCTIONS),
             messages=messages,
-            definitions=self._latest(span, semconv.TOOL_DEFINITIONS),
+            definitions=self._definitions(span),
             is_recorded=semconv.INPUT_MESSAGES in span.attributes,
         )
 
@@ -144,11 +144,23 @@ class RunContent:
 
     def _latest(self, span: SpanRow, attribute: str) -> Recorded | None:
         """Return the content of the last model call up to this one that has it; it is recorded when it changes."""
-        calls = (call for call in reversed(self.spans) if call.phase == semconv.INFERENCE)
-        for call in calls:
-            if call.sequence <= span.sequence and attribute in call.attributes:
-                return self.get(call, attribute)
+        holder = next((call for call in self._calls(span) if attribute in call.attributes), None)
+        return self.get(holder, attribute) if holder is not None else None
+
+    def _definitions(self, span: SpanRow) -> Recorded | None:
+        """Return the definitions of the tools that a model call offered: each catalogue is recorded once in a run."""
+        digest = span.attributes.get(semconv.CATALOG_DIGEST)
+        for call in self._calls(span):
+            is_same = call.attributes.get(semconv.CATALOG_DIGEST) == digest
+            if is_same and semconv.TOOL_DEFINITIONS in call.attributes:
+                return self.get(call, semconv.TOOL_DEFINITIONS)
         return None
+
+    def _calls(self, span: SpanRow) -> Iterator[SpanRow]:
+        """Yield the model calls up to this one, the latest first."""
+        for call in reversed(self.spans):
+            if call.phase == semconv.INFERENCE and call.sequence <= span.sequence:
+                yield call
 
 
 def parse(text: str) -> Any:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol
 
-from pellucid_exporters.stored.rows import EventRow, HubRow, RunRow, SpanRow
+from pellucid_exporters.stored.rows import CallRow, EventRow, HubRow, RunRow, SpanRow
 
 
 class Recording(Protocol):
@@ -56,8 +56,16 @@ class Recording(Protocol):
 class Reader(Recording, Protocol):
     """Read-only access to stored telemetry, from any thread."""
 
+    def events_named(self, name: str, since: int, until: int) -> list[EventRow]:
+        """Return the events of all runs with a name in a window of time, the newest first."""
+        ...
+
     def hubs(self, since: int, until: int) -> list[HubRow]:
         """Return the hubs that answered in a window of time."""
+        ...
+
+    def calls(self, since: int, until: int, phases: Collection[str]) -> list[CallRow]:
+        """Return the boundaries of some phases that ended in a window of time, counted by process and labels."""
         ...
 
     def in_flight(self) -> list[SpanRow]:

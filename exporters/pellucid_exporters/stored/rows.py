@@ -14,6 +14,9 @@ RUNNING: Final = "running"
 INTERRUPTED: Final = "interrupted"
 """Status of a run or span whose process ended first."""
 
+FAULTS: Final = frozenset({semconv.FAILED, semconv.TIMEOUT, "error", INTERRUPTED})
+"""Statuses of runs and spans that went wrong."""
+
 PART_OF: Final[Mapping[str, tuple[str, str]]] = {
     semconv.INFERENCE: ("model", semconv.REQUEST_MODEL),
     semconv.DISPATCH: ("tool", semconv.TOOL_NAME),
@@ -105,6 +108,8 @@ class HubRow:
         exemplars: Run id and span id of a round trip in a bucket, by the bucket's index.
         cache: Number of discoveries by cache outcome.
         in_flight_since: Start of the oldest discovery that has not ended.
+        late: Number of round trips that took longer than the objective, by minute.
+        last_success: Start of the latest minute in the window with a round trip that succeeded.
     """
 
     provider_id: str
@@ -119,3 +124,44 @@ class HubRow:
     p99: float | None = None
     cache: Mapping[str, int] = field(default_factory=dict)
     in_flight_since: int | None = None
+    late: Mapping[int, int] = field(default_factory=dict)
+    last_success: int | None = None
+
+
+SUMMED: Final = (
+    semconv.USAGE_INPUT_TOKENS,
+    semconv.USAGE_OUTPUT_TOKENS,
+    semconv.COST_USD,
+    semconv.CATALOG_CHANGED,
+)
+"""Attributes that `CallRow` sums; of `pellucid.catalog.changed`, how often it is true."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRow:
+    """Boundaries with equal labels that ended in a window of time.
+
+    Attributes:
+        process: Number of the process that began their runs.
+        service: Name of its service.
+        phase: Their phase, such as `inference`.
+        labels: Attributes that are labels of metrics, such as `error.type`.
+        calls: Number of boundaries.
+        bounds: Upper bounds of the buckets, inclusive, in seconds.
+        buckets: Number of boundaries by their duration; one more than there are bounds.
+        sums: Sums of the attributes in `SUMMED`.
+        end: Time at which the latest of them ended.
+        run_id, span_id: The latest of them.
+    """
+
+    process: int
+    service: str
+    phase: str
+    labels: Mapping[str, str]
+    calls: int
+    bounds: Sequence[float]
+    buckets: Sequence[int]
+    sums: Mapping[str, float]
+    end: int
+    run_id: str
+    span_id: str

@@ -39,6 +39,11 @@ def cut(text: str, limit: int = MOST) -> str:
     return text if len(text) <= limit else text[:limit]
 
 
+def short(text: str, limit: int) -> str:
+    """Return the first `limit` characters, with an ellipsis if there are more."""
+    return text if len(text) <= limit else f"{text[:limit].rstrip()}…"
+
+
 def duration(nanoseconds: float | None) -> str:
     """Return a duration with three significant digits."""
     if nanoseconds is None:

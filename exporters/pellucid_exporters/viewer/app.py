@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Final
 
@@ -9,48 +10,67 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from pellucid.errors import ConfigError
+from pellucid.text import clean
 from pellucid_exporters.stored.reader import Reader
+from pellucid_exporters.viewer.alerts_page import alerts_page
 from pellucid_exporters.viewer.compare_page import compare_page
-from pellucid_exporters.viewer.hubs_page import hubs_page
+from pellucid_exporters.viewer.hubs_page import bucket_exemplar, hub_page, hubs_page
 from pellucid_exporters.viewer.pages import reader_of, render
 from pellucid_exporters.viewer.run_page import run_page
 from pellucid_exporters.viewer.runs_page import runs_page
 from pellucid_exporters.viewer.security import Protection
-from pellucid_exporters.viewer.span_page import raw_text, span_of_id, span_page
+from pellucid_exporters.viewer.span_page import raw_text, request_text, span_of_id, span_page
 
 STATIC: Final = Path(__file__).parent / "static"
 
 
-def create_viewer_app(reader: Reader) -> Starlette:
+def create_viewer_app(reader: Reader, *, label: str = "", jaeger: str | None = None) -> Starlette:
     """Return an ASGI application that shows stored telemetry.
 
     It answers requests for `127.0.0.1`, `localhost` and `::1` only, and is read-only. Serve it on a loopback address.
+
+    Args:
+        reader: Reader of the store.
+        label: Name of the store, at the bottom of each page.
+        jaeger: URL of a Jaeger UI to which the pages link by trace id.
     """
     app = Starlette(
         routes=[
             Route("/", hubs_page),
+            Route("/hub", hub_page),
+            Route("/hub/span", bucket_exemplar),
             Route("/runs", runs_page),
             Route("/runs/{run_id}/", run_page),
             Route("/runs/{run_id}/span/{span_id}", span_of_id),
             Route("/runs/{run_id}/{sequence:int}", span_page),
+            Route("/runs/{run_id}/{sequence:int}/request", request_text),
             Route("/runs/{run_id}/{sequence:int}/raw/{attribute}", raw_text),
+            Route("/alerts", alerts_page),
             Route("/compare", compare_page),
             Route("/changes", _changes),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         middleware=[Middleware(Protection)],
-        exception_handlers={HTTPException: _problem},
+        exception_handlers={HTTPException: _problem, ConfigError: _unreadable},
     )
     app.state.reader = reader
+    app.state.alerts, app.state.alerts_at = [], -math.inf
+    app.state.label = label
+    app.state.jaeger = jaeger
     return app
 
 
 def _changes(request: Request) -> JSONResponse:
     return JSONResponse({"changes": reader_of(request).changes()})
+
+
+def _unreadable(request: Request, problem: Exception) -> Response:
+    return PlainTextResponse(f"{clean(str(problem))}\n", 503)
 
 
 def _problem(request: Request, problem: Exception) -> Response:

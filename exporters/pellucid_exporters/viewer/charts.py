@@ -1,17 +1,18 @@
-"""Charts of a hub as SVG: quantiles over time against the objective, and a heatmap whose rows lead to spans."""
+"""Charts of a hub as SVG: quantiles over time against the objective, and a heatmap that leads to spans."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from markupsafe import Markup
 
 from pellucid_exporters.stored.quantiles import quantile, summed
 from pellucid_exporters.stored.rows import HubRow
-from pellucid_exporters.stored.text import clock, seconds
+from pellucid_exporters.stored.text import seconds
 
 MINUTE: Final = 60_000_000_000
 """Nanoseconds."""
@@ -20,11 +21,14 @@ COLUMNS: Final = 60
 """Most columns of a chart; a column is a whole number of minutes."""
 
 WIDTH: Final = 720
-LEFT: Final = 64
-RIGHT: Final = 12
+LEFT: Final = 62
+RIGHT: Final = 34
 LINE_HEIGHT: Final = 150
-CELL_HEIGHT: Final = 13
+CELL_HEIGHT: Final = 14
+AXIS_HEIGHT: Final = 18
 SHARES: Final = ((0.5, "p50"), (0.95, "p95"), (0.99, "p99"))
+_LABEL_HEIGHT: Final = 11
+_DAY: Final = 86_400_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,10 @@ class Columns:
     def x(self, index: float) -> float:
         """Return the left edge of a column."""
         return LEFT + index * (WIDTH - LEFT - RIGHT) / len(self.buckets)
+
+    def start(self, index: int) -> int:
+        """Return the time at which a column starts."""
+        return self.since + index * self.step
 
 
 def columns(hub: HubRow, since: int, until: int) -> Columns:
@@ -81,52 +89,88 @@ def latency_chart(hub: HubRow, data: Columns) -> Markup:
             ).format(LEFT, WIDTH - RIGHT, at, at, LEFT + 4, at - 4, seconds(hub.objective))
         )
     parts += [_line(name, points, data, y) for name, points in series]
-    return _svg(LINE_HEIGHT, f"p50, p95 and p99 of {hub.provider_id} over time", parts)
+    parts.append(_labels(series, data, y))
+    return _svg("img", LINE_HEIGHT, f"p50, p95 and p99 of {hub.provider_id} over time", parts)
 
 
-def heatmap(hub: HubRow, data: Columns, link: Callable[[str, str], str]) -> Markup:
-    """Return the round trips by bucket and time; the row of a bucket is a link to a span that fell into it."""
+def bucket_label(hub: HubRow, index: int) -> str:
+    """Return the bound of a bucket."""
+    return f"≤ {seconds(hub.bounds[index])}" if index < len(hub.bounds) else f"> {seconds(hub.bounds[-1])}"
+
+
+def heatmap(
+    hub: HubRow,
+    data: Columns,
+    link: Callable[[str, str], str | None],
+    cell_link: Callable[[int, int, int], str] | None = None,
+) -> Markup:
+    """Return the round trips by bucket and time.
+
+    Args:
+        hub: The hub.
+        data: Its histograms.
+        link: Address of a span, if it has one, by run id and span id: a row leads to a span that fell into its bucket.
+        cell_link: Address of a span of one cell, by the bucket's index and the start and end of the column.
+    """
     totals = summed(data.buckets, len(hub.bounds) + 1)
     used = [index for index, number in enumerate(totals) if number]
     if not used:
         return Markup()
     most = max(number for column in data.buckets for number in column)
     rows = range(max(used[0] - 1, 0), min(used[-1] + 1, len(totals) - 1) + 1)
-    parts = [_heat_row(hub, data, index, (rows[-1] - index) * CELL_HEIGHT, most, link, totals[index]) for index in rows]
-    height = len(rows) * CELL_HEIGHT + 18
-    return _svg(height, f"Round trips of {hub.provider_id} by duration and time", [*parts, _times(data, height - 4)])
+    parts = []
+    for index in rows:
+        top = (rows[-1] - index) * CELL_HEIGHT
+        label = bucket_label(hub, index)
+        cells = [
+            _cell(data, index, position, top, most, cell_link)
+            for position, column in enumerate(data.buckets)
+            if column[index]
+        ]
+        exemplar = hub.exemplars.get(index)
+        address = link(*exemplar) if exemplar is not None and totals[index] else None
+        parts.append(_lane(hub, index, label, top, cells, address))
+    height = len(rows) * CELL_HEIGHT + AXIS_HEIGHT
+    title = f"Round trips of {hub.provider_id} by duration and time"
+    return _svg("group", height, title, [*parts, _times(data, height - 4)])
 
 
-def _heat_row(
-    hub: HubRow, data: Columns, index: int, top: int, most: int, link: Callable[[str, str], str], total: int
-) -> Markup:
-    label = f"≤ {seconds(hub.bounds[index])}" if index < len(hub.bounds) else f"> {seconds(hub.bounds[-1])}"
+def _lane(hub: HubRow, index: int, label: str, top: int, cells: Sequence[Markup], address: str | None) -> Markup:
+    """Return the row of a bucket; its label is a link to a span."""
     is_over = hub.objective is not None and (index >= len(hub.bounds) or hub.bounds[index] > hub.objective * 1.000001)
+    text = Markup('<text class="axis" x="{}" y="{}">{}</text>').format(LEFT - 6, top + CELL_HEIGHT - 3, label)
+    lane = Markup('<rect class="lane" x="{}" y="{}" width="{}" height="{}"/>').format(
+        LEFT, top, WIDTH - LEFT - RIGHT, CELL_HEIGHT - 1
+    )
+    if address is not None:
+        name = f"A round trip {label}"
+        lane = Markup('<a href="{}" aria-label="{}"><title>{}</title>{}{}</a>').format(address, name, name, lane, text)
+        text = Markup()
+    return Markup('<g class="{}">{}{}{}</g>').format("over" if is_over else "under", lane, text, Markup().join(cells))
+
+
+def _cell(
+    data: Columns,
+    index: int,
+    position: int,
+    top: int,
+    most: int,
+    cell_link: Callable[[int, int, int], str] | None,
+) -> Markup:
     width = (WIDTH - LEFT - RIGHT) / len(data.buckets)
-    cells = [
-        Markup('<rect class="h{}" x="{:.1f}" y="{}" width="{:.1f}" height="{}"><title>{}</title></rect>').format(
-            _shade(column[index], most),
-            data.x(position),
-            top,
-            width - 1 if width > 3 else width,  # noqa: PLR2004  (a gap between cells that are wide enough)
-            CELL_HEIGHT - 1,
-            f"{column[index]} round trips {label}, {clock(data.since + position * data.step)}",
-        )
-        for position, column in enumerate(data.buckets)
-        if column[index]
-    ]
-    row = Markup(
-        '<rect class="lane" x="{}" y="{}" width="{}" height="{}"/><text class="axis" x="{}" y="{}">{}</text>{}'
+    number, start = data.buckets[position][index], data.start(position)
+    cell = Markup('<rect class="h{}" x="{:.1f}" y="{}" width="{:.1f}" height="{}"><title>{}</title></rect>').format(
+        _shade(number, most),
+        data.x(position),
+        top,
+        width - 1 if width > 3 else width,  # noqa: PLR2004  (a gap between cells that are wide enough)
+        CELL_HEIGHT - 1,
+        f"{number} at {_moment(start, data, is_first=True)}",
     )
-    drawn = row.format(
-        LEFT, top, WIDTH - LEFT - RIGHT, CELL_HEIGHT - 1, LEFT - 6, top + CELL_HEIGHT - 3, label, Markup().join(cells)
-    )
-    group = Markup('<g class="{}">{}</g>').format("over" if is_over else "under", drawn)
-    exemplar = hub.exemplars.get(index)
-    if exemplar is None:
-        return group
-    title = Markup("<title>{}</title>").format(f"{total} round trips {label}: open one")
-    return Markup('<a href="{}">{}{}</a>').format(link(*exemplar), title, group)
+    if cell_link is None:
+        return cell
+    address = cell_link(index, start, start + data.step)
+    return Markup('<a href="{}" tabindex="-1">{}</a>').format(address, cell)
 
 
 def _shade(number: int, most: int) -> int:
@@ -138,13 +182,38 @@ def _line(name: str, points: Sequence[float | None], data: Columns, y: Callable[
     """Return a line through the columns that have a value; a point without neighbours is a dot."""
     places = [(data.x(index + 0.5), y(value)) for index, value in enumerate(points) if value is not None]
     path = " ".join(f"{x:.1f},{height}" for x, height in places)
-    dots = Markup().join(Markup('<circle cx="{:.1f}" cy="{}" r="2"/>').format(x, height) for x, height in places)
+    alone = [
+        place
+        for place, index in zip(places, (i for i, value in enumerate(points) if value is not None), strict=True)
+        if not any(points[near] is not None for near in (index - 1, index + 1) if 0 <= near < len(points))
+    ]
+    dots = Markup().join(Markup('<circle cx="{:.1f}" cy="{}" r="2.5"/>').format(x, height) for x, height in alone)
     return Markup('<g class="{}"><polyline points="{}"/>{}</g>').format(name, path, dots)
+
+
+def _labels(series: Sequence[tuple[str, Sequence[float | None]]], data: Columns, y: Callable[[float], float]) -> Markup:
+    """Return the names of the lines at their last points, none over another."""
+    last = [
+        (y(value), index, name)
+        for name, points in series
+        for index, value in [next(((i, v) for i, v in reversed(list(enumerate(points))) if v is not None), (0, None))]
+        if value is not None
+    ]
+    heights: list[float] = []
+    for height, _, _ in sorted(last):
+        heights.append(max(height + 3, heights[-1] + _LABEL_HEIGHT if heights else 0))
+    rise = max(0.0, heights[-1] - (LINE_HEIGHT - AXIS_HEIGHT)) if heights else 0.0
+    return Markup().join(
+        Markup('<text class="{}" x="{:.1f}" y="{:.1f}">{}</text>').format(
+            name, min(data.x(index + 0.5), WIDTH - RIGHT) + 6, height - rise, name
+        )
+        for height, (_, index, name) in zip(heights, sorted(last), strict=True)
+    )
 
 
 def _scale(low: float, high: float, y: Callable[[float], float]) -> Markup:
     """Return horizontal lines at 1, 2 and 5 times powers of ten, or at powers of ten if there are many."""
-    factors = (1, 2, 5) if high - low < 2 else (1,)  # noqa: PLR2004  (decades)
+    factors = (1, 2, 5) if high - low < 1.5 else (1,)  # noqa: PLR2004  (decades)
     marks = [factor * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for factor in factors]
     lines = [
         Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/><text class="axis" x="{}" y="{}">{}</text>').format(
@@ -161,17 +230,27 @@ def _times(data: Columns, y: int) -> Markup:
     length = len(data.buckets)
     places = sorted({round(length * part / 4) for part in range(5)})
     return Markup().join(
-        Markup('<text class="time {}" x="{:.1f}" y="{}">{}</text>').format(
-            "first" if place == 0 else "last" if place == length else "",
+        Markup('<text class="time{}" x="{:.1f}" y="{}">{}</text>').format(
+            " first" if place == 0 else " last" if place == length else "",
             data.x(place),
             y,
-            clock(data.since + place * data.step)[:-3],
+            _moment(data.start(place), data, is_first=place == 0),
         )
         for place in places
     )
 
 
-def _svg(height: int, title: str, parts: Sequence[Markup]) -> Markup:
-    return Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
-        WIDTH, height, title, Markup().join(parts)
+def _moment(nanoseconds: int, data: Columns, *, is_first: bool) -> str:
+    """Return a local time of day; the day in a chart of several days, or if it is not today in the first label."""
+    moment = datetime.fromtimestamp(nanoseconds / 1e9).astimezone()
+    day = f"{moment.day} {moment:%b}"
+    if data.step * len(data.buckets) > 2 * _DAY:
+        return f"{day} {moment:%H:%M}" if is_first else day
+    is_today = moment.date() == datetime.now().astimezone().date()
+    return f"{day} {moment:%H:%M}" if is_first and not is_today else f"{moment:%H:%M}"
+
+
+def _svg(role: str, height: int, title: str, parts: Sequence[Markup]) -> Markup:
+    return Markup('<svg class="chart" viewBox="0 0 {} {}" role="{}" aria-label="{}">{}</svg>').format(
+        WIDTH, height, role, title, Markup().join(parts)
     )

@@ -1,21 +1,23 @@
-"""The page of hubs: which one is slow, fails or hangs."""
+"""The pages of hubs: which one is slow, fails or hangs, and one hub with the changes of its catalogue."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+from urllib.parse import quote
 
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from pellucid import semconv
+from pellucid_exporters.stored.catalogues import catalogue_changes, latest_catalogue
 from pellucid_exporters.stored.quantiles import share_above, summed
 from pellucid_exporters.stored.rows import HubRow, SpanRow
-from pellucid_exporters.viewer.charts import columns, heatmap, latency_chart
-from pellucid_exporters.viewer.pages import reader_of, render
+from pellucid_exporters.viewer.charts import bucket_label, columns, heatmap, latency_chart
+from pellucid_exporters.viewer.pages import query, reader_of, render
 
 WINDOWS: Final = {"15m": 900, "1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604_800}
 """Windows of time by their name in the URL, in seconds."""
@@ -23,16 +25,48 @@ WINDOWS: Final = {"15m": 900, "1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604
 TOLERANCE: Final = 0.01
 """Share of round trips that may be over the objective."""
 
+MOST_CHARTS: Final = 12
+"""Hubs whose charts the page of all hubs shows, the worst first."""
+
+RUNS: Final = 10
+"""Latest runs on the page of one hub."""
+
+SLOWEST: Final = 3
+"""Slowest buckets on the page of one hub with a span of each."""
+
+_STATES: Final = ("hangs", "slow", "fails", "ok")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window of time, as the URL names it.
+
+    Attributes:
+        name: Key of `WINDOWS`.
+        until: End in the URL; `None` for a window that ends now.
+        since, end: Times.
+    """
+
+    name: str
+    until: int | None
+    since: int
+    end: int
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the parameters of a URL that has the same window."""
+        return {"window": self.name, "until": self.until}
+
 
 @dataclass(frozen=True, slots=True)
 class HubView:
-    """A hub as the page shows it.
+    """A hub as the pages show it.
 
     Attributes:
         state: `hangs`, `slow`, `fails` or `ok`.
         over: Share of round trips over the objective.
         cache: Cache outcomes with their count and share.
         in_flight: Discoveries that have not ended, oldest first.
+        latency, heatmap: Charts; empty if the page does not show them.
     """
 
     row: HubRow
@@ -46,53 +80,122 @@ class HubView:
 
 def hubs_page(request: Request) -> Response:
     """Show each hub's quantiles over time, heatmap, cache outcomes and discoveries in flight; the worst first."""
-    window = request.query_params.get("window", "1h")
-    if window not in WINDOWS:
-        raise HTTPException(400, f"The window must be one of {', '.join(WINDOWS)}.")
-    until = _until(request.query_params.get("until"))
-    moment = until if until is not None else time.time_ns()
-    since = moment - WINDOWS[window] * 1_000_000_000
+    window = _window(request)
     reader = reader_of(request)
-    in_flight = [] if until is not None else [span for span in reader.in_flight() if span.phase == semconv.DISCOVERY]
-    views = [_view(hub, since, moment, in_flight) for hub in reader.hubs(since, moment)]
-    views.sort(key=lambda view: (_STATES.index(view.state), -(view.over or 0), -(view.row.p95 or 0)))
-    values = {"hubs": views, "window": window, "windows": WINDOWS, "until": until, "since": since, "moment": moment}
-    return render(request, "hubs.html", values)
+    in_flight = _in_flight(request, window)
+    rows = reader.hubs(window.since, window.end)
+    ranked = sorted((_rank(row, in_flight, window), row) for row in rows)
+    views = [_view(row, in_flight, window, is_charted=number < MOST_CHARTS) for number, (_, row) in enumerate(ranked)]
+    return render(request, "hubs.html", {"hubs": views, "windows": WINDOWS, "window": window})
 
 
-_STATES: Final = ("hangs", "slow", "fails", "ok")
+def hub_page(request: Request) -> Response:
+    """Show one hub: charts whose cells lead to spans, its catalogue and the changes of it, and its latest runs."""
+    provider_id = request.query_params.get("id", "")
+    window, reader = _window(request), reader_of(request)
+    row = next((row for row in reader.hubs(window.since, window.end) if row.provider_id == provider_id), None)
+    runs = reader.runs(hub=provider_id, before=window.end, limit=RUNS)
+    if row is None and not runs:
+        raise HTTPException(404, f"No hub {provider_id[:80]!r} was asked for its tools in this window, nor before it.")
+    hub = row or HubRow(provider_id=provider_id)
+    values = {
+        "hub": _view(hub, _in_flight(request, window), window, cells=True),
+        "windows": WINDOWS,
+        "window": window,
+        "slowest": [
+            (bucket_label(hub, index), address)
+            for index in sorted(hub.exemplars)[: -SLOWEST - 1 : -1]
+            if (address := _span_address(*hub.exemplars[index])) is not None
+        ],
+        "changes": catalogue_changes(reader, provider_id, window.since, window.end),
+        "catalogue": latest_catalogue(reader, provider_id, window.end),
+        "runs": runs,
+    }
+    return render(request, "hub.html", values)
 
 
-def _view(hub: HubRow, since: int, until: int, in_flight: list[SpanRow]) -> HubView:
-    data = columns(hub, since, until)
-    totals = summed(data.buckets, len(hub.bounds) + 1)
-    over = None if hub.objective is None else share_above(hub.objective, hub.bounds, totals)
-    open_spans = [span for span in in_flight if span.attributes.get(semconv.PROVIDER_ID) == hub.provider_id]
+def bucket_exemplar(request: Request) -> Response:
+    """Redirect to a span of one cell of a heatmap: a bucket between two times."""
+    parameters = request.query_params
+    numbers = [_whole(parameters.get(name)) for name in ("since", "until", "bucket")]
+    since, until, bucket = (number if number is not None else -1 for number in numbers)
+    for row in reader_of(request).hubs(since, until - 1):
+        address = _span_address(*row.exemplars[bucket]) if bucket in row.exemplars else None
+        if row.provider_id == parameters.get("id") and address is not None:
+            return RedirectResponse(address)
+    raise HTTPException(404, "The store has no span of a run for this bucket and time.")
+
+
+def _window(request: Request) -> Window:
+    name = request.query_params.get("window", "1h")
+    if name not in WINDOWS:
+        raise HTTPException(400, f"The window must be one of {', '.join(WINDOWS)}.")
+    until = _whole(request.query_params.get("until"))
+    end = until if until is not None else time.time_ns()
+    return Window(name, until, max(0, end - WINDOWS[name] * 1_000_000_000), end)
+
+
+def _in_flight(request: Request, window: Window) -> list[SpanRow]:
+    if window.until is not None:
+        return []
+    return [span for span in reader_of(request).in_flight() if span.phase == semconv.DISCOVERY]
+
+
+def _rank(hub: HubRow, in_flight: list[SpanRow], window: Window) -> tuple[int, float, float, str]:
+    state, over = _state(hub, in_flight, window), _over(hub)
+    return _STATES.index(state), -(over or 0), -(hub.p95 or 0), hub.provider_id
+
+
+def _view(
+    hub: HubRow, in_flight: list[SpanRow], window: Window, *, is_charted: bool = True, cells: bool = False
+) -> HubView:
+    def cell(bucket: int, since: int, until: int) -> str:
+        return f"/hub/span?{query(id=hub.provider_id, bucket=bucket, since=since, until=until)}"
+
     discoveries = sum(hub.cache.values()) or 1
+    data = columns(hub, window.since, window.end)
     return HubView(
         row=hub,
-        state=_state(hub, over, open_spans, until),
-        over=over,
+        state=_state(hub, in_flight, window),
+        over=_over(hub),
         cache=[(name, number, number / discoveries) for name, number in sorted(hub.cache.items())],
-        in_flight=sorted(open_spans, key=lambda span: span.start),
-        latency=latency_chart(hub, data),
-        heatmap=heatmap(hub, data, lambda run_id, span_id: f"/runs/{run_id}/span/{span_id}"),
+        in_flight=_of(hub, in_flight),
+        latency=latency_chart(hub, data) if is_charted else Markup(),
+        heatmap=heatmap(hub, data, _span_address, cell if cells else None) if is_charted else Markup(),
     )
 
 
-def _state(hub: HubRow, over: float | None, in_flight: list[SpanRow], now: int) -> str:
+def _over(hub: HubRow) -> float | None:
+    """Return the share of round trips over the objective."""
+    if hub.objective is None:
+        return None
+    return share_above(hub.objective, hub.bounds, summed(list(hub.by_minute.values()), len(hub.bounds) + 1))
+
+
+def _of(hub: HubRow, in_flight: list[SpanRow]) -> list[SpanRow]:
+    own = [span for span in in_flight if span.attributes.get(semconv.PROVIDER_ID) == hub.provider_id]
+    return sorted(own, key=lambda span: span.start)
+
+
+def _state(hub: HubRow, in_flight: list[SpanRow], window: Window) -> str:
     """Return the most important thing about a hub; a discovery hangs beyond ten times the objective, or 10 s."""
     limit = hub.objective * 10 if hub.objective is not None else 10.0
-    if any((now - span.start) / 1e9 > limit for span in in_flight):
+    if any((window.end - span.start) / 1e9 > limit for span in _of(hub, in_flight)):
         return "hangs"
+    over = _over(hub)
     if over is not None and over > TOLERANCE:
         return "slow"
     return "fails" if hub.failures else "ok"
 
 
-def _until(value: str | None) -> int | None:
+def _span_address(run_id: str, span_id: str) -> str | None:
+    """Return the address of a span; `None` for one that belongs to no run, such as that of a warm-up."""
+    return f"/runs/{quote(run_id, safe='')}/span/{span_id}" if run_id else None
+
+
+def _whole(value: str | None) -> int | None:
     if not value:
         return None
-    if not value.isdecimal():
-        raise HTTPException(400, "The end of the window must be a number of nanoseconds since the epoch.")
-    return int(value)
+    if not value.isdecimal() or len(value) > len(str(2**63)):
+        raise HTTPException(400, "Times in the address must be numbers of nanoseconds since the epoch.")
+    return min(int(value), 2**63 - 1)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
+import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlencode
 
 import jinja2
@@ -15,12 +16,19 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from pellucid import semconv
+from pellucid_exporters.alerting.thresholds import Thresholds
 from pellucid_exporters.stored import text
+from pellucid_exporters.stored.alerts import Alert, evaluate
 from pellucid_exporters.stored.content import parse
 from pellucid_exporters.stored.reader import Reader
-from pellucid_exporters.stored.rows import RunRow
+from pellucid_exporters.stored.rows import FAULTS, RunRow
 from pellucid_exporters.viewer.trees import tree
-from pellucid_exporters.viewer.waterfall import FAULTS
+
+ALERTS_AGE: Final = 2.0
+"""Seconds for which the alerts that were computed are shown."""
+
+PLACEHOLDER: Final = Thresholds().runbook_base
+"""Default address of the runbooks, at which there is nothing."""
 
 
 def reader_of(request: Request) -> Reader:
@@ -43,9 +51,22 @@ def run_of(request: Request, run_id: str) -> RunRow:
     return run
 
 
+def alerts_of(request: Request) -> list[Alert]:
+    """Return the alerts that fire, which all pages count: computed at most once in `ALERTS_AGE`."""
+    state = request.app.state
+    now = time.monotonic()
+    if now - state.alerts_at > ALERTS_AGE:
+        state.alerts, state.alerts_at = evaluate(reader_of(request), time.time_ns()), now
+    alerts: list[Alert] = state.alerts
+    return alerts
+
+
 def render(request: Request, name: str, values: Mapping[str, Any], status: int = 200) -> HTMLResponse:
     """Return a page."""
-    page = _templates().get_template(name).render({"request": request, "path": request.url.path, **values})
+    state = request.app.state
+    alerts = len(alerts_of(request))
+    shared = {"path": request.url.path, "label": state.label, "jaeger": state.jaeger, "firing": alerts}
+    page = _templates().get_template(name).render({**shared, **values})
     return HTMLResponse(page, status)
 
 
@@ -74,11 +95,12 @@ def _templates() -> jinja2.Environment:
         parsed=parse,
         seconds=text.seconds,
         shown=functools.partial(json.dumps, ensure_ascii=False, default=str),
+        short=text.short,
         size=text.size,
         stamp=text.stamp,
         tree=tree,
     )
-    environment.globals.update(FAULTS=FAULTS, MOST=text.MOST, query=query, semconv=semconv)
+    environment.globals.update(FAULTS=FAULTS, MOST=text.MOST, PLACEHOLDER=PLACEHOLDER, query=query, semconv=semconv)
     return environment
 
 

@@ -13,8 +13,9 @@ from pellucid import semconv
 from pellucid_exporters.stored.content import RunContent
 from pellucid_exporters.stored.rows import RUNNING, SpanRow
 from pellucid_exporters.viewer.pages import reader_of, render, run_of
-from pellucid_exporters.viewer.waterfall import is_fault, waterfall
+from pellucid_exporters.viewer.waterfall import MOST_OPEN, is_fault, ticks, waterfall
 
+PHASES: Final = (semconv.DISCOVERY, semconv.COMPOSE, semconv.INFERENCE, semconv.DISPATCH)
 MOST_FAULTS: Final = 20
 MOST_CALLS: Final = 100
 MOST_EVENTS: Final = 200
@@ -47,6 +48,7 @@ def run_page(request: Request) -> Response:
     previous = reader.runs(agent=run.agent, before=run.start, limit=1)
     faults = [span for span in spans if is_fault(span) and span is not root]
     calls = _model_calls(spans)
+    is_foldable, is_open = len(spans) > MOST_OPEN, request.query_params.get("open") == "all"
     values = {
         "run": run,
         "root": root,
@@ -56,13 +58,26 @@ def run_page(request: Request) -> Response:
         "more_faults": max(0, len(faults) - MOST_FAULTS),
         "calls": calls[:MOST_CALLS],
         "more_calls": max(0, len(calls) - MOST_CALLS),
-        "groups": waterfall(run, spans),
+        "groups": waterfall(run, spans, is_open=is_open or not is_foldable),
+        "is_open": is_open,
+        "is_foldable": is_foldable,
+        "ticks": ticks(run, spans),
+        "times": _times(spans),
         "number": len(spans),
         "previous": previous[0] if previous else None,
         "events": reader.events(run.run_id)[:MOST_EVENTS],
         "is_live": run.status == RUNNING,
     }
     return render(request, "run.html", values)
+
+
+def _times(spans: Sequence[SpanRow]) -> dict[str, int]:
+    """Return the nanoseconds in spans of each phase; what runs at the same time counts twice."""
+    times = dict.fromkeys(PHASES, 0)
+    for span in spans:
+        if span.phase in times and span.end is not None:
+            times[span.phase] += span.end - span.start
+    return times
 
 
 def _model_calls(spans: Sequence[SpanRow]) -> list[ModelCall]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
@@ -10,11 +11,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pellucid import semconv
-from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING
+from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING, RunRow
 from pellucid_exporters.viewer.pages import query, reader_of, render
 
 PAGE: Final = 100
 """Runs of one page."""
+
+MOST_KNOWN: Final = 50
+"""Names that a filter suggests."""
 
 TEXTS: Final = ("text", "agent", "outcome", "hub", "tool", "model")
 NUMBERS: Final = ("min_duration", "min_cost")
@@ -33,8 +37,28 @@ def runs_page(request: Request) -> Response:
     shown = runs[:PAGE]
     older = f"/runs?{query(**filters, before=shown[-1].start)}" if len(runs) > PAGE else None
     longest = max(((run.end or run.start) - run.start for run in shown), default=0)
-    values = {"runs": shown, "filters": filters, "outcomes": OUTCOMES, "older": older, "before": before}
-    return render(request, "runs.html", {**values, "longest": longest, "is_filtered": any(filters.values())})
+    values = {
+        "runs": shown,
+        "filters": filters,
+        "outcomes": OUTCOMES,
+        "known": _known(runs),
+        "older": older,
+        "before": before,
+        "longest": longest,
+        "is_filtered": any(filters.values()),
+    }
+    return render(request, "runs.html", values)
+
+
+def _known(runs: Sequence[RunRow]) -> dict[str, list[str]]:
+    """Return what the filters may be filled with."""
+    names = {
+        "agent": {run.agent for run in runs},
+        "hub": {hub for run in runs for hub in run.hubs},
+        "tool": {tool for run in runs for tool in run.tools},
+        "model": {model for run in runs for model in run.models},
+    }
+    return {name: sorted(values)[:MOST_KNOWN] for name, values in names.items()}
 
 
 def _number(name: str, value: str | None) -> float | None:

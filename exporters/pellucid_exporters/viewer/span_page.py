@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from pellucid import semconv
-from pellucid_exporters.stored.content import RunContent
-from pellucid_exporters.stored.rows import BODY, RunRow, SpanRow
+from pellucid_exporters.stored.content import RunContent, SentRequest
+from pellucid_exporters.stored.offers import tool_offers
+from pellucid_exporters.stored.rows import BODY, RUNNING, RunRow, SpanRow
 from pellucid_exporters.viewer.pages import reader_of, render, run_of
 
-CONTENT = (
+CONTENT: Final = (
     semconv.INPUT,
     semconv.OUTPUT,
     semconv.SYSTEM_INSTRUCTIONS,
@@ -25,14 +28,24 @@ CONTENT = (
 )
 """Attributes that the page shows for what they are, above the table of the others."""
 
+SETTINGS: Final = "gen_ai.request."
+"""Prefix of the attributes that are settings of a model call."""
+
 
 def span_page(request: Request) -> Response:
     """Show a span."""
     run, spans, span = _found(request)
-    content = RunContent(reader_of(request), spans)
+    reader = reader_of(request)
+    content = RunContent(reader, spans)
     content.load([span], span.attributes)
     calls = [other for other in spans if other.phase == semconv.INFERENCE]
     by_sequence = {other.sequence: other for other in spans}
+    sent = content.request(span) if span.phase == semconv.INFERENCE else None
+    recorded = {name: content.get(span, name) for name in CONTENT}
+    answer = recorded[semconv.OUTPUT_MESSAGES]
+    messages = [message.message for message in sent.messages] if sent is not None else []
+    has_offers = span.phase in {semconv.INFERENCE, semconv.COMPOSE}
+    offers = tool_offers(content, reader.events(run.run_id), span) if has_offers else []
     values: dict[str, Any] = {
         "run": run,
         "span": span,
@@ -41,16 +54,41 @@ def span_page(request: Request) -> Response:
         "after": by_sequence.get(span.sequence + 1),
         "number": calls.index(span) + 1 if span in calls else None,
         "calls": len(calls),
-        "request_sent": content.request(span) if span.phase == semconv.INFERENCE else None,
-        "recorded": {name: content.get(span, name) for name in CONTENT},
+        "request_sent": sent,
+        "settings": _settings(span),
+        "names": _names([*messages, *(answer.value if answer is not None and isinstance(answer.value, list) else [])]),
+        "definitions": _definitions(sent),
+        "offers": offers,
+        "withheld": sum(not offer.is_offered for offer in offers),
+        "recorded": recorded,
         "attributes": [
             (name, value if not isinstance(value, dict) else "", isinstance(value, dict) and BODY in value)
             for name, value in sorted(span.attributes.items())
             if name not in CONTENT
         ],
         "raw": [name for name in CONTENT if name in span.attributes],
+        "is_live": span.status == RUNNING,
     }
     return render(request, "span.html", values)
+
+
+def request_text(request: Request) -> Response:
+    """Return the whole request of a model call as JSON, although the run has recorded each part of it once."""
+    _, spans, span = _found(request)
+    if span.phase != semconv.INFERENCE:
+        raise HTTPException(404, "Only a model call has a request.")
+    sent = RunContent(reader_of(request), spans).request(span)
+    whole = {
+        "model": span.attributes.get(semconv.REQUEST_MODEL),
+        "settings": _settings(span),
+        "instructions": sent.instructions and sent.instructions.value,
+        "messages": [
+            message.message if message.message is not None else {"not_recorded": message.missing}
+            for message in sent.messages
+        ],
+        "tools": sent.definitions and sent.definitions.value,
+    }
+    return PlainTextResponse(json.dumps(whole, indent=2, ensure_ascii=False).encode(errors="backslashreplace"))
 
 
 def raw_text(request: Request) -> Response:
@@ -80,3 +118,30 @@ def _found(request: Request) -> tuple[RunRow, list[SpanRow], SpanRow]:
         if span.sequence == sequence:
             return run, spans, span
     raise HTTPException(404, f"The run has no span {sequence}; it has {len(spans)} spans.")
+
+
+def _settings(span: SpanRow) -> dict[str, Any]:
+    """Return the settings of a model call by their names, without the model."""
+    return {
+        name.removeprefix(SETTINGS): value
+        for name, value in sorted(span.attributes.items())
+        if name.startswith(SETTINGS) and name != semconv.REQUEST_MODEL and not isinstance(value, dict)
+    }
+
+
+def _names(messages: Sequence[Any]) -> dict[str, str]:
+    """Return the names of the tools by the ids of their calls."""
+    names: dict[str, str] = {}
+    for message in messages:
+        parts = message.get("parts") if isinstance(message, Mapping) else None
+        for part in parts if isinstance(parts, list) else ():
+            if isinstance(part, dict) and part.get("type") == "tool_call":
+                names[str(part.get("id"))] = str(part.get("name"))
+    return names
+
+
+def _definitions(sent: SentRequest | None) -> dict[str, Any]:
+    """Return the definitions of the offered tools by name."""
+    definitions = sent.definitions.value if sent is not None and sent.definitions is not None else None
+    items = definitions if isinstance(definitions, list) else ()
+    return {str(item.get("name")): item for item in items if isinstance(item, dict)}

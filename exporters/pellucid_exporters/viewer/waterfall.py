@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from markupsafe import Markup, escape
 
 from pellucid import semconv
-from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING, RunRow, SpanRow
-from pellucid_exporters.stored.text import cut, duration, visible
-
-FAULTS: Final = frozenset({semconv.FAILED, semconv.TIMEOUT, "error", INTERRUPTED})
-"""Statuses of spans that went wrong."""
+from pellucid_exporters.stored.rows import FAULTS, RUNNING, RunRow, SpanRow
+from pellucid_exporters.stored.text import cut, duration, short, visible
 
 MOST_OPEN: Final = 400
 """Rows up to which all groups of a run are open."""
+
+TICKS: Final = 4
+"""Parts of the scale."""
 
 _PHASES: Final = {semconv.DISCOVERY: "v", semconv.COMPOSE: "c", semconv.INFERENCE: "m", semconv.DISPATCH: "t"}
 _DEEPEST: Final = 8
@@ -48,24 +48,32 @@ def is_fault(span: SpanRow) -> bool:
     return span.status in FAULTS
 
 
-def waterfall(run: RunRow, spans: Sequence[SpanRow]) -> list[Group]:
-    """Return the spans below the run's own, grouped by iteration in the order of their start."""
+def ticks(run: RunRow, spans: Sequence[SpanRow]) -> list[int]:
+    """Return nanoseconds after the start at the quarters of the time that the bars cover."""
+    total = _Scale(run, spans).total
+    return [total * part // TICKS for part in range(1, TICKS)]
+
+
+def waterfall(run: RunRow, spans: Sequence[SpanRow], *, is_open: bool) -> list[Group]:
+    """Return the spans below the run's own, grouped by iteration in the order of their start.
+
+    Groups with faults are open, others if `is_open`.
+    """
     scale = _Scale(run, spans)
     depths = _depths(spans)
     groups: dict[int | None, list[SpanRow]] = {}
     iterations: dict[str, int | None] = {}
-    for span in spans:
+    for span in _tree_order(spans):
         if span.phase == semconv.RUN and span.name.startswith(semconv.INVOKE_AGENT):
             continue
         inherited = iterations.get(span.parent_span_id or "")
         iteration = iterations[span.span_id] = span.iteration if span.iteration is not None else inherited
         groups.setdefault(iteration, []).append(span)
-    is_small = len(spans) <= MOST_OPEN
-    return [_group(iteration, rows, scale, depths, is_small) for iteration, rows in groups.items()]
+    return [_group(iteration, rows, scale, depths, is_open) for iteration, rows in groups.items()]
 
 
 def _group(
-    iteration: int | None, spans: Sequence[SpanRow], scale: _Scale, depths: Mapping[str, int], is_small: bool
+    iteration: int | None, spans: Sequence[SpanRow], scale: _Scale, depths: Mapping[str, int], is_open: bool
 ) -> Group:
     start, end = min(span.start for span in spans), max(scale.end_of(span) for span in spans)
     faults = sum(map(is_fault, spans))
@@ -74,7 +82,7 @@ def _group(
         number=len(spans),
         duration=end - start,
         faults=faults,
-        is_open=is_small or faults > 0,
+        is_open=is_open or faults > 0,
         bar=scale.bar(start, end),
         rows=Markup("\n".join([_row(span, scale, depths[span.span_id]) for span in spans])),  # noqa: S704  (escaped)
     )
@@ -90,7 +98,7 @@ def _row(span: SpanRow, scale: _Scale, depth: int) -> str:
     elif span.status not in {semconv.COMPLETED, "ok"}:
         kinds.append("w")
     reason = span.error or span.error_type or (span.status if "x" in kinds or "w" in kinds else "")
-    note = f"<em>{escape(visible(cut(reason, 90)))}</em>" if reason else ""
+    note = f"<em>{escape(visible(short(reason, 90)))}</em>" if reason else ""
     took = "running" if span.status == RUNNING else duration(scale.end_of(span) - span.start)
     name = escape(visible(cut(span.name, 80)))
     bar = scale.bar(span.start, scale.end_of(span))
@@ -107,22 +115,40 @@ class _Scale:
         self._end = max(run.end or 0, latest, self._now, run.start + 1)
         self._start = min([run.start, *(span.start for span in spans)])
 
+    @property
+    def total(self) -> int:
+        """Nanoseconds of the whole scale."""
+        return self._end - self._start
+
     def end_of(self, span: SpanRow) -> int:
         """Return the end of a span; that of the run if it has none."""
         return max(span.start, self._end if span.end is None else span.end)
 
     def bar(self, start: int, end: int) -> Markup:
         """Return a bar as SVG."""
-        total = self._end - self._start
-        left = min(100 * (start - self._start) / total, 100 - _THINNEST)
-        width = max(100 * (end - start) / total, _THINNEST)
+        left = min(100 * (start - self._start) / self.total, 100 - _THINNEST)
+        width = max(100 * (end - start) / self.total, _THINNEST)
         return Markup(f'<svg><rect x="{left:.1f}%" width="{width:.1f}%"/></svg>')  # noqa: S704  (numbers)
+
+
+def _tree_order(spans: Sequence[SpanRow]) -> Iterator[SpanRow]:
+    """Yield each span before those below it, siblings in the order of their start."""
+    known = {span.span_id for span in spans}
+    children: dict[str, list[SpanRow]] = {}
+    for span in spans:
+        parent = span.parent_span_id if span.parent_span_id in known else None
+        children.setdefault(parent or "", []).append(span)
+    waiting = children.pop("", [])[::-1]
+    while waiting:
+        span = waiting.pop()
+        yield span
+        waiting += children.pop(span.span_id, [])[::-1]
 
 
 def _depths(spans: Sequence[SpanRow]) -> dict[str, int]:
     """Return how deep each span lies below the run's own span."""
     depths: dict[str, int] = {}
-    for span in spans:
+    for span in _tree_order(spans):
         parent = depths.get(span.parent_span_id or "", -1)
         is_root = span.phase == semconv.RUN and span.name.startswith(semconv.INVOKE_AGENT)
         depths[span.span_id] = -1 if is_root else min(parent + 1, _DEEPEST)

@@ -12,6 +12,7 @@ from pellucid.replay.session import Divergence
 from pellucid.replay.tape import TapedSpan
 from pellucid.replay.taped_run import TapedRun
 from pellucid.replay.tracing import ReplayedSpan
+from pellucid.telemetry.scope import DEADLINE_PASSED
 from pellucid.types import JSONValue
 
 _S = TypeVar("_S", TapedSpan, ReplayedSpan)
@@ -100,14 +101,22 @@ def _between(taped: TapedRun, recorded: TapedSpan, twin: ReplayedSpan | None, *,
         return
     for attribute, what in _COMPARED.items():
         one, other = recorded.attributes.get(attribute), twin.attributes.get(attribute)
-        if one == other or (what == "output" and recorded.attributes.get(semconv.APPROVAL_OUTCOME) == _AWAITING):
-            continue  # the ids of approvals differ
+        if one == other or (what == "output" and _has_no_twin(taped, recorded)):
+            continue
+        if what in ("outcome", "error") and recorded.error == DEADLINE_PASSED:
+            continue  # a replay has no deadline
         left, right = _content(recorded.attributes, what), _content(twin.attributes, what)
         if not has_ids and left is not None and _without_ids(left) == _without_ids(right):
             continue
         yield _divergence(
             taped, recorded.name, recorded.attributes, what, left or one, right or other, recorded.span_id
         )
+
+
+def _has_no_twin(taped: TapedRun, recorded: TapedSpan) -> bool:
+    """Return whether the output of a boundary is another one in a replay: ids of approvals, names that are new."""
+    is_new = taped.is_joined and recorded.phase == semconv.COMPOSE
+    return is_new or recorded.get(semconv.APPROVAL_OUTCOME) == _AWAITING
 
 
 def _keyed(spans: Iterable[_S], *, has_ids: bool) -> dict[tuple[Any, ...], _S]:

@@ -59,10 +59,17 @@ def value_of(span: TapedSpan, attribute: str, digest: str) -> JSONValue:
     text = span.get(attribute)
     if not isinstance(text, str):
         raise lacks(span, f"has no {attribute}")
-    if blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest() != span.get(digest):
+    if not _is_whole(text, span, digest):
         raise lacks(span, f"has only a part of {attribute}")
     value: JSONValue = json.loads(text)
     return value
+
+
+def _is_whole(text: str, span: TapedSpan, digest: str) -> bool:
+    """Return whether a recorded text was not cut: what is too long is cut before its digest, or after it."""
+    data = text.encode("utf-8", "surrogatepass")
+    size = span.get(semconv.INPUT_BYTES if digest == semconv.INPUT_DIGEST else semconv.OUTPUT_BYTES)
+    return (size or 0) <= len(data) and blake2b(data, digest_size=16).hexdigest() == span.get(digest)
 
 
 def input_of(root: TapedSpan) -> tuple[Message, ...]:
@@ -72,8 +79,8 @@ def input_of(root: TapedSpan) -> tuple[Message, ...]:
         TapeError: they were not recorded, or were cut.
     """
     messages = _messages(root, semconv.INPUT_MESSAGES)
-    recorder = Recorder(CapturePolicy("full", max_bytes=2**30, max_span_bytes=2**30))
-    if recorder.digest(messages) != root.get(semconv.INPUT_DIGEST):
+    whole = Recorder(CapturePolicy("full", max_bytes=2**30, max_span_bytes=2**30)).messages(messages)
+    if (whole.digest, whole.size) != (root.get(semconv.INPUT_DIGEST), root.get(semconv.INPUT_BYTES)):
         raise lacks(root, f"has only a part of {semconv.INPUT_MESSAGES}")
     return messages
 
@@ -94,13 +101,14 @@ def answer_of(span: TapedSpan) -> ModelResponse:
     Raises:
         TapeError: it was not recorded, or was cut.
     """
-    [data] = json.loads(span.get(semconv.OUTPUT_MESSAGES) or "[null]")
-    if data is None:
+    recorded = json.loads(span.get(semconv.OUTPUT_MESSAGES) or "[]")
+    if not recorded:
         raise lacks(span, f"has no {semconv.OUTPUT_MESSAGES}")
+    [data] = recorded
     # The reason is before the parts if it belongs to the message, else after them.
     if [*data][-1] == "finish_reason":
         del data["finish_reason"]
-    if blake2b(dumps(data).encode(), digest_size=16).hexdigest() != span.get(semconv.OUTPUT_DIGEST):
+    if not _is_whole(dumps(data), span, semconv.OUTPUT_DIGEST):
         raise lacks(span, f"has only a part of {semconv.OUTPUT_MESSAGES}")
     try:
         [message] = load_messages([data])

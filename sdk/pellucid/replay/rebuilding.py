@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, cast
 
 from pellucid import semconv
 from pellucid.agent import Agent
 from pellucid.context import DiscoveryContext, Limits
 from pellucid.errors import ConfigError
+from pellucid.messages import load_messages
 from pellucid.models import FallbackModel, Model, ModelRequest, ModelResponse, OutputSchema, Settings, StreamItem
 from pellucid.replay.tape import TapedSpan, TapeError
 from pellucid.replay.taped_run import TapedRun
 from pellucid.run.compose import digest_of_parameters
 from pellucid.run.state import Setup
-from pellucid.run.structured_output import Mismatch, Output, prompted
+from pellucid.run.structured_output import Mismatch, Output, answer_text, prompted, repair_prompt
 from pellucid.telemetry.phases import SETTINGS
 from pellucid.tools import Tool
 from pellucid.tools.schema import Validator
@@ -25,24 +27,31 @@ from pellucid.types import JSONObject
 _REMEDY = "pass the agent: replay(agent, tape), or --agent module:name"
 
 
-def rebuilt_setup(taped: TapedRun) -> Setup:
+def rebuilt_setup(passes: Sequence[TapedRun]) -> Setup:
     """Return the configuration of an agent that can replay a run, and do nothing else.
+
+    Args:
+        passes: The run, after those that it continues.
 
     Raises:
         TapeError: the run depended on code of its agent that a recording does not have.
     """
+    taped = passes[0]
     known = taped.configuration
+    spans = [span for run in passes for span in run.spans]
     if known["skills"]:
         raise TapeError(f"run {taped.root.run_id} used skills, which the recording does not have; {_REMEDY}")
-    if any({semconv.PERMISSION, semconv.COMPOSE_DENIED} & span.attributes.keys() for span in taped.spans):
+    if any(span.get(semconv.APPROVAL_OUTCOME) == "awaiting" for span in spans):
+        raise TapeError(f"run {taped.root.run_id} has an agent as a tool, which waited for a person; {_REMEDY}")
+    if any({semconv.PERMISSION, semconv.COMPOSE_DENIED} & span.attributes.keys() for span in spans):
         raise TapeError(f"run {taped.root.run_id} had a permission policy, which is code; {_REMEDY}")
-    output = _RebuiltOutput(known["output_schema"]) if "output_schema" in known else None
+    output = _RebuiltOutput(known["output_schema"], spans) if "output_schema" in known else None
     instructions, is_native = _instructions_of(taped, output)
     requested = {name: taped.root.get(attribute) for name, attribute in SETTINGS.items() if name != "output_type"}
     settings = cast("Settings", {name: value for name, value in requested.items() if value is not None})
     agent = Agent(
         taped.agent,
-        model=_model_of(taped.chats, is_native=is_native),
+        model=_model_of([span for run in passes for span in run.chats], is_native=is_native),
         instructions=instructions,
         settings=settings,
         providers=[_AbsentProvider(item["id"], item["kind"]) for item in known["providers"]],
@@ -59,10 +68,11 @@ def rebuilt_setup(taped: TapedRun) -> Setup:
 class _RebuiltOutput(Output[Any]):
     """Output type of which only the JSON Schema is known; its values are JSON."""
 
-    def __init__(self, schema: JSONObject) -> None:
+    def __init__(self, schema: JSONObject, spans: Sequence[TapedSpan]) -> None:
         self.name = "output"
         self.schema = OutputSchema(name="output", schema=schema)
         self._validator = Validator(schema)
+        self._problems = dict(_problems_in(spans))
 
     def parse(self, text: str) -> Any:
         """Return the value of an answer.
@@ -70,6 +80,8 @@ class _RebuiltOutput(Output[Any]):
         Raises:
             Mismatch: it is not of the type.
         """
+        if text in self._problems:
+            raise Mismatch(self._problems[text])
         try:
             value = json.loads(text)
         except ValueError as error:
@@ -77,6 +89,16 @@ class _RebuiltOutput(Output[Any]):
         if issues := self._validator.issues(value):
             raise Mismatch("; ".join(issues))
         return value
+
+
+def _problems_in(spans: Sequence[TapedSpan]) -> Iterator[tuple[str, str]]:
+    """Yield the answers that the output type did not accept, each with the problem that the model read."""
+    before, after = repair_prompt("\0").split("\0")
+    for span in spans:
+        recorded = span.get(semconv.INPUT_MESSAGES) if span.phase == semconv.INFERENCE else None
+        for answer, reply in pairwise(load_messages(json.loads(recorded or "[]"))):
+            if answer.role == "assistant" and reply.text.startswith(before) and reply.text.endswith(after):
+                yield answer_text(answer), reply.text.removeprefix(before).removesuffix(after)
 
 
 def _instructions_of(taped: TapedRun, output: Output[Any] | None) -> tuple[str | None, bool]:

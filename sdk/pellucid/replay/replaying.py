@@ -19,12 +19,13 @@ from pellucid.models.names import resolve
 from pellucid.models.prices import load_prices
 from pellucid.replay.comparison import differences
 from pellucid.replay.continuing import resume_request
+from pellucid.replay.passes import passes_of
 from pellucid.replay.playback import Playback
 from pellucid.replay.rebuilding import rebuilt_setup
 from pellucid.replay.session import Divergence, OnDivergence, ReplayDiverged, Session
 from pellucid.replay.staging import staged
 from pellucid.replay.tape import Tape
-from pellucid.replay.taped_run import TapedRun, passes_of
+from pellucid.replay.taped_run import TapedRun
 from pellucid.replay.tracing import ReplayedSpan, ReplayTracerProvider
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
@@ -120,7 +121,7 @@ async def replay(
     passes = passes_of(tape)
     for taped in passes:
         taped.check()
-    setup, own = (agent._setup, agent._telemetry) if agent is not None else (rebuilt_setup(passes[0]), None)  # noqa: SLF001
+    setup, own = (agent._setup, agent._telemetry) if agent is not None else (rebuilt_setup(passes), None)  # noqa: SLF001
     names = _checked(live, passes, agent)
     if model is not None:
         setup, names = _with_model(setup, model), names | {"model"}
@@ -129,26 +130,17 @@ async def replay(
     result: RunResult[Any] | None = None
     error: Exception | None = None
     for number, taped in enumerate(passes, start=1):
-        if taped is not passes[0] and (result is None or result.checkpoint is None):
+        checkpoint = result.checkpoint if result is not None else None
+        if checkpoint is None and taped is not passes[0]:
             break  # the run before it did not pause, which is a difference
         tracers.of = taped.root
-        checkpoint = result.checkpoint if result is not None else None
-        caller = CallerContext(
-            identity=taped.identity,
-            signal=session.token,
-            deps=deps,
-            stream=Listeners() if any(chat.get(semconv.REQUEST_STREAM) for chat in taped.chats) else None,
-            pipeline=pipeline,
-            namespace=taped.namespace(),
-        )
         source = resume_request(checkpoint, passes[:number]) if checkpoint is not None else taped.input
-        run = create_run(staged(setup, Playback(session, taped)), source, caller)
+        run = create_run(staged(setup, Playback(session, taped)), source, _caller(taped, session, pipeline, deps))
         result = None
         try:
             result = await execute(run)
         except PellucidError as failure:
             error = failure
-            break
     # The request of a rebuilt agent has the instructions as they were recorded, with secrets masked.
     found = differences(passes, tracers.spans, has_request=agent is not None, has_ids="model" not in names)
     is_live = bool(session.live) or session.is_live
@@ -168,6 +160,18 @@ def replay_sync(agent: Agent[Any] | None, tape: Tape, **options: Any) -> Replay:
     return run_in_portal(lambda: replay(agent, tape, **options))
 
 
+def _caller(taped: TapedRun, session: Session, pipeline: Pipeline, deps: Any) -> CallerContext:
+    """Return the context of a run: that of the recorded one, as far as it is recorded."""
+    return CallerContext(
+        identity=taped.identity,
+        signal=session.token,
+        deps=deps,
+        stream=Listeners() if any(chat.get(semconv.REQUEST_STREAM) for chat in taped.chats) else None,
+        pipeline=pipeline,
+        namespace=taped.namespace(),
+    )
+
+
 def _checked(live: Collection[str], passes: Sequence[TapedRun], agent: Agent[Any] | None) -> frozenset[str]:
     """Check what is to be live.
 
@@ -182,7 +186,7 @@ def _checked(live: Collection[str], passes: Sequence[TapedRun], agent: Agent[Any
             known = ", ".join(sorted({"model", *hubs, *tools}))
             raise ConfigError(f"replay(live={name!r}): the recording has no such part; use some of {known}")
     if names and agent is None:
-        raise ConfigError(f"replay(live={set(names)!r}): what is live belongs to an agent; pass the agent")
+        raise ConfigError(f"replay(live={set(names)!r}): what is live belongs to an agent; pass the agent, or a model")
     return names
 
 

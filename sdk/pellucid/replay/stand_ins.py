@@ -93,11 +93,13 @@ class TapeModel:
 
 
 def _texts_of(span: TapedSpan) -> dict[str, str]:
-    """Return the text and reasoning of an answer."""
+    """Return the text, the reasoning and the names of the called tools of an answer."""
     if semconv.OUTPUT_MESSAGES not in span.attributes:
         return {}
-    parts = contents.answer_of(span).message.parts
+    message = contents.answer_of(span).message
+    parts = message.parts
     return {
+        "tool_call": "".join(call.name for call in message.tool_calls),
         "text": "".join(part.content for part in parts if isinstance(part, TextPart)),
         "reasoning": "".join(part.content for part in parts if isinstance(part, ReasoningPart)),
     }

@@ -14,7 +14,7 @@ from pellucid import semconv
 from pellucid.context import Identity
 from pellucid.messages import Message
 from pellucid.replay import contents
-from pellucid.replay.tape import Tape, TapedSpan, TapeError
+from pellucid.replay.tape import Tape, TapedSpan
 from pellucid.tools.names import ASYNC_STATUS
 
 
@@ -26,18 +26,23 @@ class TapedRun:
         root: Its `invoke_agent` span.
         chats: Its model calls, oldest first.
         calls: Its tool calls by call id, oldest first.
+        is_joined: Whether it consists of a run that was interrupted, and of one that continued it.
         waits: Waits for the results of asynchronous calls, by call id.
         children: Discoveries by the span that they belong to: those of a `combined()` provider are below its own.
     """
 
-    def __init__(self, tape: Tape, root: TapedSpan) -> None:
+    def __init__(
+        self, tape: Tape, root: TapedSpan, spans: Sequence[TapedSpan] | None = None, *, is_joined: bool = False
+    ) -> None:
+        """Create the run of a root, from its own spans or others."""
+        self.is_joined = is_joined
         self.tape = tape
         self.root = root
         self.chats: list[TapedSpan] = []
         self.calls: dict[str, list[TapedSpan]] = defaultdict(list)
         self.waits: dict[str, TapedSpan] = {}
         self.children: dict[str | None, list[TapedSpan]] = defaultdict(list)
-        self.spans = [span for span in tape.spans if span.run_id == root.run_id]
+        self.spans = spans if spans is not None else [span for span in tape.spans if span.run_id == root.run_id]
         for span in self.spans:
             if span.phase == semconv.INFERENCE:
                 self.chats.append(span)
@@ -163,21 +168,3 @@ class TapedRun:
                 raise contents.lacks(span, f"lists the catalogue {digest}, which the recording does not have")
         for run in self.nested.values():
             run.check()
-
-
-def passes_of(tape: Tape) -> list[TapedRun]:
-    """Return the runs that lead to the run of a tape, oldest first: each continues the one before it.
-
-    Raises:
-        TapeError: one of them is missing.
-    """
-    roots = {span.run_id: span for span in tape.spans if span.phase == semconv.RUN}
-    passes: list[TapedRun] = []
-    current: str | None = tape.run_id
-    while current is not None:
-        if current not in roots:
-            raise TapeError(f"run {tape.run_id} cannot be replayed: run {current}, which it continues, is not recorded")
-        root = roots.pop(current)
-        passes.insert(0, TapedRun(tape, root))
-        current = root.get(semconv.RESUMED_FROM)
-    return passes

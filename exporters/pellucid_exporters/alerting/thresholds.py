@@ -1,4 +1,4 @@
-"""All numbers that the rules compare with, in one place; `pellucid rules export --set name=value` changes them."""
+"""All numbers that alerts compare with, in one place; `pellucid rules export --set name=value` changes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final, cast
 
 from pellucid.errors import ConfigError
-from pellucid_dashboards.promql import REFUSALS
+from pellucid_exporters.alerting.outcomes import REFUSALS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,0 +1,87 @@
+"""The `diff` subcommand: two runs, and where they part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from pellucid.cli import Command
+from pellucid_commands.inspection.documents import pair_documents, run_document
+from pellucid_commands.inspection.options import RUN, add_store_options, run_of
+from pellucid_commands.inspection.output import flat, say, say_json
+from pellucid_commands.inspection.runs import run_table
+from pellucid_exporters.local.reader import StoreReader
+from pellucid_exporters.stored import text
+from pellucid_exporters.stored.comparison import Pair, compare
+from pellucid_exporters.stored.content import RunContent
+from pellucid_exporters.stored.rows import SpanRow
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+_MARKS: Final = {"less": "-", "more": "+", "same": " ", "skip": " "}
+MOST_LINES: Final = 40
+"""Lines of one difference without `--all`."""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the options of `pellucid diff`."""
+    parser.add_argument("first", metavar="A", help=f"a run: {RUN}")
+    parser.add_argument("second", metavar="B", help="another one")
+    parser.add_argument("--all", action="store_true", help=f"all lines of a difference, not the first {MOST_LINES}")
+    add_store_options(parser)
+
+
+def run(options: Namespace) -> int:
+    """Print where two runs differ, and return the exit code: 1 if they do, as diff(1).
+
+    Raises:
+        PellucidError: there is no such run.
+        StoreError: there is no store that this version can use.
+    """
+    reader = StoreReader(options.store)
+    runs = [run_of(reader, name) for name in (options.first, options.second)]
+    first, second = (RunContent(reader, reader.spans(row.run_id)) for row in runs)
+    pairs = compare(first, second)
+    different = [pair for pair in pairs if pair.differences or pair.first is None or pair.second is None]
+    if options.json:
+        documents = pair_documents(different)
+        say_json({"runs": [run_document(row) for row in runs], "equal": not different, "boundaries": documents})
+        return 1 if different else 0
+    say(*run_table(runs), "")
+    if not different:
+        say(f"No difference in {len(pairs)} boundaries.")
+        return 0
+    say(f"First difference, of {len(different)} in {len(pairs)} boundaries:")
+    for pair in different:
+        say("", *_pair_lines(pair, most=None if options.all else MOST_LINES))
+    return 1
+
+
+def _pair_lines(pair: Pair, *, most: int | None) -> Iterator[str]:
+    iteration = f"[{pair.iteration}] " if pair.iteration is not None else ""
+    yield f"{iteration}{flat(pair.name)}  {_took(pair.first)} | {_took(pair.second)}"
+    if pair.first is None or pair.second is None:
+        yield f"  only in {'B' if pair.first is None else 'A'}"
+    for difference in pair.differences:
+        yield f"  {difference.what}:"
+        yield from _lines(difference.lines, most)
+
+
+def _lines(lines: Sequence[tuple[str, str]], most: int | None) -> Iterator[str]:
+    for kind, line in lines[:most]:
+        yield f"    {_MARKS[kind]} {line}"
+    if most is not None and len(lines) > most:
+        yield f"    … {len(lines) - most} more lines; --all shows them"
+
+
+def _took(span: SpanRow | None) -> str:
+    return text.duration(span.end - span.start) if span is not None and span.end is not None else text.UNKNOWN
+
+
+COMMAND: Final = Command(
+    name="diff",
+    help="Compare two runs of the local store: where they part, and in what.",
+    add_arguments=add_arguments,
+    run=run,
+)

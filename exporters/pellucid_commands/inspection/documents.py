@@ -1,0 +1,64 @@
+"""JSON of the commands. Fields are added, but not renamed or removed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from pellucid_exporters.stored.alerts import Alert
+from pellucid_exporters.stored.comparison import Pair
+from pellucid_exporters.stored.rows import HubRow, RunRow, SpanRow
+
+
+def run_document(run: RunRow) -> dict[str, Any]:
+    """Return the JSON of a run: its row, and its duration in seconds."""
+    return {**dataclasses.asdict(run), "duration": seconds_of(run)}
+
+
+def span_document(span: SpanRow) -> dict[str, Any]:
+    """Return the JSON of a span: its row, and its duration in seconds."""
+    return {**dataclasses.asdict(span), "duration": seconds_of(span)}
+
+
+def hub_document(hub: HubRow, now: int) -> dict[str, Any]:
+    """Return the JSON of a hub."""
+    since = hub.in_flight_since
+    return {
+        "provider_id": hub.provider_id,
+        "objective": hub.objective,
+        "calls": hub.calls,
+        "failures": hub.failures,
+        "p50": hub.p50,
+        "p95": hub.p95,
+        "p99": hub.p99,
+        "cache": dict(hub.cache),
+        "in_flight_seconds": (now - since) / 1e9 if since is not None else None,
+    }
+
+
+def alert_document(alert: Alert) -> dict[str, Any]:
+    """Return the JSON of an alert."""
+    return dataclasses.asdict(alert)
+
+
+def pair_documents(pairs: Iterable[Pair]) -> list[dict[str, Any]]:
+    """Return the JSON of the boundaries of two runs that differ."""
+    return [
+        {
+            "name": pair.name,
+            "iteration": pair.iteration,
+            "first": pair.first.sequence if pair.first is not None else None,
+            "second": pair.second.sequence if pair.second is not None else None,
+            "differences": [
+                {"what": difference.what, "lines": [list(line) for line in difference.lines]}
+                for difference in pair.differences
+            ],
+        }
+        for pair in pairs
+    ]
+
+
+def seconds_of(row: RunRow | SpanRow) -> float | None:
+    """Return how long a run or span took, in seconds; None if it has not ended."""
+    return (row.end - row.start) / 1e9 if row.end is not None else None

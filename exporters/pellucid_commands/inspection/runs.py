@@ -1,0 +1,93 @@
+"""The `runs` subcommand: a table of runs."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from pellucid.cli import Command
+from pellucid_commands.inspection.documents import run_document
+from pellucid_commands.inspection.options import add_store_options, amount, positive
+from pellucid_commands.inspection.output import say, say_json, table
+from pellucid_exporters.local.reader import StoreReader
+from pellucid_exporters.stored import text
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from pellucid_exporters.stored.rows import RunRow
+
+SHOWN: Final = 12
+"""Characters of an id in a table, which are enough to name the run."""
+
+_TITLES: Final = ("RUN", "STARTED", "AGENT", "STATUS", "DURATION", "SPANS", "TOKENS", "COST", "ERROR")
+_RIGHT: Final = ("DURATION", "SPANS", "TOKENS", "COST")
+_FILTERS: Final = ("agent", "outcome", "hub", "tool", "model", "text", "min_duration", "min_cost", "before", "limit")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the options of `pellucid runs`."""
+    parser.add_argument("--agent", metavar="NAME", help="of this agent")
+    parser.add_argument("--outcome", help="completed, failed, timeout, cancelled, …, running or interrupted")
+    parser.add_argument("--hub", metavar="ID", help="that asked this hub for tools")
+    parser.add_argument("--tool", metavar="NAME", help="that called this tool")
+    parser.add_argument("--model", metavar="NAME", help="that called this model")
+    parser.add_argument("--text", help="with this text in their id, error or content, in any case of letters")
+    parser.add_argument("--min-duration", type=amount, metavar="SECONDS", help="that took at least so long")
+    parser.add_argument("--min-cost", type=amount, metavar="DOLLARS", help="that cost at least so much")
+    parser.add_argument(
+        "--before", type=_moment, metavar="TIME", help="that started before: ISO 8601, or nanoseconds since 1970"
+    )
+    parser.add_argument("--limit", type=positive, default=20, metavar="N", help="default: %(default)s, the newest")
+    add_store_options(parser)
+
+
+def run(options: Namespace) -> int:
+    """Print the runs, and return the exit code: 1 if no run matches.
+
+    Raises:
+        StoreError: there is no store that this version can use.
+    """
+    runs = StoreReader(options.store).runs(**{name: getattr(options, name) for name in _FILTERS})
+    if options.json:
+        say_json({"runs": [run_document(row) for row in runs]})
+    elif runs:
+        say(*run_table(runs))
+    else:
+        say("no run matches")
+    return 0 if runs else 1
+
+
+def run_table(runs: Sequence[RunRow]) -> list[str]:
+    """Return a table of runs."""
+    return table(_TITLES, map(_cells, runs), right=_RIGHT)
+
+
+def _cells(run: RunRow) -> tuple[str, ...]:
+    tokens = [number for number in (run.input_tokens, run.output_tokens) if number is not None]
+    problem = run.error or run.error_type
+    return (
+        run.run_id[:SHOWN],
+        text.clock(run.start),
+        run.agent,
+        run.status,
+        text.duration(run.end - run.start) if run.end is not None else f"{text.age(run.start)} …",
+        text.count(run.spans),
+        text.count(sum(tokens)) if tokens else text.UNKNOWN,
+        text.money(run.cost),
+        f"{run.error_type}: {run.error}" if run.error and run.error_type else problem or "",
+    )
+
+
+def _moment(given: str) -> int:
+    try:
+        return int(given) if given.isdecimal() else int(datetime.fromisoformat(given).timestamp() * 1e9)
+    except ValueError:
+        raise ArgumentTypeError(f"{given!r} is not a time such as 2026-05-04T12:30") from None
+
+
+COMMAND: Final = Command(
+    name="runs", help="List the runs of the local store, the newest first.", add_arguments=add_arguments, run=run
+)

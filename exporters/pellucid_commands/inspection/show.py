@@ -1,0 +1,156 @@
+"""The `show` subcommand: one run as a tree, or one of its spans with its content."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from pellucid import semconv
+from pellucid.cli import Command
+from pellucid.errors import PellucidError
+from pellucid_commands.inspection.contents import content_document, content_lines
+from pellucid_commands.inspection.documents import run_document, span_document
+from pellucid_commands.inspection.options import RUN, add_store_options, run_of
+from pellucid_commands.inspection.output import cut, flat, say, say_json
+from pellucid_exporters.local.reader import StoreReader
+from pellucid_exporters.stored import text
+from pellucid_exporters.stored.content import RunContent
+from pellucid_exporters.stored.rows import BODY, FAULTS, RunRow, SpanRow
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+_WIDEST: Final = 60
+_FACTS: Final = (
+    semconv.PROVIDER_ID,
+    semconv.DISCOVERY_CACHE,
+    semconv.REQUEST_MODEL,
+    semconv.USAGE_INPUT_TOKENS,
+    semconv.USAGE_OUTPUT_TOKENS,
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the options of `pellucid show`."""
+    parser.add_argument("run", metavar="RUN", help=RUN)
+    parser.add_argument("--span", type=int, metavar="N", help="only this span, by its number in the tree, with content")
+    parser.add_argument("--content", action="store_true", help="what went in and out of each boundary, too")
+    add_store_options(parser)
+
+
+def run(options: Namespace) -> int:
+    """Print the run, and return the exit code.
+
+    Raises:
+        PellucidError: there is no such run or span.
+        StoreError: there is no store that this version can use.
+    """
+    reader = StoreReader(options.store)
+    found = run_of(reader, options.run)
+    spans = reader.spans(found.run_id)
+    content = RunContent(reader, spans)
+    if options.span is not None:
+        _show_span(content, _span(spans, options.span), as_json=options.json)
+    elif options.json:
+        shown = [_document(content, span) if options.content else span_document(span) for span in spans]
+        say_json({"run": run_document(found), "spans": shown})
+    else:
+        say(*_heading(found), *_faults(spans), "")
+        for prefix, below, span in tree(spans):
+            say(cut(_line(prefix, span)))
+            if options.content and span.phase is not None:
+                say(*(f"      {below}{line}" for line in content_lines(content, span)))
+    return 0
+
+
+def _span(spans: Sequence[SpanRow], number: int) -> SpanRow:
+    if not 0 <= number < len(spans):
+        raise PellucidError(f"--span {number}: the run has spans 0 to {len(spans) - 1}")
+    return spans[number]
+
+
+def _document(content: RunContent, span: SpanRow) -> dict[str, object]:
+    return {**span_document(span), "content": content_document(content, span)}
+
+
+def _heading(found: RunRow) -> Iterator[str]:
+    yield f"run       {found.run_id}  trace {found.trace_id}"
+    yield f"agent     {flat(found.agent)} ({flat(found.service)})"
+    took = text.duration(found.end - found.start) if found.end is not None else f"{text.age(found.start)} so far"
+    yield f"status    {found.status}, started {text.stamp(found.start)}, {took}, iterations {found.iterations}"
+    tokens = f"{text.count(found.input_tokens)} in, {text.count(found.output_tokens)} out"
+    yield f"tokens    {tokens}, cost {text.money(found.cost)}"
+    if found.error or found.error_type:
+        yield f"error     {found.error_type or 'error'}: {flat(found.error)}"
+
+
+def _faults(spans: Sequence[SpanRow]) -> Iterator[str]:
+    """Yield the spans that went wrong, the cause before what it made fail."""
+    faults = [span for span in spans if span.status in FAULTS and span.phase != semconv.RUN]
+    if faults:
+        yield ""
+    for span in sorted(faults, key=lambda span: span.end or span.start):
+        yield cut(f"! {span.sequence:>3}  {flat(span.name)}  {span.status}  {_problem(span)}".rstrip())
+
+
+def _problem(span: SpanRow) -> str:
+    return flat(": ".join(part for part in (span.error_type, span.error) if part))
+
+
+def tree(spans: Sequence[SpanRow]) -> Iterator[tuple[str, str, SpanRow]]:
+    """Yield each span with its prefix and that of its children, at any depth; spans without a parent come first."""
+    known = {span.span_id for span in spans}
+    children: dict[str | None, list[SpanRow]] = {}
+    for span in spans:
+        parent = span.parent_span_id if span.parent_span_id in known else None
+        children.setdefault(parent, []).append(span)
+    waiting = [("", "", span) for span in reversed(children.get(None, []))]
+    while waiting:
+        prefix, indent, span = waiting.pop()
+        below = children.get(span.span_id, [])
+        yield prefix, indent + ("│  " if below else "   "), span
+        branch, continued = "└─ ", "   "
+        for child in reversed(below):
+            waiting.append((indent + branch, indent + continued, child))
+            branch, continued = "├─ ", "│  "
+
+
+def _line(prefix: str, span: SpanRow) -> str:
+    name = flat(span.name)
+    took = text.duration(span.end - span.start) if span.end is not None else f"{text.age(span.start)} …"
+    iteration = f"[{span.iteration}]" if span.iteration is not None else ""
+    facts = [] if span.phase is None else [str(span.attributes[key]) for key in _FACTS if key in span.attributes]
+    status = [f"{span.status.upper()} {_problem(span)}".rstrip()] if span.status in FAULTS else []
+    words = "  ".join(flat(word) for word in [*status, *facts] if word not in name)
+    room = _WIDEST - len(prefix)
+    shown = name if len(name) <= room else f"{name[: room - 1]}…"
+    return f"{span.sequence:>4}  {prefix}{shown:<{room}} {iteration:<5}{took:>10}  {words}".rstrip()
+
+
+def _show_span(content: RunContent, span: SpanRow, *, as_json: bool) -> None:
+    if as_json:
+        say_json({"span": _document(content, span)})
+        return
+    say(_line("", span).lstrip(), "")
+    say(*content_lines(content, span), "", "attributes:")
+    say(*(f"  {name}: {_short(value)}" for name, value in sorted(span.attributes.items())))
+    if span.events:
+        say("", "events:")
+    for event in span.events:
+        facts = ", ".join(f"{name}={_short(value)}" for name, value in event.get("attributes", {}).items())
+        say(f"  {text.stamp(event['time'])}  {event['name']}  {facts}".rstrip())
+
+
+def _short(value: object) -> str:
+    if isinstance(value, Mapping) and BODY in value:
+        return "(large text)"
+    return flat(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+COMMAND: Final = Command(
+    name="show",
+    help="Show one run of the local store: its spans, and what went in and out.",
+    add_arguments=add_arguments,
+    run=run,
+)

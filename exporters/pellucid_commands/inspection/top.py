@@ -1,0 +1,164 @@
+"""The `top` subcommand: alerts, hubs and runs as they are now."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pellucid.cli import Command
+from pellucid_commands.inspection.documents import alert_document, hub_document, run_document, span_document
+from pellucid_commands.inspection.options import add_store_options, amount, positive
+from pellucid_commands.inspection.output import cut, flat, say, say_json, table
+from pellucid_commands.inspection.runs import SHOWN, run_table
+from pellucid_exporters.local.reader import StoreReader
+from pellucid_exporters.stored import text
+from pellucid_exporters.stored.alerts import Alert, evaluate
+from pellucid_exporters.stored.rows import RUNNING, HubRow, RunRow, SpanRow
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+MOST_ROWS: Final = 15
+_MINUTE: Final = 60 * 10**9
+_CLEAR: Final = "\x1b[H\x1b[2J\x1b[3J"
+_HUB_TITLES: Final = ("HUB", "P50", "P95", "P99", "OBJECTIVE", "CALLS", "FAILED", "IN FLIGHT", "")
+_HUB_RIGHT: Final = ("P50", "P95", "P99", "OBJECTIVE", "CALLS", "FAILED", "IN FLIGHT")
+_OLDEST: Final = 1.0
+"""Seconds after which the ages on the screen are drawn again although nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a store says now."""
+
+    now: int
+    alerts: list[Alert]
+    hubs: list[HubRow]
+    in_flight: list[SpanRow]
+    running: list[RunRow]
+    latest: list[RunRow]
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the options of `pellucid top`."""
+    parser.add_argument("--once", action="store_true", help="print once and end; exit code 1 if an alert fires")
+    parser.add_argument(
+        "--window", type=positive, default=60, metavar="MINUTES", help="of the hubs' figures (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--interval", type=amount, default=0.5, metavar="SECONDS", help="between two looks (default: %(default)s)"
+    )
+    add_store_options(parser)
+
+
+def run(options: Namespace) -> int:
+    """Show the store until an interrupt, or once: with `--once` or `--json`, or if the output is no terminal.
+
+    Raises:
+        StoreError: there is no store that this version can use.
+    """
+    reader = StoreReader(options.store)
+    if options.json or options.once or not sys.stdout.isatty():
+        state = read(reader, options.window)
+        if options.json:
+            say_json(_document(state))
+        else:
+            say(*screen(state, options.window))
+        return 1 if state.alerts else 0
+    _watch(reader, options.window, options.interval)
+    return 0
+
+
+def _watch(reader: StoreReader, window: int, interval: float) -> None:
+    drawn, at = -1, 0.0
+    while True:
+        changes = reader.changes()
+        if changes != drawn or time.monotonic() - at >= _OLDEST:
+            lines = list(screen(read(reader, window), window))
+            sys.stdout.write(_CLEAR)
+            say(*lines)
+            sys.stdout.flush()
+            drawn, at = changes, time.monotonic()
+        time.sleep(max(interval, 0.05))
+
+
+def read(reader: StoreReader, window: int) -> State:
+    """Return what a store says now; figures of hubs are of the last minutes."""
+    now = time.time_ns()
+    return State(
+        now=now,
+        alerts=evaluate(reader, now),
+        hubs=reader.hubs(now - window * _MINUTE, now),
+        in_flight=reader.in_flight(),
+        running=reader.runs(outcome=RUNNING, limit=MOST_ROWS),
+        latest=reader.runs(limit=MOST_ROWS),
+    )
+
+
+def screen(state: State, window: int) -> Iterator[str]:
+    """Yield the lines of the screen."""
+    yield cut(f"pellucid top  {text.clock(state.now)}  {len(state.running)} runs under way, {len(state.alerts)} alerts")
+    for alert in state.alerts:
+        yield cut(f"{alert.severity.upper():<6}  {flat(alert.summary)}  {alert.runbook.rpartition('/')[2]}")
+    yield ""
+    yield from table(_HUB_TITLES, (_hub_cells(hub, state.now) for hub in state.hubs), right=_HUB_RIGHT)
+    if not state.hubs:
+        yield f"no hub was asked in the last {window} min"
+    if state.in_flight:
+        yield ""
+        yield from table(("IN FLIGHT", "FOR", "RUN"), map(_boundary_cells, state.in_flight[:MOST_ROWS]), right=("FOR",))
+        yield from _more(len(state.in_flight))
+    for title, runs in (("under way", state.running), ("latest", _ended(state.latest))):
+        if runs:
+            yield from ("", f"runs {title}", *run_table(runs))
+
+
+def _ended(runs: list[RunRow]) -> list[RunRow]:
+    return [run for run in runs if run.status != RUNNING]
+
+
+def _hub_cells(hub: HubRow, now: int) -> tuple[str, ...]:
+    is_slow = hub.objective is not None and hub.p95 is not None and hub.p95 > hub.objective
+    since = hub.in_flight_since
+    return (
+        hub.provider_id,
+        text.seconds(hub.p50),
+        text.seconds(hub.p95),
+        text.seconds(hub.p99),
+        text.seconds(hub.objective),
+        text.count(hub.calls),
+        text.count(hub.failures),
+        text.duration(now - since) if since is not None else text.UNKNOWN,
+        "SLOW" if is_slow else "",
+    )
+
+
+def _boundary_cells(span: SpanRow) -> tuple[str, ...]:
+    return span.name, text.age(span.start), span.run_id[:SHOWN]
+
+
+def _more(number: int) -> Iterator[str]:
+    if number > MOST_ROWS:
+        yield f"… {number - MOST_ROWS} more"
+
+
+def _document(state: State) -> dict[str, Any]:
+    return {
+        "time": state.now,
+        "alerts": [alert_document(alert) for alert in state.alerts],
+        "hubs": [hub_document(hub, state.now) for hub in state.hubs],
+        "in_flight": [span_document(span) for span in state.in_flight],
+        "running": [run_document(run) for run in state.running],
+        "latest": [run_document(run) for run in state.latest],
+    }
+
+
+COMMAND: Final = Command(
+    name="top",
+    help="Watch the local store: alerts, hubs, what is in flight, and runs.",
+    add_arguments=add_arguments,
+    run=run,
+)

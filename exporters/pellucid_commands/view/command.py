@@ -1,0 +1,81 @@
+"""The `view` subcommand: options, and checks of what it requires."""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentTypeError
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from pellucid.cli import Command
+from pellucid.errors import ConfigError
+from pellucid_exporters.local.options import DEFAULT_PATH
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+NEEDED: Final = ("jinja2", "starlette", "uvicorn")
+HOSTS: Final = ("127.0.0.1", "::1")
+JAEGER: Final = "PELLUCID_JAEGER_URL"
+LARGEST_PORT: Final = 65_535
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the options of `pellucid view`."""
+    parser.add_argument(
+        "path",
+        nargs="?",
+        type=Path,
+        default=Path(DEFAULT_PATH),
+        metavar="PATH",
+        help=f"the local store (default: {DEFAULT_PATH})",
+    )
+    parser.add_argument("--port", type=_port, metavar="N", help="0 for any that is free (default: 4380, or any)")
+    parser.add_argument("--host", choices=HOSTS, default=HOSTS[0], help="loopback address (default: %(default)s)")
+    parser.add_argument("--open", action="store_true", help="open the page in a browser")
+    parser.add_argument(
+        "--jaeger", type=_url, metavar="URL", help=f"link to traces in this Jaeger UI (default: {JAEGER})"
+    )
+
+
+def run(options: Namespace) -> int:
+    """Serve the pages until an interrupt, and return the exit code.
+
+    Raises:
+        ConfigError: the extra is not installed, the port is taken, or there is no store; the message names the remedy.
+    """
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"{' and '.join(missing)} not installed; run: pip install 'pellucid[view]'")
+    jaeger = options.jaeger
+    if jaeger is None and (text := os.environ.get(JAEGER)):
+        try:
+            jaeger = _url(text)
+        except ArgumentTypeError as error:
+            raise ConfigError(f"{JAEGER}: {error}") from None
+    from pellucid_commands.view.serving import serve
+
+    return serve(options.path, host=options.host, port=options.port, jaeger=jaeger, browser=options.open)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > LARGEST_PORT:
+        raise ArgumentTypeError(f"{text!r} is not a port from 0 to {LARGEST_PORT}")
+    return int(text)
+
+
+def _url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ArgumentTypeError(f"{text!r} is not an address such as http://localhost:16686")
+    return text.rstrip("/")
+
+
+COMMAND: Final = Command(
+    name="view",
+    help="Show the local store of telemetry in a browser, on this machine only.",
+    add_arguments=add_arguments,
+    run=run,
+)

@@ -1,0 +1,71 @@
+"""Serve the pages on a loopback address until an interrupt or SIGTERM."""
+
+from __future__ import annotations
+
+import os
+import socket
+import webbrowser
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+import uvicorn
+
+from pellucid.errors import ConfigError
+from pellucid_exporters.local.reader import StoreReader
+from pellucid_exporters.viewer import create_viewer_app
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import FrameType
+
+    from starlette.applications import Starlette
+
+PORT: Final = 4380
+"""Port unless another one is named or it is taken."""
+
+
+def serve(path: Path, *, host: str, port: int | None, jaeger: str | None, browser: bool) -> int:
+    """Serve the pages of a store, print their address, and return the exit code.
+
+    Raises:
+        ConfigError: there is no store, or the port is taken.
+    """
+    app = create_viewer_app(StoreReader(path), label=str(path), jaeger=jaeger)
+    with closing(_listen(host, port)) as listener:
+        name = f"[{host}]" if ":" in host else host
+        url = f"http://{name}:{listener.getsockname()[1]}/"
+        print(f"{path} at {url}  (Ctrl-C ends)", flush=True)
+        if browser:
+            webbrowser.open(url)
+        _Server(_config(app)).run([listener])
+    return 0
+
+
+class _Server(uvicorn.Server):
+    """Server that ends at a signal instead of passing it on to the process once it has ended."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop serving."""
+        self.should_exit = True
+
+
+def _config(app: Starlette) -> uvicorn.Config:
+    return uvicorn.Config(
+        app, http="h11", ws="none", lifespan="off", log_level="warning", access_log=False, timeout_graceful_shutdown=1
+    )
+
+
+def _listen(host: str, port: int | None) -> socket.socket:
+    """Return a listening socket; without a port that was named, any free port if the default one is taken.
+
+    Raises:
+        ConfigError: the port is taken, or not allowed.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for number in (PORT, 0) if port is None else (port,):
+        try:
+            return socket.create_server((host, number), family=family)
+        except OSError as error:
+            problem = error
+    reason = os.strerror(problem.errno) if problem.errno is not None else str(problem)
+    raise ConfigError(f"--port {port}: {reason}; name another one, or 0 for any that is free") from problem

@@ -1,0 +1,1 @@
+"""Alerts as Prometheus rules and local stores share them: limits, windows, and words."""

@@ -1,0 +1,38 @@
+"""What counts as a failure, a refusal and a round trip."""
+
+from __future__ import annotations
+
+from typing import Final
+
+REFUSALS: Final = (
+    "approval",
+    "approval_denied",
+    "approval_expired",
+    "max_discoveries",
+    "max_tool_calls",
+    "permission_denied",
+    "policy_halt",
+    "repeated_call_id",
+    "tool_not_active",
+    "tool_redefined",
+    "tool_removed",
+    "unknown_tool",
+)
+"""Values of `error.type` of tool calls that were not made, because a person, a policy or a limit rejected them, or
+because there is no such tool: they are neither failures nor calls."""
+
+HALTED: Final = "policy_halt"
+"""Value of `error.type` of runs that the permission policy halted; a halted run is not a failed one."""
+
+UNASKED: Final = ("backoff", "circuit_open")
+"""Values of `error.type` of discoveries that made no request to the hub."""
+
+ASKED: Final = ("miss", "none")
+"""Values of `pellucid.discovery.cache` of discoveries that make a request to the hub; a cached catalogue does not
+describe it."""
+
+COMBINED: Final = "combined"
+"""Kind of tool providers that are excluded: their parts have their own telemetry, and would be counted twice."""
+
+UNDELIVERED: Final = ("expired", "failed")
+"""Values of `pellucid.async_tool.status` of results that are failures, or did not arrive before the deadline."""

@@ -1,0 +1,83 @@
+"""Boundaries that ended in a window of time, counted by their labels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from pellucid import semconv
+from pellucid_exporters.local.shapes import CONSTANT, FREE, PLAIN
+from pellucid_exporters.stored.rows import SUMMED, CallRow
+
+if TYPE_CHECKING:
+    import sqlite3
+
+BOUNDS: Final = semconv.OPERATION_DURATION.buckets
+_SUMS: Final = tuple(f"sum_{number}" for number in range(len(SUMMED)))
+_BUCKET: Final = " ".join(
+    ["CASE", *(f"WHEN duration <= {bound * 1e9:.0f} THEN {index}" for index, bound in enumerate(BOUNDS)), "END"]
+)
+_WANTED: Final = f"CREATE TEMP TABLE wanted (shape INTEGER PRIMARY KEY, {', '.join(_SUMS)})"
+_CALLS: Final = f"""
+SELECT runs.process, service, spans.shape, coalesce({_BUCKET}, {len(BOUNDS)}) AS bucket, count(*),
+       max(spans.start + duration), run_id, span_id,
+       {", ".join(f'total(json_extract(CAST("values" AS TEXT), {name}))' for name in _SUMS)}
+FROM runs CROSS JOIN spans ON spans.run = runs.key CROSS JOIN wanted ON wanted.shape = spans.shape
+     LEFT JOIN processes ON processes.id = runs.process
+WHERE runs.last >= ?1 AND runs.replay_of IS NULL AND spans.start + duration BETWEEN ?1 AND ?2
+GROUP BY runs.process, spans.shape, bucket
+"""
+
+
+def call_rows(connection: sqlite3.Connection, since: int, until: int, phases: Collection[str]) -> list[CallRow]:
+    """Return the boundaries of some phases that ended between two times, counted by process and labels.
+
+    Replays are left out.
+    """
+    shapes = dict(_shapes(connection, phases))
+    connection.execute("DROP TABLE IF EXISTS temp.wanted")
+    connection.execute(_WANTED)
+    marks = ", ".join("?" * (1 + len(SUMMED)))
+    connection.executemany(f"INSERT INTO wanted VALUES ({marks})", [(key, *row[1]) for key, row in shapes.items()])
+    counted: dict[tuple[int, int], dict[str, Any]] = {}
+    cursor = connection.cursor()
+    cursor.row_factory = None
+    for process, service, shape, bucket, calls, end, run_id, span_id, *sums in cursor.execute(_CALLS, (since, until)):
+        labels = shapes[shape][0]
+        found = counted.setdefault(
+            (process, shape),
+            {
+                "process": process,
+                "service": service or "",
+                "phase": labels[semconv.PHASE],
+                "labels": labels,
+                "calls": 0,
+                "buckets": [0] * (len(BOUNDS) + 1),
+                "sums": dict.fromkeys(SUMMED, 0.0),
+                "end": 0,
+            },
+        )
+        found["calls"] += calls
+        found["buckets"][bucket] += calls
+        for name, value in zip(SUMMED, sums, strict=True):
+            found["sums"][name] += value
+        if end >= found["end"]:
+            found.update(end=end, run_id=run_id, span_id=span_id.hex())
+    return [CallRow(bounds=BOUNDS, **found) for found in counted.values()]
+
+
+def _shapes(
+    connection: sqlite3.Connection, phases: Collection[str]
+) -> Iterator[tuple[int, tuple[dict[str, str], list[str | None]]]]:
+    """Yield the shapes of boundaries of some phases: labels, and places of what is summed among the values."""
+    query = "SELECT id, definition FROM shapes WHERE instr(definition, ?)"
+    for key, definition in connection.execute(query, (f'"{semconv.PHASE}"',)):
+        name, _, _, _, marks, keys, constants = json.loads(definition)
+        fixed = iter(constants)
+        labels = {key: next(fixed) for mark, key in zip(marks, keys, strict=True) if mark == CONSTANT}
+        if labels.get(semconv.PHASE) not in phases:
+            continue
+        plain = [key for mark, key in zip(marks, keys, strict=True) if mark == PLAIN]
+        places = {key: f"$[{place + (name == FREE)}]" for place, key in enumerate(plain)}
+        yield key, (labels, [places.get(key) for key in SUMMED])

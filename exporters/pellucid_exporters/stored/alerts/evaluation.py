@@ -1,0 +1,43 @@
+"""Evaluation of all alerts that a store can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from pellucid_exporters.alerting.definition import Context
+from pellucid_exporters.alerting.thresholds import Thresholds
+from pellucid_exporters.stored.alerts.alert import Alert
+from pellucid_exporters.stored.alerts.hubs import hub_alerts
+from pellucid_exporters.stored.alerts.work import work_alerts
+from pellucid_exporters.stored.reader import Reader
+
+UNTOLD: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "ApprovalsWaiting": "decisions are made outside of runs; the store of durable runs has them",
+        "ExternalToolStuck": "calls that wait are in the store of durable runs",
+        "ExternalResultsRejected": "settlements are in the store of durable runs",
+        "RunsNotContinuing": "due runs are in the store of durable runs",
+        "WorkersBehind": "claims are in the store of durable runs",
+        "DurableWorkersDying": "leases are in the store of durable runs",
+        "TelemetryDropping": "what was dropped is not in the store; the metrics count it",
+        "TargetMissing": "Prometheus knows its targets",
+    }
+)
+"""Alerts that a store cannot tell, each with the reason."""
+
+
+def evaluate(reader: Reader, now: int, thresholds: Thresholds | None = None) -> list[Alert]:
+    """Return the alerts whose conditions hold, pages first.
+
+    A rule of Prometheus waits until its condition has held for some minutes (`for:`); here an alert fires at once.
+
+    Args:
+        reader: The stored telemetry.
+        now: Time in nanoseconds since the epoch.
+        thresholds: Limits; by default those of the shipped rules.
+    """
+    context = Context(thresholds=thresholds or Thresholds())
+    alerts = [*hub_alerts(reader, now, context), *work_alerts(reader, now, context)]
+    return sorted(alerts, key=lambda alert: (alert.severity != "page", alert.name, alert.summary))

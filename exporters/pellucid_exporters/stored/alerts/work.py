@@ -1,0 +1,122 @@
+"""Conditions of the alerts on tools, models, runs, cost and asynchronous calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from pellucid import semconv
+from pellucid_exporters.alerting import work
+from pellucid_exporters.alerting.definition import HALF_HOUR, HOUR, TEN_MINUTES, Context, Definition, Words
+from pellucid_exporters.alerting.outcomes import HALTED, UNDELIVERED
+from pellucid_exporters.stored import text
+from pellucid_exporters.stored.alerts.alert import Alert, fire
+from pellucid_exporters.stored.alerts.counts import (
+    Window,
+    exemplar,
+    has_failed,
+    mostly,
+    named,
+    number,
+    percentage,
+    window,
+)
+from pellucid_exporters.stored.quantiles import quantile, summed
+from pellucid_exporters.stored.reader import Reader
+from pellucid_exporters.stored.rows import CallRow
+
+_MODEL = (semconv.INFERENCE, semconv.PROVIDER_NAME, semconv.REQUEST_MODEL)
+
+
+def work_alerts(reader: Reader, now: int, context: Context) -> Iterator[Alert]:
+    """Yield the alerts on work that fire."""
+    recent = window(reader, now, TEN_MINUTES, [semconv.RUN, semconv.INFERENCE, semconv.DISPATCH])
+    yield from _tool_failing(recent, context)
+    yield from _model_slow(recent, context)
+    yield from _model_failing(recent, context)
+    yield from _run_failing(recent, context)
+    yield from _burning(window(reader, now, HOUR, [semconv.INFERENCE]), context)
+    yield from _external_failing(window(reader, now, HALF_HOUR, [semconv.AWAIT]), context)
+
+
+def _tool_failing(recent: Window, context: Context) -> Iterator[Alert]:
+    thresholds = context.thresholds
+    for (service, tool), rows in recent.by(semconv.DISPATCH, semconv.TOOL_NAME).items():
+        made = [row for row in rows if row.labels.get(semconv.ERROR_TYPE) not in thresholds.tool_refusals]
+        found = mostly(made, has_failed, above=thresholds.tool_failing, least=thresholds.tool_failing_min)
+        yield from _failing(work.tool_failing, context, named("Tool", tool, service), found, recent)
+
+
+def _model_failing(recent: Window, context: Context) -> Iterator[Alert]:
+    thresholds = context.thresholds
+    for (service, _, model), rows in recent.by(*_MODEL).items():
+        found = mostly(rows, has_failed, above=thresholds.model_failing, least=thresholds.model_failing_min)
+        yield from _failing(work.model_failing, context, named("Model", model, service), found, recent)
+
+
+def _run_failing(recent: Window, context: Context) -> Iterator[Alert]:
+    thresholds = context.thresholds
+    for (service, agent), rows in recent.by(semconv.RUN, semconv.AGENT_NAME).items():
+        ended = [row for row in rows if row.labels.get(semconv.ERROR_TYPE) != HALTED]
+        found = mostly(ended, has_failed, above=thresholds.run_failing, least=thresholds.run_failing_min)
+        yield from _failing(work.run_failing, context, named("Agent", agent, service), found, recent)
+
+
+def _external_failing(recent: Window, context: Context) -> Iterator[Alert]:
+    thresholds = context.thresholds
+    for (service, tool), rows in recent.by(semconv.AWAIT, semconv.TOOL_NAME).items():
+        found = mostly(rows, _is_undelivered, above=thresholds.external_failing, least=thresholds.external_failing_min)
+        yield from _failing(work.external_failing, context, named("Tool", tool, service), found, recent)
+
+
+def _is_undelivered(row: CallRow) -> bool:
+    return row.labels.get(semconv.ASYNC_STATUS) in UNDELIVERED
+
+
+def _failing(
+    define: Callable[[Context, Words], Definition],
+    context: Context,
+    subject: str,
+    found: tuple[float, list[CallRow]] | None,
+    recent: Window,
+) -> Iterator[Alert]:
+    if found is not None:
+        share, failed = found
+        yield fire(
+            define(context, Words(subject=subject, value=percentage(share))),
+            context.thresholds,
+            value=share,
+            since=recent.since,
+            exemplar=exemplar(failed),
+        )
+
+
+def _model_slow(recent: Window, context: Context) -> Iterator[Alert]:
+    thresholds = context.thresholds
+    for (service, _, model), rows in recent.by(*_MODEL).items():
+        bounds = rows[0].bounds
+        p95 = quantile(0.95, bounds, summed([row.buckets for row in rows], len(bounds) + 1)) or 0.0
+        if p95 <= thresholds.model_slow or number(rows) < thresholds.model_slow_min:
+            continue
+        slowest = max(rows, key=lambda row: max(place for place, calls in enumerate(row.buckets) if calls))
+        yield fire(
+            work.model_slow(context, Words(subject=named("Model", model, service), value=text.seconds(p95))),
+            thresholds,
+            value=p95,
+            since=recent.since,
+            exemplar=(slowest.run_id, slowest.span_id),
+        )
+
+
+def _burning(recent: Window, context: Context) -> Iterator[Alert]:
+    thresholds = context.thresholds
+    for (service, _, model), rows in recent.by(*_MODEL).items():
+        tokens = sum(row.sums[semconv.USAGE_INPUT_TOKENS] + row.sums[semconv.USAGE_OUTPUT_TOKENS] for row in rows)
+        cost = sum(row.sums[semconv.COST_USD] for row in rows)
+        subject = named("Model", model, service)
+        for value, limit, shown, define in (
+            (tokens, thresholds.tokens_per_hour, f"{tokens:,.0f}", work.token_burn),
+            (cost, thresholds.cost_per_hour, f"{cost:.2f}", work.cost_burn),
+        ):
+            if value > limit:
+                definition = define(context, Words(subject=subject, value=shown))
+                yield fire(definition, thresholds, value=value, since=recent.since, exemplar=exemplar(rows))

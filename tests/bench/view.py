@@ -1,0 +1,182 @@
+"""What the pages of `pellucid view` cost: the start, memory, the extra, pages at 10,000 runs, a run of 5,001 spans.
+
+`make bench-view` prints a table. It needs Chromium for the last rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Final
+
+import anyio
+from playwright.sync_api import Browser, sync_playwright
+
+from pellucid_exporters import StoreReader
+from support.local_store import storing
+from support.processes import PATIENCE
+from support.view_scene import history, shop, thousands
+
+VIEW: Final = "import sys; from pellucid.cli import main; sys.exit(main())"
+EXTRA: Final = ("click", "h11", "Jinja2", "MarkupSafe", "starlette", "uvicorn")
+"""Packages that the extra brings; anyio and typing-extensions are there already."""
+TIMES: Final = 7
+MEBIBYTE: Final = 1024 * 1024
+RUN: Final = "5" * 32
+
+
+@contextmanager
+def viewing(path: Path) -> Iterator[tuple[str, int]]:
+    """Run `pellucid view`; give its address and the id of its process."""
+    command = [sys.executable, "-c", VIEW, "view", str(path), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().partition(" at ")[2].split()[0], process.pid
+        process.terminate()
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=10_000)
+    number = parser.parse_args().runs
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "store.db"
+        write(path, number)
+        row("figure", "value", "limit")
+        starts(path)
+        row("size of the extra", f"{extra() / 1e6:.1f} MB", "6 MB")
+        pages(path, number)
+        in_chromium(path)
+
+
+def write(path: Path, number: int) -> None:
+    """Write runs of a day, three of real agents, and one of 5,001 spans."""
+    with storing(path) as telemetry:
+        history(telemetry, number)
+        anyio.run(shop, telemetry)
+        thousands(telemetry)
+        assert telemetry.flush(PATIENCE)
+
+
+def starts(path: Path) -> None:
+    """Measure from the command to the list of runs, and the memory of the process."""
+    taken = []
+    for _ in range(TIMES):
+        began = time.perf_counter()
+        with viewing(path) as (url, process):
+            fetch(f"{url}runs")
+            taken.append(time.perf_counter() - began)
+            memory = resident(process)
+    row("from the command to the list", f"{statistics.median(taken):.2f} s", "1 s")
+    row("memory then", f"{memory / MEBIBYTE:.0f} MiB", "60 MB")
+
+
+def pages(path: Path, number: int) -> None:
+    """Measure each page over the store, and the memory after all of them."""
+    newest = StoreReader(path).runs(agent="support", limit=2)
+    run = f"runs/{newest[0].run_id}/"
+    compared = f"compare?run={newest[0].run_id}&run={newest[1].run_id}"
+    with viewing(path) as (url, process):
+        for page in (
+            "",
+            "?window=24h",
+            "?window=7d",
+            "hub?id=search&window=24h",
+            "runs",
+            "runs?agent=billing&hub=search",
+            "runs?outcome=failed",
+            "runs?min_duration=3600",
+            "runs?text=overloaded",
+            "runs?text=said+nowhere",
+            "alerts",
+            run,
+            f"{run}4",
+            compared,
+        ):
+            name = page.replace(newest[0].run_id, "ID").replace(newest[1].run_id, "ID")
+            seconds = timed(partial(fetch, f"{url}{page}"))
+            row(f"/{name} of {number:,} runs", f"{seconds * 1000:.0f} ms", "200 ms")
+        page = f"runs/{RUN}/?open=all"
+        row("/runs/ID/ with 5,001 spans: server", f"{timed(lambda: fetch(url + page)) * 1000:.0f} ms", "1.5 s")
+        row("/runs/ID/ with 5,001 spans: size", f"{fetch(url + page) / 1e6:.2f} MB", "1 MB")
+        row("memory after all pages", f"{resident(process) / MEBIBYTE:.0f} MiB", "60 MB")
+
+
+def in_chromium(path: Path) -> None:
+    """Measure a run of 5,001 spans from the click to the last row."""
+    program = shutil.which("chromium")
+    if program is None:
+        row("/runs/ID/ with 5,001 spans: Chromium", "not installed", "1.5 s")
+        return
+    with viewing(path) as (url, _), sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        for name, state in (("closed", ""), ("open", "?open=all")):
+            seconds = statistics.median(rows_shown(browser, f"{url}runs/{RUN}/{state}") for _ in range(TIMES))
+            row(f"/runs/ID/ with 5,001 spans: Chromium, iterations {name}", f"{seconds * 1000:.0f} ms", "1.5 s")
+        browser.close()
+
+
+def rows_shown(browser: Browser, url: str) -> float:
+    """Return the seconds from a new page to the frame after its load, with all rows in it."""
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    began = time.perf_counter()
+    page.goto(url)
+    number = page.evaluate(
+        "new Promise(done => requestAnimationFrame(() => setTimeout("
+        "() => done(document.querySelectorAll('a.r').length))))"
+    )
+    taken = time.perf_counter() - began
+    page.close()
+    assert number == 5_000, number
+    return taken
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Return the median of some times in seconds."""
+    taken = []
+    for _ in range(TIMES):
+        gc.collect()
+        began = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken)
+
+
+def fetch(url: str) -> int:
+    """Return the number of bytes of a page."""
+    with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
+        return len(answer.read())
+
+
+def resident(process: int) -> int:
+    """Return the largest resident memory of a process so far, in bytes."""
+    status = Path(f"/proc/{process}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+
+def extra() -> int:
+    """Return the bytes of the files that the extra brings, without compiled ones."""
+    files = [file for name in EXTRA for file in distribution(name).files or ()]
+    return sum(Path(str(file.locate())).stat().st_size for file in files if file.suffix != ".pyc")
+
+
+def row(figure: str, value: str, limit: str) -> None:
+    """Print a row of the table."""
+    print(f"{figure:<62} {value:>14}  {limit:>8}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

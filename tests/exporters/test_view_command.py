@@ -1,0 +1,91 @@
+"""The `view` subcommand: it serves a store on this machine, and says what is missing."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pellucid.cli import main
+from support.local_store import emit, storing
+from support.processes import PATIENCE
+
+SCRIPT = "import sys; from pellucid.cli import main; sys.exit(main())"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return an empty store."""
+    with storing(tmp_path / "store.db") as telemetry:
+        emit(telemetry, "x")
+    return tmp_path / "store.db"
+
+
+@contextmanager
+def viewing(path: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run `pellucid view` on a free port; give its process, and the address that it prints."""
+    command = [sys.executable, "-W", "error", "-c", SCRIPT, "view", str(path), "--port", "0", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline().partition(" at ")[2].split()[0]
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_serves_until_a_signal(path: Path, number: signal.Signals) -> None:
+    """It prints one line with the address, serves the pages there, and ends at Ctrl-C or SIGTERM without noise."""
+    with viewing(path, "--host", "::1" if number == signal.SIGINT else "127.0.0.1") as (process, url):
+        with urllib.request.urlopen(f"{url}runs", timeout=PATIENCE) as answer:
+            assert b"This store has no runs yet" in answer.read()
+        process.send_signal(number)
+        out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out, err) == (0, "", "")
+
+
+def test_a_missing_store_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A path without a store is an error with the remedy."""
+    assert main(["view", str(tmp_path / "none.db")]) == 2
+    assert "there is no store" in capsys.readouterr().err
+
+
+def test_a_taken_port_is_named(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A port that another process has is an error with the remedy."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["view", str(path), "--port", str(port)]) == 2
+    assert f"--port {port}: Address already in use; name another one" in capsys.readouterr().err
+
+
+def test_a_missing_extra_is_named(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the packages of the extra, the message says how to install them."""
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    assert main(["view", str(path)]) == 2
+    assert "jinja2 not installed; run: pip install 'pellucid[view]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--port", "65536"], ["--host", "0.0.0.0"], ["--jaeger", "javascript:alert(1)"]])
+def test_bad_options_are_refused(path: Path, arguments: list[str]) -> None:
+    """Ports that are none, addresses of other machines and URLs of other schemes are mistakes."""
+    with pytest.raises(SystemExit) as exit_:
+        main(["view", str(path), *arguments])
+    assert exit_.value.code == 2
+
+
+def test_a_bad_variable_is_named(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The variable for Jaeger is checked as its option is."""
+    monkeypatch.setenv("PELLUCID_JAEGER_URL", "jaeger:16686")
+    assert main(["view", str(path)]) == 2
+    assert "PELLUCID_JAEGER_URL: 'jaeger:16686' is not an address" in capsys.readouterr().err

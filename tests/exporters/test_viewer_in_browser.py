@@ -1,0 +1,229 @@
+"""The pages of the viewer in Chromium: keys, live pages, hostile content, accessibility, small screens."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import anyio.from_thread
+import pytest
+import uvicorn
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from pellucid.testing import FakeHub
+from pellucid_exporters import StoreReader, Telemetry
+from pellucid_exporters.viewer import create_viewer_app
+from support.local_store import eventually, storing
+from support.processes import PATIENCE
+from support.view_scene import hang, shop, tell, thousands
+
+pytestmark = pytest.mark.browser
+
+WATCH = """
+window.violations = [];
+addEventListener("securitypolicyviolation", (event) => violations.push(event.violatedDirective + event.blockedURI));
+"""
+expect.set_options(timeout=PATIENCE * 1000)
+SERIOUS = {"serious", "critical"}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Return the Chromium of the system. Its thread has a running event loop until the tests of this module end."""
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        complain = pytest.fail if os.environ.get("PELLUCID_REQUIRE_SERVICES") else pytest.skip
+        complain("chromium is not installed; on Debian: apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def run_in_thread(function: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+    """Run an async function beside the event loop of the browser."""
+    with anyio.from_thread.start_blocking_portal() as portal:
+        portal.call(function, *arguments)
+
+
+@contextmanager
+def serving(path: Path) -> Iterator[str]:
+    """Serve the pages of a store, and give their address."""
+    app = create_viewer_app(StoreReader(path), label=path.name)
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", lifespan="off"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        eventually(lambda: server.started)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Telemetry]]:
+    """Return the address of the pages of a store, and the telemetry that writes to it."""
+    path = tmp_path_factory.mktemp("browser") / "store.db"
+    with storing(path) as telemetry:
+        thousands(telemetry)
+        run_in_thread(shop, telemetry)
+        assert telemetry.flush(PATIENCE)
+        with serving(path) as url:
+            yield url, telemetry
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """Return a function that opens a page; no page may reach out, run foreign script, or complain."""
+    requests: list[str] = []
+    complaints: list[str] = []
+    pages: list[Page] = []
+
+    def open_page(url: str, **options: Any) -> Page:
+        page = browser.new_page(**options)
+        page.set_default_timeout(PATIENCE * 1000)
+        page.add_init_script(WATCH)
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("dialog", lambda dialog: complaints.append(f"dialog {dialog.message}"))
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        pages.append(page)
+        page.goto(url)
+        return page
+
+    yield open_page
+    for page in pages:
+        complaints += page.evaluate("violations")
+        page.close()
+    assert complaints == []
+    assert {urlsplit(url).hostname for url in requests} == {"127.0.0.1"}
+
+
+def every_path(page: Page, url: str) -> list[str]:
+    """Return one path of each kind, of the run that failed."""
+    page.goto(f"{url}/runs?outcome=failed")
+    run = page.locator("a.row").first.get_attribute("href")
+    page.goto(f"{url}/runs?outcome=completed&agent=support")
+    other = page.locator("a.row").first.get_attribute("href")
+    assert run is not None
+    assert other is not None
+    compared = f"/compare?run={run.split('/')[2]}&run={other.split('/')[2]}"
+    pages = ["/", "/hub?id=help-centre", "/runs", "/runs?text=nothing", "/alerts", run, compared]
+    return [*pages, *(f"{run}{number}" for number in (0, 1, 3, 10))]
+
+
+def test_a_stranger_finds_slow_hub_prompt_and_reason(
+    open_page: Callable[..., Page], written: tuple[str, Telemetry]
+) -> None:
+    """With keys alone: the slow hub comes first, a failed run says why, its second model call has the prompt."""
+    url, _ = written
+    page = open_page(url)
+    page.keyboard.press("j")
+    focused = page.locator(":focus")
+    expect(focused).to_have_text("help-centre")
+    expect(page.locator("tbody tr").first).to_contain_text("slow")
+    focused.press("Enter")
+    page.wait_for_url("**/hub?id=help-centre**")
+    page.keyboard.press("Escape")
+    page.wait_for_url(f"{url}/?window=1h")
+    page.keyboard.press("/")
+    page.keyboard.type("overloaded")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/runs?text=overloaded")
+    page.keyboard.press("k")
+    page.keyboard.press("k")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/runs/*/")
+    expect(page.locator(".fault").first).to_contain_text("the vendor answered 529: overloaded")
+    page.get_by_role("link", name="Model call 2").press("Enter")
+    page.wait_for_url("**/runs/*/10")
+    expect(page.locator(".messages").first).to_contain_text("can I have my money back?")
+    page.keyboard.press("n")
+    page.wait_for_url("**/runs/*/11")
+    expect(page.locator("h1")).to_contain_text("execute_tool track_parcel")
+    page.keyboard.press("p")
+    page.wait_for_url("**/runs/*/10")
+    page.keyboard.press("Escape")
+    page.wait_for_url("**/runs/*/")
+
+
+def test_two_marked_runs_are_compared(open_page: Callable[..., Page], written: tuple[str, Telemetry]) -> None:
+    """The button waits for two marks, which stay when the page refreshes itself."""
+    url, telemetry = written
+    page = open_page(f"{url}/runs?agent=support")
+    button = page.get_by_role("button", name="Compare")
+    expect(button).to_be_disabled()
+    boxes = page.get_by_role("checkbox")
+    boxes.nth(0).check()
+    boxes.nth(1).check()
+    number = boxes.count()
+    run_in_thread(tell, telemetry)
+    expect(boxes).to_have_count(number + 1)
+    expect(boxes.nth(0)).not_to_be_checked()
+    button.click()
+    expect(page.locator("h1")).to_have_text("Two runs compared")
+
+
+def test_every_page(open_page: Callable[..., Page], written: tuple[str, Telemetry]) -> None:
+    """Recorded content is never markup; axe-core finds nothing serious, light and dark; a small screen is enough."""
+    url, _ = written
+    page = open_page(f"{url}/runs")
+    for path in every_path(page, url):
+        page.set_viewport_size({"width": 1440, "height": 900})
+        page.emulate_media(color_scheme="light")
+        page.goto(f"{url}{path}")
+        assert page.locator("main script, main img, main iframe").count() == 0, path
+        assert obstacles(page) == [], path
+        page.emulate_media(color_scheme="dark")
+        assert obstacles(page, runOnly=["color-contrast"]) == [], path
+        page.set_viewport_size({"width": 400, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400, path
+    page.goto(f"{url}{every_path(page, url)[-1]}")
+    expect(page.locator(".messages").first).to_contain_text("<script>alert('run')</script><img src=x onerror=alert(1)>")
+
+
+def obstacles(page: Page, **options: Any) -> list[tuple[str, list[str]]]:
+    """Return what axe-core finds serious: rules, and the elements that break them."""
+    found = Axe().run(page, options=options).response["violations"]
+    return [(item["id"], [node["html"] for node in item["nodes"]]) for item in found if item["impact"] in SERIOUS]
+
+
+def test_a_hub_that_hangs_appears(open_page: Callable[..., Page], written: tuple[str, Telemetry]) -> None:
+    """An open page shows a discovery in flight, and a run under way, without being loaded anew; both end there."""
+    url, telemetry = written
+    page = open_page(url)
+    flight = page.locator(".flight")
+    expect(flight).to_have_count(0)
+    hub = FakeHub(latency=math.inf)
+    with anyio.from_thread.start_blocking_portal() as portal:
+        future = portal.start_task_soon(hang, telemetry, hub)
+        expect(flight).to_contain_text("discover_tools search")
+        expect(page.locator("tbody tr").first).to_contain_text("hangs")
+        runs = open_page(f"{url}/runs?outcome=running")
+        expect(runs.locator("tbody tr")).to_have_count(1)
+        runs.locator("a.row").click()
+        expect(runs.locator("h1")).to_contain_text("running")
+        future.cancel()
+        expect(flight).to_have_count(0)
+        expect(runs.locator("h1")).to_contain_text("cancelled")
+
+
+def test_every_row_of_thousands_is_there(open_page: Callable[..., Page], written: tuple[str, Telemetry]) -> None:
+    """A run of 5,001 spans shows its iterations closed, and all rows when they are opened."""
+    url, _ = written
+    page = open_page(f"{url}/runs/{'5' * 32}/")
+    assert page.locator("a.r").count() == 5_000
+    expect(page.locator("a.r").last).to_be_hidden()
+    page.get_by_role("link", name="open all iterations").click()
+    page.wait_for_url("**?open=all")
+    expect(page.locator("a.r").last).to_be_visible()
