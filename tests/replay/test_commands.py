@@ -172,6 +172,7 @@ def test_other_models_answer_in_place_of_the_recorded_one(shop: Shop) -> None:
         }
         models = "openai-chat:gpt-6-luna,anthropic:claude-haiku-5-5"
         table = shop.start("replay", shop.runs["support"], "--models", models, "--json", **vendors)
+        text = shop.start("replay", shop.runs["support"], "--models", models, **vendors)
         single = shop.start("replay", shop.runs["support"], "--live", "model=openai-chat:gpt-6-luna", **vendors)
     recorded, openai, anthropic = json.loads(table.stdout)["models"]
     assert (recorded["model"], recorded["answer"]) == ("scripted (recorded)", "Refunded.")
@@ -179,7 +180,13 @@ def test_other_models_answer_in_place_of_the_recorded_one(shop: Shop) -> None:
     assert openai["output_tokens"] > 0
     assert anthropic["outcome"] == "diverged"
     assert "execute_tool refund" in anthropic["answer"]
-    assert table.returncode == single.returncode == 1
+    assert [line.split()[:2] for line in text.stdout.splitlines()] == [
+        ["MODEL", "OUTCOME"],
+        ["scripted", "(recorded)"],
+        ["openai-chat:gpt-6-luna", "completed"],
+        ["anthropic:claude-haiku-5-5", "diverged"],
+    ]
+    assert table.returncode == text.returncode == single.returncode == 1
     assert "completed  I could not refund it." in single.stdout
 
 
