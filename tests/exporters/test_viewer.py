@@ -120,6 +120,13 @@ async def test_a_run_says_why_it_failed(http: httpx.AsyncClient, reader: StoreRe
     assert places == sorted(places)
 
 
+async def test_a_span_that_failed_has_its_stack_trace(http: httpx.AsyncClient, reader: StoreReader) -> None:
+    """The stack trace is a large text, which the store keeps apart."""
+    page = await text_of(http, span_path(reader, "execute_tool track_parcel"))
+    assert "Traceback (most recent call last)" in page
+    assert "$body" not in page
+
+
 async def test_the_waterfall_is_a_tree(tmp_path: Path) -> None:
     """A span comes below its parent, also if another one started in between."""
     run: dict[str, Any] = {semconv.RUN_ID: "2" * 32, semconv.ITERATION: 1, semconv.PHASE: semconv.DISPATCH}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pellucid import semconv
+from pellucid_exporters.stored.bodies import digests_in, filled
 from pellucid_exporters.stored.reader import Reader
 from pellucid_exporters.stored.rows import BODY, SpanRow
 
@@ -85,6 +86,13 @@ class RunContent:
         digests = {value[BODY] for value in references} - self._texts.keys()
         if digests:
             self._texts.update(self._reader.bodies(digests))
+
+    def whole(self, value: Any) -> Any:
+        """Return a value with its large texts in place, such as the attributes of an event."""
+        digests = set(digests_in(value)) - self._texts.keys()
+        if digests:
+            self._texts.update(self._reader.bodies(digests))
+        return filled(value, self._texts)
 
     def text(self, span: SpanRow, attribute: str) -> str | None:
         """Return the text of an attribute; `None` if the span has none or the store no longer has it."""

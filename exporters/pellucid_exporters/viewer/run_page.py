@@ -65,7 +65,7 @@ def run_page(request: Request) -> Response:
         "times": _times(spans),
         "number": len(spans),
         "previous": previous[0] if previous else None,
-        "events": reader.events(run.run_id)[:MOST_EVENTS],
+        "events": [(event, content.whole(event.payload)) for event in reader.events(run.run_id)[:MOST_EVENTS]],
         "is_live": run.status == RUNNING,
     }
     return render(request, "run.html", values)

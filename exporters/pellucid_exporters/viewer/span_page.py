@@ -49,6 +49,7 @@ def span_page(request: Request) -> Response:
     values: dict[str, Any] = {
         "run": run,
         "span": span,
+        "events": content.whole(span.events),
         "parent": content.span(span.parent_span_id),
         "before": by_sequence.get(span.sequence - 1),
         "after": by_sequence.get(span.sequence + 1),
