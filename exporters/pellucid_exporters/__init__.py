@@ -13,6 +13,7 @@ from pellucid.module_names import load_from, module_getattr
 if TYPE_CHECKING:
     from pellucid_exporters.console import Console
     from pellucid_exporters.file.options import File
+    from pellucid_exporters.file.reader import FileReader
     from pellucid_exporters.local.options import Local
     from pellucid_exporters.local.reader import StoreReader
     from pellucid_exporters.options import Otlp, Prometheus
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Console",
     "File",
+    "FileReader",
     "Local",
     "MetricsApp",
     "Otlp",
@@ -39,6 +41,7 @@ __all__ = [
 _HOMES = {
     "Console": "console",
     "File": "file.options",
+    "FileReader": "file.reader",
     "Local": "local.options",
     "MetricsApp": "prometheus.endpoint",
     "Otlp": "options",

@@ -198,13 +198,15 @@ def _connect(settings: Settings, parts: Parts) -> Telemetry:
     log_sinks: tuple[LogSink, ...] = ()
     if logger_provider is not None:
         log_sinks = (OtlpLogSink(logger_provider, InstrumentationScope(semconv.SCOPE, __version__)),)
+    recordings = [part for part in (parts.file, parts.local) if part is not None]
     return Telemetry(
         tracer_provider=tracer_provider,
         meter_provider=meter_provider,
         logger_provider=logger_provider,
         log_sinks=log_sinks,
         capture=settings.capture,
-        listeners=[listener for part in (parts.file, parts.local) if part is not None for listener in part.listeners],
+        listeners=[listener for part in recordings for listener in part.listeners],
+        catalog_sinks=[sink for part in recordings for sink in part.catalog_sinks],
         parts=parts,
         on_shutdown=_forget,
     )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
     from pellucid.telemetry.capture import CapturePolicy
-    from pellucid.telemetry.pipeline import Listener, LogSink
+    from pellucid.telemetry.pipeline import CatalogSink, Listener, LogSink
     from pellucid_exporters.file.processor import FileProcessor
     from pellucid_exporters.local.processor import LocalProcessor
     from pellucid_exporters.otlp.delivery import Outlet
@@ -71,6 +71,7 @@ class Telemetry:
         log_sinks: Destinations of the log line of each boundary, in addition to structlog.
         capture: Capture policy for the content of runs; `None` reads the environment.
         listeners: Patterns and listeners that subscribe to the events of every run.
+        catalog_sinks: Destinations of whole catalogues.
         parts: Components behind the providers.
         on_shutdown: Called once, on shutdown.
     """
@@ -81,6 +82,7 @@ class Telemetry:
     log_sinks: Sequence[LogSink] = ()
     capture: CapturePolicy | None = None
     listeners: Sequence[tuple[str, Listener]] = ()
+    catalog_sinks: Sequence[CatalogSink] = ()
     parts: Parts = field(default_factory=Parts, repr=False)
     on_shutdown: Callable[[Telemetry], None] = field(default=lambda _: None, repr=False)
     _workers: list[WorkerThread] = field(init=False, repr=False)

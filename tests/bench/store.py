@@ -95,8 +95,9 @@ class Replay:
 
 def context_of(span: ReadableSpan) -> SpanContext:
     """Return the context of a span."""
-    assert span.context is not None
-    return span.context
+    context: SpanContext | None = span.context
+    assert context is not None
+    return context
 
 
 class Ingestion:

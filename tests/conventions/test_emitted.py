@@ -64,8 +64,9 @@ ELSEWHERE = {
     semconv.HTTP_RETRY_AFTER,
     semconv.HTTP_RESEND_COUNT,
     semconv.DURABLE_CALLBACK,
+    semconv.REPLAY_OF,
 }
-"""Names that need a tail sampler, an opt-in, a server that fails, or a callback URL; tests of these hold them."""
+"""Names that need a tail sampler, an opt-in, a server that fails, a callback URL, a replay; their tests hold them."""
 
 
 class Flaky:

@@ -92,26 +92,28 @@ async def add(a: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("call", "error_type"),
+    ("call", "error_type", "kind"),
     [
-        (ToolCall("plain"), "ValueError"),
-        (ToolCall("chosen"), "rate_limited"),
-        (ToolCall("own"), "tool_error"),
-        (ToolCall("slow"), "timeout"),
-        (ToolCall("late"), "timeout"),
-        (ToolCall("vendor"), f"{__name__}.VendorError"),
-        (ToolCall("add", {"a": "no number"}), "invalid_arguments"),
-        (ToolCall("add", "{"), "invalid_arguments"),
-        (ToolCall("made_up"), "unknown_tool"),
+        (ToolCall("plain"), "ValueError", "unknown"),
+        (ToolCall("chosen"), "rate_limited", "tool_error"),
+        (ToolCall("own"), "tool_error", "tool_error"),
+        (ToolCall("slow"), "timeout", "timeout"),
+        (ToolCall("late"), "timeout", "timeout"),
+        (ToolCall("vendor"), f"{__name__}.VendorError", "unknown"),
+        (ToolCall("add", {"a": "no number"}), "invalid_arguments", "invalid_request"),
+        (ToolCall("add", "{"), "invalid_arguments", "invalid_request"),
+        (ToolCall("made_up"), "unknown_tool", "tool_error"),
     ],
     ids=lambda value: value if isinstance(value, str) else value.name,
 )
-async def test_a_failed_tool_call_has_a_type(telemetry: Captured, call: ToolCall, error_type: str) -> None:
-    """The same word on the span, as a label, in the event and in the log line."""
+async def test_a_failed_tool_call_has_a_type(telemetry: Captured, call: ToolCall, error_type: str, kind: str) -> None:
+    """The same word on the span, as a label, in the event and in the log line; the span has the kind of failure too."""
     agent = Agent("a", model=ScriptedModel(call, "x"), tools=[plain, chosen, own, slow, late, vendor, add])
     await within(agent.run("go"))
-    assert attributes(telemetry.span("execute_tool"))[semconv.ERROR_TYPE] == error_type
-    assert telemetry.histogram(semconv.TOOL_DURATION).attributes[semconv.ERROR_TYPE] == error_type
+    span = attributes(telemetry.span("execute_tool"))
+    assert (span[semconv.ERROR_TYPE], span[semconv.ERROR_KIND]) == (error_type, kind)
+    labels = telemetry.histogram(semconv.TOOL_DURATION).attributes
+    assert (labels[semconv.ERROR_TYPE], semconv.ERROR_KIND in labels) == (error_type, False)
     [event] = [event for event in telemetry.events if event.name == "tool.failed"]
     assert vars_of(event)["error_type"] == error_type
     [line] = [line for line in telemetry.logs if line["event"] == "tool.failed"]
@@ -124,18 +126,18 @@ def vars_of(event: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("fault", "limits", "error_type"),
+    ("fault", "limits", "error_type", "kind"),
     [
-        (ConnectionResetError("x"), None, "ConnectionResetError"),
-        (VendorError("x"), None, f"{__name__}.VendorError"),
-        (TimeoutError("x"), None, "timeout"),
-        ("hangs", Limits(model_timeout=0.05), "timeout"),
-        ("nonsense", None, "invalid_response"),
+        (ConnectionResetError("x"), None, "ConnectionResetError", "unavailable"),
+        (VendorError("x"), None, f"{__name__}.VendorError", "unknown"),
+        (TimeoutError("x"), None, "timeout", "timeout"),
+        ("hangs", Limits(model_timeout=0.05), "timeout", "timeout"),
+        ("nonsense", None, "invalid_response", "invalid_response"),
     ],
     ids=["python", "vendor", "timeout", "hangs", "nonsense"],
 )
 async def test_a_failed_model_call_has_the_type_of_its_cause(
-    telemetry: Captured, fault: Any, limits: Limits | None, error_type: str
+    telemetry: Captured, fault: Any, limits: Limits | None, error_type: str, kind: str
 ) -> None:
     """On the call and on the run that failed because of it; the wrapper's name says nothing."""
 
@@ -153,7 +155,8 @@ async def test_a_failed_model_call_has_the_type_of_its_cause(
     with pytest.raises(PellucidError):
         await within(Agent("a", model=Odd(lambda request: ""), limits=limits).run("go"))
     for name in ("chat", "invoke_agent"):
-        assert attributes(telemetry.span(name))[semconv.ERROR_TYPE] == error_type
+        span = attributes(telemetry.span(name))
+        assert (span[semconv.ERROR_TYPE], span[semconv.ERROR_KIND]) == (error_type, kind)
     assert telemetry.histogram(semconv.OPERATION_DURATION, error_type=error_type).count == 1
     assert telemetry.histogram(semconv.AGENT_DURATION, error_type=error_type).count == 1
 

@@ -96,7 +96,26 @@ async def test_a_run_is_in_the_file(path: Path) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("types", [("span",), ("event",), ("boundary",), ("boundary", "event")])
+async def test_a_catalogue_is_in_each_file_once(tmp_path: Path) -> None:
+    """Whole, by its digest; again in the file that follows a rotation."""
+    path = tmp_path / "runs.jsonl"
+    with writing_to(path) as telemetry:
+        for number in (1, 2):
+            for _ in range(2):
+                await run(telemetry)
+            if number == 1:
+                path.rename(tmp_path / "first.jsonl")
+                emit(telemetry, "a line that opens the next file")
+                assert await anyio.to_thread.run_sync(telemetry.flush, 10)
+        for file in (path, tmp_path / "first.jsonl"):
+            (catalog,) = lines(file, "catalog")
+            assert (catalog["provider_id"], [tool["name"] for tool in catalog["tools"]]) == ("static", ["look", "fail"])
+            discoveries = [line for line in lines(file, "span") if line["name"].startswith("discover_tools")]
+            assert {line["attributes"]["pellucid.catalog.digest"] for line in discoveries} == {catalog["digest"]}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("types", [("span",), ("event",), ("boundary",), ("boundary", "event"), ("catalog",)])
 async def test_types_are_chosen(path: Path, types: Collection[LineType]) -> None:
     """Only lines of the chosen types are written."""
     with writing_to(File(path, types=types)) as telemetry:
@@ -113,7 +132,8 @@ async def test_no_secret_is_in_the_file(path: Path, scene: str, mode: CaptureMod
     with anyio.fail_after(60), writing_to(path, capture=CapturePolicy(mode)) as telemetry:
         await SCENES[scene](telemetry)
         assert await anyio.to_thread.run_sync(telemetry.flush, 20)
-        assert {line["type"] for line in lines(path)} == {"span", "event", "boundary"}
+        content = {"catalog"} if mode == "redacted" else set()
+        assert {line["type"] for line in lines(path)} == {"span", "event", "boundary"} | content
         assert escaped(text(path)) == set()
 
 
@@ -143,7 +163,7 @@ async def test_pieces_of_a_stream_are_not_in_the_file(path: Path) -> None:
         async with agent.stream("x") as events:
             seen = {event.name async for event in events}
     assert "inference.delta" in seen
-    assert "inference.delta" not in {line["name"] for line in lines(path)}
+    assert "inference.delta" not in {line.get("name") for line in lines(path)}
     assert "one two three" in text(path)
 
 

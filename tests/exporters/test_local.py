@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sqlite3
 import stat
 import threading
 from argparse import ArgumentParser
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -17,7 +17,7 @@ import anyio.to_thread
 import pytest
 from opentelemetry import trace
 
-from pellucid import Agent, CapturePolicy, DiscoveryProvider, ToolCall, ToolError, semconv, tool
+from pellucid import Agent, CapturePolicy, DiscoveryProvider, Tool, ToolCall, ToolError, ToolRegistry, semconv, tool
 from pellucid.errors import ConfigError
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_commands.store.command import COMMAND
@@ -175,6 +175,45 @@ async def test_searches(path: Path) -> None:
         assert reader.run(newest.run_id) == reader.run(newest.run_id[:20]) == reader.run(newest.trace_id) == newest
         assert reader.run("no such run") is None
         assert reader.spans("no such run") == []
+
+
+@pytest.mark.anyio
+async def test_whole_catalogues_are_in_the_store(path: Path) -> None:
+    """By the digest on the discovery, with the options of the tools, which are the latest; too large ones are not."""
+    huge = [Tool(name=f"huge_{number}", run=look.run, description="word " * 600_000) for number in range(3)]
+    with storing(path) as telemetry:
+        for tools in ([look], [replace(look, serial=True)], huge):
+            provider = ToolRegistry(tools, id="desk")
+            agent = Agent("a", model=ScriptedModel("hi", "hi"), providers=[provider], telemetry=telemetry)
+            for _ in range(2):
+                with anyio.fail_after(60):
+                    await agent.run("question")
+        assert await anyio.to_thread.run_sync(telemetry.flush, 30)
+        reader = StoreReader(path)
+        listings = [span for run in reader.runs() for span in reader.spans(run.run_id) if span.phase == "discovery"]
+        digests = {span.attributes[semconv.CATALOG_DIGEST] for span in listings}
+        assert len(digests) == 2
+        (catalog,) = reader.catalogs([*digests, "00", "no digest"]).values()
+        assert counted(telemetry, "dropped") == 1
+    definition = {"name": "look", "description": "Look something up.", "parameters": look.input_schema}
+    assert catalog == {"provider_id": "desk", "tools": [{**definition, "serial": True}]}
+
+
+@pytest.mark.anyio
+async def test_a_replay_counts_for_no_hub(path: Path) -> None:
+    """The run says what it replays; its discoveries are in no minute of a hub."""
+    with storing(path) as telemetry:
+        tracer = telemetry.tracer_provider.get_tracer(semconv.SCOPE)
+        for run_id, replayed in (("a" * 32, {}), ("b" * 32, {semconv.REPLAY_OF: "a" * 32})):
+            facts = {semconv.RUN_ID: run_id, semconv.PROVIDER_ID: "git", semconv.DISCOVERY_CACHE: "miss", **replayed}
+            for phase in (semconv.DISCOVERY, semconv.RUN):
+                tracer.start_span(phase, attributes={semconv.PHASE: phase, **facts}).end()
+        assert telemetry.flush()
+        reader = StoreReader(path)
+        runs = {run.run_id[0]: run.replay_of for run in reader.runs()}
+        (hub,) = reader.hubs(0, 2**62)
+    assert runs == {"a": None, "b": "a" * 32}
+    assert hub.calls == 1
 
 
 @pytest.mark.anyio
@@ -339,6 +378,7 @@ async def test_the_command(path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert store_command("export", *store) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["type"] for line in lines].count("run") == 3
+    assert [line["provider_id"] for line in lines if line["type"] == "catalog"] == ["static"]
     assert [line["name"] for line in lines if line["type"] == "span"].count("alone") == 1
     texts = [line["attributes"].get(semconv.TOOL_CALL_RESULT) for line in lines if line["type"] == "span"]
     assert len([text for text in texts if text is not None and LONG in text]) == 3
@@ -346,7 +386,8 @@ async def test_the_command(path: Path, capsys: pytest.CaptureFixture[str]) -> No
         line["run_id"] for line in lines[10:] if line["type"] == "run"
     }
     assert store_command("export", "--run", run_id, *store) == 0
-    assert {json.loads(line)["run_id"] for line in capsys.readouterr().out.splitlines()} == {run_id}
+    exported = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {line["run_id"] for line in exported if line["type"] != "catalog"} == {run_id}
     assert store_command("compact", "--max-bytes", "1", *store) == 0
     assert "3 runs deleted" in capsys.readouterr().out
     assert not StoreReader(path).runs()
@@ -380,26 +421,28 @@ def test_another_database_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch
             storing(file).__enter__()
 
 
-def test_a_store_of_an_older_version_is_migrated_by_its_reader(path: Path) -> None:
-    """Without a writer, too; readers that come at once wait for one of them."""
+def test_a_store_of_an_older_version_is_migrated(path: Path) -> None:
+    """With what it holds, by its reader if there is no writer; readers that come at once wait for one of them."""
     path.parent.mkdir()
+    digest = "00112233445566778899aabbccddeeff"
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         for statement in schema.MIGRATIONS[0]:
             connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
         connection.execute("PRAGMA user_version = 1")
         connection.execute("INSERT INTO hub_minutes VALUES (1, 'rube', 'miss', 3, 5, 0, 0, x'')")
-    old = path.with_name("old.db")
-    shutil.copy(path, old)
+        connection.execute(f"INSERT INTO bodies VALUES (x'{digest}', 1, x'789c030000000001')")
     barrier = threading.Barrier(4)
 
-    def read() -> list[int]:
+    def read() -> StoreReader:
         barrier.wait()
-        return [row.calls for row in StoreReader(old).hubs(0, 2**62)]
+        return StoreReader(path)
 
     with ThreadPoolExecutor(4) as threads:
-        reads = [threads.submit(read) for _ in range(4)]
-        assert [each.result(PATIENCE) for each in reads] == [[5]] * 4
+        readers = [each.result(PATIENCE) for each in [threads.submit(read) for _ in range(4)]]
+    for reader in readers:
+        assert [row.calls for row in reader.hubs(0, 2**62)] == [5]
+        assert (reader.runs(), reader.catalogs([digest]), reader.bodies([digest])) == ([], {}, {digest: ""})
 
 
 @pytest.mark.parametrize("wrong", [{"path": ""}, {"path": ":memory:"}, {"max_age": 0}, {"max_bytes": 10}])

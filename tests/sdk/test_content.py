@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pydantic import BaseModel
 
 from pellucid import (
     Agent,
@@ -13,6 +14,7 @@ from pellucid import (
     Identity,
     Limits,
     Message,
+    Skill,
     TelemetryOptions,
     ToolCall,
     semconv,
@@ -109,6 +111,48 @@ async def test_instructions_definitions_and_catalogues_are_recorded_once(telemet
     first, *later = [json.loads(attributes(request)[semconv.OUTPUT]) for request in requests]
     assert len(first.pop("tools")) == first["tool_count"] == 21
     assert later == [{"messages": 3, "tool_count": 21}, {"messages": 5, "tool_count": 21}]
+
+
+class Login(BaseModel):
+    """An answer with a field that is named like a secret."""
+
+    password: str
+
+
+async def test_a_run_records_the_configuration_of_its_agent(telemetry: Captured) -> None:
+    """What is not on other spans: how tools are offered, limits other than the default, the schema of the answer."""
+    model = ScriptedModel('{"password": "x"}', '{"password": "x"}')
+    skill, hub = Skill("refunds", "How to.", "Do it."), DiscoveryProvider(FakeHub(), id="git")
+    agent = Agent(
+        "a",
+        model=model,
+        output=Login,
+        tools=[look_up],
+        providers=[hub],
+        skills=[skill],
+        limits=Limits(max_iterations=3, model_timeout=None),
+        registry_mode="lazy",
+        collisions="first",
+        pin=True,
+    )
+    for _ in range(2):
+        await within(agent.run("hi"))
+    texts = [attributes(span)[semconv.AGENT_CONFIGURATION] for span in telemetry.find("invoke_agent")]
+    assert texts[0] is texts[1]
+    configuration = json.loads(texts[0])
+    assert configuration.pop("output_schema")["properties"] == {"password": {"title": "Password", "type": "string"}}
+    assert configuration == {
+        "registry_mode": "lazy",
+        "collisions": "first",
+        "pin": True,
+        "limits": {"max_iterations": 3, "model_timeout": None},
+        "skills": ["refunds"],
+        "providers": [
+            {"id": "static", "kind": "static"},
+            {"id": "git", "kind": "hub"},
+            {"id": "skills", "kind": "skill"},
+        ],
+    }
 
 
 async def test_a_catalogue_that_changes_is_recorded_again(telemetry: Captured) -> None:

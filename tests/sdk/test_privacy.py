@@ -60,6 +60,7 @@ CONTENT = (
     semconv.TOOL_DEFINITIONS,
     semconv.TOOL_CALL_ARGUMENTS,
     semconv.TOOL_CALL_RESULT,
+    semconv.AGENT_CONFIGURATION,
 )
 DIGESTS = (semconv.INPUT_DIGEST, semconv.INPUT_BYTES, semconv.OUTPUT_DIGEST, semconv.OUTPUT_BYTES)
 

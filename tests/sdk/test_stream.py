@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import json
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -10,6 +11,7 @@ import pytest
 from pellucid import (
     Agent,
     CancelToken,
+    CapturePolicy,
     ConfigError,
     Limits,
     Message,
@@ -24,7 +26,7 @@ from pellucid import (
 )
 from pellucid.events import InferenceDelta
 from pellucid.testing import FunctionModel, ScriptedModel
-from pellucid_exporters.testing import check_telemetry
+from pellucid_exporters.testing import capture, check_telemetry
 from support.processes import PATIENCE
 from support.runs import CANCELLED, COMPLETED, attributes, ending, iteration, within, words_of
 
@@ -127,6 +129,34 @@ async def test_a_streamed_answer_is_measured(telemetry: Captured) -> None:
     first = telemetry.histogram(semconv.TIME_TO_FIRST_CHUNK)
     assert (first.count, first.value) == (1, found[semconv.RESPONSE_TIME_TO_FIRST_CHUNK])
     assert telemetry.histogram(semconv.TIME_PER_OUTPUT_CHUNK).count == 2
+
+
+@pytest.mark.parametrize("mode", ["metadata", "off"])
+async def test_a_streamed_answer_has_the_times_of_its_pieces(mode: Any) -> None:
+    """When each piece arrived, its type and its characters, unless not even sizes are recorded."""
+    with capture(capture=CapturePolicy(mode)) as telemetry:
+        async with Agent("a", model=ScriptedModel("one two three")).stream("x") as events:
+            await read(events)
+    span = telemetry.span("chat")
+    found = attributes(span)
+    if mode == "off":
+        assert semconv.RESPONSE_CHUNKS not in found
+        return
+    pieces = json.loads(found[semconv.RESPONSE_CHUNKS])
+    assert [piece[1:] for piece in pieces] == [["text", 3], ["text", 4], ["text", 6]]
+    times = [piece[0] for piece in pieces]
+    assert times == sorted(times)
+    assert times[0] >= 0
+    assert times[-1] <= ((span.end_time or 0) - (span.start_time or 0)) / 1e6
+
+
+async def test_the_times_of_an_answer_with_many_pieces_are_bounded(telemetry: Captured) -> None:
+    """The last of them has the characters of all that follow."""
+    async with Agent("a", model=ScriptedModel("word " * 1_200)).stream("x") as events:
+        await read(events)
+    pieces = json.loads(attributes(telemetry.span("chat"))[semconv.RESPONSE_CHUNKS])
+    assert len(pieces) == 1_000
+    assert sum(piece[2] for piece in pieces) == len("word " * 1_200)
 
 
 async def test_the_first_chunk_may_have_no_content(telemetry: Captured) -> None:

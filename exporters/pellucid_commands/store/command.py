@@ -8,6 +8,7 @@ from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pellucid import semconv
 from pellucid.cli import Command
 from pellucid.errors import ConfigError
 from pellucid_exporters.local.maintenance import compact, statistics
@@ -37,7 +38,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--max-bytes", type=_positive, metavar="BYTES", help="delete the oldest runs beyond this size (default: none)"
     )
     compaction.set_defaults(act=_compact)
-    described = "Write runs, spans and events to standard output as JSON Lines, the newest run first."
+    described = "Write runs, spans, events and catalogues to standard output as JSON Lines, the newest run first."
     export = actions.add_parser("export", help=described, description=described)
     export.add_argument("--run", metavar="ID", help="only this run: its id, a prefix of it, or its trace id")
     export.set_defaults(act=_export)
@@ -84,24 +85,34 @@ def _export(options: Namespace) -> int:
 
 def _lines(reader: StoreReader, name: str | None) -> Iterator[dict[str, Any]]:
     """Yield the lines of one run, or of all runs and of what belongs to none."""
+    written: set[str] = set()
     if name is not None:
         row = reader.run(name)
         if row is None:
             raise ConfigError(f"--run {name}: the store has no such run, or several; give the whole id")
-        yield from _lines_of(reader, dataclasses.asdict(row), row.run_id)
+        yield from _lines_of(reader, dataclasses.asdict(row), row.run_id, written)
         return
     before: int | None = None
     while rows := reader.runs(before=before, limit=_PAGE):
         for row in rows:
-            yield from _lines_of(reader, dataclasses.asdict(row), row.run_id)
+            yield from _lines_of(reader, dataclasses.asdict(row), row.run_id, written)
         before = rows[-1].start
-    yield from _lines_of(reader, None, "")
+    yield from _lines_of(reader, None, "", written)
 
 
-def _lines_of(reader: StoreReader, run: dict[str, Any] | None, run_id: str) -> Iterator[dict[str, Any]]:
+def _lines_of(
+    reader: StoreReader, run: dict[str, Any] | None, run_id: str, written: set[str]
+) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a run; catalogues whose digests are in `written` are left out, others are added to it."""
     if run is not None:
         yield {"type": "run", **run}
-    for span in reader.spans(run_id):
+    spans = reader.spans(run_id)
+    found = (span.attributes.get(semconv.CATALOG_DIGEST) for span in spans)
+    digests = {digest for digest in found if isinstance(digest, str)}
+    for digest, catalog in reader.catalogs(sorted(digests - written)).items():
+        written.add(digest)
+        yield {"type": "catalog", "digest": digest, **catalog}
+    for span in spans:
         yield {"type": "span", **_whole(reader, dataclasses.asdict(span))}
     for event in reader.events(run_id):
         yield {"type": "event", **_whole(reader, dataclasses.asdict(event))}

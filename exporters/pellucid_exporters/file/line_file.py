@@ -41,7 +41,11 @@ _PASSING: Final = frozenset({ENOSPC, EDQUOT, EMFILE, ENFILE, EINTR, EAGAIN})
 
 
 class LineFile:
-    """Appender of lines. Not thread-safe."""
+    """Appender of lines. Not thread-safe.
+
+    Attributes:
+        number: Number of files at the path that were written to so far; it grows after each rotation.
+    """
 
     name = "file"
     pulse: float | None = None
@@ -53,6 +57,8 @@ class LineFile:
         self._max_age = options.max_age
         self._keep = options.keep
         self._open_now: int | None = None
+        self.number = 0
+        self._identity: tuple[int, int] | None = None
 
     def check(self) -> None:
         """Open the file once.
@@ -61,7 +67,9 @@ class LineFile:
             ConfigError: the file can never be written to.
         """
         try:
-            os.close(self._open())
+            file = self._open()
+            self._identify(file)
+            os.close(file)
         except OSError as error:
             if error.errno not in _PASSING:
                 raise ConfigError(
@@ -112,6 +120,7 @@ class LineFile:
         """Yield the file at the path, locked and without a torn line."""
         file = self._locked()
         try:
+            self._identify(file)
             if stat.S_ISREG(os.fstat(file).st_mode):
                 self._repair(file)
             yield file
@@ -145,6 +154,12 @@ class LineFile:
         os.set_blocking(file, True)
         return file
 
+    def _identify(self, file: int) -> None:
+        state = os.fstat(file)
+        if self._identity != (state.st_dev, state.st_ino):
+            self._identity = state.st_dev, state.st_ino
+            self.number += 1
+
     def _is_due(self, state: os.stat_result, more: int) -> bool:
         if state.st_size == 0:
             return False
@@ -154,14 +169,14 @@ class LineFile:
 
     def _put_aside(self) -> None:
         path = self._path.resolve()  # a link stays; its target is rotated
-        aside = _aside(path)
+        aside = rotated_files(path)
         now = datetime.now(UTC)
         if aside and (latest := _stamp_of(aside[-1])):  # a clock set back must not make this file the oldest
             now = max(now, latest + timedelta(microseconds=1))
         with suppress(FileNotFoundError):  # another process was faster
             path.rename(f"{path}.{now.strftime(_STAMP)}")
         if self._keep is not None:
-            for old in _aside(path)[: -self._keep]:
+            for old in rotated_files(path)[: -self._keep]:
                 with suppress(FileNotFoundError):
                     old.unlink()
 
@@ -234,7 +249,7 @@ def _is_object(fragment: bytes) -> bool:
         return False
 
 
-def _aside(path: Path) -> list[Path]:
+def rotated_files(path: Path) -> list[Path]:
     """Return the rotated files, the oldest first."""
     own = re.compile(re.escape(path.name) + r"\.\d{8}T\d{6}\.\d{6}Z")
     return sorted(file for file in path.parent.iterdir() if own.fullmatch(file.name) and _stamp_of(file))

@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from pellucid.errors import ConfigError
 
-LineType: TypeAlias = Literal["span", "event", "boundary"]
+LineType: TypeAlias = Literal["span", "event", "boundary", "catalog"]
 
 LINE_TYPES: Final[tuple[LineType, ...]] = get_args(LineType)
 

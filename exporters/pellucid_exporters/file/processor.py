@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.sdk.trace import SpanProcessor
 
 from pellucid.events import EVENTS
+from pellucid.tools.catalog_records import CatalogListing
 from pellucid_exporters.file.line_file import LineFile
-from pellucid_exporters.file.records import NEVER_WRITTEN, lines_of
+from pellucid_exporters.file.records import NEVER_WRITTEN, catalog_line, lines_of
+from pellucid_exporters.listings import Listings
 from pellucid_exporters.spool import Spool
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
     from pellucid.events import Event
-    from pellucid.telemetry.pipeline import Listener
+    from pellucid.telemetry.pipeline import CatalogSink, Listener
     from pellucid_exporters.file.options import File
 
 PATIENCE: Final = 2.0
@@ -38,10 +40,15 @@ class FileProcessor(SpanProcessor):
         """
         file = LineFile(options)
         file.check()
+        self._file = file
         self._types = tuple(options.types)
+        self._has_spans = not {"span", "boundary"}.isdisjoint(self._types)
+        self._resource = resource
+        self._listings = Listings()
+        self._on_drop = on_drop
         self._spool: Spool[Any, bytes] = Spool(
             file,
-            lambda item: b"".join(lines_of(item, self._types, resource)),
+            self._encode,
             on_failure=on_failure,
             on_drop=on_drop,
         )
@@ -51,13 +58,23 @@ class FileProcessor(SpanProcessor):
         """Event listeners for a pipeline."""
         return [(pattern, self.hear) for pattern in _patterns()] if "event" in self._types else ()
 
+    @property
+    def catalog_sinks(self) -> Sequence[CatalogSink]:
+        """Catalogue sinks for a pipeline."""
+        return [self.queue_catalog] if "catalog" in self._types else ()
+
+    def queue_catalog(self, listing: CatalogListing) -> None:
+        """Queue a catalogue, once for each file."""
+        if self._listings.may_be_new(listing, self._file.number):
+            self._spool.put(listing, 0)
+
     def hear(self, event: Event) -> None:
         """Queue an event."""
         self._spool.put(event, len(getattr(event, "error", None) or ""))
 
     def on_end(self, span: ReadableSpan) -> None:
         """Queue a sampled span."""
-        if self._types != ("event",) and span.context is not None and span.context.trace_flags.sampled:
+        if self._has_spans and span.context is not None and span.context.trace_flags.sampled:
             self._spool.put(span, _text_of(span))
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
@@ -70,7 +87,18 @@ class FileProcessor(SpanProcessor):
 
     def renew(self) -> None:
         """Reset in a forked child."""
+        self._listings = Listings()
         self._spool.renew()
+
+    def _encode(self, item: ReadableSpan | Event | CatalogListing) -> bytes:
+        """Return the lines of an item; none for a catalogue that is too large, which is counted as dropped."""
+        if not isinstance(item, CatalogListing):
+            return b"".join(lines_of(item, self._types, self._resource))
+        if not self._listings.is_new(item, self._file.number):
+            return b""
+        if (line := catalog_line(item, self._resource)) is None:
+            self._on_drop(1)
+        return line or b""
 
 
 def _patterns() -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.trace import format_span_id, format_trace_id
 
 from pellucid.events import Event, InferenceDelta
+from pellucid.tools.catalog_records import catalog_json
 from pellucid_exporters.boundary_records import boundary_of
 from pellucid_exporters.plain_json import plain_json
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.trace import SpanContext
 
+    from pellucid.tools.catalog_records import CatalogListing
     from pellucid_exporters.file.options import LineType
 
 NEVER_WRITTEN: Final = frozenset({InferenceDelta.name})
@@ -36,6 +39,20 @@ def lines_of(item: ReadableSpan | Event, types: tuple[LineType, ...], resource: 
     if boundary is not None:
         start = boundary.pop("start")
         yield _line({"type": "boundary", "time": _time(start), "service": service, **boundary})
+
+
+def catalog_line(listing: CatalogListing, resource: Resource) -> bytes | None:
+    """Return the line of a catalogue, or None if it is too large."""
+    text = catalog_json(listing)
+    if text is None:
+        return None
+    head = {
+        "type": "catalog",
+        "time": _time(time.time_ns()),
+        "service": resource.attributes.get("service.name"),
+        "digest": listing.digest,
+    }
+    return plain_json(head)[:-1] + b"," + text[1:].encode("utf-8", "replace") + b"\n"
 
 
 def _span(span: ReadableSpan, service: Any, resource: Resource) -> dict[str, Any]:

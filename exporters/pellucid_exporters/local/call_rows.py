@@ -25,13 +25,16 @@ SELECT runs.process, service, spans.shape, coalesce({_BUCKET}, {len(BOUNDS)}) AS
        {", ".join(f'total(json_extract(CAST("values" AS TEXT), {name}))' for name in _SUMS)}
 FROM runs CROSS JOIN spans ON spans.run = runs.key CROSS JOIN wanted ON wanted.shape = spans.shape
      LEFT JOIN processes ON processes.id = runs.process
-WHERE runs.last >= ?1 AND spans.start + duration BETWEEN ?1 AND ?2
+WHERE runs.last >= ?1 AND runs.replay_of IS NULL AND spans.start + duration BETWEEN ?1 AND ?2
 GROUP BY runs.process, spans.shape, bucket
 """
 
 
 def call_rows(connection: sqlite3.Connection, since: int, until: int, phases: Collection[str]) -> list[CallRow]:
-    """Return the boundaries of some phases that ended between two times, counted by process and labels."""
+    """Return the boundaries of some phases that ended between two times, counted by process and labels.
+
+    Replays are left out.
+    """
     shapes = dict(_shapes(connection, phases))
     connection.execute("DROP TABLE IF EXISTS temp.wanted")
     connection.execute(_WANTED)

@@ -45,11 +45,13 @@ class HubMinutes:
         spans: Iterable[SpanRecord],
         keys: Mapping[str, tuple[int, bytes | None]],
     ) -> None:
-        """Count discoveries by hub and minute; the latest of each bucket is its exemplar."""
+        """Count discoveries by hub and minute, without replays; the latest of each bucket is its exemplar."""
         objectives = self._objectives()
         counted: dict[tuple[int, str, str, int], list[Any]] = {}
         for record in [span for span in spans if span.is_own and span.facts.get(semconv.PHASE) == semconv.DISCOVERY]:
             facts = record.facts
+            if semconv.REPLAY_OF in facts:
+                continue
             duration = record.duration or 0
             provider_id = str(facts.get(semconv.PROVIDER_ID))
             minute = (record.start + duration) // MINUTE

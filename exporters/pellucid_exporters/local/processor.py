@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,6 +11,9 @@ from opentelemetry.sdk.trace import SpanProcessor
 from pellucid import semconv
 from pellucid.events import EVENTS, Event, InferenceDelta
 from pellucid.telemetry.phases import PHASES
+from pellucid.tools.catalog_records import CatalogListing
+from pellucid_exporters.listings import Listings
+from pellucid_exporters.local.catalogs import FRESH, catalog_record
 from pellucid_exporters.local.membership import Membership
 from pellucid_exporters.local.records import StartRecord, event_record, span_record
 from pellucid_exporters.local.writer import StoreWriter
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import ReadableSpan, Span
 
-    from pellucid.telemetry.pipeline import Listener
+    from pellucid.telemetry.pipeline import CatalogSink, Listener
     from pellucid_exporters.local.options import Local
     from pellucid_exporters.local.writer import Record
 
@@ -63,12 +67,24 @@ class LocalProcessor(SpanProcessor):
         writer = StoreWriter(options, str(resource.attributes.get("service.name", "")), objectives)
         writer.check()
         self._runs = Membership()
+        self._listings = Listings()
+        self._on_drop = on_drop
         self._spool: Spool[Any, Any] = Spool(writer, self._record, on_failure=on_failure, on_drop=on_drop)
 
     @property
     def listeners(self) -> Sequence[tuple[str, Listener]]:
         """Event listeners for a pipeline."""
         return [(name, self.hear) for name in LISTENED]
+
+    @property
+    def catalog_sinks(self) -> Sequence[CatalogSink]:
+        """Catalogue sinks for a pipeline."""
+        return [self.queue_catalog]
+
+    def queue_catalog(self, listing: CatalogListing) -> None:
+        """Queue a catalogue, once in a while as long as it is used."""
+        if self._listings.may_be_new(listing, _period()):
+            self._spool.put(listing, 0)
 
     def hear(self, event: Event) -> None:
         """Queue an event."""
@@ -96,19 +112,33 @@ class LocalProcessor(SpanProcessor):
     def renew(self) -> None:
         """Reset in a forked child."""
         self._runs = Membership()
+        self._listings = Listings()
         self._spool.renew()
 
-    def _record(self, item: ReadableSpan | _Start | Event) -> Record | bytes:
+    def _record(self, item: ReadableSpan | _Start | Event | CatalogListing) -> Record | bytes:
         """Return the record of an item; nothing for starts of spans that have ended, or are of other libraries."""
         if isinstance(item, _Start):
             return self._start_record(item.span)
+        if isinstance(item, CatalogListing):
+            return self._catalog_record(item)
         return event_record(item) if isinstance(item, Event) else span_record(item, *self._runs.end(item))
+
+    def _catalog_record(self, listing: CatalogListing) -> Record | bytes:
+        if not self._listings.is_new(listing, _period()):
+            return b""
+        if (record := catalog_record(listing)) is None:
+            self._on_drop(1)
+        return record or b""
 
     def _start_record(self, span: Span) -> StartRecord | bytes:
         run_id, parent_run_id = self._runs.start(span)
         if span.end_time is not None or (span.attributes or {}).get(semconv.PHASE) not in PHASES:
             return b""
         return StartRecord(span, run_id, parent_run_id)
+
+
+def _period() -> int:
+    return int(time.monotonic() // FRESH)
 
 
 def _text_of(span: ReadableSpan) -> int:

@@ -7,11 +7,13 @@ import os
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
+from pellucid import semconv
 from pellucid_exporters.local import searches
 from pellucid_exporters.local.bodies import DIGEST, unpack
 from pellucid_exporters.local.call_rows import call_rows
+from pellucid_exporters.local.catalogs import read_catalogs
 from pellucid_exporters.local.hub_rows import hub_rows
 from pellucid_exporters.local.processes import is_alive
 from pellucid_exporters.local.reading import reading
@@ -47,7 +49,7 @@ class StoreReader:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Open a store.
+        """Open a store; one of an older version is migrated.
 
         Raises:
             StoreError: the file is missing, damaged, no store, or from a newer version.
@@ -117,6 +119,16 @@ class StoreReader:
 
         return self._read(read)
 
+    def trace(self, trace_id: str) -> list[RunRow]:
+        """Return the runs of a trace in start order."""
+
+        def read(connection: sqlite3.Connection) -> list[RunRow]:
+            alive = _Liveness(connection)
+            rows = searches.newest(connection, ["trace_id = ?"], list(_binary([trace_id])), None)
+            return [_run_row(connection, row, alive) for row in rows][::-1]
+
+        return self._read(read) if list(_binary([trace_id])) else []
+
     def spans(self, run_id: str) -> list[SpanRow]:
         """Return the spans of a run in start order; of those that belong to no run for the id `""`."""
 
@@ -143,6 +155,10 @@ class StoreReader:
 
         return self._read(read)
 
+    def catalogs(self, digests: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+        """Return whole catalogues by `pellucid.catalog.digest`; without those that the store does not have."""
+        return self._read(lambda connection: read_catalogs(connection, _binary(digests)))
+
     def events(self, run_id: str) -> list[EventRow]:
         """Return the events of a run in the order of their times."""
 
@@ -168,7 +184,8 @@ class StoreReader:
         """Return the tool providers that were asked between two times, by id."""
 
         def read(connection: sqlite3.Connection) -> list[HubRow]:
-            return hub_rows(connection, since, until, _in_flight(connection))
+            in_flight = [span for span in _in_flight(connection) if semconv.REPLAY_OF not in span.attributes]
+            return hub_rows(connection, since, until, in_flight)
 
         return self._read(read)
 
@@ -236,6 +253,7 @@ def _run_row(connection: sqlite3.Connection, row: sqlite3.Row, alive: Callable[[
         tools=tuple(parts["tool"]),
         hubs=tuple(parts["hub"]),
         spans=row["spans"],
+        replay_of=row["replay_of"],
     )
 
 

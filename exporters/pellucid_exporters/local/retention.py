@@ -76,6 +76,7 @@ def _delete_before(connection: sqlite3.Connection, time_: int) -> bool:
         ("starts", "trace_id, span_id", "run = 0 AND start < ?", time_),
         ("hub_minutes", "minute, provider_id, cache, bucket", "minute < ?", minute),
         ("bodies", "digest", "used < ?", min(seconds, int(time.time()) - _RECENT)),
+        ("catalogs", "digest", "used < ?", min(seconds, int(time.time()) - _RECENT)),
     ):
         connection.execute(keyed.format(table, key, condition, MOST_ROWS), (limit,))
     return connection.total_changes > before

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pellucid import semconv
+from pellucid_exporters.stored.rows import PART_OF
 
 if TYPE_CHECKING:
     import sqlite3
@@ -16,25 +17,20 @@ if TYPE_CHECKING:
 PARTS: Final = ("model", "tool", "hub")
 """Kinds of the parts of a run by which runs are searched."""
 
-_PART_OF: Final = {
-    semconv.INFERENCE: ("model", semconv.REQUEST_MODEL),
-    semconv.DISPATCH: ("tool", semconv.TOOL_NAME),
-    semconv.DISCOVERY: ("hub", semconv.PROVIDER_ID),
-}
-"""Kind and attribute of the part that a phase uses."""
 
 _UPSERT: Final = """
 INSERT INTO runs (run_id, trace_id, parent_run_id, agent, process, start, last, ended, outcome, error_type, error,
-                  iterations, spans, input_tokens, output_tokens, cost)
+                  iterations, spans, input_tokens, output_tokens, cost, replay_of)
 VALUES (:run_id, :trace_id, :parent_run_id, :agent, :process, coalesce(:root, :start), :last, :ended, :outcome,
-        :error_type, :error, :iterations, :spans, :input_tokens, :output_tokens, :cost)
+        :error_type, :error, :iterations, :spans, :input_tokens, :output_tokens, :cost, :replay_of)
 ON CONFLICT (run_id) DO UPDATE SET
     start = coalesce(:root, start), last = max(last, excluded.last), spans = spans + excluded.spans,
     iterations = max(iterations, excluded.iterations), parent_run_id = coalesce(excluded.parent_run_id, parent_run_id),
     agent = coalesce(excluded.agent, agent), ended = coalesce(excluded.ended, ended),
     outcome = coalesce(excluded.outcome, outcome), error_type = coalesce(excluded.error_type, error_type),
     error = coalesce(excluded.error, error), input_tokens = coalesce(excluded.input_tokens, input_tokens),
-    output_tokens = coalesce(excluded.output_tokens, output_tokens), cost = coalesce(excluded.cost, cost)
+    output_tokens = coalesce(excluded.output_tokens, output_tokens), cost = coalesce(excluded.cost, cost),
+    replay_of = coalesce(excluded.replay_of, replay_of)
 RETURNING key, trace_id
 """
 _LARGEST: Final = 2**63 - 1
@@ -52,6 +48,7 @@ class RunChange:
     iterations: int = 0
     parent_run_id: str | None = None
     agent: object = None
+    replay_of: object = None
     root: SpanRecord | None = None
     parts: set[tuple[str, Any]] = field(default_factory=set)
 
@@ -68,14 +65,16 @@ class RunChange:
         if record.iteration is not None and record.iteration > self.iterations:
             self.iterations = record.iteration
         facts = record.facts
-        phase = facts.get(semconv.PHASE)
+        phase = facts[semconv.PHASE]
         if self.agent is None:
             self.agent = facts.get(semconv.AGENT_NAME)
+        if self.replay_of is None:
+            self.replay_of = facts.get(semconv.REPLAY_OF)
         if phase == semconv.RUN:
             self.root = record
             self.parent_run_id = self.parent_run_id or record.parent_run_id
-        elif phase in _PART_OF:
-            kind, name = _PART_OF[phase]
+        elif phase in PART_OF:
+            kind, name = PART_OF[phase]
             self.parts.add((kind, facts.get(name)))
 
     def storable_parts(self) -> Iterator[tuple[str, str]]:
@@ -109,6 +108,7 @@ class RunChange:
                 "input_tokens": _count(facts.get(semconv.USAGE_INPUT_TOKENS)),
                 "output_tokens": _count(facts.get(semconv.USAGE_OUTPUT_TOKENS)),
                 "cost": _number(facts.get(semconv.COST_USD)),
+                "replay_of": _text(self.replay_of),
             },
         ).fetchone()
         return key, trace_id

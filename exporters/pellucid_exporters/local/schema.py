@@ -59,6 +59,13 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
             payload BLOB NOT NULL, PRIMARY KEY (run, time, process, number)) WITHOUT ROWID""",
     ),
     (
+        # Id of the recorded run that a run replays.
+        "ALTER TABLE runs ADD COLUMN replay_of TEXT",
+        # Whole catalogues by `pellucid.catalog.digest`; `used` as that of bodies.
+        "CREATE TABLE catalogs (digest BLOB PRIMARY KEY, used INTEGER NOT NULL, content BLOB NOT NULL)",
+        "CREATE INDEX catalogs_by_use ON catalogs (used)",
+    ),
+    (
         # Round trips that took longer than the objective that the hub had then.
         "ALTER TABLE hub_minutes ADD COLUMN late INTEGER NOT NULL DEFAULT 0",
         "CREATE INDEX runs_without_outcome ON runs (start) WHERE outcome IS NULL",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pellucid.errors import ConfigError
 from pellucid_exporters.local.bodies import BodyWriter
+from pellucid_exporters.local.catalogs import CatalogRecord, write_catalogs
 from pellucid_exporters.local.database import Database, create
 from pellucid_exporters.local.foreign_spans import find_runs
 from pellucid_exporters.local.hub_minutes import HubMinutes
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from pellucid_exporters.local.options import Local
 
-Record: TypeAlias = SpanRecord | StartRecord | EventRecord
+Record: TypeAlias = SpanRecord | StartRecord | EventRecord | CatalogRecord
 
 MOST_RECORDS: Final = 4_000
 """Maximum number of records of one transaction, so that other writers wait for milliseconds only."""
@@ -152,6 +153,7 @@ class StoreWriter:
             connection.executemany(_START, [self._start_row(connection, record, keys, process) for record in starts])
             connection.executemany(_END, ended & self._open)
             self._write_events(connection, events, keys, process)
+            write_catalogs(connection, batch)
             written = self._bodies.write(connection, texts)
             self._hubs.write(connection, spans, keys)
             self._retention.step(connection)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pellucid import semconv
 from pellucid_exporters.stored.bodies import digests_in, filled
-from pellucid_exporters.stored.reader import Reader
+from pellucid_exporters.stored.reader import Recording
 from pellucid_exporters.stored.rows import BODY, SpanRow
 
 MOST_PARSED: Final = 4_000_000
@@ -68,7 +68,7 @@ class SentRequest:
 class RunContent:
     """Content of the spans of one run, read from the store when it is needed."""
 
-    def __init__(self, reader: Reader, spans: Sequence[SpanRow]) -> None:
+    def __init__(self, reader: Recording, spans: Sequence[SpanRow]) -> None:
         self.spans = spans
         self._reader = reader
         self._by_id = {span.span_id: span for span in spans}

@@ -1,15 +1,15 @@
-"""What a reader of stored telemetry offers."""
+"""What readers of stored telemetry offer."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import Protocol
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Protocol
 
 from pellucid_exporters.stored.rows import CallRow, EventRow, HubRow, RunRow, SpanRow
 
 
-class Reader(Protocol):
-    """Read-only access to stored telemetry, from any thread."""
+class Recording(Protocol):
+    """Read-only access to recorded runs, from any thread."""
 
     def runs(
         self,
@@ -32,6 +32,10 @@ class Reader(Protocol):
         """Return a run by its id, an unambiguous prefix of it, or its trace id."""
         ...
 
+    def trace(self, trace_id: str) -> list[RunRow]:
+        """Return the runs of a trace in start order."""
+        ...
+
     def spans(self, run_id: str) -> list[SpanRow]:
         """Return the spans of a run in start order."""
         ...
@@ -40,9 +44,17 @@ class Reader(Protocol):
         """Return large texts by their digests."""
         ...
 
+    def catalogs(self, digests: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+        """Return whole catalogues by `pellucid.catalog.digest`: `provider_id` and `tools`, as `catalog_json` says."""
+        ...
+
     def events(self, run_id: str) -> list[EventRow]:
         """Return the events of a run in the order of their times."""
         ...
+
+
+class Reader(Recording, Protocol):
+    """Read-only access to stored telemetry, from any thread."""
 
     def events_named(self, name: str, since: int, until: int) -> list[EventRow]:
         """Return the events of all runs with a name in a window of time, the newest first."""

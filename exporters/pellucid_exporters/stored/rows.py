@@ -17,13 +17,24 @@ INTERRUPTED: Final = "interrupted"
 FAULTS: Final = frozenset({semconv.FAILED, semconv.TIMEOUT, "error", INTERRUPTED})
 """Statuses of runs and spans that went wrong."""
 
+PART_OF: Final[Mapping[str, tuple[str, str]]] = {
+    semconv.INFERENCE: ("model", semconv.REQUEST_MODEL),
+    semconv.DISPATCH: ("tool", semconv.TOOL_NAME),
+    semconv.DISCOVERY: ("hub", semconv.PROVIDER_ID),
+}
+"""Kind and attribute of the part of a run that a phase uses."""
+
 BODY: Final = "$body"
 """Key of the digest that stands for a large text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """One run. Times are nanoseconds since the epoch; `cost` is in US dollars."""
+    """One run. Times are nanoseconds since the epoch; `cost` is in US dollars.
+
+    Attributes:
+        replay_of: Id of the recorded run that it replays.
+    """
 
     run_id: str
     trace_id: str
@@ -43,6 +54,7 @@ class RunRow:
     tools: tuple[str, ...] = ()
     hubs: tuple[str, ...] = ()
     spans: int = 0
+    replay_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,11 @@ from pellucid.tools.names import LAZY_DISCOVERY, LOAD_SKILL, TOOL_SEARCH
 from pellucid.tools.tool import Tool
 
 _NOWHERE: Final = TelemetryOptions(
-    tracer_provider=NoOpTracerProvider(), meter_provider=NoOpMeterProvider(), log_sinks=(), listeners=()
+    tracer_provider=NoOpTracerProvider(),
+    meter_provider=NoOpMeterProvider(),
+    log_sinks=(),
+    listeners=(),
+    catalog_sinks=(),
 )
 _OFFERED_WITH: Final[Mapping[str, str]] = {
     TOOL_SEARCH: "tools that are found by searching",

@@ -26,6 +26,7 @@ from pellucid.telemetry import DISCOVERY, Boundary, Recorded, Scope, boundary, c
 from pellucid.telemetry.recording import Recorder
 from pellucid.tools.catalog import LARGE_CATALOG, ProviderCatalog, as_sequence, check_catalog
 from pellucid.tools.catalog_cache import Remembered
+from pellucid.tools.catalog_records import CatalogListing
 
 
 class Lister:
@@ -195,6 +196,12 @@ class Lister:
         changed = previous != digest
         b.note(tool_count=count, digest=digest, changed=changed)
         b.record_output(once(catalog.recorded, lambda recorder: recorder.value(catalog.summary)))
+        if scope.catalog_sinks and b.records:
+            listing = CatalogListing(
+                provider_id=provider_id, digest=digest, tools=catalog.tools, policy=scope.recorder.policy
+            )
+            for sink in scope.catalog_sinks:
+                scope.guarded("recording", sink, listing)
         if scope.is_measured:
             scope.instruments.hubs.set(semconv.CATALOG_SIZE, provider_id, count)
         span = b.span.get_span_context()

@@ -174,7 +174,7 @@ class _Inference:
             raise as_model_error(model, error) from error
 
     async def _streamed(self, b: Boundary, model: Model, request: ModelRequest) -> ModelResponse:
-        run, chunks = self.run, Chunks(self.run, b)
+        run, chunks = self.run, Chunks(self.run, b, self.partial)
         response_model: str | None = None
         run.scope.open[chunks] = lambda: chunks.count(_labels(model))  # if the run is abandoned
         timeout = run.limits.model_timeout

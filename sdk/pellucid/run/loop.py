@@ -23,6 +23,7 @@ from pellucid.run.answers import accept
 from pellucid.run.async_calls import deliver, next_results
 from pellucid.run.background import cancel_running, stop_all
 from pellucid.run.compose import compose
+from pellucid.run.configuration import record_configuration
 from pellucid.run.discovery import discover
 from pellucid.run.dispatch import dispatch
 from pellucid.run.external import cancel_all
@@ -113,6 +114,7 @@ async def _observed(run: Run) -> RunResult[Any]:
         run.scope.open[run] = partial(_conclude, run, b)  # also if it is abandoned
         try:
             b.record_input(lambda recorder: recorder.messages(tuple(run.conversation.messages)))
+            record_configuration(b, setup)
             try:
                 return await _loop(run, b)
             finally:

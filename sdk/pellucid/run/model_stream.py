@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from pellucid import semconv
 from pellucid.events import InferenceDelta
@@ -13,14 +13,26 @@ from pellucid.models import Model, ModelDelta, ModelRequest, StreamItem
 from pellucid.models.base import closable
 from pellucid.run.state import Run
 from pellucid.telemetry import Boundary
+from pellucid.telemetry.sanitize import dumps
+
+MOST_PIECES: Final = 1_000
+"""Maximum number of recorded pieces; the last one gets the characters of all later ones."""
+
+_PIECE: Final = 32
+"""Bytes of a recorded piece."""
 
 
 class Chunks:
-    """Arrival times of the chunks of one answer. A chunk may have no content, such as the first one of most vendors."""
+    """Arrival times of the chunks of one answer. A chunk may have no content, such as the first one of most vendors.
 
-    def __init__(self, run: Run, boundary: Boundary) -> None:
+    Pieces of the answer are added to `partial` as they arrive.
+    """
+
+    def __init__(self, run: Run, boundary: Boundary, partial: Sequence[ModelDelta]) -> None:
         self._run = run
         self._boundary = boundary
+        self._partial = partial
+        self._times: list[int] = []
         self._durations: list[float] = []
         self._previous = run.scope.now()
         self._reported = False
@@ -35,6 +47,7 @@ class Chunks:
         """Record a piece of the answer, which counts as a chunk unless the model reports chunks."""
         if not self._reported:
             self._arrived()
+        self._times.append(self._previous)
 
     def _arrived(self) -> None:
         if self._is_counted:
@@ -46,14 +59,26 @@ class Chunks:
             self._boundary.note(time_to_first_chunk=self._durations[0])
 
     def count(self, labels: Mapping[str, Any]) -> None:
-        """Record the metrics, once: when the responding model is known, which is one of the labels, or nobody waits."""
+        """Record times and metrics, once: when the responding model is known, which is a label, or nobody waits."""
         if self._is_counted:
             return
         self._is_counted = True
+        scope = self._run.scope
+        if self._times and self._boundary.records and scope.recorder.policy.mode != "off":
+            self._boundary.note(chunks=scope.guarded("recording", self._timeline))
         metric = semconv.TIME_TO_FIRST_CHUNK
         for duration in self._durations:
-            self._run.scope.count(metric, duration, labels, self._boundary.context)
+            scope.count(metric, duration, labels, self._boundary.context)
             metric = semconv.TIME_PER_OUTPUT_CHUNK
+
+    def _timeline(self) -> str:
+        """Return time in milliseconds, type and characters of each piece, as JSON."""
+        start, most = self._boundary.start, min(MOST_PIECES, self._run.scope.recorder.policy.max_bytes // _PIECE)
+        times = [(time - start) // 10_000 / 100 for time in self._times[:most]]
+        types = [delta.type for delta in self._partial]
+        sizes = [len(delta.content) for delta in self._partial]
+        sizes[most - 1 :] = [sum(sizes[most - 1 :])]
+        return dumps(list(zip(times, types, sizes, strict=False)))
 
 
 async def read_stream(

@@ -27,7 +27,7 @@ from pellucid.run.async_state import AsyncCalls
 from pellucid.run.journal import Folded, Journal
 from pellucid.run.outcomes import Paused
 from pellucid.run.structured_output import Output
-from pellucid.telemetry import Listeners, Pipeline, Scope, current_scope
+from pellucid.telemetry import Listeners, Pipeline, Recorded, Scope, current_scope
 from pellucid.tools.catalog import Catalogs
 from pellucid.tools.tool import Tool
 
@@ -39,6 +39,7 @@ class Setup:
     Attributes:
         tools: Own tools of the agent, which the first lister has, too.
         parameters: Hash of the settings and the output schema, which are part of every request.
+        recorded: Recorded configuration, by capture policy.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Setup:
     skills: Mapping[str, Skill]
     permissions: Permissions | None
     pin: bool
+    recorded: dict[object, Recorded] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

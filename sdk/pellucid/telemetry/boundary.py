@@ -28,7 +28,7 @@ from opentelemetry.util.types import AttributeValue
 
 from pellucid import semconv
 from pellucid.errors import RunCancelled
-from pellucid.failures import contained, error_type_of, is_exit, stack_of
+from pellucid.failures import contained, error_kind_of, error_type_of, is_exit, stack_of
 from pellucid.telemetry.phases import Phase
 from pellucid.telemetry.recording import Content, Record, Recorded, Recorder
 from pellucid.telemetry.scope import Scope
@@ -45,6 +45,7 @@ class Boundary:
     """Observation of one phase, from its start to its end.
 
     Attributes:
+        start: Start in nanoseconds since the epoch.
         span: Span of the phase.
         context: OpenTelemetry context with the span.
         records: Whether the span is recording.
@@ -60,7 +61,7 @@ class Boundary:
         self._labels: Mapping[str, Any] = {}
         self._extra: Mapping[str, AttributeValue] = {}
         self._error: BaseException | None = None
-        self._start = scope.now() if start is None else start
+        self.start = scope.now() if start is None else start
         self._end_time = end
         self._outer = otel_context.get_current()
         self._attached: Token[Context] | None = None
@@ -161,7 +162,7 @@ class Boundary:
         if scope.iteration:
             attributes[semconv.ITERATION] = scope.iteration
         start = scope.tracer.start_span
-        span = scope.guarded("span", start, name, outer, phase.kind, attributes, start_time=self._start)
+        span = scope.guarded("span", start, name, outer, phase.kind, attributes, start_time=self.start)
         if span is None:
             return _not_recording(trace.get_current_span(outer), outer)
         return span, trace.set_span_in_context(span, outer)
@@ -175,13 +176,13 @@ class Boundary:
         if not (is_emitted or is_logged or scope.is_measured or scope.tracer is not None):
             return
         end = self._end_time or scope.now()
-        notes["outcome"], notes["duration_ms"] = outcome, (end - self._start) / 1e6
+        notes["outcome"], notes["duration_ms"] = outcome, (end - self.start) / 1e6
         if error is not None and error_type:
             notes["error"], notes["error_type"] = scope.text_of(error), error_type
         is_described = error is not None and (self.records or phase.exception is not None)
         described = self._described(error) if is_described else None
         if scope.tracer is not None:
-            scope.guarded("span", self._end_span, end, described)
+            scope.guarded("span", self._end_span, end, error, described)
         if scope.is_measured:
             scope.guarded("metric", self._measure, end)
         if event is not None and is_emitted:
@@ -208,15 +209,20 @@ class Boundary:
             return semconv.TIMEOUT, semconv.TIMEOUT
         return semconv.CANCELLED, None
 
-    def _end_span(self, end: int, described: Mapping[str, AttributeValue] | None) -> None:
+    def _end_span(self, end: int, error: BaseException | None, described: Mapping[str, AttributeValue] | None) -> None:
         span, notes = self.span, self._notes
         try:
             if self.records:
                 content = self._content.attributes if self._content is not None else {}
                 later = _attributes(self._phase, self._later)
                 attributes = {**later, **self._extra, **content, semconv.OUTCOME: notes["outcome"]}
-                if error_type := notes.get("error_type"):
+                if error is not None and (error_type := notes.get("error_type")):
                     attributes[semconv.ERROR_TYPE] = error_type
+                    # A cancellation has an `error.type` only if it is due to the deadline.
+                    kind = (
+                        self._scope.guarded("span", error_kind_of, error) if isinstance(error, Exception) else "timeout"
+                    )
+                    attributes[semconv.ERROR_KIND] = kind or "unknown"
                     span.set_status(StatusCode.ERROR, notes["error"])
                 span.set_attributes(attributes)
                 if described is not None:
@@ -245,7 +251,7 @@ class Boundary:
                 labels[name] = value
         if (error_type := notes.get("error_type")) and semconv.ERROR_TYPE in phase.duration.attributes:
             labels[semconv.ERROR_TYPE] = error_type
-        instruments, seconds = self._scope.instruments.by_name, (end - self._start) / 1e9
+        instruments, seconds = self._scope.instruments.by_name, (end - self.start) / 1e9
         instruments[phase.duration.name].record(seconds, labels, context=self.context)
         if phase.late is not None and (objective := notes.get("objective")) is not None:
             late = int(seconds > objective)  # 0 creates the series, so that its first increase is visible

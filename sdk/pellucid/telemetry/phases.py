@@ -152,6 +152,7 @@ INFERENCE: Final = Phase(
         "response_model": semconv.RESPONSE_MODEL,
         "finish_reasons": semconv.RESPONSE_FINISH_REASONS,
         "time_to_first_chunk": semconv.RESPONSE_TIME_TO_FIRST_CHUNK,
+        "chunks": semconv.RESPONSE_CHUNKS,
         "input_tokens": semconv.USAGE_INPUT_TOKENS,
         "output_tokens": semconv.USAGE_OUTPUT_TOKENS,
         "cache_read_input_tokens": semconv.USAGE_CACHE_READ_INPUT_TOKENS,

@@ -20,8 +20,15 @@ Listener: TypeAlias = Callable[[Any], Any]
 The parameter is `Any`, so that a listener of one kind of event can annotate that kind."""
 
 
+CatalogSink: TypeAlias = Callable[[Any], None]
+"""Receives the `pellucid.tools.catalog_records.CatalogListing` of each discovery in a run that records content; must
+not block. `catalog_json` encodes it, which takes too long for an event loop."""
+
+
 class Pipeline(Protocol):
     """Destinations of telemetry, as created by `pellucid_exporters.configure()` and `capture()`.
+
+    It may also have `catalog_sinks`, a sequence of `CatalogSink`, and a `clock`; see `TelemetryOptions`.
 
     Attributes:
         tracer_provider: Destination of spans; `None` is OpenTelemetry's global provider, looked up when a run starts.
@@ -66,6 +73,7 @@ class TelemetryOptions:
         log_sinks: Destinations of log lines; `()` for none.
         capture: Capture policy.
         listeners: Patterns, and listeners of the matching events; `()` for none.
+        catalog_sinks: Destinations of whole catalogues; `()` for none.
         clock: Source of all times of a run, in nanoseconds since the epoch; for tests.
     """
 
@@ -74,12 +82,13 @@ class TelemetryOptions:
     log_sinks: Sequence[LogSink] | None = None
     capture: CapturePolicy | None = None
     listeners: Sequence[tuple[str, Listener]] | None = None
+    catalog_sinks: Sequence[CatalogSink] | None = None
     clock: Callable[[], int] | None = None
 
 
 _FIELDS: Final = tuple(field.name for field in fields(TelemetryOptions))
 
-_GLOBAL: Final = TelemetryOptions(log_sinks=(), listeners=())
+_GLOBAL: Final = TelemetryOptions(log_sinks=(), listeners=(), catalog_sinks=())
 """OpenTelemetry's global providers, looked up when a run starts."""
 
 _default: Pipeline | None = None

@@ -177,9 +177,13 @@ class Recorder:
         return Recorded(json=text if self.policy.content else None, digest=fragment.digest.hex(), size=fragment.size)
 
     def definitions(self, definitions: Iterable[ToolDefinition]) -> Recorded:
-        """Record tool definitions. Their keys are schema words, so redactors apply only to the format of values."""
+        """Record tool definitions."""
+        return self.schemas([definition.to_dict() for definition in definitions])
+
+    def schemas(self, value: JSONValue) -> Recorded:
+        """Record a value whose keys are words of schemas and options, so that redactors apply only to its values."""
         redactors = tuple(redactor for redactor in self._redactors if redactor is not mask_secret_keys)
-        return self._recorded(*self._encode([definition.to_dict() for definition in definitions], redactors))
+        return self._recorded(*self._encode(value, redactors))
 
     def is_new(self, attribute: str, version: str) -> bool:
         """Return whether `version` differs from the last one recorded for an attribute, and mark it as recorded."""

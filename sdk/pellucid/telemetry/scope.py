@@ -24,7 +24,7 @@ from pellucid.telemetry.listeners import Fault, Listeners
 from pellucid.telemetry.log_lines import LogLines
 from pellucid.telemetry.metrics import instruments_of
 from pellucid.telemetry.phases import PAYLOADS
-from pellucid.telemetry.pipeline import Pipeline, complete
+from pellucid.telemetry.pipeline import CatalogSink, Pipeline, complete
 from pellucid.telemetry.recording import Recorder
 from pellucid.text import clean
 from pellucid.types import JSONValue
@@ -57,6 +57,7 @@ class Scope:
         instruments: Instruments of the pipeline's meter provider.
         lines: Log lines of the run.
         recorder: Recorder of the run's content.
+        catalog_sinks: Destinations of whole catalogues; none if no content is recorded.
         tracer: Tracer of the pipeline's tracer provider; None if it makes no spans.
         is_measured: Whether measurements reach a meter provider that keeps them.
     """
@@ -84,6 +85,8 @@ class Scope:
         self.listeners = (*self._run_listeners, own) if own else self._run_listeners
         policy = pipeline.capture or CapturePolicy.from_environment()
         self.recorder = Recorder(policy.within_attribute_limit())
+        sinks: Sequence[CatalogSink] | None = getattr(pipeline, "catalog_sinks", None)
+        self.catalog_sinks = sinks if sinks and self.recorder.policy.content else ()
         self.lines = LogLines(pipeline.log_sinks or ())
         meters = pipeline.meter_provider or metrics.get_meter_provider()
         self.instruments = instruments_of(meters)

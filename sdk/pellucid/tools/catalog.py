@@ -311,7 +311,7 @@ class Catalogs:
 
     def __init__(self, collisions: Collisions = "error", *, is_lazy: bool = False) -> None:
         self.collisions = collisions
-        self._is_lazy = is_lazy
+        self.is_lazy = is_lazy
         self._merged: Remembered[tuple[Sequence[ProviderCatalog], Catalog]] = Remembered()
 
     async def merged(self, parts: Sequence[ProviderCatalog]) -> Catalog:
@@ -327,7 +327,7 @@ class Catalogs:
         key = tuple(map(id, parts))
         if (known := self._known(key)) is not None:
             return known
-        catalog = Catalog.of(parts, self.collisions, is_lazy=self._is_lazy)
+        catalog = Catalog.of(parts, self.collisions, is_lazy=self.is_lazy)
         catalog.prepare()
         # Keep a reference to the parts, so that their ids are not reused.
         self._merged.put(key, (parts, catalog), sum(len(part.tools) for part in parts))

@@ -18,7 +18,7 @@ from pellucid_exporters.testing.checks.observed import Observed, Seen
 OUTCOMES: Final = (semconv.COMPLETED, semconv.FAILED, semconv.CANCELLED, semconv.TIMEOUT)
 CONTENT: Final = (
     semconv.INPUT, semconv.OUTPUT, semconv.INPUT_MESSAGES, semconv.OUTPUT_MESSAGES, semconv.SYSTEM_INSTRUCTIONS,
-    semconv.TOOL_DEFINITIONS, semconv.TOOL_CALL_ARGUMENTS, semconv.TOOL_CALL_RESULT,
+    semconv.TOOL_DEFINITIONS, semconv.TOOL_CALL_ARGUMENTS, semconv.TOOL_CALL_RESULT, semconv.AGENT_CONFIGURATION,
 )  # fmt: skip
 TARGETS: Final[Mapping[str, str]] = {
     semconv.RUN: semconv.AGENT_NAME, semconv.DISCOVERY: semconv.PROVIDER_ID, semconv.INFERENCE: semconv.REQUEST_MODEL,

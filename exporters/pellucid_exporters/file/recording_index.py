@@ -1,0 +1,206 @@
+"""Index of a recording in JSON Lines: its runs, and where their lines are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from pydantic_core import from_json
+
+from pellucid import semconv
+from pellucid_exporters.file.stored_lines import is_own, run_row, times_of
+from pellucid_exporters.stored.rows import INTERRUPTED, PART_OF, RunRow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from pellucid_exporters.file.stored_lines import Line
+
+Place: TypeAlias = "tuple[Path, int, int]"
+"""File, offset and length of a line."""
+
+_TYPES: Final = frozenset({"run", "span", "event", "boundary", "catalog"})
+_ROWS: Final = {"model": "models", "tool": "tools", "hub": "hubs"}
+
+
+@dataclass(slots=True)
+class Index:
+    """Places of lines by run, and the runs.
+
+    Attributes:
+        state: Names, sizes and times of the files.
+        is_foreign: Whether there are lines, and none that a recording has.
+    """
+
+    state: tuple[Any, ...]
+    runs: dict[str, RunRow] = field(default_factory=dict)
+    spans: dict[str, dict[str, Place]] = field(default_factory=dict)
+    events: dict[str, list[Place]] = field(default_factory=dict)
+    catalogs: dict[str, Place] = field(default_factory=dict)
+    is_foreign: bool = False
+
+
+@dataclass(slots=True)
+class _Span:
+    """What is needed of a span to find its run."""
+
+    trace_id: str
+    parent_span_id: str | None
+    run_id: str | None
+    place: Place
+
+
+class _Builder:
+    """Builder of an index. Spans come in the order of their ends, children before their parents."""
+
+    def __init__(self) -> None:
+        self.index = Index(state=())
+        self._spans: dict[str, _Span] = {}
+        self._roots: dict[str, str | None] = {}
+        self._parts: dict[str, dict[str, set[str]]] = {}
+        self._exported: set[str] = set()
+
+    def add(self, line: Line, place: Place) -> None:
+        """Add a line.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is not what it says to be.
+        """
+        kind = line["type"]
+        if kind == "run":
+            run = run_row(line)
+            self.index.runs[run.run_id] = run
+            self._exported.add(run.run_id)
+        elif kind == "catalog":
+            self.index.catalogs[line["digest"]] = place
+        elif kind == "event":
+            self.index.events.setdefault(line["run_id"], []).append(place)
+        elif kind == "span":
+            self._add_span(line, place)
+
+    def _add_span(self, line: Line, place: Place) -> None:
+        run_id = line["run_id"] if "run_id" in line else line["attributes"][semconv.RUN_ID] if is_own(line) else None
+        times_of(line)  # refuse what has none
+        self._spans[line["span_id"]] = _Span(line["trace_id"], line.get("parent_span_id"), run_id, place)
+        if run_id is not None and "run_id" not in line and run_id not in self._exported:
+            self._add_to_run(line, run_id)
+
+    def _add_to_run(self, line: Line, run_id: str) -> None:
+        """Add what a boundary says of its run."""
+        attributes, (start, end) = line["attributes"], times_of(line)
+        run = self.index.runs.get(run_id)
+        if run is None:
+            run = RunRow(
+                run_id=run_id,
+                trace_id=line["trace_id"],
+                agent="",
+                service=line.get("service") or "",
+                status=INTERRUPTED,
+                start=start,
+            )
+        iterations = attributes.get(semconv.ITERATIONS) or attributes.get(semconv.ITERATION) or 0
+        run = replace(
+            run,
+            agent=attributes.get(semconv.AGENT_NAME) or run.agent,
+            iterations=max(run.iterations, iterations),
+            start=min(run.start, start),
+            replay_of=attributes.get(semconv.REPLAY_OF) or run.replay_of,
+        )
+        phase = attributes.get(semconv.PHASE)
+        if phase == semconv.RUN:
+            self._roots[run_id] = line.get("parent_span_id")
+            run = replace(
+                run,
+                start=start,
+                end=end,
+                status=attributes.get(semconv.OUTCOME) or semconv.COMPLETED,
+                error_type=attributes.get(semconv.ERROR_TYPE),
+                error=line.get("status_text"),
+                input_tokens=attributes.get(semconv.USAGE_INPUT_TOKENS),
+                output_tokens=attributes.get(semconv.USAGE_OUTPUT_TOKENS),
+                cost=attributes.get(semconv.COST_USD),
+            )
+        elif phase in PART_OF:
+            part, name = PART_OF[phase]
+            if isinstance(value := attributes.get(name), str):
+                self._parts.setdefault(run_id, {}).setdefault(_ROWS[part], set()).add(value)
+        self.index.runs[run_id] = run
+
+    def finish(self) -> Index:
+        """Assign the spans of other libraries to runs, and runs to the runs that they are nested in."""
+        index = self.index
+        traces: dict[str, str] = {}
+        for run in sorted(index.runs.values(), key=lambda run: run.start):
+            traces.setdefault(run.trace_id, run.run_id)
+        for span_id, span in self._spans.items():
+            run_id = self._run_of(span_id) or traces.get(span.trace_id, "")
+            index.spans.setdefault(run_id, {})[span_id] = span.place
+        for run_id, run in index.runs.items():
+            if run_id not in self._exported:
+                names = self._parts.get(run_id, {})
+                parts: dict[str, Any] = {name: tuple(sorted(values)) for name, values in names.items()}
+                outer = self._run_of(self._roots.get(run_id))
+                parent = outer if outer != run_id else None
+                index.runs[run_id] = replace(run, spans=len(index.spans[run_id]), parent_run_id=parent, **parts)
+        return index
+
+    def _run_of(self, span_id: str | None) -> str | None:
+        """Return the run of a span, or of the nearest span around it that is known to belong to one."""
+        seen: set[str] = set()
+        while span_id is not None and span_id not in seen and (span := self._spans.get(span_id)) is not None:
+            if span.run_id is not None:
+                return span.run_id
+            seen.add(span_id)
+            span_id = span.parent_span_id
+        return None
+
+
+def index_of(files: Sequence[Path], state: tuple[Any, ...]) -> Index:
+    """Return the index of some files.
+
+    Raises:
+        OSError: one of them cannot be read.
+    """
+    builder = _Builder()
+    has_lines = is_known = False
+    for place, content in _lines(files):
+        has_lines = True
+        try:
+            line = from_json(content)
+            if isinstance(line, dict) and line.get("type") in _TYPES:
+                builder.add(line, place)
+                is_known = True
+        except (KeyError, TypeError, ValueError):
+            continue  # torn by a crash, or of another program
+    index = builder.finish()
+    index.state, index.is_foreign = state, has_lines and not is_known
+    return index
+
+
+def _lines(files: Iterable[Path]) -> Iterator[tuple[Place, bytes]]:
+    for path in files:
+        offset = 0
+        with path.open("rb") as file:
+            for content in file:
+                if not content.isspace():
+                    yield (path, offset, len(content)), content
+                offset += len(content)
+
+
+def read(places: Iterable[Place]) -> list[dict[str, Any]]:
+    """Return the lines at some places."""
+    lines: list[dict[str, Any]] = []
+    for path, group in _by_file(places).items():
+        with path.open("rb") as file:
+            for offset, length in group:
+                file.seek(offset)
+                lines.append(from_json(file.read(length)))
+    return lines
+
+
+def _by_file(places: Iterable[Place]) -> dict[Path, list[tuple[int, int]]]:
+    found: dict[Path, list[tuple[int, int]]] = {}
+    for path, offset, length in places:
+        found.setdefault(path, []).append((offset, length))
+    return found
