@@ -73,6 +73,7 @@ class RunContent:
         self._reader = reader
         self._by_id = {span.span_id: span for span in spans}
         self._texts: dict[str, str] = {}
+        self._catalogs: dict[str, Mapping[str, Any]] = {}
 
     def span(self, span_id: str | None) -> SpanRow | None:
         """Return the span with an id."""
@@ -115,6 +116,17 @@ class RunContent:
             if holder is not None and holder.sequence < span.sequence:
                 return self.get(holder, attribute)
         return Recorded(sequence=span.sequence, attribute=attribute, text=text, value=value)
+
+    def tools(self, span: SpanRow) -> list[Any] | None:
+        """Return the tools that a discovery listed: with their schemas, if the whole catalogue is recorded."""
+        digest = span.attributes.get(semconv.CATALOG_DIGEST)
+        if isinstance(digest, str):
+            if digest not in self._catalogs:
+                self._catalogs.update(self._reader.catalogs([digest]))
+            if digest in self._catalogs:
+                return list(self._catalogs[digest]["tools"])
+        recorded = self.get(span, semconv.OUTPUT)
+        return recorded.value if recorded is not None and isinstance(recorded.value, list) else None
 
     def request(self, span: SpanRow) -> SentRequest:
         """Rebuild what a model call sent."""

@@ -94,13 +94,10 @@ def _listed(content: RunContent, span: SpanRow) -> Iterator[tuple[str, Mapping[s
     discoveries = [
         other for other in content.spans if other.phase == semconv.DISCOVERY and other.iteration == span.iteration
     ]
-    content.load(discoveries, [semconv.OUTPUT])
     for discovery in discoveries:
-        recorded = content.get(discovery, semconv.OUTPUT)
-        if recorded is not None and isinstance(recorded.value, list):
-            for item in recorded.value:
-                if isinstance(item, dict):
-                    yield str(discovery.attributes.get(semconv.PROVIDER_ID)), item
+        for item in content.tools(discovery) or ():
+            if isinstance(item, Mapping):
+                yield str(discovery.attributes.get(semconv.PROVIDER_ID)), item
 
 
 class _Reasons:

@@ -62,6 +62,7 @@ def span_page(request: Request) -> Response:
         "offers": offers,
         "withheld": sum(not offer.is_offered for offer in offers),
         "recorded": recorded,
+        "catalogue": content.tools(span) if span.phase == semconv.DISCOVERY else None,
         "attributes": [
             (name, value if not isinstance(value, dict) else "", isinstance(value, dict) and BODY in value)
             for name, value in sorted(span.attributes.items())
