@@ -54,6 +54,7 @@ def run_page(request: Request) -> Response:
         "root": root,
         "root_input": root and content.get(root, semconv.INPUT_MESSAGES),
         "root_output": root and content.get(root, semconv.OUTPUT_MESSAGES),
+        "configuration": root and content.get(root, semconv.AGENT_CONFIGURATION),
         "faults": faults[:MOST_FAULTS],
         "more_faults": max(0, len(faults) - MOST_FAULTS),
         "calls": calls[:MOST_CALLS],

@@ -19,6 +19,7 @@ from pellucid_exporters.viewer.pages import reader_of, render, run_of
 CONTENT: Final = (
     semconv.INPUT,
     semconv.OUTPUT,
+    semconv.AGENT_CONFIGURATION,
     semconv.SYSTEM_INSTRUCTIONS,
     semconv.INPUT_MESSAGES,
     semconv.OUTPUT_MESSAGES,
