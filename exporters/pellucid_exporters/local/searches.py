@@ -80,9 +80,9 @@ def text_filter(connection: sqlite3.Connection, text: str) -> Callable[[sqlite3.
         if wanted in (found := unpack(content).casefold()) or escaped in found
     }
 
-    def matching(newest: int) -> set[int]:
+    def matching(number: int) -> set[int]:
         """Return the keys of the runs of a batch whose spans have the text."""
-        batch = (newest - _BATCH + 1, newest)
+        batch = (number * _BATCH, (number + 1) * _BATCH - 1)
         cursor = connection.cursor()
         cursor.row_factory = None
         rows = cursor.execute('SELECT run, "values" FROM spans WHERE run BETWEEN ? AND ?', batch)
@@ -92,15 +92,15 @@ def text_filter(connection: sqlite3.Connection, text: str) -> Callable[[sqlite3.
             keys.update(key for key, found in rows if not digests.isdisjoint(_cut(found)))
         return keys
 
-    batch, keys = range(0), set[int]()
+    batches: dict[int, set[int]] = {}  # each is read once: runs of several processes have their keys in no order
 
     def matches(run: sqlite3.Row) -> bool:
-        nonlocal batch, keys
         if any(wanted in (run[name] or "").casefold() for name in ("run_id", "agent", "error")):
             return True
-        if run["key"] not in batch:
-            batch, keys = range(run["key"] - _BATCH + 1, run["key"] + 1), matching(run["key"])
-        return run["key"] in keys
+        key = run["key"]
+        if key // _BATCH not in batches:
+            batches[key // _BATCH] = matching(key // _BATCH)
+        return key in batches[key // _BATCH]
 
     return matches
 
