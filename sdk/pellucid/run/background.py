@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -31,7 +30,7 @@ _EXPIRED: Final = "The call did not end before its deadline and was stopped."
 
 def new_call(run: Run, b: Boundary, tool: Tool, tool_call_id: str) -> AsyncCall:
     """Return a call in the background that has not started."""
-    facts = CallFacts(f"async_tool_{uuid.uuid4()}", tool.name, tool_call_id, "same-invocation")
+    facts = CallFacts(f"async_tool_{run.id_of(tool_call_id)}", tool.name, tool_call_id, "same-invocation")
     return AsyncCall(facts=facts, started=run.scope.now(), dispatch=b.context)
 
 

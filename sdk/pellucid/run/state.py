@@ -71,6 +71,7 @@ class CallerContext:
         journal: Journal of the pass, if the run is durable.
         check_tools: Checks the tools of each iteration, before the model is called, those of nested runs too; it raises
             to end the run.
+        namespace: Namespace of the ids of calls; that of the run's own id by default.
     """
 
     identity: Identity | None
@@ -80,6 +81,7 @@ class CallerContext:
     pipeline: Pipeline | None = None
     journal: Journal | None = None
     check_tools: Callable[[Iterable[Tool]], None] | None = None
+    namespace: uuid.UUID | None = None
 
 
 @dataclass(slots=True)
@@ -213,7 +215,8 @@ class Run:
         self.halted: PolicyHalt | None = None
         self.closed = False
         self.token: EventLoopToken | None = None
-        self._namespace = self.journal.namespace if self.journal is not None else uuid.UUID(self.scope.run_id)
+        namespace = self.journal.namespace if self.journal is not None else caller.namespace
+        self._namespace = namespace or uuid.UUID(self.scope.run_id)
 
     @property
     def spent(self) -> Usage:

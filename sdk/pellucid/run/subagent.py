@@ -36,9 +36,16 @@ _SCHEMA: Final[JSONObject] = {
 
 
 def agent_tool(
-    setup: Setup, pipeline: Pipeline | None, name: str | None, description: str | None, timeout: float | None
+    setup: Setup,
+    pipeline: Pipeline | None,
+    name: str | None,
+    description: str | None,
+    timeout: float | None,
+    namespace: uuid.UUID | None = None,
 ) -> Tool:
     """Return a tool that runs an agent and returns its answer; its telemetry goes to `pipeline`, or the caller's.
+
+    A `namespace` replaces that of the nested run's own id for the ids of its calls.
 
     Raises:
         ConfigError: the tool has no description.
@@ -61,6 +68,7 @@ def agent_tool(
             pipeline=target,
             journal=journal,
             check_tools=outer.check_tools if outer is not None else None,
+            namespace=namespace,
         )
         try:
             return await _nested(setup, outer, str(arguments["input"]), ctx, caller)
@@ -77,6 +85,7 @@ def agent_tool(
         run=run,
         timeout=timeout,
         tools=setup.tools,
+        setup=setup,
     )
 
 

@@ -50,7 +50,7 @@ class Phase:
     exception: str | None = None
 
 
-_SETTINGS: Final = {
+SETTINGS: Final = {
     "max_tokens": semconv.REQUEST_MAX_TOKENS,
     "temperature": semconv.REQUEST_TEMPERATURE,
     "top_p": semconv.REQUEST_TOP_P,
@@ -62,6 +62,7 @@ _SETTINGS: Final = {
     "reasoning_level": semconv.REQUEST_REASONING_LEVEL,
     "output_type": semconv.OUTPUT_TYPE,
 }
+"""Attributes of request parameters, by their names in `Settings`."""
 
 RUN: Final = Phase(
     name=semconv.RUN,
@@ -72,7 +73,7 @@ RUN: Final = Phase(
         "description": semconv.AGENT_DESCRIPTION,
         "conversation_id": semconv.CONVERSATION_ID,
         "model": semconv.REQUEST_MODEL,
-        **_SETTINGS,
+        **SETTINGS,
         "finish_reasons": semconv.RESPONSE_FINISH_REASONS,
         "iterations": semconv.ITERATIONS,
         "stop_reason": semconv.STOP_REASON,
@@ -142,7 +143,7 @@ INFERENCE: Final = Phase(
         "model_provider": semconv.PROVIDER_NAME,
         "model": semconv.REQUEST_MODEL,
         "stream": semconv.REQUEST_STREAM,
-        **_SETTINGS,
+        **SETTINGS,
         "conversation_id": semconv.CONVERSATION_ID,
         "catalog_digest": semconv.CATALOG_DIGEST,
         "attempt": semconv.ATTEMPT,

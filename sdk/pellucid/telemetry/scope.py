@@ -33,6 +33,9 @@ from pellucid.version import __version__
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
+DEADLINE_PASSED: Final = "the run's deadline passed"
+"""Error of a boundary that the deadline of its run has ended."""
+
 MAX_ERROR: Final = 4 * 1024
 """Maximum characters of an error message."""
 
@@ -194,7 +197,7 @@ class Scope:
         deadline.
         """
         if not isinstance(error, Exception):
-            return self.text("the run's deadline passed", MAX_ERROR)
+            return self.text(DEADLINE_PASSED, MAX_ERROR)
         text = self.guarded("recording", lambda: str(error) or describe(error))
         return None if text is None else self.text(text, MAX_ERROR)
 

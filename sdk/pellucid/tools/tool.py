@@ -228,9 +228,15 @@ class MetaTool(Tool):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AgentTool(Tool):
-    """Tool that runs an agent. Attributes: tools: Own tools of the agent."""
+    """Tool that runs an agent.
+
+    Attributes:
+        tools: Own tools of the agent.
+        setup: Configuration of the agent; a `pellucid.run.state.Setup`.
+    """
 
     tools: tuple[Tool, ...] = field(default=(), repr=False)
+    setup: Any = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.trace import format_span_id, format_trace_id
@@ -114,6 +114,21 @@ class Observed:
             events=list(captured.events),
             logs=[line for line in captured.logs if line["event"] != semconv.EXCEPTION_EVENT],
             policy=(captured.capture or CapturePolicy.from_environment()).within_attribute_limit(),
+        )
+
+    def measured(self) -> Observed:
+        """Return what metrics are recorded for: everything except replays."""
+        replayed = {seen.run for seen in self.phases if semconv.REPLAY_OF in seen.attributes}
+        if not replayed:
+            return self
+        phases = [seen for seen in self.phases if seen.run not in replayed]
+        return replace(
+            self,
+            phases=phases,
+            by_id={seen.id: seen for seen in phases},
+            by_run={run: seen for run, seen in self.by_run.items() if run not in replayed},
+            runs=self.runs - replayed,
+            events=[event for event in self.events if event.run_id not in replayed],
         )
 
 

@@ -1,0 +1,1 @@
+"""`pellucid replay` and `pellucid test`: recorded runs, played again."""

@@ -1,0 +1,217 @@
+"""Replay of a tape: the runtime as it is, with the recorded providers, models and tools."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from opentelemetry import metrics, trace
+
+from pellucid import semconv
+from pellucid.agent import Agent
+from pellucid.concurrency.sync import run_in_portal
+from pellucid.errors import ConfigError, PellucidError
+from pellucid.models import Model
+from pellucid.models.base import require_model
+from pellucid.models.fallback import candidates
+from pellucid.models.names import resolve
+from pellucid.models.prices import load_prices
+from pellucid.replay.comparison import differences
+from pellucid.replay.continuing import resume_request
+from pellucid.replay.passes import passes_of
+from pellucid.replay.playback import Playback
+from pellucid.replay.rebuilding import rebuilt_setup
+from pellucid.replay.session import Divergence, OnDivergence, ReplayDiverged, Session
+from pellucid.replay.staging import staged
+from pellucid.replay.tape import Tape
+from pellucid.replay.taped_run import TapedRun
+from pellucid.replay.tracing import ReplayedSpan, ReplayTracerProvider
+from pellucid.run.loop import execute
+from pellucid.run.outcomes import RunResult
+from pellucid.run.start import create_run
+from pellucid.run.state import CallerContext, Setup
+from pellucid.telemetry import Listeners, TelemetryOptions
+from pellucid.telemetry.pipeline import Pipeline, complete
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """Outcome of a replay.
+
+    Attributes:
+        tape: What was replayed.
+        result: Result of the replayed run; None if it failed or was stopped.
+        error: Error that ended it, as the recorded run if there is no divergence.
+        divergence: First boundary that was asked for something that the recording does not have, or that differs from
+            it; None if the replay was the same.
+        differences: All boundaries that differ.
+        is_stopped: Whether the replay was stopped where the recorded run was stopped.
+        spans: Spans of the replay in the order of their starts.
+    """
+
+    tape: Tape
+    result: RunResult[Any] | None
+    error: Exception | None
+    divergence: Divergence | None
+    differences: Sequence[Divergence] = field(repr=False)
+    is_stopped: bool
+    spans: Sequence[ReplayedSpan] = field(repr=False)
+
+    @property
+    def outcome(self) -> str:
+        """Value of `pellucid.outcome` of the run, the last one if it continued others."""
+        return str(self._roots[-1].attributes.get(semconv.OUTCOME))
+
+    @property
+    def tool_calls(self) -> list[str]:
+        """Names of the tools in the order of their calls, without those of nested runs."""
+        return [
+            str(span.attributes.get(semconv.TOOL_NAME))
+            for span in self.spans
+            if span.attributes.get(semconv.PHASE) == semconv.DISPATCH and span.parent in self._roots
+        ]
+
+    @property
+    def _roots(self) -> list[ReplayedSpan]:
+        return [
+            span for span in self.spans if span.parent is None and span.attributes.get(semconv.PHASE) == semconv.RUN
+        ]
+
+    def check(self) -> Replay:
+        """Return the replay if it was the same as the recording.
+
+        Raises:
+            ReplayDiverged: it was not; the text names the first boundary that differs, with both sides.
+        """
+        if self.divergence is not None:
+            raise ReplayDiverged(self.divergence)
+        return self
+
+
+async def replay(
+    agent: Agent[Any] | None,
+    tape: Tape,
+    *,
+    live: Collection[str] = (),
+    model: Model | str | None = None,
+    timing: Literal[0, 1] | float = 0,
+    on_divergence: OnDivergence = "stop",
+    deps: Any = None,
+) -> Replay:
+    """Run an agent again, with a recorded run in place of its model, its providers and its tools.
+
+    The runtime, the agent's permission policy, its reliability rules and its skills are those of the agent. What is not
+    live never calls out. Spans have the attribute `pellucid.replay.of` and link to the recorded run; no metrics are
+    recorded.
+
+    Args:
+        agent: The agent; None builds one from the recording.
+        tape: The recorded run.
+        live: What is not answered from the tape: `"model"`, `"tool:<name>"`, `"hub:<provider id>"`.
+        model: Live model in place of the agent's, also by name, such as `"openai:gpt-6-sol"`. It needs no agent.
+        timing: Factor of the recorded durations: 0 for no waiting, 1 for the recorded timing.
+        on_divergence: What to do when the tape has no answer because the run differs: `"stop"`, or continue `"live"`.
+        deps: Value for live tools.
+
+    Raises:
+        TapeError: the tape lacks something that the replay needs; the text names it.
+        ConfigError: `live` or `model` names something that does not exist.
+    """
+    passes = passes_of(tape)
+    for taped in passes:
+        taped.check()
+    setup, own = (agent._setup, agent._telemetry) if agent is not None else (rebuilt_setup(passes), None)  # noqa: SLF001
+    names = _checked(live, passes, agent)
+    if model is not None:
+        setup, names = _with_model(setup, model), names | {"model"}
+    session = Session(live=names, timing=timing, on_divergence=on_divergence)
+    pipeline, tracers = _pipeline(own)
+    result: RunResult[Any] | None = None
+    error: Exception | None = None
+    for number, taped in enumerate(passes, start=1):
+        checkpoint = result.checkpoint if result is not None else None
+        if checkpoint is None and taped is not passes[0]:
+            break  # the run before it did not pause, which is a difference
+        tracers.of = taped.root
+        source = resume_request(checkpoint, passes[:number]) if checkpoint is not None else taped.input
+        run = create_run(staged(setup, Playback(session, taped)), source, _caller(taped, session, pipeline, deps))
+        result = None
+        try:
+            result = await execute(run)
+        except PellucidError as failure:
+            error = failure
+    # The request of a rebuilt agent has the instructions as they were recorded, with secrets masked.
+    found = differences(passes, tracers.spans, has_request=agent is not None, has_ids="model" not in names)
+    is_live = bool(session.live) or session.is_live
+    return Replay(
+        tape=tape,
+        result=result,
+        error=None if session.token.cancelled else error,
+        divergence=session.divergence or (found[0] if found and not is_live else None),
+        differences=found,
+        is_stopped=session.stopped is not None,
+        spans=tracers.spans,
+    )
+
+
+def replay_sync(agent: Agent[Any] | None, tape: Tape, **options: Any) -> Replay:
+    """Call `replay` from sync code."""
+    return run_in_portal(lambda: replay(agent, tape, **options))
+
+
+def _caller(taped: TapedRun, session: Session, pipeline: Pipeline, deps: Any) -> CallerContext:
+    """Return the context of a run: that of the recorded one, as far as it is recorded."""
+    return CallerContext(
+        identity=taped.identity,
+        signal=session.token,
+        deps=deps,
+        stream=Listeners() if any(chat.get(semconv.REQUEST_STREAM) for chat in taped.chats) else None,
+        pipeline=pipeline,
+        namespace=taped.namespace(),
+    )
+
+
+def _checked(live: Collection[str], passes: Sequence[TapedRun], agent: Agent[Any] | None) -> frozenset[str]:
+    """Check what is to be live.
+
+    Raises:
+        ConfigError: it does not exist.
+    """
+    names = frozenset([live] if isinstance(live, str) else live)
+    hubs = {f"hub:{name}" for taped in passes for name in taped.providers}
+    tools = {f"tool:{item['name']}" for catalog in passes[0].tape.catalogs.values() for item in catalog["tools"]}
+    for name in names:
+        if name != "model" and name not in hubs | tools:
+            known = ", ".join(sorted({"model", *hubs, *tools}))
+            raise ConfigError(f"replay(live={name!r}): the recording has no such part; use some of {known}")
+    if names and agent is None:
+        raise ConfigError(f"replay(live={set(names)!r}): what is live belongs to an agent; pass the agent, or a model")
+    return names
+
+
+def _with_model(setup: Setup, model: Model | str) -> Setup:
+    """Return the configuration with another model.
+
+    Raises:
+        ConfigError: there is no such model.
+    """
+    chosen = resolve(model) if isinstance(model, str) else require_model(model, "replay()")
+    load_prices(setup.prices, [(candidate.provider_name, candidate.name) for candidate in candidates(chosen)])
+    return replace(setup, model=chosen)
+
+
+def _pipeline(own: Pipeline | None) -> tuple[Pipeline, ReplayTracerProvider]:
+    """Return the pipeline of a replay: marked spans, and no metrics."""
+    usual = complete(own)
+    tracers = ReplayTracerProvider(usual.tracer_provider or trace.get_tracer_provider())
+    return (
+        TelemetryOptions(
+            tracer_provider=tracers,
+            meter_provider=metrics.NoOpMeterProvider(),
+            log_sinks=usual.log_sinks,
+            capture=usual.capture,
+            listeners=usual.listeners,
+        ),
+        tracers,
+    )

@@ -1,0 +1,114 @@
+"""One replay: what is live, how fast time passes, and what to do when the run differs from the tape."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Literal, NoReturn, TypeAlias
+
+import anyio
+
+from pellucid.context import CancelToken
+from pellucid.errors import PellucidError
+from pellucid.replay.tape import TapedSpan
+from pellucid.text import excerpt
+from pellucid.types import JSONValue
+
+OnDivergence: TypeAlias = Literal["stop", "live"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """First boundary at which a replay differs from its tape.
+
+    Attributes:
+        boundary: Name of the span, such as `chat gpt-6-sol`.
+        iteration: Iteration of the replay.
+        what: What differs: `messages`, `tools`, `arguments`, `result`, ...
+        recorded: The side of the tape; None if the tape has no such boundary.
+        replayed: The side of the replay; None if the replay has no such boundary.
+        run_id: Recorded run.
+        span_id: Recorded span, if there is one.
+    """
+
+    boundary: str
+    iteration: int | None
+    what: str
+    recorded: JSONValue
+    replayed: JSONValue
+    run_id: str
+    span_id: str | None = None
+
+    def __str__(self) -> str:
+        place = f"{self.boundary}, iteration {self.iteration}" if self.iteration else self.boundary
+        return f"{place}: {self.what} differ: recorded {_shown(self.recorded)}, replayed {_shown(self.replayed)}"
+
+
+class ReplayDiverged(PellucidError, AssertionError):
+    """A replay differs from its tape.
+
+    Attributes:
+        divergence: The first difference.
+    """
+
+    error_type = "replay_diverged"
+
+    def __init__(self, divergence: Divergence) -> None:
+        super().__init__(f"the replay differs from the recording at {divergence}")
+        self.divergence = divergence
+
+
+@dataclass(slots=True)
+class Session:
+    """State of one replay.
+
+    Attributes:
+        live: What is not answered from the tape: `model`, `tool:<name>`, `hub:<provider id>`.
+        timing: Factor by which recorded durations are multiplied.
+        on_divergence: Whether the replay stops at the first difference, or continues live.
+        token: Stops the replay.
+        divergence: The first difference.
+        stopped: The boundary at which the recorded run was stopped, once the replay has come to it.
+    """
+
+    live: AbstractSet[str]
+    timing: float
+    on_divergence: OnDivergence
+    token: CancelToken = field(default_factory=CancelToken)
+    divergence: Divergence | None = None
+    stopped: TapedSpan | None = None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether nothing is answered from the tape any more."""
+        return self.divergence is not None and self.on_divergence == "live"
+
+    async def wait(self, span: TapedSpan) -> None:
+        """Wait as long as a boundary took."""
+        await self.sleep(span.seconds)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait for recorded seconds."""
+        if self.timing > 0:
+            await anyio.sleep(seconds * self.timing)
+
+    async def diverge(self, divergence: Divergence) -> None:
+        """Note the first difference; stop the replay, or return if it continues live."""
+        self.divergence = self.divergence or divergence
+        if self.on_divergence == "stop":
+            await self._stop("the replay differs from the recording")
+
+    async def end(self, span: TapedSpan) -> NoReturn:
+        """Stop where the recorded run was stopped."""
+        self.stopped = self.stopped or span
+        await self._stop("the recording ends here")
+
+    async def _stop(self, reason: str) -> NoReturn:
+        self.token.cancel(reason)
+        await anyio.sleep_forever()
+        raise AssertionError(reason)
+
+
+def _shown(value: JSONValue) -> str:
+    return "nothing" if value is None else excerpt(json.dumps(value, ensure_ascii=False, default=str))

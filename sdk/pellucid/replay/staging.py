@@ -1,0 +1,151 @@
+"""The configuration of an agent with stand-ins for its model, its providers and its tools."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from pellucid import semconv
+from pellucid.context import DiscoveryContext, ToolContext
+from pellucid.models import Model
+from pellucid.models.fallback import FallbackModel, candidates
+from pellucid.providers import ToolProvider
+from pellucid.providers.listing import Lister
+from pellucid.providers.skills import SkillProvider
+from pellucid.reliability import Reliability
+from pellucid.replay import contents
+from pellucid.replay.playback import Playback
+from pellucid.replay.stand_ins import TapeModel, TapeProvider
+from pellucid.run.state import Setup
+from pellucid.run.subagent import agent_tool
+from pellucid.telemetry import Listeners
+from pellucid.tools import Tool
+from pellucid.tools.names import RESERVED
+from pellucid.tools.tool import AgentTool
+from pellucid.types import JSONObject
+
+_UNLIMITED = 2**40
+"""Bytes; recorded results were cut when they were recorded."""
+
+
+def staged(setup: Setup, playback: Playback) -> Setup:
+    """Return the configuration for the replay of one run."""
+    live = playback.session.live
+    agents = {tool.name: tool for tool in setup.tools if isinstance(tool, AgentTool)}
+    limits = replace(setup.limits, deadline=None, approval_timeout=None, max_result_bytes=_UNLIMITED)
+    if not live:
+        limits = replace(limits, discovery_timeout=None, model_timeout=None, tool_timeout=None)
+    return replace(
+        setup,
+        model=setup.model if "model" in live else _model(setup.model, playback),
+        reliability=_without_waiting(setup.reliability) if setup.reliability is not None else None,
+        listers=tuple(_lister(lister, playback, agents) for lister in setup.listers),
+        limits=limits,
+        listeners=Listeners(),
+    )
+
+
+def _model(model: Model, playback: Playback) -> Model:
+    models = [TapeModel(playback, candidate) for candidate in candidates(model)]
+    if isinstance(model, FallbackModel):
+        return FallbackModel(*models, on=model._on)  # noqa: SLF001  (its twin)
+    return models[0]
+
+
+def _without_waiting(reliability: Reliability) -> Reliability:
+    """Return the rules with circuits of their own, and without waiting."""
+    twin: Reliability = replace(reliability, sleep=_checkpoint)
+    return twin
+
+
+async def _checkpoint(_: float) -> None:
+    await checkpoint()
+
+
+def _lister(lister: Lister, playback: Playback, agents: dict[str, AgentTool]) -> Lister:
+    provider = lister.provider
+    if f"hub:{provider.id}" in playback.session.live:
+        return lister
+    if isinstance(provider, SkillProvider):
+        return Lister(_StagedSkills(playback, provider, agents))
+    return Lister(_StagedProvider(playback, provider, agents))
+
+
+class _StagedProvider(TapeProvider):
+    """Stand-in for a provider of an agent, some of whose tools are agents."""
+
+    def __init__(self, playback: Playback, provider: ToolProvider, agents: dict[str, AgentTool]) -> None:
+        super().__init__(playback, provider.id, [playback.taped.root], provider)
+        self._agents = agents
+
+    def _stand_in(self, tool: Tool) -> Tool:
+        stand_in = super()._stand_in(tool)
+        agent = self._agents.get(tool.name)
+        if agent is None or f"tool:{tool.name}" in self._playback.session.live:
+            return stand_in
+        return replace(stand_in, run=partial(self._call_agent, agent, stand_in.run))
+
+    async def _call_agent(self, agent: AgentTool, answer: Any, arguments: JSONObject, ctx: ToolContext) -> Any:
+        """Replay the nested run of a call; without one, answer from the tape."""
+        outer = self._playback
+        span = outer.peek(agent.name, arguments, ctx)
+        nested = outer.taped.nested.get(span.span_id) if span is not None else None
+        if span is None or nested is None:
+            return await answer(arguments, ctx)
+        span = await outer.call(agent.name, arguments, ctx)
+        if span is None:
+            return await answer(arguments, ctx)
+        inner = outer.inside(nested)
+        setup, namespace = staged(agent.setup, inner), inner.taped.namespace(ctx.idempotency_key)
+        twin = agent_tool(setup, None, agent.name, agent.description, None, namespace)
+        try:
+            value = await _before(inner.ended, partial(twin.run, arguments, replace(ctx, deadline=None)))
+        except Exception as error:
+            raise error if span.outcome == semconv.COMPLETED else contents.tool_failure(span) from error
+        if inner.ended.is_set():
+            await outer.end_if_stopped(span)
+        if span.outcome != semconv.COMPLETED:  # such as one that timed out
+            raise contents.tool_failure(span)
+        return value
+
+
+class _StagedSkills(_StagedProvider):
+    """Stand-in for the provider of an agent's skills: they are the agent's, and their tools answer from the tape."""
+
+    async def list_tools(self, ctx: DiscoveryContext) -> Sequence[Tool]:
+        """Return the tool that loads skills, and those of active ones."""
+        listed = await self._list_live(ctx)
+        key = ",".join(ctx.active_skill_ids)
+        if key not in self._tools:
+            self._tools[key] = tuple(tool if tool.name in RESERVED else self._stand_in(tool) for tool in listed)
+        return self._tools[key]
+
+
+async def _before(ended: anyio.Event, work: Callable[[], Awaitable[Any]]) -> Any:
+    """Return the result of work, or None if the event is set first, which cancels the work.
+
+    Raises:
+        Exception: the work failed.
+    """
+    results: list[Any] = []
+    failures: list[Exception] = []
+
+    async def run() -> None:
+        try:
+            results.append(await work())
+        except Exception as error:  # noqa: BLE001  (raised below, outside of the task group)
+            failures.append(error)
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        await ended.wait()
+        tasks.cancel_scope.cancel()
+    if failures:
+        raise failures[0]
+    return results[0] if results else None

@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from pydantic import BaseModel
+
+from pellucid import (
+    Agent,
+    CapturePolicy,
+    ConfigError,
+    DiscoveryProvider,
+    FallbackModel,
+    ModelError,
+    RunResult,
+    Tool,
+    ToolCall,
+    semconv,
+    tool,
+)
+from pellucid.reliability import Reliability, Rule, retry
+from pellucid.replay import ReplayDiverged, Tape, TapeError, replay
+from pellucid.testing import FakeHub, ScriptedModel
+from pellucid_exporters import File, StoreReader
+from support.local_store import storing
+from support.runs import within
+from support.tapes import recording, tapes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from pellucid_exporters.testing import Captured
+
+pytestmark = pytest.mark.anyio
+
+CITY = ToolCall("weather", {"city": "Bergen"}, "call_1")
+
+
+class Calls(list[Any]):
+    """Names of what was called outside of a run."""
+
+
+def weather_agent(calls: Calls, model: Any = None, answer: str = "rain", **options: Any) -> Agent:
+    """Return an agent with a tool of a hub, which notes what it calls."""
+
+    async def weather(arguments: dict[str, Any], ctx: object) -> str:
+        calls.append("weather")
+        return answer
+
+    class Hub(FakeHub):
+        async def fetch_catalog(self, ctx: Any) -> Any:
+            calls.append("hub")
+            return await super().fetch_catalog(ctx)
+
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    hub = DiscoveryProvider(
+        Hub([Tool(name="weather", description="Weather of a city.", input_schema=schema, run=weather)]), id="hub"
+    )
+    model = model or ScriptedModel(CITY, "Take an umbrella.")
+    return Agent("guide", model=model, providers=[hub], instructions="Be brief.", **options)
+
+
+async def tape_of(agent: Agent, question: str = "What to wear in Bergen?", **options: Any) -> Tape:
+    """Run an agent and return the tape of the run."""
+    with recording(**options) as (telemetry, listings), suppress(ModelError):
+        await agent.run(question)
+    [tape] = tapes_of(telemetry, listings)
+    return tape
+
+
+async def test_nothing_calls_out(telemetry: Captured) -> None:
+    """A replay has the same result; neither hub nor tool nor model is called. It is marked, linked and not measured."""
+    tape = await tape_of(weather_agent(Calls()))
+    calls = Calls()
+    outcome = (await replay(weather_agent(calls, model=ScriptedModel()), tape)).check()
+    assert calls == []
+    assert isinstance(outcome.result, RunResult)
+    assert outcome.result.output == "Take an umbrella."
+    assert {(span.attributes or {})[semconv.REPLAY_OF] for span in telemetry.spans} == {tape.run_id}
+    [link] = telemetry.span("invoke_agent").links
+    assert f"{link.context.span_id:016x}" == tape.spans[0].span_id
+    assert not telemetry.metrics
+
+
+async def test_a_tape_is_loaded_from_store_file_and_tape(tmp_path: Path) -> None:
+    """The local store, a file of the file exporter and a saved tape give the same tape, with a prefix of the id too."""
+    store, file, saved = tmp_path / "runs.db", tmp_path / "runs.jsonl", tmp_path / "tapes" / "run.jsonl"
+    with storing(store, file=File(file)) as telemetry:
+        result = await weather_agent(Calls(), telemetry=telemetry).run("What to wear?")
+    tape = Tape.load(store, result.run_id[:8])
+    tape.save(saved)
+    assert Tape.load(saved) == tape == Tape.load(StoreReader(store), result.run_id)
+    assert {span.name for span in Tape.load(file, result.run_id).spans} == {span.name for span in tape.spans}
+    for source in (store, file, saved):
+        (await replay(None, Tape.load(source, result.run_id))).check()
+    with pytest.raises(TapeError, match="there is no run 'abc' in this recording"):
+        Tape.load(store, "abc")
+    with pytest.raises(TapeError, match="pellucid runs"):
+        Tape.load(store)
+
+
+async def test_the_first_boundary_that_differs_is_named(telemetry: Captured) -> None:
+    """A changed agent stops at the first model call whose request differs, with both sides; its tool is not called."""
+
+    def changed(calls: Calls) -> Agent:
+        extra = tool(name="umbrella", description="Buy one.")(lambda: "bought")
+        return weather_agent(calls, tools=[extra])
+
+    tape = await tape_of(weather_agent(Calls()))
+    outcome = await replay(changed(Calls()), tape)
+    assert outcome.divergence is not None
+    assert (outcome.divergence.boundary, outcome.divergence.what) == ("discover_tools static", "discoveries")
+    with pytest.raises(ReplayDiverged, match="discover_tools static, iteration 1: discoveries differ"):
+        outcome.check()
+
+
+async def test_a_replay_continues_live_where_it_differs() -> None:
+    """With `on_divergence="live"`, the model's other request goes to the real model, and its calls to the real tool."""
+    tape = await tape_of(weather_agent(Calls()))
+    calls = Calls()
+    live = ScriptedModel(ToolCall("weather", {"city": "Oslo"}, "call_9"), "Sunglasses.")
+    outcome = await replay(weather_agent(calls, live), tape, live={"model"}, on_divergence="live")
+    assert outcome.result is not None
+    assert outcome.result.output == "Sunglasses."
+    assert calls == ["hub", "weather"]
+    stopped = await replay(
+        weather_agent(Calls(), ScriptedModel(ToolCall("weather", {"city": "Oslo"}, "call_9"))), tape, live={"model"}
+    )
+    assert stopped.divergence is not None
+    assert str(stopped.divergence) == (
+        'execute_tool weather, iteration 1: arguments differ: recorded {"city": "Bergen"}, replayed {"city": "Oslo"}'
+    )
+
+
+@pytest.mark.parametrize(("live", "expected"), [("tool:weather", ["hub", "weather"]), ("hub:hub", ["hub", "weather"])])
+async def test_parts_of_a_replay_are_live(live: str, expected: list[str]) -> None:
+    """A live tool is called, also if its hub is recorded; a live hub is asked, and its tools are called."""
+    tape = await tape_of(weather_agent(Calls()))
+    calls = Calls()
+    outcome = await replay(weather_agent(calls), tape, live={live})
+    assert calls == expected
+    assert outcome.result is not None
+
+
+async def test_what_is_live_must_exist() -> None:
+    """An unknown part, and a live part without an agent, are refused with the parts that there are."""
+    tape = await tape_of(weather_agent(Calls()))
+    with pytest.raises(ConfigError, match="use some of hub:hub, model, tool:weather"):
+        await replay(weather_agent(Calls()), tape, live={"tool:wether"})
+    with pytest.raises(ConfigError, match="pass the agent"):
+        await replay(None, tape, live={"model"})
+
+
+async def test_a_recording_without_content_is_refused() -> None:
+    """Recordings with metadata only, and with content that was cut, are refused with what they lack."""
+    with pytest.raises(TapeError, match=r"has no gen_ai.input.messages; record runs with CapturePolicy\('redacted'\)"):
+        await replay(None, await tape_of(weather_agent(Calls()), capture=CapturePolicy("metadata")))
+    small = CapturePolicy(max_bytes=1000, max_span_bytes=2000)
+    with pytest.raises(TapeError, match=r"execute_tool weather.* has only a part of gen_ai.tool.call.result"):
+        await replay(None, await tape_of(weather_agent(Calls(), answer="rain " * 1000), capture=small))
+    tape = await tape_of(weather_agent(Calls()))
+    with pytest.raises(TapeError, match=r"discover_tools hub.* which the recording does not have"):
+        await replay(None, Tape(tape.run_id, tape.spans, {}))
+
+
+class Advice(BaseModel):
+    """What to wear."""
+
+    clothes: list[str]
+
+
+async def test_an_agent_is_rebuilt_from_its_recording() -> None:
+    """Without the agent, its settings, limits and output type are those of the recording."""
+    answer = json.dumps({"clothes": ["hat"]})
+    agent = weather_agent(
+        Calls(), ScriptedModel(CITY, "no idea", answer), output=Advice, settings={"temperature": 0.5, "max_tokens": 9}
+    )
+    outcome = (await replay(None, await tape_of(agent))).check()
+    assert outcome.result is not None
+    assert outcome.result.output == {"clothes": ["hat"]}
+
+
+async def test_code_cannot_be_rebuilt() -> None:
+    """A run with a permission policy needs its agent."""
+    agent = weather_agent(Calls(), policy=lambda request: "allow")
+    tape = await tape_of(agent)
+    with pytest.raises(TapeError, match="had a permission policy, which is code; pass the agent"):
+        await replay(None, tape)
+    (await replay(agent, tape)).check()
+
+
+async def test_failed_attempts_are_replayed() -> None:
+    """Retries and fallbacks between models are replayed, without their waiting times."""
+    away = ModelError("first", "away", error_kind="unavailable")
+    fallback = FallbackModel(
+        ScriptedModel(away, away, name="first"), ScriptedModel(CITY, "Take an umbrella.", name="second")
+    )
+    tape = await tape_of(weather_agent(Calls(), fallback))
+    for agent in (weather_agent(Calls(), fallback), None):
+        (await within(replay(agent, tape))).check()
+
+    async def no_sleep(seconds: float) -> None:
+        pass
+
+    rules = [Rule(when=lambda s: s.error_kind == "unavailable" and s.attempt < 3, then=retry(), kind="again")]
+    model = ScriptedModel(away, CITY, "Take an umbrella.", name="first")
+    tape = await tape_of(weather_agent(Calls(), model, reliability=Reliability(rules, sleep=no_sleep)))
+    (await within(replay(weather_agent(Calls(), reliability=Reliability(rules), model=model), tape))).check()
+
+
+async def test_a_failed_run_fails_again() -> None:
+    """The error of the recorded run is the error of the replay."""
+    tape = await tape_of(weather_agent(Calls(), ScriptedModel(CITY, ConnectionError("the model is away"))))
+    outcome = (await replay(None, tape)).check()
+    assert outcome.result is None
+    assert str(outcome.error) == "call of model 'scripted' failed: ConnectionError: the model is away"
+
+
+async def test_a_streamed_answer_arrives_in_its_pieces(telemetry: Captured) -> None:
+    """Pieces of a streamed answer have the recorded texts, kinds and order."""
+    agent = weather_agent(Calls())
+    with recording() as (recorded, listings):
+        async with agent.stream("What to wear?") as events:
+            async for _ in events:
+                pass
+    [tape] = tapes_of(recorded, listings)
+    (await replay(None, tape)).check()
+    assert _pieces(telemetry) == _pieces(recorded)
+    assert len(_pieces(recorded)) > 3
+
+
+def _pieces(telemetry: Captured) -> Sequence[tuple[Any, ...]]:
+    deltas: list[Any] = [event for event in telemetry.events if event.name == "inference.delta"]
+    return [(event.type, event.content) for event in deltas]
+
+
+def test_recorded_timing_is_kept() -> None:
+    """With `timing=1`, a replay takes as long as the recorded run, and with `timing=0` no time at all."""
+    from trio.testing import MockClock
+
+    async def waits(arguments: dict[str, Any], ctx: object) -> str:
+        await anyio.sleep(2)
+        return "done"
+
+    async def slow(request: object) -> Any:
+        await anyio.sleep(1)
+        return "Done."
+
+    async def call(request: object) -> Any:
+        await anyio.sleep(1)
+        return [ToolCall("waits", {}, "a"), ToolCall("waits", {}, "b")]
+
+    async def play() -> tuple[float, float]:
+        agent = Agent("slow", model=ScriptedModel(call, slow), tools=[Tool(name="waits", run=waits)])
+        tape = await tape_of(agent, clock=lambda: round(anyio.current_time() * 1e9))
+        durations = []
+        for timing in (0, 1):
+            start = anyio.current_time()
+            (await replay(None, tape, timing=timing)).check()
+            durations.append(anyio.current_time() - start)
+        return durations[0], durations[1]
+
+    instant, recorded = anyio.run(play, backend="trio", backend_options={"clock": MockClock(autojump_threshold=0)})
+    assert instant == 0
+    assert recorded == pytest.approx(4, rel=0.1)
+
+
+async def test_a_stopped_run_is_replayed_up_to_there() -> None:
+    """A recording that ends in a tool call, because its process did, is replayed up to that call."""
+    tape = await tape_of(weather_agent(Calls()))
+    end = next(index for index, span in enumerate(tape.spans) if span.phase == "dispatch")
+    spans = [*tape.spans[:end], replace(tape.spans[end], end=None, outcome="interrupted")]
+    spans[0] = replace(spans[0], end=None, outcome="interrupted")
+    outcome = (await replay(None, Tape(tape.run_id, spans, tape.catalogs))).check()
+    assert outcome.is_stopped
+    assert outcome.tool_calls == ["weather"]
+    assert outcome.result is None
