@@ -115,8 +115,9 @@ async def test_catalogue_changes(tmp_path: Path, mode: Any) -> None:
         return
     assert (change.added, change.removed) == (("list",), ("write",))
     assert [(item.what, [kind for kind, _ in item.lines]) for item in change.changed] == [
-        ("read", ["skip", "same", "same", "less", "more", "same"])
+        ("read", ["skip", "same", "same", "less", "more", "same", "same"])
     ]
     latest = latest_catalogue(reader, "files", now)
     assert latest is not None
-    assert [tool["name"] for tool in latest[1].value] == ["read", "list"]
+    assert [tool["name"] for tool in latest[1]] == ["read", "list"]
+    assert latest[1][0]["parameters"]["type"] == "object"

@@ -115,9 +115,16 @@ async def test_runs_are_filtered_by_the_url(http: httpx.AsyncClient) -> None:
 async def test_a_run_says_why_it_failed(http: httpx.AsyncClient, reader: StoreReader) -> None:
     """The reason comes first, then the spans that went wrong, then the model calls and the waterfall."""
     page = await text_of(http, f"/runs/{reader.runs()[0].run_id}/")
-    texts = ("Why this run failed", "answered 529", "does not know parcel", "Model call 2", "Waterfall")
+    texts = ("Why this run failed", "answered 529", "not know parcel", "Model call 2", "Waterfall", "Configuration of")
     places = [page.index(text) for text in texts]
     assert places == sorted(places)
+
+
+async def test_a_span_that_failed_has_its_stack_trace(http: httpx.AsyncClient, reader: StoreReader) -> None:
+    """The stack trace is a large text, which the store keeps apart."""
+    page = await text_of(http, span_path(reader, "execute_tool track_parcel"))
+    assert "Traceback (most recent call last)" in page
+    assert "$body" not in page
 
 
 async def test_the_waterfall_is_a_tree(tmp_path: Path) -> None:

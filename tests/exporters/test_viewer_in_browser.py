@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import anyio.from_thread
 import pytest
@@ -23,7 +23,7 @@ from pellucid_exporters import StoreReader, Telemetry
 from pellucid_exporters.viewer import create_viewer_app
 from support.local_store import eventually, storing
 from support.processes import PATIENCE
-from support.view_scene import hang, shop, tell, thousands
+from support.view_scene import HOSTILE, hang, hostile, shop, tell, thousands
 
 pytestmark = pytest.mark.browser
 
@@ -75,6 +75,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Tel
     path = tmp_path_factory.mktemp("browser") / "store.db"
     with storing(path) as telemetry:
         thousands(telemetry)
+        hostile(telemetry)
         run_in_thread(shop, telemetry)
         assert telemetry.flush(PATIENCE)
         with serving(path) as url:
@@ -113,11 +114,13 @@ def every_path(page: Page, url: str) -> list[str]:
     page.goto(f"{url}/runs?outcome=failed")
     run = page.locator("a.row").first.get_attribute("href")
     page.goto(f"{url}/runs?outcome=completed&agent=support")
-    other = page.locator("a.row").first.get_attribute("href")
+    completed = page.locator("a.row").first.get_attribute("href")
     assert run is not None
-    assert other is not None
-    compared = f"/compare?run={run.split('/')[2]}&run={other.split('/')[2]}"
+    assert completed is not None
+    compared = f"/compare?run={run.split('/')[2]}&run={completed.split('/')[2]}"
     pages = ["/", "/hub?id=help-centre", "/runs", "/runs?text=nothing", "/alerts", run, compared]
+    other = f"/runs/{'6' * 32}/"
+    pages += [f"/hub?{urlencode({'id': HOSTILE})}", other, *(f"{other}{number}" for number in range(4))]
     return [*pages, *(f"{run}{number}" for number in (0, 1, 3, 10))]
 
 

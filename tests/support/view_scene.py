@@ -232,6 +232,28 @@ def thousands(telemetry: Telemetry, spans: int = 5_000) -> None:
     root.end(start + spans * step)
 
 
+def hostile(telemetry: Telemetry) -> None:
+    """Write one run whose names, errors and contents are all hostile, one of them 10 MB long."""
+    tracer = telemetry.tracer_provider.get_tracer(semconv.SCOPE)
+    run: dict[str, Any] = {semconv.RUN_ID: "6" * 32, semconv.AGENT_NAME: HOSTILE, semconv.ERROR_TYPE: HOSTILE}
+    places: dict[str, Any] = {**run, semconv.ITERATION: 1}
+    messages = json.dumps([{"role": HOSTILE, "parts": [{"type": "text", "content": HOSTILE}, {HOSTILE: HOSTILE}]}])
+    root = tracer.start_span(f"{semconv.INVOKE_AGENT} {HOSTILE}", attributes={**run, semconv.PHASE: semconv.RUN})
+    context = trace.set_span_in_context(root)
+    for phase, attributes in (
+        (semconv.DISCOVERY, {semconv.PROVIDER_ID: HOSTILE, semconv.OUTPUT: json.dumps([{"name": HOSTILE}])}),
+        (semconv.INFERENCE, {semconv.REQUEST_MODEL: HOSTILE, semconv.INPUT_MESSAGES: messages, HOSTILE: HOSTILE}),
+        (semconv.DISPATCH, {semconv.TOOL_NAME: HOSTILE, semconv.TOOL_CALL_RESULT: HOSTILE * 100_000}),
+    ):
+        facts: dict[str, Any] = {**places, semconv.PHASE: phase, **attributes}
+        span = tracer.start_span(f"{phase} {HOSTILE}", context, attributes=facts)
+        span.record_exception(RuntimeError(HOSTILE))
+        span.set_status(trace.StatusCode.ERROR, HOSTILE)
+        span.end()
+    root.set_status(trace.StatusCode.ERROR, HOSTILE)
+    root.end()
+
+
 async def hang(telemetry: Telemetry, hub: FakeHub) -> None:
     """Run an agent whose hub hangs, until it is cancelled."""
     provider = DiscoveryProvider(hub, id="search", objective=0.02, timeout=None)

@@ -14,7 +14,7 @@ from pellucid.errors import ConfigError
 from pellucid_exporters.local.maintenance import compact, statistics
 from pellucid_exporters.local.options import DEFAULT_PATH
 from pellucid_exporters.local.reader import StoreReader
-from pellucid_exporters.stored.rows import BODY
+from pellucid_exporters.stored.bodies import digests_in, filled
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -120,30 +120,10 @@ def _lines_of(
 
 def _whole(reader: StoreReader, record: dict[str, Any]) -> dict[str, Any]:
     """Return a record with its large texts in place."""
-    digests = set(_digests(record))
+    digests = set(digests_in(record))
     texts = reader.bodies(digests) if digests else {}
-    whole: dict[str, Any] = _filled(record, texts) if digests else record
+    whole: dict[str, Any] = filled(record, texts) if digests else record
     return whole
-
-
-def _digests(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        if set(value) == {BODY}:
-            yield value[BODY]
-        else:
-            for item in value.values():
-                yield from _digests(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _digests(item)
-
-
-def _filled(value: Any, texts: dict[str, str]) -> Any:
-    if isinstance(value, dict):
-        if set(value) == {BODY}:
-            return texts.get(value[BODY], value)
-        return {key: _filled(item, texts) for key, item in value.items()}
-    return [_filled(item, texts) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _positive(text: str) -> float:

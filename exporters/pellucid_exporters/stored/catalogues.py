@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from pellucid import semconv
 from pellucid.events import ToolsCatalogChanged
 from pellucid_exporters.stored.comparison import Difference, difference
-from pellucid_exporters.stored.content import Recorded, RunContent
 from pellucid_exporters.stored.reader import Reader
 from pellucid_exporters.stored.rows import EventRow, SpanRow
-
-MOST_RUNS: Final = 20
-"""Runs before a change in which the previous catalogue is looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +18,7 @@ class CatalogueChange:
     """A catalogue that differs from the one before.
 
     Attributes:
-        run_id: Run that saw the change; empty for a refresh in the background.
-        span: Discovery that listed the new catalogue.
+        run_id, span_id: Discovery that listed the new catalogue; the run is empty for a refresh in the background.
         digest: Digest of the new catalogue.
         previous_digest: Digest of the one before.
         added, removed: Names of tools.
@@ -33,7 +28,7 @@ class CatalogueChange:
 
     time: int
     run_id: str
-    span: SpanRow | None
+    span_id: str | None
     digest: str
     previous_digest: str
     tool_count: int | None
@@ -43,51 +38,45 @@ class CatalogueChange:
     is_known: bool = False
 
 
-_Tools = Mapping[str, Any]
-
-
 def catalogue_changes(
     reader: Reader, provider_id: str, since: int, until: int, limit: int = 20
 ) -> list[CatalogueChange]:
     """Return the latest changes of a hub's catalogue in a window of time, the newest first."""
     events = reader.events_named(ToolsCatalogChanged.name, since, until)
-    runs = _Runs(reader, provider_id)
-    own = [event for event in events if event.payload.get("provider_id") == provider_id]
-    return [_change(runs, event) for event in own[:limit]]
+    own = [event for event in events if event.payload.get("provider_id") == provider_id][:limit]
+    digests = {str(event.payload.get(name)) for event in own for name in ("digest", "previous_digest")}
+    tools = {digest: _by_name(catalog) for digest, catalog in reader.catalogs(digests).items()}
+    return [_change(event, tools) for event in own]
 
 
-def latest_catalogue(reader: Reader, provider_id: str, before: int) -> tuple[SpanRow, Recorded] | None:
-    """Return the last recorded catalogue of a hub before a time, with the discovery that listed it."""
-    for run in reader.runs(hub=provider_id, before=before, limit=MOST_RUNS):
-        content = RunContent(reader, reader.spans(run.run_id))
-        for span in reversed(content.spans):
+def latest_catalogue(reader: Reader, provider_id: str, before: int) -> tuple[SpanRow, list[Any]] | None:
+    """Return the tools that the last run before a time got from a hub, if recorded, with the discovery."""
+    for run in reader.runs(hub=provider_id, before=before, limit=1):
+        for span in reversed(reader.spans(run.run_id)):
             if span.phase == semconv.DISCOVERY and span.attributes.get(semconv.PROVIDER_ID) == provider_id:
-                recorded = content.get(span, semconv.OUTPUT)
-                if recorded is not None:
-                    return span, recorded
+                digest = str(span.attributes.get(semconv.CATALOG_DIGEST))
+                catalog = reader.catalogs([digest]).get(digest)
+                if catalog is not None:
+                    return span, list(catalog["tools"])
     return None
 
 
-def _change(runs: _Runs, event: EventRow) -> CatalogueChange:
+def _change(event: EventRow, tools: Mapping[str, Mapping[str, Any]]) -> CatalogueChange:
     digest, previous = str(event.payload.get("digest")), str(event.payload.get("previous_digest"))
-    after, before = runs.catalogue(digest, event), runs.catalogue(previous, event)
     found: dict[str, Any] = {}
-    if before is not None and after is not None:
-        old, new = before[1], after[1]
+    if digest in tools and previous in tools:
+        old, new = tools[previous], tools[digest]
+        changed = [name for name in new if name in old and old[name] != new[name]]
         found = {
             "added": tuple(name for name in new if name not in old),
             "removed": tuple(name for name in old if name not in new),
-            "changed": tuple(
-                Difference(name, difference(old[name], new[name]))
-                for name in new
-                if name in old and old[name] != new[name]
-            ),
+            "changed": tuple(Difference(name, difference(old[name], new[name])) for name in changed),
             "is_known": True,
         }
     return CatalogueChange(
         time=event.time,
         run_id=event.run_id,
-        span=after[0] if after is not None else None,
+        span_id=event.span_id,
         digest=digest,
         previous_digest=previous,
         tool_count=event.payload.get("tool_count"),
@@ -95,38 +84,5 @@ def _change(runs: _Runs, event: EventRow) -> CatalogueChange:
     )
 
 
-class _Runs:
-    """Catalogues of one hub in its runs, each run read once."""
-
-    def __init__(self, reader: Reader, provider_id: str) -> None:
-        self._reader = reader
-        self._provider_id = provider_id
-        self._contents: dict[str, RunContent] = {}
-
-    def catalogue(self, digest: str, event: EventRow) -> tuple[SpanRow, _Tools] | None:
-        """Return a discovery of the run of an event, or of those before it, that listed a catalogue, and its tools."""
-        earlier = self._reader.runs(hub=self._provider_id, before=event.time, limit=MOST_RUNS)
-        names = dict.fromkeys([event.run_id, *(run.run_id for run in earlier)])
-        for run_id in filter(None, names):
-            content = self._content(run_id)
-            for span in content.spans:
-                if self._lists(span, digest) and (tools := _tools(content, span)) is not None:
-                    return span, tools
-        return None
-
-    def _content(self, run_id: str) -> RunContent:
-        if run_id not in self._contents:
-            self._contents[run_id] = RunContent(self._reader, self._reader.spans(run_id))
-        return self._contents[run_id]
-
-    def _lists(self, span: SpanRow, digest: str) -> bool:
-        attributes = span.attributes
-        is_own = attributes.get(semconv.PROVIDER_ID) == self._provider_id
-        return span.phase == semconv.DISCOVERY and is_own and attributes.get(semconv.CATALOG_DIGEST) == digest
-
-
-def _tools(content: RunContent, span: SpanRow) -> _Tools | None:
-    recorded = content.get(span, semconv.OUTPUT)
-    if recorded is None or not isinstance(recorded.value, list):
-        return None
-    return {str(item["name"]): item for item in recorded.value if isinstance(item, dict) and "name" in item}
+def _by_name(catalog: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {str(tool.get("name")): tool for tool in catalog["tools"]}

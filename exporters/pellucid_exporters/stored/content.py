@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pellucid import semconv
+from pellucid_exporters.stored.bodies import digests_in, filled
 from pellucid_exporters.stored.reader import Recording
 from pellucid_exporters.stored.rows import BODY, SpanRow
 
@@ -72,6 +73,7 @@ class RunContent:
         self._reader = reader
         self._by_id = {span.span_id: span for span in spans}
         self._texts: dict[str, str] = {}
+        self._catalogs: dict[str, Mapping[str, Any]] = {}
 
     def span(self, span_id: str | None) -> SpanRow | None:
         """Return the span with an id."""
@@ -85,6 +87,13 @@ class RunContent:
         digests = {value[BODY] for value in references} - self._texts.keys()
         if digests:
             self._texts.update(self._reader.bodies(digests))
+
+    def whole(self, value: Any) -> Any:
+        """Return a value with its large texts in place, such as the attributes of an event."""
+        digests = set(digests_in(value)) - self._texts.keys()
+        if digests:
+            self._texts.update(self._reader.bodies(digests))
+        return filled(value, self._texts)
 
     def text(self, span: SpanRow, attribute: str) -> str | None:
         """Return the text of an attribute; `None` if the span has none or the store no longer has it."""
@@ -107,6 +116,17 @@ class RunContent:
             if holder is not None and holder.sequence < span.sequence:
                 return self.get(holder, attribute)
         return Recorded(sequence=span.sequence, attribute=attribute, text=text, value=value)
+
+    def tools(self, span: SpanRow) -> list[Any] | None:
+        """Return the tools that a discovery listed: with their schemas, if the whole catalogue is recorded."""
+        digest = span.attributes.get(semconv.CATALOG_DIGEST)
+        if isinstance(digest, str):
+            if digest not in self._catalogs:
+                self._catalogs.update(self._reader.catalogs([digest]))
+            if digest in self._catalogs:
+                return list(self._catalogs[digest]["tools"])
+        recorded = self.get(span, semconv.OUTPUT)
+        return recorded.value if recorded is not None and isinstance(recorded.value, list) else None
 
     def request(self, span: SpanRow) -> SentRequest:
         """Rebuild what a model call sent."""

@@ -51,8 +51,11 @@ def tool_offers(content: RunContent, events: Sequence[EventRow], span: SpanRow) 
     offers: list[ToolOffer] = []
     for provider_id, item in _listed(content, span):
         name = str(item.get("name"))
-        is_offered = name in offered and (name, provider_id) not in reasons.shadowed
-        reason = reasons.of(name, provider_id)
+        key = (name, provider_id)
+        is_offered = name in offered and key not in reasons.shadowed
+        reason = reasons.by_tool.get(key, "")
+        if not is_offered:
+            reason = reasons.denied.get(key) or reason
         if not is_offered and not reason:
             reason = "lazy: the model had not activated it" if is_lazy else "the store does not say why"
         description = str(item.get("description") or "")
@@ -60,6 +63,7 @@ def tool_offers(content: RunContent, events: Sequence[EventRow], span: SpanRow) 
             ToolOffer(name=name, provider_id=provider_id, description=description, is_offered=is_offered, reason=reason)
         )
     listed = {offer.name for offer in offers}
+    valid = {(offer.name, offer.provider_id) for offer in offers}
     offers += [
         ToolOffer(name=name, provider_id=None, description=description, is_offered=True)
         for name, description in offered.items()
@@ -68,6 +72,7 @@ def tool_offers(content: RunContent, events: Sequence[EventRow], span: SpanRow) 
     offers += [
         ToolOffer(name=name, provider_id=provider_id, description="", is_offered=False, reason=problem)
         for (name, provider_id), problem in reasons.quarantined.items()
+        if (name, provider_id) not in valid
     ]
     return sorted(offers, key=lambda offer: offer.is_offered)
 
@@ -94,13 +99,10 @@ def _listed(content: RunContent, span: SpanRow) -> Iterator[tuple[str, Mapping[s
     discoveries = [
         other for other in content.spans if other.phase == semconv.DISCOVERY and other.iteration == span.iteration
     ]
-    content.load(discoveries, [semconv.OUTPUT])
     for discovery in discoveries:
-        recorded = content.get(discovery, semconv.OUTPUT)
-        if recorded is not None and isinstance(recorded.value, list):
-            for item in recorded.value:
-                if isinstance(item, dict):
-                    yield str(discovery.attributes.get(semconv.PROVIDER_ID)), item
+        for item in content.tools(discovery) or ():
+            if isinstance(item, Mapping):
+                yield str(discovery.attributes.get(semconv.PROVIDER_ID)), item
 
 
 class _Reasons:
@@ -108,11 +110,9 @@ class _Reasons:
 
     def __init__(self) -> None:
         self.by_tool: dict[tuple[str, str | None], str] = {}
+        self.denied: dict[tuple[str, str | None], str] = {}
         self.shadowed: set[tuple[str, str | None]] = set()
         self.quarantined: dict[tuple[str, str | None], str] = {}
-
-    def of(self, name: str, provider_id: str | None) -> str:
-        return self.by_tool.get((name, provider_id), "")
 
 
 def _reasons(events: Sequence[EventRow], span: SpanRow) -> _Reasons:
@@ -125,7 +125,7 @@ def _reasons(events: Sequence[EventRow], span: SpanRow) -> _Reasons:
             break
         if event.name == ToolDenied.name and payload.get("stage") != "dispatch":
             why = payload.get("reason") or payload.get("error_type") or "without a reason"
-            reasons.by_tool[key] = f"the policy says {payload.get('permission')}: {why}"
+            reasons.denied[key] = f"the policy says {payload.get('permission')}: {why}"
         elif event.name == ToolsShadowed.name:
             key = (key[0], payload.get("shadowed_provider_id"))
             renamed = payload.get("offered_as")

@@ -1,4 +1,4 @@
-"""Quantiles and shares estimated from histogram buckets."""
+"""Quantiles estimated from histogram buckets."""
 
 from __future__ import annotations
 
@@ -21,15 +21,6 @@ def quantile(share: float, bounds: Sequence[float], buckets: Sequence[int]) -> f
             return lower + (bounds[index] - lower) * max(0.0, rank - below) / number
         below += number
     return bounds[-1]
-
-
-def share_above(limit: float, bounds: Sequence[float], buckets: Sequence[int]) -> float | None:
-    """Return the share of measurements above a limit, which should be a bound; `None` without measurements."""
-    total = sum(buckets)
-    if not total:
-        return None
-    within = sum(number for bound, number in zip(bounds, buckets, strict=False) if bound <= limit * (1 + 1e-9))
-    return (total - within) / total
 
 
 def summed(columns: Sequence[Sequence[int]], length: int) -> list[int]:

@@ -158,19 +158,15 @@ def _cell(
     cell_link: Callable[[int, int, int], str] | None,
 ) -> Markup:
     width = (WIDTH - LEFT - RIGHT) / len(data.buckets)
+    width -= width > 3  # noqa: PLR2004  (a gap between cells that are wide enough)
     number, start = data.buckets[position][index], data.start(position)
-    cell = Markup('<rect class="h{}" x="{:.1f}" y="{}" width="{:.1f}" height="{}"><title>{}</title></rect>').format(
-        _shade(number, most),
-        data.x(position),
-        top,
-        width - 1 if width > 3 else width,  # noqa: PLR2004  (a gap between cells that are wide enough)
-        CELL_HEIGHT - 1,
-        f"{number} at {_moment(start, data, is_first=True)}",
+    cell = Markup(  # noqa: S704  (numbers)
+        f'<rect class="h{_shade(number, most)}" x="{data.x(position):.1f}" y="{top}" width="{width:.1f}" '
+        f'height="{CELL_HEIGHT - 1}"><title>{number} at {_moment(start, data, is_first=True)}</title></rect>'
     )
     if cell_link is None:
         return cell
-    address = cell_link(index, start, start + data.step)
-    return Markup('<a href="{}" tabindex="-1">{}</a>').format(address, cell)
+    return Markup('<a href="{}" tabindex="-1">{}</a>').format(cell_link(index, start, start + data.step), cell)
 
 
 def _shade(number: int, most: int) -> int:

@@ -14,7 +14,6 @@ from starlette.responses import RedirectResponse, Response
 
 from pellucid import semconv
 from pellucid_exporters.stored.catalogues import catalogue_changes, latest_catalogue
-from pellucid_exporters.stored.quantiles import share_above, summed
 from pellucid_exporters.stored.rows import HubRow, SpanRow
 from pellucid_exporters.viewer.charts import bucket_label, columns, heatmap, latency_chart
 from pellucid_exporters.viewer.pages import query, reader_of, render
@@ -166,10 +165,8 @@ def _view(
 
 
 def _over(hub: HubRow) -> float | None:
-    """Return the share of round trips over the objective."""
-    if hub.objective is None:
-        return None
-    return share_above(hub.objective, hub.bounds, summed(list(hub.by_minute.values()), len(hub.bounds) + 1))
+    """Return the share of round trips that took longer than the objective that the hub had then."""
+    return sum(hub.late.values()) / hub.calls if hub.objective is not None and hub.calls else None
 
 
 def _of(hub: HubRow, in_flight: list[SpanRow]) -> list[SpanRow]:

@@ -54,6 +54,7 @@ def run_page(request: Request) -> Response:
         "root": root,
         "root_input": root and content.get(root, semconv.INPUT_MESSAGES),
         "root_output": root and content.get(root, semconv.OUTPUT_MESSAGES),
+        "configuration": root and content.get(root, semconv.AGENT_CONFIGURATION),
         "faults": faults[:MOST_FAULTS],
         "more_faults": max(0, len(faults) - MOST_FAULTS),
         "calls": calls[:MOST_CALLS],
@@ -65,7 +66,7 @@ def run_page(request: Request) -> Response:
         "times": _times(spans),
         "number": len(spans),
         "previous": previous[0] if previous else None,
-        "events": reader.events(run.run_id)[:MOST_EVENTS],
+        "events": [(event, content.whole(event.payload)) for event in reader.events(run.run_id)[:MOST_EVENTS]],
         "is_live": run.status == RUNNING,
     }
     return render(request, "run.html", values)

@@ -19,6 +19,7 @@ from pellucid_exporters.viewer.pages import reader_of, render, run_of
 CONTENT: Final = (
     semconv.INPUT,
     semconv.OUTPUT,
+    semconv.AGENT_CONFIGURATION,
     semconv.SYSTEM_INSTRUCTIONS,
     semconv.INPUT_MESSAGES,
     semconv.OUTPUT_MESSAGES,
@@ -49,6 +50,7 @@ def span_page(request: Request) -> Response:
     values: dict[str, Any] = {
         "run": run,
         "span": span,
+        "events": content.whole(span.events),
         "parent": content.span(span.parent_span_id),
         "before": by_sequence.get(span.sequence - 1),
         "after": by_sequence.get(span.sequence + 1),
@@ -61,6 +63,7 @@ def span_page(request: Request) -> Response:
         "offers": offers,
         "withheld": sum(not offer.is_offered for offer in offers),
         "recorded": recorded,
+        "catalogue": content.tools(span) if span.phase == semconv.DISCOVERY else None,
         "attributes": [
             (name, value if not isinstance(value, dict) else "", isinstance(value, dict) and BODY in value)
             for name, value in sorted(span.attributes.items())
