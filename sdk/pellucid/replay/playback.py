@@ -13,6 +13,7 @@ from anyio.lowlevel import checkpoint
 
 from pellucid import semconv
 from pellucid.context import DiscoveryContext, ToolContext
+from pellucid.messages import ToolDefinition
 from pellucid.models import ModelRequest
 from pellucid.replay.session import Divergence, Session
 from pellucid.replay.taped_run import TapedRun
@@ -45,6 +46,8 @@ class Playback:
         self.ended = anyio.Event()
         self._is_nested = is_nested
         self._chat = 0
+        self._tools: Sequence[ToolDefinition] = ()
+        self._digest: str | None = None
         self._used: set[str] = set()
         self._released: dict[str, anyio.Event] = {}
         self._returned: defaultdict[str, anyio.Event] = defaultdict(anyio.Event)
@@ -253,12 +256,19 @@ class Playback:
             return self._divergence(
                 span.name, scope.iteration, "messages", _json(span, semconv.INPUT_MESSAGES), _recent(request), span
             )
-        recorded, replayed = span.get(semconv.CATALOG_DIGEST), _digest_of(request)
+        recorded, replayed = span.get(semconv.CATALOG_DIGEST), self._digest_of(request.tools)
         if recorded != replayed:
             names = [tool.name for tool in request.tools]
             offered = [tool.get("name") for tool in _json(span, semconv.TOOL_DEFINITIONS) or ()] or recorded
             return self._divergence(span.name, scope.iteration, "tools", offered, names, span)
         return None
+
+    def _digest_of(self, tools: Sequence[ToolDefinition]) -> str | None:
+        """Return the digest of the tools of a request; requests share them while the catalogue does not change."""
+        if tools is not self._tools:
+            self._tools = tools
+            self._digest = blake2b(b"".join(map(digest_of, tools)), digest_size=16).hexdigest() if tools else None
+        return self._digest
 
     def _divergence(
         self,
@@ -287,12 +297,6 @@ async def _settled(result_ids: Collection[Any]) -> None:
     pending = [call for call in running if call.facts.result_id in result_ids]
     while any(call.status is None for call in pending):
         await checkpoint()
-
-
-def _digest_of(request: ModelRequest) -> str | None:
-    if not request.tools:
-        return None
-    return blake2b(b"".join(map(digest_of, request.tools)), digest_size=16).hexdigest()
 
 
 def _recent(request: ModelRequest) -> JSONValue:

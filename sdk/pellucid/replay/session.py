@@ -70,6 +70,7 @@ class Session:
         token: Stops the replay.
         divergence: The first difference.
         stopped: The boundary at which the recorded run was stopped, once the replay has come to it.
+        origin: Start of the replayed run by the event loop's clock, and of the recorded one in nanoseconds.
     """
 
     live: AbstractSet[str]
@@ -78,15 +79,29 @@ class Session:
     token: CancelToken = field(default_factory=CancelToken)
     divergence: Divergence | None = None
     stopped: TapedSpan | None = None
+    origin: tuple[float, int] | None = None
+
+    def begin(self, root: TapedSpan) -> None:
+        """Note that the replay of a run starts."""
+        self.origin = (anyio.current_time(), root.start)
 
     @property
     def is_live(self) -> bool:
         """Whether nothing is answered from the tape any more."""
         return self.divergence is not None and self.on_divergence == "live"
 
-    async def wait(self, span: TapedSpan) -> None:
-        """Wait as long as a boundary took."""
-        await self.sleep(span.seconds)
+    async def wait(self, span: TapedSpan, elapsed: float = 0.0) -> None:
+        """Wait until a boundary ends: at its recorded time in the run, or if a part is live, as long as it took.
+
+        Args:
+            span: The boundary.
+            elapsed: Recorded seconds that were waited for since its start.
+        """
+        if self.origin is None or self.live or self.is_live:
+            await self.sleep(max(0.0, span.seconds - elapsed))
+        elif self.timing > 0 and span.end is not None:
+            started, recorded = self.origin
+            await anyio.sleep_until(started + (span.end - recorded) / 1e9 * self.timing)
 
     async def sleep(self, seconds: float) -> None:
         """Wait for recorded seconds."""

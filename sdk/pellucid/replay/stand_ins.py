@@ -89,7 +89,7 @@ class TapeModel:
             elapsed = moment
             piece, texts[kind] = texts.get(kind, "")[:length], texts.get(kind, "")[length:]
             yield ModelDelta(kind, piece)  # type: ignore[arg-type]  # one of the kinds, as it was recorded
-        await self._playback.session.sleep(max(0.0, span.seconds - elapsed))
+        await self._playback.session.wait(span, elapsed)
 
 
 def _texts_of(span: TapedSpan) -> dict[str, str]:
