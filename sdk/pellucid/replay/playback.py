@@ -20,7 +20,7 @@ from pellucid.replay.taped_run import TapedRun
 from pellucid.run.state import current_run
 from pellucid.telemetry import current_scope
 from pellucid.telemetry.scope import DEADLINE_PASSED
-from pellucid.tools.tool import digest_of
+from pellucid.tools.tool import Tool, digest_of
 from pellucid.types import JSONObject, JSONValue
 
 if TYPE_CHECKING:
@@ -216,8 +216,10 @@ class Playback:
                 if other.end is not None and other.end < span.end and other.outcome != semconv.CANCELLED:
                     await self._listed[other.span_id].wait()
 
-    def approval_needed(self, call_id: str) -> bool:
-        """Return whether the recorded call waited for a person."""
+    def approval_needed(self, tool: Tool, call_id: str) -> bool:
+        """Return whether the recorded call waited for a person; whether any does, for a call of a live model."""
+        if "model" in self.session.live:
+            return bool(tool.needs_approval)
         return any(
             event["name"] == "approval.requested" and event["attributes"].get(semconv.TOOL_CALL_ID) == call_id
             for event in self.taped.root.events

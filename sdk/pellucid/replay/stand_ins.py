@@ -199,7 +199,7 @@ class TapeProvider:
         return replace(
             tool,
             run=partial(self._call, tool),
-            needs_approval=lambda _, ctx: playback.approval_needed(ctx.tool_call_id),
+            needs_approval=lambda _, ctx: playback.approval_needed(tool, ctx.tool_call_id),
         )
 
     async def _call(self, tool: Tool, arguments: JSONObject, ctx: ToolContext) -> Any:
@@ -208,7 +208,7 @@ class TapeProvider:
         if span is None:
             return await self._call_live(tool.name, arguments, ctx)
         if tool.execution == "same-invocation":
-            return await self._in_background(ctx.tool_call_id)
+            return await self._in_background(ctx.tool_call_id, span)
         if span.end is not None:
             await playback.settle_until(span.end)
         if span.outcome == semconv.COMPLETED and tool.execution is None:
@@ -219,13 +219,16 @@ class TapeProvider:
             raise contents.tool_failure(span)
         return None
 
-    async def _in_background(self, call_id: str) -> Any:
+    async def _in_background(self, call_id: str, span: TapedSpan) -> Any:
         """Return the result of an asynchronous call when the recorded one had ended."""
-        wait = self._playback.taped.waits.get(call_id)
+        wait = self._playback.taped.waits.get(str(span.get(semconv.TOOL_CALL_ID)))
         if wait is None or wait.end is None or wait.get(semconv.ASYNC_STATUS) == semconv.CANCELLED:
             await self._playback.outlast()
-        await self._playback.take_turn(wait)
-        self._playback.returns(wait)
+        if "model" in self._playback.session.live:  # the run does not go the way of the recorded one
+            await self._playback.session.wait(wait)
+        else:
+            await self._playback.take_turn(wait)
+            self._playback.returns(wait)
         status, run = wait.get(semconv.ASYNC_STATUS), current_run()
         if status == "expired" and run is not None:
             for call in run.async_calls.running:
