@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from inspect import isawaitable
 from typing import Any
 
 import anyio
+import anyio.to_thread
 
 from pellucid import semconv
 from pellucid.context import DiscoveryContext, ToolContext
@@ -154,8 +156,9 @@ class TapeProvider:
         span = await self._playback.discovery(self.id, ctx, self._parents)
         if span is None:
             return await self._list_live(ctx)
-        # What came to its end did so before the failure of another could cancel it.
-        with anyio.CancelScope(shield=not self._playback.was_stopped(span)):
+        # What came to its end did so before the failure of another could cancel it; with recorded times, it does again.
+        is_instant = self._playback.session.timing == 0
+        with anyio.CancelScope(shield=is_instant and not self._playback.was_stopped(span)):
             return await self._replayed(span, ctx)
         raise AssertionError  # nobody cancels the scope
 
@@ -251,8 +254,10 @@ class TapeProvider:
         context = DiscoveryContext(iteration=ctx.iteration, identity=ctx.identity, signal=ctx.signal)
         for tool in await self._list_live(context):
             if tool.name == name:
+                if tool.mode == "thread":
+                    return await anyio.to_thread.run_sync(tool.run, arguments, ctx, abandon_on_cancel=True)
                 value = tool.run(arguments, ctx)
-                return await value if hasattr(value, "__await__") else value
+                return await value if isawaitable(value) else value
         raise ToolError(
             f"Tool {name!r} is not live: provider {self.id!r} no longer lists it.", error_type="tool_removed"
         )
