@@ -79,7 +79,7 @@ class TapeModel:
     async def _answer(self, span: TapedSpan) -> ModelResponse:
         if span.outcome != semconv.COMPLETED:
             raise contents.model_failure(span)
-        await self._playback.release(span)
+        await self._playback.late.release(span)
         return contents.answer_of(span)
 
     async def _deltas(self, span: TapedSpan) -> AsyncIterator[ModelDelta]:
@@ -213,7 +213,7 @@ class TapeProvider:
         if tool.execution == "same-invocation":
             return await self._in_background(ctx.tool_call_id, span)
         if span.end is not None:
-            await playback.settle_until(span.end)
+            await playback.late.settle_until(span.end)
         if span.outcome == semconv.COMPLETED and tool.execution is None:
             await playback.session.wait(span)
             return contents.result_of(span)
@@ -224,14 +224,13 @@ class TapeProvider:
 
     async def _in_background(self, call_id: str, span: TapedSpan) -> Any:
         """Return the result of an asynchronous call when the recorded one had ended."""
-        wait = self._playback.taped.waits.get(str(span.get(semconv.TOOL_CALL_ID)))
+        wait = self._playback.taped.waits.get(span.span_id)
         if wait is None or wait.end is None or wait.get(semconv.ASYNC_STATUS) == semconv.CANCELLED:
             await self._playback.outlast()
         if "model" in self._playback.session.live:  # the run does not go the way of the recorded one
             await self._playback.session.wait(wait)
         else:
-            await self._playback.take_turn(wait)
-            self._playback.returns(wait)
+            await self._playback.late.take_turn(wait)
         status, run = wait.get(semconv.ASYNC_STATUS), current_run()
         if status == "expired" and run is not None:
             for call in run.async_calls.running:
