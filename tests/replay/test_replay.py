@@ -137,6 +137,32 @@ async def test_a_replay_continues_live_where_it_differs() -> None:
     )
 
 
+async def test_calls_of_a_live_model_are_those_of_the_tape() -> None:
+    """With a live model, a call in the background ends, and one that needs approval waits, under other call ids."""
+
+    async def run(arguments: dict[str, Any], ctx: object) -> str:
+        return "done"
+
+    tools = [
+        Tool(name="job", run=run, execution="same-invocation"),
+        Tool(name="pays", run=run, needs_approval=True),
+    ]
+
+    def agent(call_id: str) -> Agent:
+        return Agent("clerk", model=ScriptedModel(ToolCall("job", {}, call_id), "waiting", "over"), tools=tools)
+
+    tape = await tape_of(agent("a"))
+    outcome = await within(replay(agent("b"), tape, live={"model"}))
+    assert outcome.divergence is None
+    assert outcome.result is not None
+    assert outcome.result.output == "over"
+    asks = Agent("clerk", model=ScriptedModel(ToolCall("pays", {}, "d1")), tools=tools)
+    tape = await tape_of(asks)
+    waits = await within(replay(asks, tape, model=ScriptedModel(ToolCall("pays", {}, "e1"))))
+    assert waits.result is not None
+    assert waits.result.status == "awaiting_approval"
+
+
 @pytest.mark.parametrize(("live", "expected"), [("tool:weather", ["hub", "weather"]), ("hub:hub", ["hub", "weather"])])
 async def test_parts_of_a_replay_are_live(live: str, expected: list[str]) -> None:
     """A live tool is called, also if its hub is recorded; a live hub is asked, and its tools are called."""
