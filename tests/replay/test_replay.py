@@ -23,7 +23,7 @@ from pellucid import (
     tool,
 )
 from pellucid.reliability import Reliability, Rule, retry
-from pellucid.replay import ReplayDiverged, Tape, TapeError, replay
+from pellucid.replay import ReplayDiverged, Tape, TapeError, parts_of, replay
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters import File, StoreReader
 from support.local_store import storing
@@ -237,6 +237,22 @@ async def test_failed_attempts_are_replayed() -> None:
     model = ScriptedModel(away, CITY, "Take an umbrella.", name="first")
     tape = await tape_of(weather_agent(Calls(), model, reliability=Reliability(rules, sleep=no_sleep)))
     (await within(replay(weather_agent(Calls(), reliability=Reliability(rules), model=model), tape))).check()
+
+
+async def test_the_parts_of_a_tape_are_ordinary_ones(telemetry: Captured) -> None:
+    """An agent of one's own runs on the model and the providers of a tape, is measured, and fails where it differs."""
+    tape = await tape_of(weather_agent(Calls()))
+    model, providers = parts_of(tape)
+    result = await Agent("mine", model=model, providers=providers, instructions="Be brief.").run(
+        "What to wear in Bergen?"
+    )
+    assert result.output == "Take an umbrella."
+    assert semconv.REPLAY_OF not in (telemetry.span("invoke_agent").attributes or {})
+    model, providers = parts_of(tape)
+    with pytest.raises(ModelError) as failed:
+        await Agent("mine", model=model, providers=providers, instructions="Be brief.").run("And in Oslo?")
+    assert isinstance(failed.value.__cause__, ReplayDiverged)
+    assert failed.value.__cause__.divergence.what == "messages"
 
 
 async def test_a_failed_run_fails_again() -> None:
