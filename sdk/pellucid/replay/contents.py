@@ -9,7 +9,17 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from pellucid import semconv
-from pellucid.errors import ConfigError, DiscoveryError, ErrorKind, ModelError, ModelTimeout, ToolError
+from pellucid.errors import (
+    ConfigError,
+    DiscoveryBackoff,
+    DiscoveryError,
+    DiscoveryTimeout,
+    ErrorKind,
+    InvalidCatalog,
+    ModelError,
+    ModelTimeout,
+    ToolError,
+)
 from pellucid.messages import (
     BlobPart,
     FilePart,
@@ -39,6 +49,7 @@ _COUNTS: Final = {
     "reasoning_output_tokens": semconv.USAGE_REASONING_OUTPUT_TOKENS,
     "cost": semconv.COST_USD,
 }
+_BACKOFF: Final = re.compile(r"it will be called again in ([\d.]+) s")
 _NOTE: Final = re.compile(r"\n\nNote: a person changed the arguments before they approved, to .*\.\Z", re.DOTALL)
 _USAGE: Final = "gen_ai.usage."
 _VENDOR: Final = "openai."
@@ -78,6 +89,8 @@ def input_of(root: TapedSpan) -> tuple[Message, ...]:
     Raises:
         TapeError: they were not recorded, or were cut.
     """
+    if semconv.INPUT_MESSAGES not in root.attributes and semconv.INPUT_DIGEST in root.attributes:
+        raise lacks(root, "was recorded without content, as with PELLUCID_CAPTURE=metadata")
     messages = _messages(root, semconv.INPUT_MESSAGES)
     whole = Recorder(CapturePolicy("full", max_bytes=2**30, max_span_bytes=2**30)).messages(messages)
     if (whole.digest, whole.size) != (root.get(semconv.INPUT_DIGEST), root.get(semconv.INPUT_BYTES)):
@@ -191,8 +204,21 @@ def discovery_failure(span: TapedSpan) -> DiscoveryError:
     provider_id = str(span.get(semconv.PROVIDER_ID))
     prefix = f"discovery of tools from provider {provider_id!r} failed: "
     text = (span.error or span.error_type or "").removeprefix(prefix)
+    if span.error_type == DiscoveryBackoff.error_type and (wait := _BACKOFF.search(text)) is not None:
+        return _with_text(
+            DiscoveryBackoff(provider_id, float(wait.group(1)), DiscoveryError(provider_id, "")), span, text
+        )
+    for kind in (DiscoveryTimeout, InvalidCatalog):
+        if span.error_type == kind.error_type:
+            return kind(provider_id, text, error_kind=kind_of(span))
     error = DiscoveryError(provider_id, text, error_kind=kind_of(span))
     error.error_type = span.error_type or ""
+    return error
+
+
+def _with_text(error: DiscoveryError, span: TapedSpan, problem: str) -> DiscoveryError:
+    """Return an error with the recorded text in place of its own."""
+    error.args, error.problem = (span.error,), problem
     return error
 
 

@@ -155,6 +155,10 @@ class Playback:
         self._begun[span.span_id].set()
         return span
 
+    async def differs(self, span: TapedSpan, what: str, recorded: JSONValue, replayed: JSONValue) -> None:
+        """Note that a boundary differs; stop the replay, or return if it continues live."""
+        await self.session.diverge(self._divergence(span.name, span.iteration or 0, what, recorded, replayed, span))
+
     def listed(self, span: TapedSpan) -> None:
         """Note that a discovery ends."""
         self._listed[span.span_id].set()

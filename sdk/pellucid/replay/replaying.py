@@ -122,6 +122,10 @@ async def replay(
     for taped in passes:
         taped.check()
     setup, own = (agent._setup, agent._telemetry) if agent is not None else (rebuilt_setup(passes), None)  # noqa: SLF001
+    if setup.name != passes[0].agent:
+        raise ConfigError(
+            f"replay(): the run is of agent {passes[0].agent!r}, and this is {setup.name!r}; pass that one"
+        )
     names = _checked(live, passes, agent)
     if model is not None:
         setup, names = _with_model(setup, model), names | {"model"}

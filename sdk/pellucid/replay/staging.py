@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from hashlib import blake2b
+from typing import Any, Final
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -17,19 +18,25 @@ from pellucid.models.fallback import FallbackModel, candidates
 from pellucid.providers import ToolProvider
 from pellucid.providers.listing import Lister
 from pellucid.providers.skills import SkillProvider
+from pellucid.providers.wrappers import StaticTools
 from pellucid.reliability import Reliability
 from pellucid.replay import contents
 from pellucid.replay.playback import Playback
 from pellucid.replay.stand_ins import TapeModel, TapeProvider
+from pellucid.replay.tape import TapedSpan
 from pellucid.run.state import Setup
 from pellucid.run.subagent import agent_tool
 from pellucid.telemetry import Listeners
 from pellucid.tools import Tool
 from pellucid.tools.names import RESERVED
+from pellucid.tools.provider_tool import ProviderTool
 from pellucid.tools.tool import AgentTool
 from pellucid.types import JSONObject
 
-_UNLIMITED = 2**40
+_SEEN: Final = ("name", "description", "parameters")
+"""What a model sees of a tool."""
+
+_UNLIMITED: Final = 2**40
 """Bytes; recorded results were cut when they were recorded."""
 
 
@@ -73,6 +80,8 @@ def _lister(lister: Lister, playback: Playback, agents: dict[str, AgentTool]) ->
         return lister
     if isinstance(provider, SkillProvider):
         return Lister(_StagedSkills(playback, provider, agents))
+    if isinstance(provider, StaticTools):
+        return Lister(_StagedTools(playback, provider, agents))
     return Lister(_StagedProvider(playback, provider, agents))
 
 
@@ -112,6 +121,39 @@ class _StagedProvider(TapeProvider):
         if span.outcome != semconv.COMPLETED:  # such as one that timed out
             raise contents.tool_failure(span)
         return value
+
+
+class _StagedTools(_StagedProvider):
+    """Stand-in for the provider of an agent's own tools: they are the agent's, and answer from the tape."""
+
+    def __init__(self, playback: Playback, provider: StaticTools, agents: dict[str, AgentTool]) -> None:
+        super().__init__(playback, provider, agents)
+        self._own = tuple(self._stand_in(tool) for tool in provider.tools)
+        self._digest = blake2b(b"".join(tool.digest for tool in self._own), digest_size=16).hexdigest()
+
+    async def _listed(self, span: TapedSpan) -> Sequence[Tool]:
+        """Return the agent's tools, if the model got the same ones."""
+        recorded = span.get(semconv.CATALOG_DIGEST)
+        if recorded != self._digest:
+            catalog = self._playback.taped.tape.catalogs[str(recorded)]
+            before, after = (
+                [{name: tool.get(name) for name in _SEEN} for tool in tools]
+                for tools in (catalog["tools"], [tool.definition.to_dict() for tool in self._own])
+            )
+            await self._playback.differs(span, "catalogue", before, after)
+        return self._own
+
+    def _stand_in(self, tool: Tool) -> Tool:
+        if f"tool:{tool.name}" in self._playback.session.live or isinstance(tool, ProviderTool):
+            return tool
+        return replace(
+            super()._stand_in(tool),
+            needs_approval=tool.needs_approval,
+            mode="inline",
+            timeout=None,
+            deadline=None,
+            heartbeat=None,
+        )
 
 
 class _StagedSkills(_StagedProvider):
