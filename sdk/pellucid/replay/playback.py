@@ -151,7 +151,7 @@ class Playback:
                 self._divergence(span.name, ctx.iteration, "active skills", recorded, replayed, span)
             )
             return None
-        await self.late.settle_until(span.start)
+        await self.late.settle(span.start)
         self._begun[span.span_id].set()
         return span
 

@@ -213,8 +213,7 @@ class TapeProvider:
             return await self._call_live(tool.name, arguments, ctx)
         if tool.execution == "same-invocation":
             return await self._in_background(ctx.tool_call_id, span)
-        if span.end is not None:
-            await playback.late.settle_until(span.end)
+        await playback.late.settle(span.end)
         if span.outcome == semconv.COMPLETED and tool.execution is None:
             await playback.session.wait(span)
             return contents.result_of(span)
