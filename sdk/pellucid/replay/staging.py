@@ -24,7 +24,8 @@ from pellucid.replay import contents
 from pellucid.replay.playback import Playback
 from pellucid.replay.stand_ins import TapeModel, TapeProvider
 from pellucid.replay.tape import TapedSpan
-from pellucid.run.state import Setup
+from pellucid.run.outcomes import Suspended
+from pellucid.run.state import Setup, current_run
 from pellucid.run.subagent import agent_tool
 from pellucid.telemetry import Listeners
 from pellucid.tools import Tool
@@ -119,6 +120,9 @@ class _StagedProvider(TapeProvider):
         if inner.ended.is_set():
             await outer.end_if_stopped(span)
         if span.outcome != semconv.COMPLETED:  # such as one that timed out
+            if isinstance(value, Suspended) and (run := current_run()) is not None:
+                for request in value.external:
+                    run.async_calls.nested.pop(request.result_id, None)  # nobody waits for them
             raise contents.tool_failure(span)
         return value
 
