@@ -220,8 +220,15 @@ class Playback:
         recorded, replayed = span.get(semconv.CATALOG_DIGEST), self._digest_of(request.tools)
         if recorded != replayed:
             names = [tool.name for tool in request.tools]
-            offered = [tool.get("name") for tool in _json(span, semconv.TOOL_DEFINITIONS) or ()] or recorded
+            offered = self._offered(span) or recorded
             return self._divergence(span.name, scope.iteration, "tools", offered, names, span)
+        return None
+
+    def _offered(self, span: TapedSpan) -> JSONValue:
+        """Return the names of the tools of a recorded request, which are recorded when they change."""
+        for chat in reversed(self.taped.chats[: self.taped.chats.index(span) + 1]):
+            if semconv.TOOL_DEFINITIONS in chat.attributes:
+                return [tool.get("name") for tool in _json(chat, semconv.TOOL_DEFINITIONS) or ()]
         return None
 
     def _digest_of(self, tools: Sequence[ToolDefinition]) -> str | None:

@@ -153,11 +153,22 @@ async def replay(
         tape=tape,
         result=result,
         error=None if session.token.cancelled else error,
-        divergence=session.divergence or (found[0] if found and not is_live else None),
+        divergence=_first(tape, session.divergence, found, is_live=is_live),
         differences=found,
         is_stopped=session.stopped is not None,
         spans=tracers.spans,
     )
+
+
+def _first(tape: Tape, noticed: Divergence | None, found: Sequence[Divergence], *, is_live: bool) -> Divergence | None:
+    """Return the first difference: that which the tape had no answer for, or one that a boundary before it shows."""
+    if noticed is None:
+        return found[0] if found and not is_live else None
+    starts = {span.span_id: span.start for span in tape.spans}
+    before = starts.get(noticed.span_id or "")
+    earlier = starts.get(found[0].span_id or "") if found else None
+    is_cause = before is not None and earlier is not None and earlier < before
+    return found[0] if is_cause else noticed
 
 
 def replay_sync(agent: Agent[Any] | None, tape: Tape, **options: Any) -> Replay:
@@ -191,7 +202,10 @@ def _checked(live: Collection[str], passes: Sequence[TapedRun], agent: Agent[Any
             known = ", ".join(sorted({"model", *hubs, *tools}))
             raise ConfigError(f"replay(live={name!r}): the recording has no such part; use some of {known}")
     if names and agent is None:
-        raise ConfigError(f"replay(live={set(names)!r}): what is live belongs to an agent; pass the agent, or a model")
+        raise ConfigError(
+            f"replay(live={set(names)!r}): what is live belongs to an agent; pass the agent (--agent MODULE:NAME), "
+            f"or a model (--live model=HOST:NAME)"
+        )
     return names
 
 

@@ -19,6 +19,7 @@ MARK: Final = f'{{"format":"{FORMAT}"'
 """Beginning of the file of a tape."""
 
 _BODY: Final = "$body"
+_MANY: Final = 100
 
 
 class TapeError(ConfigError):
@@ -81,7 +82,7 @@ class Tape:
 
         Args:
             source: The path, or a reader of stored telemetry.
-            run_id: Id of the run, or an unambiguous beginning of it; not needed for the file of a tape.
+            run_id: Id of the run, or an unambiguous beginning of it; not needed for the file of a tape, or one run.
 
         Raises:
             TapeError: there is no such run, or the file is none of these.
@@ -91,9 +92,7 @@ class Tape:
             if _is_tape(path):
                 return _read(path, run_id)
             source = open_recording(path)
-        if run_id is None:
-            raise TapeError("Tape.load(): run_id is missing; `pellucid runs` lists the runs of a store")
-        return _of(source, run_id)
+        return _of(source, run_id if run_id is not None else _only_run(source))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the tape to a file of JSON Lines, which a test can load."""
@@ -143,6 +142,20 @@ def _read(path: Path, run_id: str | None) -> Tape:
     if run_id is not None and not tape.run_id.startswith(run_id):
         raise TapeError(f"the tape {str(path)!r} is of run {tape.run_id!r}, not of {run_id!r}")
     return tape
+
+
+def _only_run(recording: Recording) -> str:
+    """Return the id of the only run of a recording.
+
+    Raises:
+        TapeError: it has none, or several.
+    """
+    roots = [row.run_id for row in recording.runs(limit=_MANY) if row.parent_run_id is None]
+    if len(roots) != 1:
+        raise TapeError(
+            f"the recording has {len(roots) or 'no'} runs; name one: `pellucid runs` lists those of a store"
+        )
+    return str(roots[0])
 
 
 def _of(recording: Recording, run_id: str) -> Tape:
