@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pellucid import semconv
+from pellucid_exporters.local.bodies import storable
 from pellucid_exporters.stored.rows import PART_OF
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def changes_of(records: Iterable[SpanRecord]) -> dict[str, RunChange]:
 
 
 def _text(value: object) -> str | None:
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None
+    return storable(value) if isinstance(value, str) else None
 
 
 def _count(value: object) -> int | None:
