@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 import stat
 import threading
@@ -106,7 +107,7 @@ async def test_a_run_is_in_the_store(path: Path) -> None:
 def test_spans_that_are_out_of_the_ordinary(path: Path) -> None:
     """A text of 10 MB is read as it was, a span that a clock set back took no time, half a surrogate pair is a `?`."""
     text = "".join(f"{number} of many\n" for number in range(700_000))
-    with storing(path, service_name="shop\udcff") as telemetry:
+    with storing(Local(path, max_age=math.inf), service_name="shop\udcff") as telemetry:
         tracer = telemetry.tracer_provider.get_tracer("test")
         tracer.start_span("large", attributes={"text": text}).end()
         tracer.start_span("set back", start_time=2 * 10**18).end(10**18)

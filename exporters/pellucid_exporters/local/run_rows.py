@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pellucid import semconv
 from pellucid_exporters.local.bodies import storable
+from pellucid_exporters.local.schema import LARGEST
 from pellucid_exporters.stored.rows import PART_OF
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ ON CONFLICT (run_id) DO UPDATE SET
     replay_of = coalesce(excluded.replay_of, replay_of)
 RETURNING key, trace_id
 """
-_LARGEST: Final = 2**63 - 1
 
 
 @dataclass(slots=True)
@@ -133,7 +133,7 @@ def _text(value: object) -> str | None:
 
 
 def _count(value: object) -> int | None:
-    return value if type(value) is int and 0 <= value <= _LARGEST else None
+    return value if type(value) is int and 0 <= value <= LARGEST else None
 
 
 def _number(value: object) -> float | None:
