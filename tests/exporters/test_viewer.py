@@ -269,11 +269,16 @@ async def test_a_discovery_of_no_run_is_no_link(tmp_path: Path) -> None:
             assert "/runs//" not in text
 
 
-async def test_a_store_that_is_gone_is_named(path: Path) -> None:
-    """A store that was removed while its pages are open is an answer with the reason."""
+async def test_a_store_that_is_damaged_or_gone_is_named(path: Path) -> None:
+    """A store that was damaged or removed while its pages are open is an answer with the reason."""
     async with client(StoreReader(path)) as http:
+        with sqlite3.connect(path) as connection:
+            connection.execute("UPDATE bodies SET content = x'00'")
+        connection.close()
+        assert "cannot be read" in await text_of(http, "/runs?text=late", 503)
         await anyio.Path(path).unlink()
-        assert "there is no store" in await text_of(http, "/runs", 503)
+        for page in ("/runs", "/none"):
+            assert "there is no store" in await text_of(http, page, 503)
 
 
 async def test_what_is_unknown_is_a_page(http: httpx.AsyncClient, reader: StoreReader) -> None:

@@ -75,4 +75,7 @@ def _unreadable(request: Request, problem: Exception) -> Response:
 
 def _problem(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, HTTPException)
-    return render(request, "problem.html", {"problem": problem}, status=problem.status_code)
+    try:
+        return render(request, "problem.html", {"problem": problem}, status=problem.status_code)
+    except ConfigError as error:
+        return _unreadable(request, error)
