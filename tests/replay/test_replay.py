@@ -87,6 +87,14 @@ async def test_nothing_calls_out(telemetry: Captured) -> None:
     assert not telemetry.metrics
 
 
+async def test_the_agent_stays_as_it_was() -> None:
+    """A run of an agent that has replayed another one records the agent's own configuration."""
+    agent = weather_agent(Calls(), model=ScriptedModel(CITY, "Take an umbrella."))
+    (await replay(agent, await tape_of(weather_agent(Calls())))).check()
+    tape = await tape_of(agent)
+    assert json.loads(tape.spans[0].attributes[semconv.AGENT_CONFIGURATION])["limits"] == {}
+
+
 async def test_a_tape_is_loaded_from_store_file_and_tape(tmp_path: Path) -> None:
     """The local store, a file of the file exporter and a saved tape give the same tape, with a prefix of the id too."""
     store, file, saved = tmp_path / "runs.db", tmp_path / "runs.jsonl", tmp_path / "tapes" / "run.jsonl"
