@@ -27,6 +27,7 @@ from pellucid.replay import ReplayDiverged, Tape, TapeError, replay
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters import File, StoreReader
 from support.local_store import storing
+from support.processes import PATIENCE
 from support.runs import within
 from support.tapes import recording, tapes_of
 
@@ -180,6 +181,30 @@ class Advice(BaseModel):
     """What to wear."""
 
     clothes: list[str]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"version":1', '"version":"1"'),
+        ('"phase":"discovery"', '"phase":[]'),
+        ('"end":', '"ended":'),
+        ('"tools":[{', '"tools":[7,{'),
+        (r"\"identity\":null", r"\"identity\":7"),
+        (r"\"skills\":[]", r"\"abilities\":[]"),
+        ('"gen_ai.output.messages":"[', '"gen_ai.output.messages":"[7,'),
+        ('"gen_ai.output.messages":"[', '"gen_ai.output.messages":"'),
+    ],
+)
+async def test_a_damaged_tape_is_refused(tmp_path: Path, old: str, new: str) -> None:
+    """A file that is not what a replay wrote is an error, not a replay that crashes or waits for ever."""
+    file = tmp_path / "run.jsonl"
+    (await tape_of(weather_agent(Calls()))).save(file)
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+    with pytest.raises(TapeError), anyio.fail_after(PATIENCE):
+        await replay(None, Tape.load(file))
 
 
 async def test_an_agent_is_rebuilt_from_its_recording() -> None:
