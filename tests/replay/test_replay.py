@@ -156,13 +156,16 @@ async def test_parts_of_a_replay_are_live(live: str, expected: list[str]) -> Non
     assert outcome.result is not None
 
 
-async def test_what_is_live_must_exist() -> None:
-    """An unknown part, and a live part without an agent, are refused with the parts that there are."""
+async def test_options_that_cannot_work() -> None:
+    """An unknown part, a live part without an agent, and unknown values are refused with those that there are."""
     tape = await tape_of(weather_agent(Calls()))
     with pytest.raises(ConfigError, match="use some of hub:hub, model, tool:weather"):
         await replay(weather_agent(Calls()), tape, live={"tool:wether"})
     with pytest.raises(ConfigError, match="pass the agent"):
         await replay(None, tape, live={"model"})
+    for wrong in ({"timing": float("nan")}, {"timing": -1}, {"timing": "1"}, {"on_divergence": "go"}):
+        with pytest.raises(ConfigError, match="must be"):
+            await replay(None, tape, **wrong)
 
 
 async def test_a_recording_without_content_is_refused() -> None:
