@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo up down test check format dashboards bench bench-first bench-durable bench-server bench-scaling bench-search bench-store bench-view storm fuzz coverage clean
+.PHONY: help demo up down test check format dashboards bench bench-first bench-durable bench-server bench-scaling bench-search bench-store bench-view bench-replay storm fuzz coverage clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -78,6 +78,9 @@ fuzz: $(VENV)/dev ## Send requests made by libFuzzer to the server; arguments: m
 
 bench-search: $(VENV)/dev ## Measure how well tool_search finds tools of real MCP servers (downloads them; needs Node.js).
 	@PYTHONPATH=tests $(BIN)/python -m bench.search_quality $(ARGS)
+
+bench-replay: $(VENV)/dev ## Measure replays: time for an iteration, and recorded timing beside the recorded duration.
+	@PYTHONPATH=tests $(BIN)/python -m bench.replay $(ARGS)
 
 coverage: $(VENV)/dev ## Run the test suite and report what it does not reach.
 	$(BIN)/coverage run -m pytest

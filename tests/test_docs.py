@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
+import signal
 import subprocess
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.request import urlopen
 
 import pytest
 
@@ -101,6 +105,70 @@ def test_console_blocks_name_what_there_is(code: str) -> None:
             continue
         done = subprocess.run(shown, check=False, capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE)
         assert done.returncode == 0, done.stderr
+
+
+def test_an_incident_becomes_a_test(tmp_path: Path) -> None:
+    """The commands of `docs/replay.md` lead from a failed run on the page to a test that passes."""
+    page = (ROOT / "docs" / "replay.md").read_text()
+    source, commands = (BLOCK.search(page, page.index(start)) for start in ("```python", "```console"))
+    assert source is not None
+    assert commands is not None
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "shop.py").write_text(source["code"])
+    folder = _with_programs(tmp_path / "bin", pellucid=("-c", PELLUCID), python=())
+    environment = {**os.environ, "PATH": os.pathsep.join([str(folder), os.environ["PATH"]])}
+
+    def run(line: str) -> str:
+        done = subprocess.run(
+            line,
+            shell=True,
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert done.returncode == 0, (line, done.stdout, done.stderr)
+        return done.stdout
+
+    run("python shop.py")
+    [stored] = json.loads(run("pellucid runs --outcome failed --json"))["runs"]
+    view, *lines = [line.removeprefix("$ ") for line in commands["code"].splitlines()]
+    assert stored["run_id"][:12] in _shown(view, tmp_path, environment)
+    said = [run(line.replace("5f0c81d2a9e4", stored["run_id"][:12])) for line in lines]
+    assert "billing is down" in said[0]
+    assert said[1].startswith("same ")
+    assert "1 passed" in said[-1]
+
+
+def _with_programs(folder: Path, **programs: tuple[str, ...]) -> Path:
+    """Make programs that are this Python with arguments; return their folder."""
+    folder.mkdir()
+    for name, arguments in programs.items():
+        (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, *arguments])} "$@"\n')
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def _shown(command: str, folder: Path, environment: dict[str, str]) -> str:
+    """Return the list of runs that `pellucid view` serves."""
+    server = subprocess.Popen(
+        [*shlex.split(command), "--port", "0"],
+        executable=Path(environment["PATH"].split(os.pathsep)[0], "pellucid"),
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdout is not None
+    with server, server.stdout:
+        try:
+            url = next(found[0] for line in server.stdout if (found := re.search(r"http://[^\s/]+", line)))
+            with urlopen(f"{url}/runs", timeout=PATIENCE) as answer:
+                return str(answer.read().decode())
+        finally:
+            server.send_signal(signal.SIGINT)
 
 
 def test_links_between_pages_lead_somewhere() -> None:

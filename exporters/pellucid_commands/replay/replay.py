@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MOST: Final = 40
 """Lines of a difference, and further differences, that are shown."""
 
-_MARKS: Final = {"less": "-", "more": "+", "same": " ", "skip": " "}
+_MARKS: Final = {"less": "-", "more": "+", "same": " "}
 _MODEL: Final = "model="
 
 
@@ -102,7 +102,8 @@ def _lines(replayed: Replay, seconds: float) -> Iterator[str]:
         yield f"same       {count} boundaries of run {replayed.tape.run_id}, {took}"
     else:
         yield f"different  run {replayed.tape.run_id}, {took}"
-    yield cut(f"{replayed.outcome:<10} {flat(_ending(replayed))}".rstrip())
+    outcome = "stopped" if _is_stopped(replayed) else replayed.outcome
+    yield cut(f"{outcome:<10} {flat(_ending(replayed))}".rstrip())
     first = replayed.divergence or next(iter(replayed.differences), None)
     if first is None:
         return
@@ -131,7 +132,8 @@ def _ending(replayed: Replay) -> str:
         return str(replayed.error)
     if replayed.result is None:
         return "where the recorded run was stopped" if replayed.is_stopped else ""
-    return excerpt(replayed.result.output) if replayed.result.output is not None else replayed.result.status
+    output = replayed.result.output
+    return excerpt(" ".join(str(output).split())) if output is not None else replayed.result.status
 
 
 def _place(divergence: Divergence) -> str:
@@ -150,7 +152,7 @@ def _diff(divergence: Divergence) -> Iterator[str]:
     if divergence.what == "boundary":
         yield f"  {_sides(divergence).partition(', ')[2]}"
         return
-    lines = difference(divergence.recorded, divergence.replayed)
+    lines = [line for line in difference(divergence.recorded, divergence.replayed) if line[0] != "skip"]
     yield from (f"  {_MARKS[kind]} {line}" for kind, line in lines[:MOST])
     if len(lines) > MOST:
         yield f"  … {len(lines) - MOST} more lines; --json has all"

@@ -21,6 +21,7 @@ _COMPARED: Final = {
     semconv.INPUT_DIGEST: "input",
     semconv.CATALOG_DIGEST: "catalogue",
     semconv.REQUEST_DIGEST: "request",
+    semconv.SYSTEM_INSTRUCTIONS: "instructions",
     semconv.OUTPUT_DIGEST: "output",
     semconv.OUTCOME: "outcome",
     semconv.ERROR_TYPE: "error",
@@ -28,9 +29,11 @@ _COMPARED: Final = {
 """Attributes that are compared, with what they stand for."""
 
 _CONTENT: Final = {
+    "instructions": (semconv.SYSTEM_INSTRUCTIONS,),
     "input": (semconv.INPUT_MESSAGES, semconv.TOOL_CALL_ARGUMENTS, semconv.INPUT),
     "output": (semconv.OUTPUT_MESSAGES, semconv.TOOL_CALL_RESULT, semconv.OUTPUT),
 }
+_PARTS_OF_REQUESTS: Final = frozenset({"input", "catalogue", "instructions"})
 _ENDS: Final = frozenset({"output", "outcome", "error"})
 """What is known at the end of a boundary: inside of it was the cause."""
 
@@ -58,7 +61,12 @@ def differences(
     for number, taped in enumerate(passes):
         found += _of_run(taped, roots[number] if number < len(roots) else None, replayed, has_ids=has_ids)
     ordered = [divergence for _, divergence in sorted(found, key=lambda item: item[0])]
-    return [divergence for divergence in ordered if (has_request and has_ids) or divergence.what != "request"]
+    explained = {(item.run_id, item.iteration) for item in ordered if item.what in _PARTS_OF_REQUESTS}
+    return [
+        item
+        for item in ordered
+        if item.what != "request" or (has_request and has_ids and (item.run_id, item.iteration) not in explained)
+    ]
 
 
 def _of_run(

@@ -139,6 +139,7 @@ async def replay(
         source = resume_request(checkpoint, passes[:number]) if checkpoint is not None else taped.input
         run = create_run(staged(setup, Playback(session, taped)), source, _caller(taped, session, pipeline, deps))
         result = None
+        session.begin(taped.root)
         try:
             result = await execute(run)
         except PellucidError as failure:

@@ -66,27 +66,42 @@ class Session:
     Attributes:
         live: What is not answered from the tape: `model`, `tool:<name>`, `hub:<provider id>`.
         timing: Factor by which recorded durations are multiplied.
-        on_divergence: Whether the replay stops at the first difference, or continues live.
+        on_divergence: Whether the replay stops at the first difference, continues live, or fails there.
         token: Stops the replay.
         divergence: The first difference.
         stopped: The boundary at which the recorded run was stopped, once the replay has come to it.
+        origin: Start of the replayed run by the event loop's clock, and of the recorded one in nanoseconds.
     """
 
     live: AbstractSet[str]
     timing: float
-    on_divergence: OnDivergence
+    on_divergence: OnDivergence | Literal["raise"]
     token: CancelToken = field(default_factory=CancelToken)
     divergence: Divergence | None = None
     stopped: TapedSpan | None = None
+    origin: tuple[float, int] | None = None
+
+    def begin(self, root: TapedSpan) -> None:
+        """Note that the replay of a run starts."""
+        self.origin = (anyio.current_time(), root.start)
 
     @property
     def is_live(self) -> bool:
         """Whether nothing is answered from the tape any more."""
         return self.divergence is not None and self.on_divergence == "live"
 
-    async def wait(self, span: TapedSpan) -> None:
-        """Wait as long as a boundary took."""
-        await self.sleep(span.seconds)
+    async def wait(self, span: TapedSpan, elapsed: float = 0.0) -> None:
+        """Wait until a boundary ends: at its recorded time in the run, or if a part is live, as long as it took.
+
+        Args:
+            span: The boundary.
+            elapsed: Recorded seconds that were waited for since its start.
+        """
+        if self.origin is None or self.live or self.is_live:
+            await self.sleep(max(0.0, span.seconds - elapsed))
+        elif self.timing > 0 and span.end is not None:
+            started, recorded = self.origin
+            await anyio.sleep_until(started + (span.end - recorded) / 1e9 * self.timing)
 
     async def sleep(self, seconds: float) -> None:
         """Wait for recorded seconds."""
@@ -94,8 +109,14 @@ class Session:
             await anyio.sleep(seconds * self.timing)
 
     async def diverge(self, divergence: Divergence) -> None:
-        """Note the first difference; stop the replay, or return if it continues live."""
+        """Note the first difference; stop the replay, or return if it continues live.
+
+        Raises:
+            ReplayDiverged: the replay fails at a difference.
+        """
         self.divergence = self.divergence or divergence
+        if self.on_divergence == "raise":
+            raise ReplayDiverged(divergence)
         if self.on_divergence == "stop":
             await self._stop("the replay differs from the recording")
 
