@@ -106,6 +106,9 @@ def test_runs_are_listed_and_filtered(stored: Stored, capsys: pytest.CaptureFixt
     assert call(runs.COMMAND, stored.path, "--min-cost", "1") == 1
     assert call(runs.COMMAND, stored.path, "--before", "2001-01-01T00:00") == 1
     assert "no run matches" in capsys.readouterr().out
+    for unknown in (["--agent", "\udcff"], ["--tool", "\udcff"], ["--outcome", "\udcff"]):
+        assert call(runs.COMMAND, stored.path, *unknown) == 1
+    assert call(runs.COMMAND, stored.path, "--before", "9" * 30) == 0
     for wrong in (["--limit", "0"], ["--min-cost", "much"], ["--before", "noon"]):
         with pytest.raises(SystemExit) as caught:
             call(runs.COMMAND, stored.path, *wrong)

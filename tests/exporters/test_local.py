@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 import stat
 import threading
@@ -104,18 +105,21 @@ async def test_a_run_is_in_the_store(path: Path) -> None:
 
 
 def test_spans_that_are_out_of_the_ordinary(path: Path) -> None:
-    """A text of 10 MB is read as it was; a span that a clock set back ended before its start took no time."""
+    """A text of 10 MB is read as it was, a span that a clock set back took no time, half a surrogate pair is a `?`."""
     text = "".join(f"{number} of many\n" for number in range(700_000))
-    with storing(path) as telemetry:
+    with storing(Local(path, max_age=math.inf), service_name="shop\udcff") as telemetry:
         tracer = telemetry.tracer_provider.get_tracer("test")
         tracer.start_span("large", attributes={"text": text}).end()
         tracer.start_span("set back", start_time=2 * 10**18).end(10**18)
+        facts = {semconv.PHASE: semconv.DISCOVERY, semconv.RUN_ID: "\ud800", semconv.DISCOVERY_CACHE: "\ud800"}
+        telemetry.tracer_provider.get_tracer(semconv.SCOPE).start_span("half a pair", attributes=facts).end()
         assert eventually(lambda: telemetry.flush(10))
         assert counted(telemetry, "errors") == 0
     reader = StoreReader(path)
     large, back = reader.spans("")
     assert reader.bodies([large.attributes["text"]["$body"]]) == {large.attributes["text"]["$body"]: text}
     assert (back.start, back.end) == (2 * 10**18, 2 * 10**18)
+    assert [(run.run_id, run.service) for run in reader.runs()] == [("?", "shop?")]
 
 
 def test_spans_of_another_process_belong_to_the_run_of_their_parent(path: Path) -> None:

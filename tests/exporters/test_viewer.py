@@ -184,6 +184,30 @@ async def test_hostile_content_is_text(http: httpx.AsyncClient, reader: StoreRea
         assert not {"\u202e", "\x1b"} & set(text)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [7, 0.5, True, ["x"], "x", '{"recorded_on": []}', '{"$body": []}', "[1, null]", '[{"parts": [{"type": {}}]}]'],
+)
+async def test_attributes_of_any_type_are_shown(tmp_path: Path, value: Any) -> None:
+    """Tools and other libraries can set any attribute of a span to any type: the pages still show the run."""
+    own = ("gen_ai.", "pellucid.", "error.")
+    names = {name for name in vars(semconv).values() if isinstance(name, str) and name.startswith(own)}
+    facts = dict.fromkeys(sorted(names - {semconv.RUN_ID, semconv.PHASE}), value)
+    with storing(tmp_path / "odd.db") as telemetry:
+        tracer = telemetry.tracer_provider.get_tracer(semconv.SCOPE)
+        for run in ("1" * 32, "2" * 32):
+            for phase in (semconv.RUN, semconv.DISCOVERY, semconv.COMPOSE, semconv.INFERENCE, semconv.DISPATCH):
+                span = tracer.start_span("x", attributes={**facts, semconv.RUN_ID: run, semconv.PHASE: phase})
+                span.add_event("e", {"$body": value})
+                span.end()
+        emit(telemetry, "other", **{**facts, semconv.RUN_ID: "1" * 32, semconv.PHASE: value})
+    run = f"/runs/{'1' * 32}/"
+    async with client(StoreReader(tmp_path / "odd.db")) as http:
+        pages = ["/", "/runs", "/alerts", run, f"{run}3/request", *(f"{run}{number}" for number in range(6))]
+        for page in (*pages, f"/compare?run={'1' * 32}&run={'2' * 32}"):
+            await text_of(http, page)
+
+
 async def test_long_text_is_cut_and_linked(tmp_path: Path) -> None:
     """A page shows the beginning of a text of 10 MB; its link returns all of it as plain text."""
     result = "<b>rain</b> " * 850_000
@@ -245,11 +269,16 @@ async def test_a_discovery_of_no_run_is_no_link(tmp_path: Path) -> None:
             assert "/runs//" not in text
 
 
-async def test_a_store_that_is_gone_is_named(path: Path) -> None:
-    """A store that was removed while its pages are open is an answer with the reason."""
+async def test_a_store_that_is_damaged_or_gone_is_named(path: Path) -> None:
+    """A store that was damaged or removed while its pages are open is an answer with the reason."""
     async with client(StoreReader(path)) as http:
+        with sqlite3.connect(path) as connection:
+            connection.execute("UPDATE bodies SET content = x'00'")
+        connection.close()
+        assert "cannot be read" in await text_of(http, "/runs?text=late", 503)
         await anyio.Path(path).unlink()
-        assert "there is no store" in await text_of(http, "/runs", 503)
+        for page in ("/runs", "/none"):
+            assert "there is no store" in await text_of(http, page, 503)
 
 
 async def test_what_is_unknown_is_a_page(http: httpx.AsyncClient, reader: StoreReader) -> None:
@@ -258,7 +287,8 @@ async def test_what_is_unknown_is_a_page(http: httpx.AsyncClient, reader: StoreR
     run = f"/runs/{reader.runs()[0].run_id}/"
     for page in (f"{run}9999", f"{run}1/raw/none", f"{run}1/request", "/none", "/hub/span?id=x&bucket=1&until=9"):
         assert "<script>" not in await text_of(http, page, 404)
-    for page in ("/?window=%3Cscript%3E", "/?until=-1", "/runs?before=x"):
+    assert "<script>" not in await text_of(http, f"{run}{'9' * 5000}", 404)
+    for page in ("/?window=%3Cscript%3E", "/?until=-1", "/runs?before=x", f"/runs?before={'9' * 5000}"):
         assert "<script>" not in await text_of(http, page, 400)
 
 

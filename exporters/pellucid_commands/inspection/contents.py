@@ -85,7 +85,7 @@ def _is_message(value: Any) -> bool:
 
 
 def _is_part(value: Any) -> bool:
-    return isinstance(value, Mapping) and value.get("type") in {*_TEXTS, "tool_call", "tool_call_response"}
+    return isinstance(value, Mapping) and value.get("type") in (*_TEXTS, "tool_call", "tool_call_response")
 
 
 def _message_lines(message: Mapping[str, Any]) -> Iterator[str]:
@@ -95,7 +95,7 @@ def _message_lines(message: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _part_lines(part: Any) -> Iterator[str]:
-    kind = part.get("type") if isinstance(part, Mapping) else None
+    kind = str(part.get("type")) if isinstance(part, Mapping) else None
     if kind in _TEXTS:
         yield from _text_lines(f"{_TEXTS[kind]}{part.get('content', '')}")
     elif kind == "tool_call":

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from pellucid import semconv
 from pellucid_exporters.local import searches
-from pellucid_exporters.local.bodies import DIGEST, unpack
+from pellucid_exporters.local.bodies import DIGEST, storable, unpack
 from pellucid_exporters.local.call_rows import call_rows
 from pellucid_exporters.local.catalogs import read_catalogs
 from pellucid_exporters.local.hub_rows import hub_rows
@@ -91,7 +91,7 @@ class StoreReader:
         if outcome in {RUNNING, INTERRUPTED}:
             conditions.append("outcome IS NULL")
         elif outcome is not None:
-            conditions, values = [*conditions, "outcome = ?"], [*values, outcome]
+            conditions, values = [*conditions, "outcome = ?"], [*values, storable(outcome)]
 
         def read(connection: sqlite3.Connection) -> list[RunRow]:
             alive = _Liveness(connection)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pellucid import semconv
+from pellucid_exporters.local.bodies import storable
+from pellucid_exporters.local.schema import LARGEST
 from pellucid_exporters.stored.rows import PART_OF
 
 if TYPE_CHECKING:
@@ -33,7 +35,6 @@ ON CONFLICT (run_id) DO UPDATE SET
     replay_of = coalesce(excluded.replay_of, replay_of)
 RETURNING key, trace_id
 """
-_LARGEST: Final = 2**63 - 1
 
 
 @dataclass(slots=True)
@@ -128,11 +129,11 @@ def changes_of(records: Iterable[SpanRecord]) -> dict[str, RunChange]:
 
 
 def _text(value: object) -> str | None:
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None
+    return storable(value) if isinstance(value, str) else None
 
 
 def _count(value: object) -> int | None:
-    return value if type(value) is int and 0 <= value <= _LARGEST else None
+    return value if type(value) is int and 0 <= value <= LARGEST else None
 
 
 def _number(value: object) -> float | None:

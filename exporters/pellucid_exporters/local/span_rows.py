@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pellucid import semconv
 from pellucid_exporters.local.shapes import join
-from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING, SpanRow
+from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING, SpanRow, text_of
 
 if TYPE_CHECKING:
     import sqlite3
@@ -23,7 +23,7 @@ def span_row(
     if row["duration"] is None:
         shown = RUNNING if alive(row["process"]) else INTERRUPTED
     else:
-        shown = attributes.get(semconv.OUTCOME) or ("error" if status == "error" else "ok")
+        shown = text_of(attributes, semconv.OUTCOME) or ("error" if status == "error" else "ok")
     return SpanRow(
         run_id=run_id,
         sequence=sequence,
@@ -31,12 +31,12 @@ def span_row(
         span_id=row["span_id"].hex(),
         parent_span_id=row["parent_span_id"].hex() if row["parent_span_id"] is not None else None,
         name=name,
-        phase=attributes.get(semconv.PHASE),
+        phase=text_of(attributes, semconv.PHASE),
         iteration=row["iteration"],
         start=row["start"],
         end=row["start"] + row["duration"] if row["duration"] is not None else None,
         status=shown,
-        error_type=attributes.get(semconv.ERROR_TYPE),
+        error_type=text_of(attributes, semconv.ERROR_TYPE),
         error=extra.get("error"),
         attributes=attributes,
         events=extra.get("events", []),

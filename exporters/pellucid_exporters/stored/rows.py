@@ -28,6 +28,18 @@ BODY: Final = "$body"
 """Key of the digest that stands for a large text."""
 
 
+def text_of(attributes: Mapping[str, Any], name: str) -> str | None:
+    """Return an attribute that is a text; `None` if it is missing, or of another type: anybody can set it."""
+    value = attributes.get(name)
+    return value if isinstance(value, str) else None
+
+
+def count_of(attributes: Mapping[str, Any], name: str) -> int | None:
+    """Return an attribute that is a number of something; `None` if it is missing, or anything else."""
+    value = attributes.get(name)
+    return value if type(value) is int and value >= 0 else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
     """One run. Times are nanoseconds since the epoch; `cost` is in US dollars.

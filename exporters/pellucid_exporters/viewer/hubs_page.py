@@ -16,7 +16,7 @@ from pellucid import semconv
 from pellucid_exporters.stored.catalogues import catalogue_changes, latest_catalogue
 from pellucid_exporters.stored.rows import HubRow, SpanRow
 from pellucid_exporters.viewer.charts import bucket_label, columns, heatmap, latency_chart
-from pellucid_exporters.viewer.pages import query, reader_of, render
+from pellucid_exporters.viewer.pages import query, reader_of, render, whole
 
 WINDOWS: Final = {"15m": 900, "1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604_800}
 """Windows of time by their name in the URL, in seconds."""
@@ -116,7 +116,7 @@ def hub_page(request: Request) -> Response:
 def bucket_exemplar(request: Request) -> Response:
     """Redirect to a span of one cell of a heatmap: a bucket between two times."""
     parameters = request.query_params
-    numbers = [_whole(parameters.get(name)) for name in ("since", "until", "bucket")]
+    numbers = [whole(parameters.get(name)) for name in ("since", "until", "bucket")]
     since, until, bucket = (number if number is not None else -1 for number in numbers)
     for row in reader_of(request).hubs(since, until - 1):
         address = _span_address(*row.exemplars[bucket]) if bucket in row.exemplars else None
@@ -129,7 +129,7 @@ def _window(request: Request) -> Window:
     name = request.query_params.get("window", "1h")
     if name not in WINDOWS:
         raise HTTPException(400, f"The window must be one of {', '.join(WINDOWS)}.")
-    until = _whole(request.query_params.get("until"))
+    until = whole(request.query_params.get("until"))
     end = until if until is not None else time.time_ns()
     return Window(name, until, max(0, end - WINDOWS[name] * 1_000_000_000), end)
 
@@ -188,11 +188,3 @@ def _state(hub: HubRow, in_flight: list[SpanRow], window: Window) -> str:
 def _span_address(run_id: str, span_id: str) -> str | None:
     """Return the address of a span; `None` for one that belongs to no run, such as that of a warm-up."""
     return f"/runs/{quote(run_id, safe='')}/span/{span_id}" if run_id else None
-
-
-def _whole(value: str | None) -> int | None:
-    if not value:
-        return None
-    if not value.isdecimal() or len(value) > len(str(2**63)):
-        raise HTTPException(400, "Times in the address must be numbers of nanoseconds since the epoch.")
-    return min(int(value), 2**63 - 1)

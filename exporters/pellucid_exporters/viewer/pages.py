@@ -27,6 +27,9 @@ from pellucid_exporters.viewer.trees import tree
 ALERTS_AGE: Final = 2.0
 """Seconds for which the alerts that were computed are shown."""
 
+LARGEST: Final = 2**63 - 1
+"""Largest number of nanoseconds in a store."""
+
 PLACEHOLDER: Final = Thresholds().runbook_base
 """Default address of the runbooks, at which there is nothing."""
 
@@ -75,6 +78,19 @@ def query(**parameters: Any) -> str:
     return urlencode({name: value for name, value in parameters.items() if value not in {None, ""}})
 
 
+def whole(value: str | None) -> int | None:
+    """Return a whole number of a URL, at most the largest that a store holds; `None` if it is empty.
+
+    Raises:
+        HTTPException: 400, it is no number.
+    """
+    if not value:
+        return None
+    if not value.isdecimal() or len(value) > len(str(LARGEST)):
+        raise HTTPException(400, "Times in the address must be numbers of nanoseconds since the epoch.")
+    return min(int(value), LARGEST)
+
+
 @functools.cache
 def _templates() -> jinja2.Environment:
     environment = jinja2.Environment(
@@ -100,6 +116,7 @@ def _templates() -> jinja2.Environment:
         stamp=text.stamp,
         tree=tree,
     )
+    environment.tests["array"] = lambda value: isinstance(value, list)
     environment.globals.update(FAULTS=FAULTS, MOST=text.MOST, PLACEHOLDER=PLACEHOLDER, query=query, semconv=semconv)
     return environment
 

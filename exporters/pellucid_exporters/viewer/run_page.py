@@ -104,8 +104,8 @@ def _model_calls(spans: Sequence[SpanRow]) -> list[ModelCall]:
             composed[span.iteration] = span
         elif span.phase == semconv.INFERENCE:
             attributes = composed[span.iteration].attributes if span.iteration in composed else {}
-            reasons = span.attributes.get(semconv.RESPONSE_FINISH_REASONS) or ()
-            finish = ", ".join(reasons) or span.status
+            reasons = span.attributes.get(semconv.RESPONSE_FINISH_REASONS)
+            finish = ", ".join(map(str, reasons)) if isinstance(reasons, list) else ""
             messages, tools = attributes.get(semconv.COMPOSE_MESSAGES), attributes.get(semconv.COMPOSE_TOOLS)
-            calls.append(ModelCall(len(calls) + 1, span, messages, tools, finish))
+            calls.append(ModelCall(len(calls) + 1, span, messages, tools, finish or span.status))
     return calls

@@ -14,6 +14,7 @@ from pellucid import semconv
 from pellucid_exporters.stored.content import RunContent, SentRequest
 from pellucid_exporters.stored.offers import tool_offers
 from pellucid_exporters.stored.rows import BODY, RUNNING, RunRow, SpanRow
+from pellucid_exporters.stored.text import cut
 from pellucid_exporters.viewer.pages import reader_of, render, run_of
 
 CONTENT: Final = (
@@ -118,9 +119,9 @@ def _found(request: Request) -> tuple[RunRow, list[SpanRow], SpanRow]:
     spans = reader_of(request).spans(run.run_id)
     sequence = request.path_params["sequence"]
     for span in spans:
-        if span.sequence == sequence:
+        if str(span.sequence) == sequence:
             return run, spans, span
-    raise HTTPException(404, f"The run has no span {sequence}; it has {len(spans)} spans.")
+    raise HTTPException(404, f"The run has no span {cut(sequence, 20)!r}; it has {len(spans)} spans.")
 
 
 def _settings(span: SpanRow) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pellucid import semconv
 from pellucid.errors import (
@@ -39,6 +39,8 @@ from pellucid.telemetry.recording import Recorder
 from pellucid.telemetry.sanitize import dumps
 from pellucid.types import JSONValue
 
+_J = TypeVar("_J", dict[str, Any], list[Any])
+
 _REMEDY: Final = "record runs with CapturePolicy('redacted'), the default, and raise its max_bytes if content was cut"
 _PARTS: Final = frozenset(kind.type for kind in (TextPart, BlobPart, FilePart, UriPart))
 _COUNTS: Final = {
@@ -59,6 +61,24 @@ _VENDOR: Final = "openai."
 def lacks(span: TapedSpan, what: str) -> TapeError:
     """Return the error for a span without content."""
     return TapeError(f"run {span.run_id} cannot be replayed: span {span.span_id} ({span.name!r}) {what}; {_REMEDY}")
+
+
+def parsed(span: TapedSpan, attribute: str, kind: type[_J]) -> _J | None:
+    """Return recorded JSON that is an object or an array, as `kind` says; None if it was not recorded.
+
+    Raises:
+        TapeError: it was cut, or is something else.
+    """
+    text = span.get(attribute)
+    if text is None:
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise lacks(span, f"has only a part of {attribute}") from error
+    if not isinstance(value, kind):
+        raise lacks(span, f"has {attribute} that is no JSON {kind.__name__}")
+    return value
 
 
 def value_of(span: TapedSpan, attribute: str, digest: str) -> JSONValue:
@@ -99,12 +119,12 @@ def input_of(root: TapedSpan) -> tuple[Message, ...]:
 
 
 def _messages(span: TapedSpan, attribute: str) -> tuple[Message, ...]:
-    text = span.get(attribute)
-    if not isinstance(text, str):
+    messages = parsed(span, attribute, list)
+    if messages is None:
         raise lacks(span, f"has no {attribute}")
     try:
-        return load_messages(json.loads(text))
-    except (ConfigError, ValueError) as error:
+        return load_messages(messages)
+    except ConfigError as error:
         raise lacks(span, f"has {attribute} that cannot be read ({error})") from error
 
 
@@ -114,10 +134,12 @@ def answer_of(span: TapedSpan) -> ModelResponse:
     Raises:
         TapeError: it was not recorded, or was cut.
     """
-    recorded = json.loads(span.get(semconv.OUTPUT_MESSAGES) or "[]")
+    recorded = parsed(span, semconv.OUTPUT_MESSAGES, list)
     if not recorded:
         raise lacks(span, f"has no {semconv.OUTPUT_MESSAGES}")
-    [data] = recorded
+    data = recorded[0]
+    if len(recorded) > 1 or not isinstance(data, dict) or not data:
+        raise lacks(span, f"has {semconv.OUTPUT_MESSAGES} that is not one message")
     # The reason is before the parts if it belongs to the message, else after them.
     if [*data][-1] == "finish_reason":
         del data["finish_reason"]
@@ -150,8 +172,11 @@ def _usage_of(attributes: Mapping[str, Any]) -> Usage:
 
 def chunks_of(span: TapedSpan) -> Sequence[tuple[float, str, int]]:
     """Return the pieces of a streamed answer: seconds since its start, kind, and number of characters."""
-    text = span.get(semconv.RESPONSE_CHUNKS)
-    return [(moment / 1e3, kind, length) for moment, kind, length in json.loads(text)] if text else ()
+    chunks = parsed(span, semconv.RESPONSE_CHUNKS, list) or ()
+    try:
+        return [(moment / 1e3, str(kind), int(length)) for moment, kind, length in chunks]
+    except (TypeError, ValueError) as error:
+        raise lacks(span, f"has {semconv.RESPONSE_CHUNKS} that cannot be read") from error
 
 
 def result_of(span: TapedSpan) -> Any:

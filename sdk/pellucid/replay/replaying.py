@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from opentelemetry import metrics, trace
 
@@ -116,8 +117,9 @@ async def replay(
 
     Raises:
         TapeError: the tape lacks something that the replay needs; the text names it.
-        ConfigError: `live` or `model` names something that does not exist.
+        ConfigError: `live` or `model` names something that does not exist, or another option has an unknown value.
     """
+    _check_options(timing, on_divergence)
     passes = passes_of(tape)
     for taped in passes:
         taped.check()
@@ -186,6 +188,18 @@ def _caller(taped: TapedRun, session: Session, pipeline: Pipeline, deps: Any) ->
         pipeline=pipeline,
         namespace=taped.namespace(),
     )
+
+
+def _check_options(timing: object, on_divergence: object) -> None:
+    """Check options of a replay.
+
+    Raises:
+        ConfigError: one has a value that it cannot have.
+    """
+    if not isinstance(timing, int | float) or not 0 <= timing < math.inf:
+        raise ConfigError(f"replay(timing={timing!r}): must be a number, 0 or more")
+    if on_divergence not in get_args(OnDivergence):
+        raise ConfigError(f"replay(on_divergence={on_divergence!r}): must be 'stop' or 'live'")
 
 
 def _checked(live: Collection[str], passes: Sequence[TapedRun], agent: Agent[Any] | None) -> frozenset[str]:

@@ -29,6 +29,7 @@ from pellucid.run.state import Setup, current_run
 from pellucid.run.subagent import agent_tool
 from pellucid.telemetry import Listeners
 from pellucid.tools import Tool
+from pellucid.tools.catalog import Catalogs
 from pellucid.tools.names import RESERVED
 from pellucid.tools.provider_tool import ProviderTool
 from pellucid.tools.tool import AgentTool
@@ -42,7 +43,7 @@ _UNLIMITED: Final = 2**40
 
 
 def staged(setup: Setup, playback: Playback) -> Setup:
-    """Return the configuration for the replay of one run."""
+    """Return the configuration for the replay of one run, which leaves that of the agent as it is."""
     live = playback.session.live
     agents = {tool.name: tool for tool in setup.tools if isinstance(tool, AgentTool)}
     limits = replace(setup.limits, deadline=None, approval_timeout=None, max_result_bytes=_UNLIMITED)
@@ -54,7 +55,9 @@ def staged(setup: Setup, playback: Playback) -> Setup:
         reliability=_without_waiting(setup.reliability) if setup.reliability is not None else None,
         listers=tuple(_lister(lister, playback, agents) for lister in setup.listers),
         limits=limits,
+        catalogs=Catalogs(setup.catalogs.collisions, is_lazy=setup.catalogs.is_lazy),
         listeners=Listeners(),
+        recorded={},
     )
 
 
