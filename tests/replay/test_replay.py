@@ -109,7 +109,10 @@ async def test_a_tape_is_loaded_from_store_file_and_tape(tmp_path: Path) -> None
         (await replay(None, Tape.load(source, result.run_id))).check()
     with pytest.raises(TapeError, match="there is no run 'abc' in this recording"):
         Tape.load(store, "abc")
-    with pytest.raises(TapeError, match="pellucid runs"):
+    assert Tape.load(store) == tape  # its only run
+    with storing(store) as telemetry:
+        await weather_agent(Calls(), telemetry=telemetry).run("And tomorrow?")
+    with pytest.raises(TapeError, match="has 2 runs; name one"):
         Tape.load(store)
 
 

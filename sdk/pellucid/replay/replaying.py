@@ -155,21 +155,24 @@ async def replay(
         tape=tape,
         result=result,
         error=None if session.token.cancelled else error,
-        divergence=_first(tape, session.divergence, found, is_live=is_live),
+        divergence=_first(tape, session.divergence, found, names, is_live=is_live),
         differences=found,
         is_stopped=session.stopped is not None,
         spans=tracers.spans,
     )
 
 
-def _first(tape: Tape, noticed: Divergence | None, found: Sequence[Divergence], *, is_live: bool) -> Divergence | None:
+def _first(
+    tape: Tape, noticed: Divergence | None, found: Sequence[Divergence], live: Collection[str], *, is_live: bool
+) -> Divergence | None:
     """Return the first difference: that which the tape had no answer for, or one that a boundary before it shows."""
     if noticed is None:
         return found[0] if found and not is_live else None
     starts = {span.span_id: span.start for span in tape.spans}
     before = starts.get(noticed.span_id or "")
     earlier = starts.get(found[0].span_id or "") if found else None
-    is_cause = before is not None and earlier is not None and earlier < before
+    # A live model answers otherwise; what its answer leads to is the difference.
+    is_cause = before is not None and earlier is not None and earlier < before and "model" not in live
     return found[0] if is_cause else noticed
 
 
