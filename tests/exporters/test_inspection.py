@@ -106,7 +106,7 @@ def test_runs_are_listed_and_filtered(stored: Stored, capsys: pytest.CaptureFixt
     assert call(runs.COMMAND, stored.path, "--min-cost", "1") == 1
     assert call(runs.COMMAND, stored.path, "--before", "2001-01-01T00:00") == 1
     assert "no run matches" in capsys.readouterr().out
-    for wrong in (["--limit", "0"], ["--min-cost", "much"], ["--before", "noon"]):
+    for wrong in (["--limit", "0"], ["--min-cost", "much"], ["--before", "noon"], ["--outcome", "foo"]):
         with pytest.raises(SystemExit) as caught:
             call(runs.COMMAND, stored.path, *wrong)
         assert caught.value.code == 2

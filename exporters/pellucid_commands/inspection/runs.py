@@ -13,6 +13,7 @@ from pellucid_commands.inspection.options import add_store_options, amount, posi
 from pellucid_commands.inspection.output import say, say_json, table
 from pellucid_exporters.local.reader import StoreReader
 from pellucid_exporters.stored import text
+from pellucid_exporters.stored.rows import STATUSES
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -30,7 +31,7 @@ _FILTERS: Final = ("agent", "outcome", "hub", "tool", "model", "text", "min_dura
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `pellucid runs`."""
     parser.add_argument("--agent", metavar="NAME", help="of this agent")
-    parser.add_argument("--outcome", help="completed, failed, timeout, cancelled, …, running or interrupted")
+    parser.add_argument("--outcome", choices=STATUSES, help="that ended so, or have not ended")
     parser.add_argument("--hub", metavar="ID", help="that asked this hub for tools")
     parser.add_argument("--tool", metavar="NAME", help="that called this tool")
     parser.add_argument("--model", metavar="NAME", help="that called this model")

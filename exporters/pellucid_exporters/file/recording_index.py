@@ -9,7 +9,7 @@ from pydantic_core import from_json
 
 from pellucid import semconv
 from pellucid_exporters.file.stored_lines import is_own, run_row, times_of
-from pellucid_exporters.stored.rows import INTERRUPTED, PART_OF, RunRow
+from pellucid_exporters.stored.rows import INTERRUPTED, PART_OF, RunRow, status_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -114,7 +114,7 @@ class _Builder:
                 run,
                 start=start,
                 end=end,
-                status=attributes.get(semconv.OUTCOME) or semconv.COMPLETED,
+                status=status_of(attributes),
                 error_type=attributes.get(semconv.ERROR_TYPE),
                 error=line.get("status_text"),
                 input_tokens=attributes.get(semconv.USAGE_INPUT_TOKENS),

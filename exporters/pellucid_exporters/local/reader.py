@@ -75,7 +75,7 @@ class StoreReader:
 
         Args:
             agent: Name of the agent.
-            outcome: Outcome, `running` or `interrupted`.
+            outcome: Status; see `STATUSES`.
             hub: Id of a tool provider that was asked for tools.
             tool: Name of a tool that was called.
             model: Name of a model that was called.

@@ -14,6 +14,20 @@ RUNNING: Final = "running"
 INTERRUPTED: Final = "interrupted"
 """Status of a run or span whose process ended first."""
 
+AWAITING: Final = frozenset({"awaiting_approval", "awaiting_tools"})
+"""Values of `pellucid.stop_reason` of runs that wait for a person or for results; also statuses of runs."""
+
+STATUSES: Final = (
+    RUNNING,
+    semconv.COMPLETED,
+    *sorted(AWAITING),
+    semconv.FAILED,
+    semconv.TIMEOUT,
+    semconv.CANCELLED,
+    INTERRUPTED,
+)
+"""Statuses of runs."""
+
 FAULTS: Final = frozenset({semconv.FAILED, semconv.TIMEOUT, "error", INTERRUPTED})
 """Statuses of runs and spans that went wrong."""
 
@@ -28,11 +42,21 @@ BODY: Final = "$body"
 """Key of the digest that stands for a large text."""
 
 
+def status_of(attributes: Mapping[str, Any]) -> str:
+    """Return the status of a run that has ended, from the attributes of its span."""
+    outcome = attributes.get(semconv.OUTCOME)
+    reason = attributes.get(semconv.STOP_REASON)
+    if outcome == semconv.COMPLETED and reason in AWAITING:
+        return str(reason)
+    return outcome if isinstance(outcome, str) else semconv.COMPLETED
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
     """One run. Times are nanoseconds since the epoch; `cost` is in US dollars.
 
     Attributes:
+        status: One of `STATUSES`.
         replay_of: Id of the recorded run that it replays.
     """
 
