@@ -131,7 +131,8 @@ async def test_runs_of_a_recording_are_found(tmp_path: Path) -> None:
     assert reader.run("no such run") is None
     searches: list[dict[str, Any]] = [
         {"agent": "inner"}, {"tool": "fail"}, {"hub": "skills"}, {"model": "scripted"}, {"text": "A TEXT of more"},
-        {"outcome": "failed"}, {"outcome": "completed"}, {"outcome": "awaiting_approval"}, {"min_cost": 1}, {"min_duration": 3600}, {"before": other.start}, {"limit": 1},
+        {"outcome": "failed"}, {"outcome": "completed"}, {"outcome": "awaiting_approval"},
+        {"min_cost": 1}, {"min_duration": 3600}, {"before": other.start}, {"limit": 1},
     ]  # fmt: skip
     for search in searches:
         assert reader.runs(**search) == store.runs(**search), search
@@ -150,6 +151,8 @@ def test_a_run_whose_end_is_missing_is_interrupted(tmp_path: Path) -> None:
     with path.open("a") as file:
         file.write('{"type":"span","time":')
     (run,) = FileReader(path).runs()
+    (span,) = FileReader(path).spans(run.run_id)
+    assert run.seen_until == span.end
     assert (run.status, run.end, run.hubs) == ("interrupted", None, ("git",))
 
 

@@ -270,7 +270,7 @@ async def test_what_hangs_is_visible(path: Path) -> None:
             assert [span.phase for span in spans] == ["run", "discovery"]
             assert {span.status for span in spans} == {"running"}
             (row,) = reader.runs(outcome="running")
-            assert (row.status, row.end, row.spans) == ("running", None, 0)
+            assert (row.status, row.end, row.spans) == ("running", None, 2)
             assert [span.name for span in reader.spans(row.run_id)] == [span.name for span in spans]
             (found,) = reader.hubs(0, 2**62)
             assert (found.provider_id, found.in_flight_since, found.calls) == ("slow-hub", spans[1].start, 0)

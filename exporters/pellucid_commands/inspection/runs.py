@@ -13,12 +13,14 @@ from pellucid_commands.inspection.options import add_store_options, amount, posi
 from pellucid_commands.inspection.output import say, say_json, table
 from pellucid_exporters.local.reader import StoreReader
 from pellucid_exporters.stored import text
+from pellucid_exporters.stored.durations import took
 from pellucid_exporters.stored.rows import STATUSES
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from pellucid_exporters.stored.rows import RunRow
+    from pellucid_exporters.stored.durations import took
+from pellucid_exporters.stored.rows import RunRow
 
 SHOWN: Final = 12
 """Characters of an id in a table, which are enough to name the run."""
@@ -74,7 +76,7 @@ def _cells(run: RunRow) -> tuple[str, ...]:
         text.clock(run.start),
         run.agent,
         run.status,
-        text.duration(run.end - run.start) if run.end is not None else f"{text.age(run.start)} …",
+        took(run),
         text.count(run.spans),
         text.count(sum(tokens)) if tokens else text.UNKNOWN,
         text.money(run.cost),

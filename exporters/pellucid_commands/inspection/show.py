@@ -16,6 +16,7 @@ from pellucid_commands.inspection.output import cut, flat, say, say_json
 from pellucid_exporters.local.reader import StoreReader
 from pellucid_exporters.stored import text
 from pellucid_exporters.stored.content import RunContent
+from pellucid_exporters.stored.durations import took
 from pellucid_exporters.stored.rows import BODY, FAULTS, RunRow, SpanRow
 
 if TYPE_CHECKING:
@@ -77,8 +78,7 @@ def _document(content: RunContent, span: SpanRow) -> dict[str, object]:
 def _heading(found: RunRow) -> Iterator[str]:
     yield f"run       {found.run_id}  trace {found.trace_id}"
     yield f"agent     {flat(found.agent)} ({flat(found.service)})"
-    took = text.duration(found.end - found.start) if found.end is not None else f"{text.age(found.start)} so far"
-    yield f"status    {found.status}, started {text.stamp(found.start)}, {took}, iterations {found.iterations}"
+    yield f"status    {found.status}, started {text.stamp(found.start)}, {took(found)}, iterations {found.iterations}"
     tokens = f"{text.count(found.input_tokens)} in, {text.count(found.output_tokens)} out"
     yield f"tokens    {tokens}, cost {text.money(found.cost)}"
     if found.error or found.error_type:
@@ -118,14 +118,13 @@ def tree(spans: Sequence[SpanRow]) -> Iterator[tuple[str, str, SpanRow]]:
 
 def _line(prefix: str, span: SpanRow) -> str:
     name = flat(span.name)
-    took = text.duration(span.end - span.start) if span.end is not None else f"{text.age(span.start)} …"
     iteration = f"[{span.iteration}]" if span.iteration is not None else ""
     facts = [] if span.phase is None else [str(span.attributes[key]) for key in _FACTS if key in span.attributes]
     status = [f"{span.status.upper()} {_problem(span)}".rstrip()] if span.status in FAULTS else []
     words = "  ".join(flat(word) for word in [*status, *facts] if word not in name)
     room = _WIDEST - len(prefix)
     shown = name if len(name) <= room else f"{name[: room - 1]}…"
-    return f"{span.sequence:>4}  {prefix}{shown:<{room}} {iteration:<5}{took:>10}  {words}".rstrip()
+    return f"{span.sequence:>4}  {prefix}{shown:<{room}} {iteration:<5}{took(span):>10}  {words}".rstrip()
 
 
 def _show_span(content: RunContent, span: SpanRow, *, as_json: bool) -> None:

@@ -105,6 +105,7 @@ class _Builder:
             agent=attributes.get(semconv.AGENT_NAME) or run.agent,
             iterations=max(run.iterations, iterations),
             start=min(run.start, start),
+            seen_until=max(run.seen_until or start, end or start),
             replay_of=attributes.get(semconv.REPLAY_OF) or run.replay_of,
         )
         phase = attributes.get(semconv.PHASE)
@@ -142,7 +143,13 @@ class _Builder:
                 parts: dict[str, Any] = {name: tuple(sorted(values)) for name, values in names.items()}
                 outer = self._run_of(self._roots.get(run_id))
                 parent = outer if outer != run_id else None
-                index.runs[run_id] = replace(run, spans=len(index.spans[run_id]), parent_run_id=parent, **parts)
+                index.runs[run_id] = replace(
+                    run,
+                    spans=len(index.spans[run_id]),
+                    parent_run_id=parent,
+                    seen_until=run.seen_until if run.end is None else None,
+                    **parts,
+                )
         return index
 
     def _run_of(self, span_id: str | None) -> str | None:

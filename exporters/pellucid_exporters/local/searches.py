@@ -11,7 +11,10 @@ from typing import Any, Final
 from pellucid_exporters.local.bodies import DIGEST, unpack
 from pellucid_exporters.local.run_rows import PARTS
 
-_RUNS: Final = "SELECT runs.*, service FROM runs LEFT JOIN processes ON processes.id = runs.process"
+_RUNS: Final = """
+SELECT runs.*, service, (SELECT count(*) FROM starts WHERE starts.run = runs.key) AS open_spans
+FROM runs LEFT JOIN processes ON processes.id = runs.process
+"""
 _BATCH: Final = 500
 """Runs whose spans a search for a text reads at once."""
 _TRACE: Final = 32

@@ -57,6 +57,7 @@ class RunRow:
 
     Attributes:
         status: One of `STATUSES`.
+        seen_until: If it is interrupted, when its process was last seen.
         replay_of: Id of the recorded run that it replays.
     """
 
@@ -79,6 +80,7 @@ class RunRow:
     hubs: tuple[str, ...] = ()
     spans: int = 0
     replay_of: str | None = None
+    seen_until: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,7 @@ class SpanRow:
         sequence: Number of the span in its run, in start order.
         events: Objects with `name`, `time` and `attributes`.
         links: Objects with `trace_id` and `span_id`.
+        seen_until: If it is interrupted, when its process was last seen.
     """
 
     run_id: str
@@ -108,6 +111,7 @@ class SpanRow:
     events: Sequence[Mapping[str, Any]] = ()
     links: Sequence[Mapping[str, Any]] = ()
     kind: str = "internal"
+    seen_until: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from pellucid_exporters.alerting.thresholds import Thresholds
 from pellucid_exporters.stored import text
 from pellucid_exporters.stored.alerts import Alert, evaluate
 from pellucid_exporters.stored.content import parse
+from pellucid_exporters.stored.durations import took
 from pellucid_exporters.stored.reader import Reader
 from pellucid_exporters.stored.rows import FAULTS, RunRow
 from pellucid_exporters.viewer.trees import tree
@@ -98,6 +99,7 @@ def _templates() -> jinja2.Environment:
         short=text.short,
         size=text.size,
         stamp=text.stamp,
+        took=took,
         tree=tree,
     )
     environment.globals.update(FAULTS=FAULTS, MOST=text.MOST, PLACEHOLDER=PLACEHOLDER, query=query, semconv=semconv)

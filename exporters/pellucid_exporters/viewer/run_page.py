@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,6 +12,7 @@ from starlette.responses import RedirectResponse, Response
 
 from pellucid import semconv
 from pellucid_exporters.stored.content import RunContent
+from pellucid_exporters.stored.durations import end_of
 from pellucid_exporters.stored.rows import RUNNING, RunRow, SpanRow
 from pellucid_exporters.viewer.pages import reader_of, render, run_of
 from pellucid_exporters.viewer.waterfall import MOST_OPEN, is_fault, ticks, waterfall
@@ -89,10 +91,10 @@ def _related(run: RunRow, rows: Sequence[RunRow]) -> list[tuple[str, RunRow]]:
 
 def _times(spans: Sequence[SpanRow]) -> dict[str, int]:
     """Return the nanoseconds in spans of each phase; what runs at the same time counts twice."""
-    times = dict.fromkeys(PHASES, 0)
+    times, now = dict.fromkeys(PHASES, 0), time.time_ns()
     for span in spans:
-        if span.phase in times and span.end is not None:
-            times[span.phase] += span.end - span.start
+        if span.phase in times:
+            times[span.phase] += end_of(span, now) - span.start
     return times
 
 

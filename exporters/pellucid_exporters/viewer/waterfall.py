@@ -10,8 +10,9 @@ from typing import Final
 from markupsafe import Markup, escape
 
 from pellucid import semconv
+from pellucid_exporters.stored.durations import end_of, took
 from pellucid_exporters.stored.rows import FAULTS, RUNNING, RunRow, SpanRow
-from pellucid_exporters.stored.text import cut, duration, short, visible
+from pellucid_exporters.stored.text import cut, short, visible
 
 MOST_OPEN: Final = 400
 """Rows up to which all groups of a run are open."""
@@ -99,20 +100,18 @@ def _row(span: SpanRow, scale: _Scale, depth: int) -> str:
         kinds.append("w")
     reason = span.error or span.error_type or (span.status if "x" in kinds or "w" in kinds else "")
     note = f"<em>{escape(visible(short(reason, 90)))}</em>" if reason else ""
-    took = "running" if span.status == RUNNING else duration(scale.end_of(span) - span.start)
+    shown = "running" if span.status == RUNNING else took(span)
     name = escape(visible(cut(span.name, 80)))
     bar = scale.bar(span.start, scale.end_of(span))
-    return f'<a href={span.sequence} class="{" ".join(kinds)}"><b>{name}{note}</b><i>{took}</i>{bar}</a>'
+    return f'<a href={span.sequence} class="{" ".join(kinds)}"><b>{name}{note}</b><i>{shown}</i>{bar}</a>'
 
 
 class _Scale:
     """Horizontal scale: percent of the run's time."""
 
     def __init__(self, run: RunRow, spans: Sequence[SpanRow]) -> None:
-        self._now = time.time_ns() if run.status == RUNNING else 0
-        ends = [span.end for span in spans if span.end is not None]
-        latest = max(ends, default=run.start)
-        self._end = max(run.end or 0, latest, self._now, run.start + 1)
+        self._now = time.time_ns()
+        self._end = max(run.start + 1, end_of(run, self._now), *map(self.end_of, spans))
         self._start = min([run.start, *(span.start for span in spans)])
 
     @property
@@ -121,8 +120,8 @@ class _Scale:
         return self._end - self._start
 
     def end_of(self, span: SpanRow) -> int:
-        """Return the end of a span; that of the run if it has none."""
-        return max(span.start, self._end if span.end is None else span.end)
+        """Return the end of a span, or the time until which it is known to have lasted."""
+        return end_of(span, self._now)
 
     def bar(self, start: int, end: int) -> Markup:
         """Return a bar as SVG."""
