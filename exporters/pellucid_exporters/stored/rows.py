@@ -178,6 +178,7 @@ class CallRow:
         bounds: Upper bounds of the buckets, inclusive, in seconds.
         buckets: Number of boundaries by their duration; one more than there are bounds.
         sums: Sums of the attributes in `SUMMED`.
+        start: Time at which the earliest of them began.
         end: Time at which the latest of them ended.
         run_id, span_id: The latest of them.
     """
@@ -190,6 +191,7 @@ class CallRow:
     bounds: Sequence[float]
     buckets: Sequence[int]
     sums: Mapping[str, float]
+    start: int
     end: int
     run_id: str
     span_id: str
