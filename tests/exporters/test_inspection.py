@@ -172,7 +172,7 @@ async def test_top_shows_what_hangs(tmp_path: Path, capsys: pytest.CaptureFixtur
     path = tmp_path / "store.db"
     with storing(path) as telemetry:
         reader = StoreReader(path)
-        hub = DiscoveryProvider(FakeHub(latency=1e6), id="hangs", objective=0.5)
+        hub = DiscoveryProvider(FakeHub(latency=1e6), id="hangs", objective=1e-9)
         agent = Agent("waits", model=ScriptedModel("x"), providers=[hub], telemetry=telemetry)
         fails = Agent("fails", model=ScriptedModel(*[ModelError("m", "down")] * 6), telemetry=telemetry)
         for _ in range(6):
@@ -191,13 +191,14 @@ async def test_top_shows_what_hangs(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert (
         "PAGE    Agent fails (shop) fails: 100% of its runs in 10m; the limit is 10%.  runbooks.md#runfailing" in lines
     )
-    assert any(line.split()[:1] == ["hangs"] for line in lines)
+    assert any(line.split()[:1] == ["hangs"] and line.endswith("  HANGS") for line in lines)
     assert any(line.startswith("discover_tools hangs") for line in lines)
     found = json.loads(capsys.readouterr().out)
     assert found.keys() == documented("top")
     assert found["hubs"][0].keys() == documented("hub")
     assert found["alerts"][0].keys() == documented("alert")
     assert found["hubs"][0]["in_flight_seconds"] > 0
+    assert found["hubs"][0]["state"] == "hangs"
     assert [run["agent"] for run in found["running"]] == ["waits"]
 
 

@@ -16,6 +16,7 @@ from pellucid_commands.inspection.runs import SHOWN, run_table
 from pellucid_exporters.local.reader import StoreReader
 from pellucid_exporters.stored import text
 from pellucid_exporters.stored.alerts import Alert, evaluate
+from pellucid_exporters.stored.hub_states import state_of
 from pellucid_exporters.stored.rows import RUNNING, HubRow, RunRow, SpanRow
 
 if TYPE_CHECKING:
@@ -121,8 +122,8 @@ def _ended(runs: list[RunRow]) -> list[RunRow]:
 
 
 def _hub_cells(hub: HubRow, now: int) -> tuple[str, ...]:
-    is_slow = hub.objective is not None and hub.p95 is not None and hub.p95 > hub.objective
     since = hub.in_flight_since
+    state = state_of(hub, since, now)
     return (
         hub.provider_id,
         text.seconds(hub.p50),
@@ -132,7 +133,7 @@ def _hub_cells(hub: HubRow, now: int) -> tuple[str, ...]:
         text.count(hub.calls),
         text.count(hub.failures),
         text.duration(now - since) if since is not None else text.UNKNOWN,
-        "SLOW" if is_slow else "",
+        state.upper() if state != "ok" else "",
     )
 
 
