@@ -19,7 +19,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from pellucid import Agent, DiscoveryProvider, ModelError, PellucidError, ToolCall, tool
+from pellucid import Agent, DiscoveryProvider, ModelError, PellucidError, ToolCall, semconv, tool
 from pellucid.cli import Command
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_commands.inspection import diff, runs, show, top
@@ -200,6 +200,22 @@ async def test_top_shows_what_hangs(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert found["hubs"][0]["in_flight_seconds"] > 0
     assert found["hubs"][0]["state"] == "hangs"
     assert [run["agent"] for run in found["running"]] == ["waits"]
+
+
+def test_replays_are_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`runs` names the run that a replay replays; `top` lists it only if asked."""
+    path = tmp_path / "store.db"
+    with storing(path) as telemetry:
+        tracer = telemetry.tracer_provider.get_tracer(semconv.SCOPE)
+        for run_id, replayed in (("a" * 32, {}), ("b" * 32, {semconv.REPLAY_OF: "a" * 32})):
+            facts = {semconv.RUN_ID: run_id, semconv.PHASE: semconv.RUN, **replayed}
+            tracer.start_span(semconv.RUN, attributes=facts).end()
+    assert call(runs.COMMAND, path) == 0
+    _, replay, _ = capsys.readouterr().out.splitlines()
+    assert "(replay of aaaaaaaa)" in replay
+    for arguments, listed in (([], ["a"]), (["--replays"], ["b", "a"])):
+        assert call(top.COMMAND, path, "--json", *arguments) == 0
+        assert [run["run_id"][0] for run in json.loads(capsys.readouterr().out)["latest"]] == listed
 
 
 @pytest.fixture

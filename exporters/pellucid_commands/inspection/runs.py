@@ -74,7 +74,7 @@ def _cells(run: RunRow) -> tuple[str, ...]:
     return (
         run.run_id[:SHOWN],
         text.clock(run.start),
-        run.agent,
+        f"{run.agent} (replay of {run.replay_of[:8]})" if run.replay_of else run.agent,
         run.status,
         took(run),
         text.count(run.spans),

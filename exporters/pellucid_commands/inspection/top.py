@@ -52,6 +52,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--interval", type=amount, default=0.5, metavar="SECONDS", help="between two looks (default: %(default)s)"
     )
+    parser.add_argument("--replays", action="store_true", help="list replays among the runs, too")
     add_store_options(parser)
 
 
@@ -63,30 +64,30 @@ def run(options: Namespace) -> int:
     """
     reader = StoreReader(options.store)
     if options.json or options.once or not sys.stdout.isatty():
-        state = read(reader, options.window)
+        state = read(reader, options.window, replays=options.replays)
         if options.json:
             say_json(_document(state))
         else:
             say(*screen(state, options.window))
         return 1 if state.alerts else 0
-    _watch(reader, options.window, options.interval)
+    _watch(reader, options)
     return 0
 
 
-def _watch(reader: StoreReader, window: int, interval: float) -> None:
+def _watch(reader: StoreReader, options: Namespace) -> None:
     drawn, at = -1, 0.0
     while True:
         changes = reader.changes()
         if changes != drawn or time.monotonic() - at >= _OLDEST:
-            lines = list(screen(read(reader, window), window))
+            lines = list(screen(read(reader, options.window, replays=options.replays), options.window))
             sys.stdout.write(_CLEAR)
             say(*lines)
             sys.stdout.flush()
             drawn, at = changes, time.monotonic()
-        time.sleep(max(interval, 0.05))
+        time.sleep(max(options.interval, 0.05))
 
 
-def read(reader: StoreReader, window: int) -> State:
+def read(reader: StoreReader, window: int, *, replays: bool) -> State:
     """Return what a store says now; figures of hubs are of the last minutes."""
     now = time.time_ns()
     return State(
@@ -94,8 +95,8 @@ def read(reader: StoreReader, window: int) -> State:
         alerts=evaluate(reader, now),
         hubs=reader.hubs(now - window * _MINUTE, now),
         in_flight=reader.in_flight(),
-        running=reader.runs(outcome=RUNNING, limit=MOST_ROWS),
-        latest=reader.runs(limit=MOST_ROWS),
+        running=reader.runs(outcome=RUNNING, replays=replays, limit=MOST_ROWS),
+        latest=reader.runs(replays=replays, limit=MOST_ROWS),
     )
 
 

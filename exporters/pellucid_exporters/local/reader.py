@@ -69,6 +69,7 @@ class StoreReader:
         min_duration: float | None = None,
         min_cost: float | None = None,
         before: int | None = None,
+        replays: bool = True,
         limit: int = 100,
     ) -> list[RunRow]:
         """Return the runs that match, newest first.
@@ -84,10 +85,13 @@ class StoreReader:
             min_duration: Seconds that the run took at least.
             min_cost: US dollars that the run cost at least.
             before: Time before which the run started, for paging.
+            replays: Whether to return replays of other runs, too.
             limit: Maximum number of runs.
         """
         parts = {"hub": hub, "tool": tool, "model": model}
         conditions, values = searches.conditions_of(agent, parts, min_duration, min_cost)
+        if not replays:
+            conditions.append("replay_of IS NULL")
         if outcome in {RUNNING, INTERRUPTED}:
             conditions.append("outcome IS NULL")
         elif outcome is not None:
