@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 MOST_ROWS: Final = 15
 _MINUTE: Final = 60 * 10**9
 _CLEAR: Final = "\x1b[H\x1b[2J\x1b[3J"
-_HUB_TITLES: Final = ("HUB", "P50", "P95", "P99", "OBJECTIVE", "CALLS", "FAILED", "IN FLIGHT", "")
-_HUB_RIGHT: Final = ("P50", "P95", "P99", "OBJECTIVE", "CALLS", "FAILED", "IN FLIGHT")
+_HUB_TITLES: Final = ("HUB", "≈ P50", "≈ P95", "≈ P99", "OBJECTIVE", "CALLS", "FAILED", "IN FLIGHT", "")
+_HUB_RIGHT: Final = ("≈ P50", "≈ P95", "≈ P99", "OBJECTIVE", "CALLS", "FAILED", "IN FLIGHT")
 _OLDEST: Final = 1.0
 """Seconds after which the ages on the screen are drawn again although nothing was written."""
 
