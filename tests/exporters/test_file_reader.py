@@ -10,8 +10,9 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from pellucid import Agent, Skill, ToolCall, ToolError, semconv, tool
+from pellucid import Agent, Decision, Skill, ToolCall, ToolError, semconv, tool
 from pellucid.errors import ConfigError
+from pellucid.replay import Tape
 from pellucid.testing import ScriptedModel
 from pellucid_commands.store.command import COMMAND
 from pellucid_exporters import File, FileReader, Local, StoreReader
@@ -80,10 +81,10 @@ def whole(reader: Recording, spans: Iterable[SpanRow]) -> list[SpanRow]:
     return found
 
 
-def exported(store: Path, path: Path) -> Path:
+def exported(store: Path, path: Path, *arguments: str) -> Path:
     """Return an export of the store."""
     with path.open("w") as file, redirect_stdout(file):
-        COMMAND.run(command("export", "--store", str(store)))
+        COMMAND.run(command("export", "--store", str(store), *arguments))
     return path
 
 
@@ -138,6 +139,26 @@ async def test_runs_of_a_recording_are_found(tmp_path: Path) -> None:
         assert reader.runs(**search) == store.runs(**search), search
     await record(tmp_path)
     assert len(reader.runs()) == 8
+
+
+@pytest.mark.anyio
+async def test_the_export_of_a_run_can_be_replayed(tmp_path: Path) -> None:
+    """It has the runs nested in it and those that it continued, and no others of the store."""
+    store = tmp_path / "store.db"
+    with writing_to(tmp_path / "runs.jsonl", local=Local(store)) as telemetry:
+        inner = Agent("inner", model=ScriptedModel("found")).as_tool(description="Find it.")
+        answers: list[Any] = [[ToolCall("inner", {"input": "go"}), ToolCall("buy", {})], "bought"]
+        agent = Agent("buyer", model=ScriptedModel(*answers), tools=[inner, buy], telemetry=telemetry)
+        waits = await agent.run("buy")
+        (request,) = waits.approvals
+        assert waits.checkpoint is not None
+        last = await agent.resume(waits.checkpoint, decisions=[Decision(request.approval_id, True)])
+        await Agent("other", model=ScriptedModel("hi"), telemetry=telemetry).run("hello")
+        assert await anyio.to_thread.run_sync(telemetry.flush, 10)
+    path = exported(store, tmp_path / "export.jsonl", "--run", last.run_id)
+    assert [run.agent for run in FileReader(path).runs()] == ["buyer", "inner", "buyer"]
+    tape = Tape.load(path, last.run_id)
+    assert [span.span_id for span in tape.spans] == [span.span_id for span in Tape.load(store, last.run_id).spans]
 
 
 def test_a_run_whose_end_is_missing_is_interrupted(tmp_path: Path) -> None:
