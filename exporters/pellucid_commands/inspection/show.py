@@ -13,10 +13,12 @@ from pellucid_commands.inspection.contents import content_document, content_line
 from pellucid_commands.inspection.documents import run_document, span_document
 from pellucid_commands.inspection.options import RUN, add_store_options, run_of
 from pellucid_commands.inspection.output import cut, flat, say, say_json
+from pellucid_commands.inspection.runs import SHOWN
 from pellucid_exporters.local.reader import StoreReader
 from pellucid_exporters.stored import text
 from pellucid_exporters.stored.content import RunContent
 from pellucid_exporters.stored.durations import took
+from pellucid_exporters.stored.nested import nested_runs
 from pellucid_exporters.stored.rows import BODY, FAULTS, RunRow, SpanRow
 
 if TYPE_CHECKING:
@@ -58,8 +60,12 @@ def run(options: Namespace) -> int:
         say_json({"run": run_document(found), "spans": shown})
     else:
         say(*_heading(found), *_faults(spans), "")
+        nested = nested_runs(reader, found)
         for prefix, below, span in tree(spans):
             say(cut(_line(prefix, span)))
+            if span.span_id in nested:
+                inner = nested[span.span_id]
+                say(cut(f"      {below}run of {flat(inner.agent)}  {inner.run_id[:SHOWN]}"))
             if options.content and span.phase is not None:
                 say(*(f"      {below}{line}" for line in content_lines(content, span)))
     return 0

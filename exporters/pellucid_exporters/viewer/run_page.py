@@ -13,6 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from pellucid import semconv
 from pellucid_exporters.stored.content import RunContent
 from pellucid_exporters.stored.durations import end_of
+from pellucid_exporters.stored.nested import nested_runs
 from pellucid_exporters.stored.rows import RUNNING, RunRow, SpanRow
 from pellucid_exporters.viewer.pages import reader_of, render, run_of
 from pellucid_exporters.viewer.waterfall import MOST_OPEN, is_fault, ticks, waterfall
@@ -62,7 +63,7 @@ def run_page(request: Request) -> Response:
         "more_faults": max(0, len(faults) - MOST_FAULTS),
         "calls": calls[:MOST_CALLS],
         "more_calls": max(0, len(calls) - MOST_CALLS),
-        "groups": waterfall(run, spans, is_open=is_open or not is_foldable),
+        "groups": waterfall(run, spans, nested_runs(reader, run), is_open=is_open or not is_foldable),
         "is_open": is_open,
         "is_foldable": is_foldable,
         "ticks": ticks(run, spans),

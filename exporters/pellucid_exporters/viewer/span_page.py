@@ -12,6 +12,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from pellucid import semconv
 from pellucid_exporters.stored.content import RunContent, SentRequest
+from pellucid_exporters.stored.nested import nested_runs
 from pellucid_exporters.stored.offers import tool_offers
 from pellucid_exporters.stored.rows import BODY, RUNNING, RunRow, SpanRow
 from pellucid_exporters.viewer.pages import reader_of, render, run_of
@@ -51,6 +52,7 @@ def span_page(request: Request) -> Response:
         "run": run,
         "span": span,
         "events": content.whole(span.events),
+        "nested": nested_runs(reader, run).get(span.span_id),
         "parent": content.span(span.parent_span_id),
         "before": by_sequence.get(span.sequence - 1),
         "after": by_sequence.get(span.sequence + 1),
