@@ -341,6 +341,10 @@ async def test_runs_of_a_trace_lead_to_each_other(tmp_path: Path, capsys: pytest
         page = (await http.get(f"/runs/{run_id}/")).text
         row = f'<a href="/runs/{nested}/" class="r o d1"><b>run of researcher</b>'
         assert re.search(rf'<a href=(\d+) class="r t"><b>execute_tool researcher</b>.*\n{row}', page)
+        roles = re.findall(
+            r'<div class="message (\w+)">', page[page.index("<h2>Conversation") : page.index("<h2>Model calls")]
+        )
+        assert roles == ["user", "assistant", "tool", "assistant"]
         call = next(span for span in reader.spans(run_id) if span.name == "execute_tool researcher")
         assert f'href="/runs/{nested}/">run of researcher<' in (await http.get(f"/runs/{run_id}/{call.sequence}")).text
         assert "outer run" in (await http.get(f"/runs/{nested}/")).text

@@ -60,7 +60,9 @@ def span_page(request: Request) -> Response:
         "calls": len(calls),
         "request_sent": sent,
         "settings": _settings(span),
-        "names": _names([*messages, *(answer.value if answer is not None and isinstance(answer.value, list) else [])]),
+        "names": tool_names(
+            [*messages, *(answer.value if answer is not None and isinstance(answer.value, list) else [])]
+        ),
         "definitions": _definitions(sent),
         "offers": offers,
         "withheld": sum(not offer.is_offered for offer in offers),
@@ -134,7 +136,7 @@ def _settings(span: SpanRow) -> dict[str, Any]:
     }
 
 
-def _names(messages: Sequence[Any]) -> dict[str, str]:
+def tool_names(messages: Sequence[Any]) -> dict[str, str]:
     """Return the names of the tools by the ids of their calls."""
     names: dict[str, str] = {}
     for message in messages:
