@@ -187,7 +187,7 @@ async def test_top_shows_what_hangs(tmp_path: Path, capsys: pytest.CaptureFixtur
             assert call(top.COMMAND, path, "--json") == 1
             tasks.cancel_scope.cancel()
     lines = text.splitlines()
-    assert "1 runs under way, 2 alerts" in lines[0]
+    assert "1 run under way, 2 alerts" in lines[0]
     assert (
         "PAGE    Agent fails (shop) fails: 100% of its runs in 10m; the limit is 10%.  runbooks.md#runfailing" in lines
     )

@@ -388,7 +388,10 @@ async def test_the_command(path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert store_command("export", "--run", run_id, *store) == 0
     exported = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {line["run_id"] for line in exported if line["type"] != "catalog"} == {run_id}
-    assert store_command("compact", "--max-bytes", "1", *store) == 0
+    with pytest.raises(SystemExit):
+        store_command("compact", "--max-bytes", "1048575", *store)
+    assert "at least 1,048,576" in capsys.readouterr().err
+    assert store_command("compact", "--max-age", "1e-9", *store) == 0
     assert "3 runs deleted" in capsys.readouterr().out
     assert not StoreReader(path).runs()
     assert not StoreReader(path).spans("")

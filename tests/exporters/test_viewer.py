@@ -21,6 +21,7 @@ from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_commands.inspection import show
 from pellucid_exporters import StoreReader
 from pellucid_exporters.stored.rows import SpanRow
+from pellucid_exporters.stored.text import MOST
 from pellucid_exporters.viewer import create_viewer_app
 from support.local_store import emit, storing
 from support.processes import PATIENCE
@@ -188,7 +189,7 @@ async def test_hostile_content_is_text(http: httpx.AsyncClient, reader: StoreRea
 
 async def test_long_text_is_cut_and_linked(tmp_path: Path) -> None:
     """A page shows the beginning of a text of 10 MB; its link returns all of it as plain text."""
-    result = "<b>rain</b> " * 850_000
+    result = "<b>rain</b>\n" * 850_000
     facts: dict[str, Any] = {semconv.PHASE: semconv.DISPATCH, semconv.TOOL_CALL_RESULT: result}
     with storing(tmp_path / "long.db") as telemetry:
         emit(telemetry, "execute_tool weather", **{semconv.RUN_ID: "1" * 32, **facts})
@@ -197,6 +198,7 @@ async def test_long_text_is_cut_and_linked(tmp_path: Path) -> None:
         link = re.search(r'href="([^"]+)">The whole text', page)
         assert link is not None
         assert len(page) < 100_000
+        assert f", {result.count(chr(10), MOST):,} lines more." in page
         answer = await http.get(link.group(1))
     assert answer.headers["content-type"] == "text/plain; charset=utf-8"
     assert answer.text == result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -102,7 +102,8 @@ def read(reader: StoreReader, window: int, *, replays: bool) -> State:
 
 def screen(state: State, window: int) -> Iterator[str]:
     """Yield the lines of the screen."""
-    yield cut(f"pellucid top  {text.clock(state.now)}  {len(state.running)} runs under way, {len(state.alerts)} alerts")
+    counts = f"{_counted(state.running, 'run')} under way, {_counted(state.alerts, 'alert')}"
+    yield cut(f"pellucid top  {text.clock(state.now)}  {counts}")
     for alert in state.alerts:
         yield cut(f"{alert.severity.upper():<6}  {flat(alert.summary)}  {alert.runbook.rpartition('/')[2]}")
     yield ""
@@ -116,6 +117,10 @@ def screen(state: State, window: int) -> Iterator[str]:
     for title, runs in (("under way", state.running), ("latest", _ended(state.latest))):
         if runs:
             yield from ("", f"runs {title}", *run_table(runs))
+
+
+def _counted(items: Sized, noun: str) -> str:
+    return f"{len(items)} {noun}{'s' if len(items) != 1 else ''}"
 
 
 def _ended(runs: list[RunRow]) -> list[RunRow]:

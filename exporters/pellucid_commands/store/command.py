@@ -14,7 +14,7 @@ from pellucid.errors import ConfigError
 from pellucid_commands.store.parquet import write_parquet
 from pellucid_commands.store.selection import needed
 from pellucid_exporters.local.maintenance import compact, statistics
-from pellucid_exporters.local.options import DEFAULT_PATH
+from pellucid_exporters.local.options import DEFAULT_PATH, SMALLEST
 from pellucid_exporters.local.reader import StoreReader
 from pellucid_exporters.stored.bodies import digests_in, filled
 
@@ -37,7 +37,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     compaction = actions.add_parser("compact", help=described, description=described)
     compaction.add_argument("--max-age", type=_positive, metavar="DAYS", help="delete what is older (default: nothing)")
     compaction.add_argument(
-        "--max-bytes", type=_positive, metavar="BYTES", help="delete the oldest runs beyond this size (default: none)"
+        "--max-bytes", type=_bytes, metavar="BYTES", help="delete the oldest runs beyond this size (default: none)"
     )
     compaction.set_defaults(act=_compact)
     described = "Write runs, spans, events and catalogues to standard output as JSON Lines, the newest run first."
@@ -142,6 +142,12 @@ def _whole(reader: StoreReader, record: dict[str, Any]) -> dict[str, Any]:
     texts = reader.bodies(digests) if digests else {}
     whole: dict[str, Any] = filled(record, texts) if digests else record
     return whole
+
+
+def _bytes(text: str) -> int:
+    if not text.isdecimal() or int(text) < SMALLEST:
+        raise ArgumentTypeError(f"{text!r} is not a number of bytes of at least {SMALLEST:,}")
+    return int(text)
 
 
 def _positive(text: str) -> float:

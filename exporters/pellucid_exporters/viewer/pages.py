@@ -92,6 +92,7 @@ def _templates() -> jinja2.Environment:
         count=text.count,
         cut=text.cut,
         duration=text.duration,
+        lines_cut=text.lines_cut,
         money=text.money,
         parsed=parse,
         seconds=text.seconds,
