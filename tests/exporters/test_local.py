@@ -274,7 +274,7 @@ async def test_what_hangs_is_visible(path: Path) -> None:
             assert [span.phase for span in spans] == ["run", "discovery"]
             assert {span.status for span in spans} == {"running"}
             (row,) = reader.runs(outcome="running")
-            assert (row.status, row.end, row.spans) == ("running", None, 0)
+            assert (row.status, row.end, row.spans) == ("running", None, 2)
             assert [span.name for span in reader.spans(row.run_id)] == [span.name for span in spans]
             (found,) = reader.hubs(0, 2**62)
             assert (found.provider_id, found.in_flight_since, found.calls) == ("slow-hub", spans[1].start, 0)
@@ -392,7 +392,10 @@ async def test_the_command(path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert store_command("export", "--run", run_id, *store) == 0
     exported = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {line["run_id"] for line in exported if line["type"] != "catalog"} == {run_id}
-    assert store_command("compact", "--max-bytes", "1", *store) == 0
+    with pytest.raises(SystemExit):
+        store_command("compact", "--max-bytes", "1048575", *store)
+    assert "at least 1,048,576" in capsys.readouterr().err
+    assert store_command("compact", "--max-age", "1e-9", *store) == 0
     assert "3 runs deleted" in capsys.readouterr().out
     assert not StoreReader(path).runs()
     assert not StoreReader(path).spans("")

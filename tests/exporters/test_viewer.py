@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sqlite3
+from argparse import Namespace
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ from opentelemetry import trace
 
 from pellucid import Agent, DiscoveryProvider, ToolCall, semconv
 from pellucid.testing import FakeHub, ScriptedModel
+from pellucid_commands.inspection import show
 from pellucid_exporters import StoreReader
 from pellucid_exporters.stored.rows import SpanRow
+from pellucid_exporters.stored.text import MOST
 from pellucid_exporters.viewer import create_viewer_app
 from support.local_store import emit, storing
 from support.processes import PATIENCE
@@ -210,7 +213,7 @@ async def test_attributes_of_any_type_are_shown(tmp_path: Path, value: Any) -> N
 
 async def test_long_text_is_cut_and_linked(tmp_path: Path) -> None:
     """A page shows the beginning of a text of 10 MB; its link returns all of it as plain text."""
-    result = "<b>rain</b> " * 850_000
+    result = "<b>rain</b>\n" * 850_000
     facts: dict[str, Any] = {semconv.PHASE: semconv.DISPATCH, semconv.TOOL_CALL_RESULT: result}
     with storing(tmp_path / "long.db") as telemetry:
         emit(telemetry, "execute_tool weather", **{semconv.RUN_ID: "1" * 32, **facts})
@@ -219,6 +222,7 @@ async def test_long_text_is_cut_and_linked(tmp_path: Path) -> None:
         link = re.search(r'href="([^"]+)">The whole text', page)
         assert link is not None
         assert len(page) < 100_000
+        assert f", {result.count(chr(10), MOST):,} lines more." in page
         answer = await http.get(link.group(1))
     assert answer.headers["content-type"] == "text/plain; charset=utf-8"
     assert answer.text == result
@@ -355,8 +359,8 @@ async def test_a_run_of_thousands_of_spans_stays_small(large: Path, state: str, 
     assert len(page.encode()) < 1_000_000
 
 
-async def test_runs_of_a_trace_lead_to_each_other(tmp_path: Path) -> None:
-    """The page of a run lists the runs of its sub-agents, and theirs the run that they are nested in."""
+async def test_runs_of_a_trace_lead_to_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The call of a sub-agent leads to its run, which names the run that it is nested in; `pellucid show`, too."""
     store = tmp_path / "nested.db"
     with storing(store) as telemetry:
         inner = Agent("researcher", model=ScriptedModel("found"), description="Looks things up.")
@@ -366,5 +370,15 @@ async def test_runs_of_a_trace_lead_to_each_other(tmp_path: Path) -> None:
     reader = StoreReader(store)
     nested = next(row.run_id for row in reader.runs() if row.parent_run_id == run_id)
     async with client(reader) as http:
-        assert f'href="/runs/{nested}/"' in (await http.get(f"/runs/{run_id}/")).text
+        page = (await http.get(f"/runs/{run_id}/")).text
+        row = f'<a href="/runs/{nested}/" class="r o d1"><b>run of researcher</b>'
+        assert re.search(rf'<a href=(\d+) class="r t"><b>execute_tool researcher</b>.*\n{row}', page)
+        roles = re.findall(
+            r'<div class="message (\w+)">', page[page.index("<h2>Conversation") : page.index("<h2>Model calls")]
+        )
+        assert roles == ["user", "assistant", "tool", "assistant"]
+        call = next(span for span in reader.spans(run_id) if span.name == "execute_tool researcher")
+        assert f'href="/runs/{nested}/">run of researcher<' in (await http.get(f"/runs/{run_id}/{call.sequence}")).text
         assert "outer run" in (await http.get(f"/runs/{nested}/")).text
+    show.COMMAND.run(Namespace(store=store, run=run_id, span=None, content=False, json=False))
+    assert f"run of researcher  {nested[:12]}" in capsys.readouterr().out

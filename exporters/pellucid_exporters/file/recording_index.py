@@ -9,7 +9,7 @@ from pydantic_core import from_json
 
 from pellucid import semconv
 from pellucid_exporters.file.stored_lines import is_own, run_row, times_of
-from pellucid_exporters.stored.rows import INTERRUPTED, PART_OF, RunRow, count_of, text_of
+from pellucid_exporters.stored.rows import INTERRUPTED, PART_OF, RunRow, count_of, status_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -105,6 +105,7 @@ class _Builder:
             agent=text_of(attributes, semconv.AGENT_NAME) or run.agent,
             iterations=max(run.iterations, iterations),
             start=min(run.start, start),
+            seen_until=max(run.seen_until or start, end or start),
             replay_of=text_of(attributes, semconv.REPLAY_OF) or run.replay_of,
         )
         phase = text_of(attributes, semconv.PHASE) or ""
@@ -114,7 +115,7 @@ class _Builder:
                 run,
                 start=start,
                 end=end,
-                status=text_of(attributes, semconv.OUTCOME) or semconv.COMPLETED,
+                status=status_of(attributes),
                 error_type=text_of(attributes, semconv.ERROR_TYPE),
                 error=line.get("status_text"),
                 input_tokens=count_of(attributes, semconv.USAGE_INPUT_TOKENS),
@@ -142,7 +143,13 @@ class _Builder:
                 parts: dict[str, Any] = {name: tuple(sorted(values)) for name, values in names.items()}
                 outer = self._run_of(self._roots.get(run_id))
                 parent = outer if outer != run_id else None
-                index.runs[run_id] = replace(run, spans=len(index.spans[run_id]), parent_run_id=parent, **parts)
+                index.runs[run_id] = replace(
+                    run,
+                    spans=len(index.spans[run_id]),
+                    parent_run_id=parent,
+                    seen_until=run.seen_until if run.end is None else None,
+                    **parts,
+                )
         return index
 
     def _run_of(self, span_id: str | None) -> str | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pellucid import semconv
 from pellucid_exporters.local.bodies import storable
 from pellucid_exporters.local.schema import LARGEST
-from pellucid_exporters.stored.rows import PART_OF
+from pellucid_exporters.stored.rows import PART_OF, status_of
 
 if TYPE_CHECKING:
     import sqlite3
@@ -101,7 +101,7 @@ class RunChange:
                 "start": self.start,
                 "last": self.last,
                 "ended": root.start + (root.duration or 0) if root is not None and has_ended else None,
-                "outcome": (_text(facts.get(semconv.OUTCOME)) or semconv.COMPLETED) if has_ended else None,
+                "outcome": _text(status_of(facts)) if has_ended else None,
                 "error_type": _text(facts.get(semconv.ERROR_TYPE)),
                 "error": _text(root.error) if root is not None else None,
                 "iterations": max(self.iterations, _count(facts.get(semconv.ITERATIONS)) or 0),

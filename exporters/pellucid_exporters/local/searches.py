@@ -12,7 +12,10 @@ from pellucid_exporters.local.bodies import DIGEST, storable, unpack
 from pellucid_exporters.local.run_rows import PARTS
 from pellucid_exporters.local.schema import LARGEST
 
-_RUNS: Final = "SELECT runs.*, service FROM runs LEFT JOIN processes ON processes.id = runs.process"
+_RUNS: Final = """
+SELECT runs.*, service, (SELECT count(*) FROM starts WHERE starts.run = runs.key) AS open_spans
+FROM runs LEFT JOIN processes ON processes.id = runs.process
+"""
 _BATCH: Final = 500
 """Runs whose spans a search for a text reads at once."""
 _TRACE: Final = 32

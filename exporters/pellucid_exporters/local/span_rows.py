@@ -15,13 +15,15 @@ if TYPE_CHECKING:
 
 
 def span_row(
-    row: sqlite3.Row, run_id: str, trace_id: str | None, sequence: int, alive: Callable[[int], bool]
+    row: sqlite3.Row, run_id: str, trace_id: str | None, sequence: int, seen_until: Callable[[int], int | None]
 ) -> SpanRow:
-    """Return a span; `trace_id` is that of its run."""
+    """Return a span; `trace_id` is that of its run, `seen_until` says when a process that is gone was last seen."""
     name, kind, _, status, attributes = join(row["definition"], row["values"], row["digests"], run_id)
     extra: dict[str, Any] = json.loads(row["extra"]) if row["extra"] is not None else {}
+    seen: int | None = None
     if row["duration"] is None:
-        shown = RUNNING if alive(row["process"]) else INTERRUPTED
+        seen = seen_until(row["process"])
+        shown = RUNNING if seen is None else INTERRUPTED
     else:
         shown = text_of(attributes, semconv.OUTCOME) or ("error" if status == "error" else "ok")
     return SpanRow(
@@ -42,4 +44,5 @@ def span_row(
         events=extra.get("events", []),
         links=extra.get("links", []),
         kind=kind,
+        seen_until=max(seen, row["start"]) if seen is not None else None,
     )

@@ -39,6 +39,12 @@ def cut(text: str, limit: int = MOST) -> str:
     return text if len(text) <= limit else text[:limit]
 
 
+def lines_cut(text: str) -> str:
+    """Return how many lines `cut` leaves out, such as `, 12 lines more`; nothing within a line."""
+    lines = text.count("\n", MOST)
+    return f", {lines:,} line{'s' if lines != 1 else ''} more" if lines else ""
+
+
 def short(text: str, limit: int) -> str:
     """Return the first `limit` characters, with an ellipsis if there are more."""
     return text if len(text) <= limit else f"{text[:limit].rstrip()}…"

@@ -20,6 +20,7 @@ from pellucid_exporters.alerting.thresholds import Thresholds
 from pellucid_exporters.stored import text
 from pellucid_exporters.stored.alerts import Alert, evaluate
 from pellucid_exporters.stored.content import parse
+from pellucid_exporters.stored.durations import took
 from pellucid_exporters.stored.reader import Reader
 from pellucid_exporters.stored.rows import FAULTS, RunRow
 from pellucid_exporters.viewer.trees import tree
@@ -107,6 +108,7 @@ def _templates() -> jinja2.Environment:
         count=text.count,
         cut=text.cut,
         duration=text.duration,
+        lines_cut=text.lines_cut,
         money=text.money,
         parsed=parse,
         seconds=text.seconds,
@@ -114,6 +116,7 @@ def _templates() -> jinja2.Environment:
         short=text.short,
         size=text.size,
         stamp=text.stamp,
+        took=took,
         tree=tree,
     )
     environment.tests["array"] = lambda value: isinstance(value, list)

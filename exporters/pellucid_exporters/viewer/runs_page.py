@@ -10,8 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pellucid import semconv
-from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING, RunRow
+from pellucid_exporters.stored.rows import STATUSES, RunRow
 from pellucid_exporters.viewer.pages import query, reader_of, render, whole
 
 PAGE: Final = 100
@@ -22,7 +21,6 @@ MOST_KNOWN: Final = 50
 
 TEXTS: Final = ("text", "agent", "outcome", "hub", "tool", "model")
 NUMBERS: Final = ("min_duration", "min_cost")
-OUTCOMES: Final = (RUNNING, semconv.COMPLETED, semconv.FAILED, semconv.TIMEOUT, semconv.CANCELLED, INTERRUPTED)
 
 
 def runs_page(request: Request) -> Response:
@@ -38,7 +36,7 @@ def runs_page(request: Request) -> Response:
     values = {
         "runs": shown,
         "filters": filters,
-        "outcomes": OUTCOMES,
+        "outcomes": STATUSES,
         "known": _known(runs),
         "older": older,
         "before": before,
