@@ -207,6 +207,7 @@ def _connect(settings: Settings, parts: Parts) -> Telemetry:
         capture=settings.capture,
         listeners=[listener for part in recordings for listener in part.listeners],
         catalog_sinks=[sink for part in recordings for sink in part.catalog_sinks],
+        early_input=settings.local is not None,
         parts=parts,
         on_shutdown=_forget,
     )

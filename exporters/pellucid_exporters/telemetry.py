@@ -72,6 +72,7 @@ class Telemetry:
         capture: Capture policy for the content of runs; `None` reads the environment.
         listeners: Patterns and listeners that subscribe to the events of every run.
         catalog_sinks: Destinations of whole catalogues.
+        early_input: Whether spans have their inputs as soon as these are known: the local store shows them meanwhile.
         parts: Components behind the providers.
         on_shutdown: Called once, on shutdown.
     """
@@ -83,6 +84,7 @@ class Telemetry:
     capture: CapturePolicy | None = None
     listeners: Sequence[tuple[str, Listener]] = ()
     catalog_sinks: Sequence[CatalogSink] = ()
+    early_input: bool = False
     parts: Parts = field(default_factory=Parts, repr=False)
     on_shutdown: Callable[[Telemetry], None] = field(default=lambda _: None, repr=False)
     _workers: list[WorkerThread] = field(init=False, repr=False)

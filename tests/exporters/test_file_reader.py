@@ -10,8 +10,9 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from pellucid import Agent, Skill, ToolCall, ToolError, semconv, tool
+from pellucid import Agent, Decision, Skill, ToolCall, ToolError, semconv, tool
 from pellucid.errors import ConfigError
+from pellucid.replay import Tape
 from pellucid.testing import ScriptedModel
 from pellucid_commands.store.command import COMMAND
 from pellucid_exporters import File, FileReader, Local, StoreReader
@@ -37,6 +38,12 @@ async def fail() -> str:
     raise ToolError("text-of-exception")
 
 
+@tool(needs_approval=True)
+async def buy() -> str:
+    """Buy it."""
+    return "bought"
+
+
 async def record(path: Path) -> Recording:
     """Write runs, of which one has an inner run, to a store and a small file; return the reader of the store."""
     store = path / "store.db"
@@ -55,6 +62,7 @@ async def record(path: Path) -> Recording:
         outer = Agent("outer", model=ScriptedModel(*answers), tools=tools, skills=[skill], telemetry=telemetry)
         with anyio.fail_after(60):
             await outer.run("question")
+            await Agent("buyer", model=ScriptedModel(ToolCall("buy", {})), tools=[buy], telemetry=telemetry).run("buy")
             await Agent("other", model=ScriptedModel("hi"), telemetry=telemetry).run("hello")
             assert await anyio.to_thread.run_sync(telemetry.flush, 10)
     return StoreReader(store)
@@ -73,10 +81,10 @@ def whole(reader: Recording, spans: Iterable[SpanRow]) -> list[SpanRow]:
     return found
 
 
-def exported(store: Path, path: Path) -> Path:
+def exported(store: Path, path: Path, *arguments: str) -> Path:
     """Return an export of the store."""
     with path.open("w") as file, redirect_stdout(file):
-        COMMAND.run(command("export", "--store", str(store)))
+        COMMAND.run(command("export", "--store", str(store), *arguments))
     return path
 
 
@@ -99,8 +107,9 @@ async def test_a_recording_is_read_as_the_store_is(tmp_path: Path, kind: str) ->
     reader = open_recording(path)
     assert isinstance(open_recording(tmp_path / "store.db"), StoreReader)
     assert reader.runs() == store.runs()
-    assert [run.agent for run in reader.runs()] == ["other", "inner", "outer"]
-    assert reader.runs()[1].parent_run_id == reader.runs()[2].run_id
+    assert [run.agent for run in reader.runs()] == ["other", "buyer", "inner", "outer"]
+    assert reader.runs()[1].status == "awaiting_approval"
+    assert reader.runs()[2].parent_run_id == reader.runs()[3].run_id
     for run in store.runs():
         spans = store.spans(run.run_id)
         assert whole(reader, reader.spans(run.run_id)) == whole(store, spans)
@@ -115,7 +124,7 @@ async def test_runs_of_a_recording_are_found(tmp_path: Path) -> None:
     """By id, prefix and trace, and by the searches of the store; also those that were written in the meantime."""
     store = await record(tmp_path)
     reader = FileReader(tmp_path / "runs.jsonl")
-    other, inner, outer = reader.runs()
+    other, _, inner, outer = reader.runs()
     assert reader.run(inner.run_id) == reader.run(inner.run_id[:16]) == inner
     assert reader.run(outer.trace_id) == outer
     assert reader.trace(outer.trace_id) == store.trace(outer.trace_id) == [outer, inner]
@@ -123,12 +132,33 @@ async def test_runs_of_a_recording_are_found(tmp_path: Path) -> None:
     assert reader.run("no such run") is None
     searches: list[dict[str, Any]] = [
         {"agent": "inner"}, {"tool": "fail"}, {"hub": "skills"}, {"model": "scripted"}, {"text": "A TEXT of more"},
-        {"outcome": "failed"}, {"min_cost": 1}, {"min_duration": 3600}, {"before": other.start}, {"limit": 1},
+        {"outcome": "failed"}, {"outcome": "completed"}, {"outcome": "awaiting_approval"},
+        {"min_cost": 1}, {"min_duration": 3600}, {"before": other.start}, {"limit": 1},
     ]  # fmt: skip
     for search in searches:
         assert reader.runs(**search) == store.runs(**search), search
     await record(tmp_path)
-    assert len(reader.runs()) == 6
+    assert len(reader.runs()) == 8
+
+
+@pytest.mark.anyio
+async def test_the_export_of_a_run_can_be_replayed(tmp_path: Path) -> None:
+    """It has the runs nested in it and those that it continued, and no others of the store."""
+    store = tmp_path / "store.db"
+    with writing_to(tmp_path / "runs.jsonl", local=Local(store)) as telemetry:
+        inner = Agent("inner", model=ScriptedModel("found")).as_tool(description="Find it.")
+        answers: list[Any] = [[ToolCall("inner", {"input": "go"}), ToolCall("buy", {})], "bought"]
+        agent = Agent("buyer", model=ScriptedModel(*answers), tools=[inner, buy], telemetry=telemetry)
+        waits = await agent.run("buy")
+        (request,) = waits.approvals
+        assert waits.checkpoint is not None
+        last = await agent.resume(waits.checkpoint, decisions=[Decision(request.approval_id, True)])
+        await Agent("other", model=ScriptedModel("hi"), telemetry=telemetry).run("hello")
+        assert await anyio.to_thread.run_sync(telemetry.flush, 10)
+    path = exported(store, tmp_path / "export.jsonl", "--run", last.run_id)
+    assert [run.agent for run in FileReader(path).runs()] == ["buyer", "inner", "buyer"]
+    tape = Tape.load(path, last.run_id)
+    assert [span.span_id for span in tape.spans] == [span.span_id for span in Tape.load(store, last.run_id).spans]
 
 
 def test_a_run_whose_end_is_missing_is_interrupted(tmp_path: Path) -> None:
@@ -142,6 +172,8 @@ def test_a_run_whose_end_is_missing_is_interrupted(tmp_path: Path) -> None:
     with path.open("a") as file:
         file.write('{"type":"span","time":')
     (run,) = FileReader(path).runs()
+    (span,) = FileReader(path).spans(run.run_id)
+    assert run.seen_until == span.end
     assert (run.status, run.end, run.hubs) == ("interrupted", None, ("git",))
 
 

@@ -19,7 +19,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from pellucid import Agent, DiscoveryProvider, ModelError, PellucidError, ToolCall, tool
+from pellucid import Agent, DiscoveryProvider, ModelError, PellucidError, ToolCall, semconv, tool
 from pellucid.cli import Command
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_commands.inspection import diff, runs, show, top
@@ -106,7 +106,10 @@ def test_runs_are_listed_and_filtered(stored: Stored, capsys: pytest.CaptureFixt
     assert call(runs.COMMAND, stored.path, "--min-cost", "1") == 1
     assert call(runs.COMMAND, stored.path, "--before", "2001-01-01T00:00") == 1
     assert "no run matches" in capsys.readouterr().out
-    for wrong in (["--limit", "0"], ["--min-cost", "much"], ["--before", "noon"]):
+    for unknown in (["--agent", "\udcff"], ["--tool", "\udcff"]):
+        assert call(runs.COMMAND, stored.path, *unknown) == 1
+    assert call(runs.COMMAND, stored.path, "--before", "9" * 30) == 0
+    for wrong in (["--limit", "0"], ["--min-cost", "much"], ["--before", "noon"], ["--outcome", "foo"]):
         with pytest.raises(SystemExit) as caught:
             call(runs.COMMAND, stored.path, *wrong)
         assert caught.value.code == 2
@@ -172,7 +175,7 @@ async def test_top_shows_what_hangs(tmp_path: Path, capsys: pytest.CaptureFixtur
     path = tmp_path / "store.db"
     with storing(path) as telemetry:
         reader = StoreReader(path)
-        hub = DiscoveryProvider(FakeHub(latency=1e6), id="hangs", objective=0.5)
+        hub = DiscoveryProvider(FakeHub(latency=1e6), id="hangs", objective=1e-9)
         agent = Agent("waits", model=ScriptedModel("x"), providers=[hub], telemetry=telemetry)
         fails = Agent("fails", model=ScriptedModel(*[ModelError("m", "down")] * 6), telemetry=telemetry)
         for _ in range(6):
@@ -187,18 +190,35 @@ async def test_top_shows_what_hangs(tmp_path: Path, capsys: pytest.CaptureFixtur
             assert call(top.COMMAND, path, "--json") == 1
             tasks.cancel_scope.cancel()
     lines = text.splitlines()
-    assert "1 runs under way, 2 alerts" in lines[0]
+    assert "1 run under way, 2 alerts" in lines[0]
     assert (
         "PAGE    Agent fails (shop) fails: 100% of its runs in 10m; the limit is 10%.  runbooks.md#runfailing" in lines
     )
-    assert any(line.split()[:1] == ["hangs"] for line in lines)
+    assert any(line.split()[:1] == ["hangs"] and line.endswith("  HANGS") for line in lines)
     assert any(line.startswith("discover_tools hangs") for line in lines)
     found = json.loads(capsys.readouterr().out)
     assert found.keys() == documented("top")
     assert found["hubs"][0].keys() == documented("hub")
     assert found["alerts"][0].keys() == documented("alert")
     assert found["hubs"][0]["in_flight_seconds"] > 0
+    assert found["hubs"][0]["state"] == "hangs"
     assert [run["agent"] for run in found["running"]] == ["waits"]
+
+
+def test_replays_are_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`runs` names the run that a replay replays; `top` lists it only if asked."""
+    path = tmp_path / "store.db"
+    with storing(path) as telemetry:
+        tracer = telemetry.tracer_provider.get_tracer(semconv.SCOPE)
+        for run_id, replayed in (("a" * 32, {}), ("b" * 32, {semconv.REPLAY_OF: "a" * 32})):
+            facts = {semconv.RUN_ID: run_id, semconv.PHASE: semconv.RUN, **replayed}
+            tracer.start_span(semconv.RUN, attributes=facts).end()
+    assert call(runs.COMMAND, path) == 0
+    _, replay, _ = capsys.readouterr().out.splitlines()
+    assert "(replay of aaaaaaaa)" in replay
+    for arguments, listed in (([], ["a"]), (["--replays"], ["b", "a"])):
+        assert call(top.COMMAND, path, "--json", *arguments) == 0
+        assert [run["run_id"][0] for run in json.loads(capsys.readouterr().out)["latest"]] == listed
 
 
 @pytest.fixture

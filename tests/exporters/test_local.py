@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 import stat
 import threading
@@ -104,18 +105,21 @@ async def test_a_run_is_in_the_store(path: Path) -> None:
 
 
 def test_spans_that_are_out_of_the_ordinary(path: Path) -> None:
-    """A text of 10 MB is read as it was; a span that a clock set back ended before its start took no time."""
+    """A text of 10 MB is read as it was, a span that a clock set back took no time, half a surrogate pair is a `?`."""
     text = "".join(f"{number} of many\n" for number in range(700_000))
-    with storing(path) as telemetry:
+    with storing(Local(path, max_age=math.inf), service_name="shop\udcff") as telemetry:
         tracer = telemetry.tracer_provider.get_tracer("test")
         tracer.start_span("large", attributes={"text": text}).end()
         tracer.start_span("set back", start_time=2 * 10**18).end(10**18)
+        facts = {semconv.PHASE: semconv.DISCOVERY, semconv.RUN_ID: "\ud800", semconv.DISCOVERY_CACHE: "\ud800"}
+        telemetry.tracer_provider.get_tracer(semconv.SCOPE).start_span("half a pair", attributes=facts).end()
         assert eventually(lambda: telemetry.flush(10))
         assert counted(telemetry, "errors") == 0
     reader = StoreReader(path)
     large, back = reader.spans("")
     assert reader.bodies([large.attributes["text"]["$body"]]) == {large.attributes["text"]["$body"]: text}
     assert (back.start, back.end) == (2 * 10**18, 2 * 10**18)
+    assert [(run.run_id, run.service) for run in reader.runs()] == [("?", "shop?")]
 
 
 def test_spans_of_another_process_belong_to_the_run_of_their_parent(path: Path) -> None:
@@ -270,7 +274,7 @@ async def test_what_hangs_is_visible(path: Path) -> None:
             assert [span.phase for span in spans] == ["run", "discovery"]
             assert {span.status for span in spans} == {"running"}
             (row,) = reader.runs(outcome="running")
-            assert (row.status, row.end, row.spans) == ("running", None, 0)
+            assert (row.status, row.end, row.spans) == ("running", None, 2)
             assert [span.name for span in reader.spans(row.run_id)] == [span.name for span in spans]
             (found,) = reader.hubs(0, 2**62)
             assert (found.provider_id, found.in_flight_since, found.calls) == ("slow-hub", spans[1].start, 0)
@@ -388,7 +392,10 @@ async def test_the_command(path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert store_command("export", "--run", run_id, *store) == 0
     exported = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {line["run_id"] for line in exported if line["type"] != "catalog"} == {run_id}
-    assert store_command("compact", "--max-bytes", "1", *store) == 0
+    with pytest.raises(SystemExit):
+        store_command("compact", "--max-bytes", "1048575", *store)
+    assert "at least 1,048,576" in capsys.readouterr().err
+    assert store_command("compact", "--max-age", "1e-9", *store) == 0
     assert "3 runs deleted" in capsys.readouterr().out
     assert not StoreReader(path).runs()
     assert not StoreReader(path).spans("")

@@ -21,6 +21,7 @@ from pellucid.testing import ScriptedModel
 from pellucid_exporters import StoreReader
 from pellucid_exporters.local.maintenance import compact
 from pellucid_exporters.local.schema import StoreError
+from pellucid_exporters.stored.durations import end_of, took
 from support.local_store import counted, emit, eventually, storing
 from support.processes import PATIENCE, command, run_python
 
@@ -113,6 +114,14 @@ def test_a_killed_process(path: Path) -> None:
         "compose": "completed",
         "inference": "interrupted",
     }
+    (killed,), spans = reader.runs(outcome="interrupted"), reader.spans(row.run_id)
+    assert killed.spans == len(spans)
+    assert killed.seen_until is not None
+    assert killed.seen_until >= spans[-1].start
+    for each in (killed, spans[0], spans[-1]):
+        assert each.end is None
+        assert end_of(each, now=2**62) == each.seen_until
+        assert took(each).startswith("≥ ")
     with storing(path) as telemetry:
         attributes = {"pellucid.run.id": "open", "pellucid.phase": "run"}
         span = telemetry.tracer_provider.get_tracer("pellucid").start_span("invoke_agent", attributes=attributes)

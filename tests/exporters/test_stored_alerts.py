@@ -200,6 +200,7 @@ def test_an_alert_leads_to_a_span_that_shows_it(scene: tuple[list[Alert], StoreR
             assert span.error_type is not None
         assert f"{alert.provider_id or ''}" in alert.summary
         assert "(shop)" in alert.summary
+        assert reader.runs()[-1].start - 60 * 10**9 <= alert.since <= span.start  # minutes for hubs that are slow
     by_name = {(alert.name, alert.provider_id): alert for alert in found}
     assert by_name["ToolHubDown", "down"].value == TIMES
     assert by_name["ToolHubFailing", "down"].value == 1.0

@@ -86,6 +86,6 @@ def test_a_bad_variable_is_named(
     path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The variable for Jaeger is checked as its option is."""
-    monkeypatch.setenv("PELLUCID_JAEGER_URL", "jaeger:16686")
+    monkeypatch.setenv("PELLUCID_JAEGER_URL", "http://[")
     assert main(["view", str(path)]) == 2
-    assert "PELLUCID_JAEGER_URL: 'jaeger:16686' is not an address" in capsys.readouterr().err
+    assert "PELLUCID_JAEGER_URL: 'http://[' is not an address" in capsys.readouterr().err

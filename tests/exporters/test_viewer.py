@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sqlite3
+from argparse import Namespace
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ from opentelemetry import trace
 
 from pellucid import Agent, DiscoveryProvider, ToolCall, semconv
 from pellucid.testing import FakeHub, ScriptedModel
+from pellucid_commands.inspection import show
 from pellucid_exporters import StoreReader
 from pellucid_exporters.stored.rows import SpanRow
+from pellucid_exporters.stored.text import MOST
 from pellucid_exporters.viewer import create_viewer_app
 from support.local_store import emit, storing
 from support.processes import PATIENCE
@@ -184,9 +187,33 @@ async def test_hostile_content_is_text(http: httpx.AsyncClient, reader: StoreRea
         assert not {"\u202e", "\x1b"} & set(text)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [7, 0.5, True, ["x"], "x", '{"recorded_on": []}', '{"$body": []}', "[1, null]", '[{"parts": [{"type": {}}]}]'],
+)
+async def test_attributes_of_any_type_are_shown(tmp_path: Path, value: Any) -> None:
+    """Tools and other libraries can set any attribute of a span to any type: the pages still show the run."""
+    own = ("gen_ai.", "pellucid.", "error.")
+    names = {name for name in vars(semconv).values() if isinstance(name, str) and name.startswith(own)}
+    facts = dict.fromkeys(sorted(names - {semconv.RUN_ID, semconv.PHASE}), value)
+    with storing(tmp_path / "odd.db") as telemetry:
+        tracer = telemetry.tracer_provider.get_tracer(semconv.SCOPE)
+        for run in ("1" * 32, "2" * 32):
+            for phase in (semconv.RUN, semconv.DISCOVERY, semconv.COMPOSE, semconv.INFERENCE, semconv.DISPATCH):
+                span = tracer.start_span("x", attributes={**facts, semconv.RUN_ID: run, semconv.PHASE: phase})
+                span.add_event("e", {"$body": value})
+                span.end()
+        emit(telemetry, "other", **{**facts, semconv.RUN_ID: "1" * 32, semconv.PHASE: value})
+    run = f"/runs/{'1' * 32}/"
+    async with client(StoreReader(tmp_path / "odd.db")) as http:
+        pages = ["/", "/runs", "/alerts", run, f"{run}3/request", *(f"{run}{number}" for number in range(6))]
+        for page in (*pages, f"/compare?run={'1' * 32}&run={'2' * 32}"):
+            await text_of(http, page)
+
+
 async def test_long_text_is_cut_and_linked(tmp_path: Path) -> None:
     """A page shows the beginning of a text of 10 MB; its link returns all of it as plain text."""
-    result = "<b>rain</b> " * 850_000
+    result = "<b>rain</b>\n" * 850_000
     facts: dict[str, Any] = {semconv.PHASE: semconv.DISPATCH, semconv.TOOL_CALL_RESULT: result}
     with storing(tmp_path / "long.db") as telemetry:
         emit(telemetry, "execute_tool weather", **{semconv.RUN_ID: "1" * 32, **facts})
@@ -195,6 +222,7 @@ async def test_long_text_is_cut_and_linked(tmp_path: Path) -> None:
         link = re.search(r'href="([^"]+)">The whole text', page)
         assert link is not None
         assert len(page) < 100_000
+        assert f", {result.count(chr(10), MOST):,} lines more." in page
         answer = await http.get(link.group(1))
     assert answer.headers["content-type"] == "text/plain; charset=utf-8"
     assert answer.text == result
@@ -245,11 +273,16 @@ async def test_a_discovery_of_no_run_is_no_link(tmp_path: Path) -> None:
             assert "/runs//" not in text
 
 
-async def test_a_store_that_is_gone_is_named(path: Path) -> None:
-    """A store that was removed while its pages are open is an answer with the reason."""
+async def test_a_store_that_is_damaged_or_gone_is_named(path: Path) -> None:
+    """A store that was damaged or removed while its pages are open is an answer with the reason."""
     async with client(StoreReader(path)) as http:
+        with sqlite3.connect(path) as connection:
+            connection.execute("UPDATE bodies SET content = x'00'")
+        connection.close()
+        assert "cannot be read" in await text_of(http, "/runs?text=late", 503)
         await anyio.Path(path).unlink()
-        assert "there is no store" in await text_of(http, "/runs", 503)
+        for page in ("/runs", "/none"):
+            assert "there is no store" in await text_of(http, page, 503)
 
 
 async def test_what_is_unknown_is_a_page(http: httpx.AsyncClient, reader: StoreReader) -> None:
@@ -258,7 +291,8 @@ async def test_what_is_unknown_is_a_page(http: httpx.AsyncClient, reader: StoreR
     run = f"/runs/{reader.runs()[0].run_id}/"
     for page in (f"{run}9999", f"{run}1/raw/none", f"{run}1/request", "/none", "/hub/span?id=x&bucket=1&until=9"):
         assert "<script>" not in await text_of(http, page, 404)
-    for page in ("/?window=%3Cscript%3E", "/?until=-1", "/runs?before=x"):
+    assert "<script>" not in await text_of(http, f"{run}{'9' * 5000}", 404)
+    for page in ("/?window=%3Cscript%3E", "/?until=-1", "/runs?before=x", f"/runs?before={'9' * 5000}"):
         assert "<script>" not in await text_of(http, page, 400)
 
 
@@ -325,8 +359,8 @@ async def test_a_run_of_thousands_of_spans_stays_small(large: Path, state: str, 
     assert len(page.encode()) < 1_000_000
 
 
-async def test_runs_of_a_trace_lead_to_each_other(tmp_path: Path) -> None:
-    """The page of a run lists the runs of its sub-agents, and theirs the run that they are nested in."""
+async def test_runs_of_a_trace_lead_to_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The call of a sub-agent leads to its run, which names the run that it is nested in; `pellucid show`, too."""
     store = tmp_path / "nested.db"
     with storing(store) as telemetry:
         inner = Agent("researcher", model=ScriptedModel("found"), description="Looks things up.")
@@ -336,5 +370,15 @@ async def test_runs_of_a_trace_lead_to_each_other(tmp_path: Path) -> None:
     reader = StoreReader(store)
     nested = next(row.run_id for row in reader.runs() if row.parent_run_id == run_id)
     async with client(reader) as http:
-        assert f'href="/runs/{nested}/"' in (await http.get(f"/runs/{run_id}/")).text
+        page = (await http.get(f"/runs/{run_id}/")).text
+        row = f'<a href="/runs/{nested}/" class="r o d1"><b>run of researcher</b>'
+        assert re.search(rf'<a href=(\d+) class="r t"><b>execute_tool researcher</b>.*\n{row}', page)
+        roles = re.findall(
+            r'<div class="message (\w+)">', page[page.index("<h2>Conversation") : page.index("<h2>Model calls")]
+        )
+        assert roles == ["user", "assistant", "tool", "assistant"]
+        call = next(span for span in reader.spans(run_id) if span.name == "execute_tool researcher")
+        assert f'href="/runs/{nested}/">run of researcher<' in (await http.get(f"/runs/{run_id}/{call.sequence}")).text
         assert "outer run" in (await http.get(f"/runs/{nested}/")).text
+    show.COMMAND.run(Namespace(store=store, run=run_id, span=None, content=False, json=False))
+    assert f"run of researcher  {nested[:12]}" in capsys.readouterr().out

@@ -31,6 +31,10 @@ WATCH = """
 window.violations = [];
 addEventListener("securitypolicyviolation", (event) => violations.push(event.violatedDirective + event.blockedURI));
 """
+LABELS = """
+[...document.querySelectorAll(".chart.labels")].map((labels) => labels.getBoundingClientRect())
+  .every((place) => place.width > 40 && place.left >= 0 && place.right < 100)
+"""
 expect.set_options(timeout=PATIENCE * 1000)
 SERIOUS = {"serious", "critical"}
 
@@ -191,6 +195,7 @@ def test_every_page(open_page: Callable[..., Page], written: tuple[str, Telemetr
         assert obstacles(page, runOnly=["color-contrast"]) == [], path
         page.set_viewport_size({"width": 400, "height": 800})
         assert page.evaluate("document.documentElement.scrollWidth") <= 400, path
+        assert page.evaluate(LABELS), path
     page.goto(f"{url}{every_path(page, url)[-1]}")
     expect(page.locator(".messages").first).to_contain_text("<script>alert('run')</script><img src=x onerror=alert(1)>")
 

@@ -27,6 +27,7 @@ from pellucid.replay import ReplayDiverged, Tape, TapeError, parts_of, replay
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters import File, StoreReader
 from support.local_store import storing
+from support.processes import PATIENCE
 from support.runs import within
 from support.tapes import recording, tapes_of
 
@@ -87,6 +88,14 @@ async def test_nothing_calls_out(telemetry: Captured) -> None:
     assert not telemetry.metrics
 
 
+async def test_the_agent_stays_as_it_was() -> None:
+    """A run of an agent that has replayed another one records the agent's own configuration."""
+    agent = weather_agent(Calls(), model=ScriptedModel(CITY, "Take an umbrella."))
+    (await replay(agent, await tape_of(weather_agent(Calls())))).check()
+    tape = await tape_of(agent)
+    assert json.loads(tape.spans[0].attributes[semconv.AGENT_CONFIGURATION])["limits"] == {}
+
+
 async def test_a_tape_is_loaded_from_store_file_and_tape(tmp_path: Path) -> None:
     """The local store, a file of the file exporter and a saved tape give the same tape, with a prefix of the id too."""
     store, file, saved = tmp_path / "runs.db", tmp_path / "runs.jsonl", tmp_path / "tapes" / "run.jsonl"
@@ -100,7 +109,10 @@ async def test_a_tape_is_loaded_from_store_file_and_tape(tmp_path: Path) -> None
         (await replay(None, Tape.load(source, result.run_id))).check()
     with pytest.raises(TapeError, match="there is no run 'abc' in this recording"):
         Tape.load(store, "abc")
-    with pytest.raises(TapeError, match="pellucid runs"):
+    assert Tape.load(store) == tape  # its only run
+    with storing(store) as telemetry:
+        await weather_agent(Calls(), telemetry=telemetry).run("And tomorrow?")
+    with pytest.raises(TapeError, match="has 2 runs; name one"):
         Tape.load(store)
 
 
@@ -173,18 +185,23 @@ async def test_parts_of_a_replay_are_live(live: str, expected: list[str]) -> Non
     assert outcome.result is not None
 
 
-async def test_what_is_live_must_exist() -> None:
-    """An unknown part, and a live part without an agent, are refused with the parts that there are."""
+async def test_options_that_cannot_work() -> None:
+    """An unknown part, a live part without an agent, and unknown values are refused with those that there are."""
     tape = await tape_of(weather_agent(Calls()))
     with pytest.raises(ConfigError, match="use some of hub:hub, model, tool:weather"):
         await replay(weather_agent(Calls()), tape, live={"tool:wether"})
     with pytest.raises(ConfigError, match="pass the agent"):
         await replay(None, tape, live={"model"})
+    for wrong in ({"timing": float("nan")}, {"timing": -1}, {"timing": "1"}, {"on_divergence": "go"}):
+        with pytest.raises(ConfigError, match="must be"):
+            await replay(None, tape, **wrong)
 
 
 async def test_a_recording_without_content_is_refused() -> None:
     """Recordings with metadata only, and with content that was cut, are refused with what they lack."""
-    with pytest.raises(TapeError, match=r"has no gen_ai.input.messages; record runs with CapturePolicy\('redacted'\)"):
+    with pytest.raises(
+        TapeError, match=r"was recorded without content.*; record runs with CapturePolicy\('redacted'\)"
+    ):
         await replay(None, await tape_of(weather_agent(Calls()), capture=CapturePolicy("metadata")))
     small = CapturePolicy(max_bytes=1000, max_span_bytes=2000)
     with pytest.raises(TapeError, match=r"execute_tool weather.* has only a part of gen_ai.tool.call.result"):
@@ -198,6 +215,30 @@ class Advice(BaseModel):
     """What to wear."""
 
     clothes: list[str]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"version":1', '"version":"1"'),
+        ('"phase":"discovery"', '"phase":[]'),
+        ('"end":', '"ended":'),
+        ('"tools":[{', '"tools":[7,{'),
+        (r"\"identity\":null", r"\"identity\":7"),
+        (r"\"skills\":[]", r"\"abilities\":[]"),
+        ('"gen_ai.output.messages":"[', '"gen_ai.output.messages":"[7,'),
+        ('"gen_ai.output.messages":"[', '"gen_ai.output.messages":"'),
+    ],
+)
+async def test_a_damaged_tape_is_refused(tmp_path: Path, old: str, new: str) -> None:
+    """A file that is not what a replay wrote is an error, not a replay that crashes or waits for ever."""
+    file = tmp_path / "run.jsonl"
+    (await tape_of(weather_agent(Calls()))).save(file)
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+    with pytest.raises(TapeError), anyio.fail_after(PATIENCE):
+        await replay(None, Tape.load(file))
 
 
 async def test_an_agent_is_rebuilt_from_its_recording() -> None:

@@ -52,16 +52,20 @@ def show(options: Namespace, repository: Path) -> int:
     hubs = HubStatsProcessor()
     telemetry.tracer_provider.add_span_processor(hubs)
     report = Report(color=color)
-    try:
-        report.introduce(repository, description)
+
+    async def converse() -> None:
         while True:
-            result, objectives = anyio.run(_converse, repository, model, report)
+            result, objectives = await _converse(repository, model, report)
             report.answered(result)
             report.hubs(hubs.stats(objectives))
             _point_out(report, telemetry, options, result, store)
             if options.repeat is None:
                 break
-            threading.Event().wait(options.repeat)
+            await anyio.sleep(options.repeat)
+
+    try:
+        report.introduce(repository, description)
+        anyio.run(converse)
     finally:
         telemetry.shutdown(timeout=1)
     return _view(store) if options.view and store is not None else 0

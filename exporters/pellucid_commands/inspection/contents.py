@@ -9,7 +9,7 @@ from typing import Any, Final
 from pellucid import semconv
 from pellucid_exporters.stored.content import Recorded, RunContent, SentRequest
 from pellucid_exporters.stored.rows import SpanRow
-from pellucid_exporters.stored.text import MOST, cut, size
+from pellucid_exporters.stored.text import MOST, cut, lines_cut, size
 
 _INPUTS: Final = (semconv.INPUT_MESSAGES, semconv.TOOL_CALL_ARGUMENTS, semconv.INPUT)
 _OUTPUTS: Final = (semconv.OUTPUT_MESSAGES, semconv.TOOL_CALL_RESULT, semconv.OUTPUT)
@@ -85,7 +85,7 @@ def _is_message(value: Any) -> bool:
 
 
 def _is_part(value: Any) -> bool:
-    return isinstance(value, Mapping) and value.get("type") in {*_TEXTS, "tool_call", "tool_call_response"}
+    return isinstance(value, Mapping) and value.get("type") in (*_TEXTS, "tool_call", "tool_call_response")
 
 
 def _message_lines(message: Mapping[str, Any]) -> Iterator[str]:
@@ -95,7 +95,7 @@ def _message_lines(message: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _part_lines(part: Any) -> Iterator[str]:
-    kind = part.get("type") if isinstance(part, Mapping) else None
+    kind = str(part.get("type")) if isinstance(part, Mapping) else None
     if kind in _TEXTS:
         yield from _text_lines(f"{_TEXTS[kind]}{part.get('content', '')}")
     elif kind == "tool_call":
@@ -112,7 +112,7 @@ def _part_lines(part: Any) -> Iterator[str]:
 def _text_lines(text: str) -> Iterator[str]:
     yield from cut(text).split("\n")
     if len(text) > MOST:
-        yield f"… cut after {MOST:,} characters of {size(len(text))}; --json has all"
+        yield f"… cut after {MOST:,} characters of {size(len(text))}{lines_cut(text)}; --json has all"
 
 
 def _indented(lines: Any) -> Iterator[str]:

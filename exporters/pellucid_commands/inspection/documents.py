@@ -8,6 +8,7 @@ from typing import Any
 
 from pellucid_exporters.stored.alerts import Alert
 from pellucid_exporters.stored.comparison import Pair
+from pellucid_exporters.stored.hub_states import state_of
 from pellucid_exporters.stored.rows import HubRow, RunRow, SpanRow
 
 
@@ -26,6 +27,7 @@ def hub_document(hub: HubRow, now: int) -> dict[str, Any]:
     since = hub.in_flight_since
     return {
         "provider_id": hub.provider_id,
+        "state": state_of(hub, since, now),
         "objective": hub.objective,
         "calls": hub.calls,
         "failures": hub.failures,

@@ -17,7 +17,7 @@ def say(*lines: str) -> None:
     """Print lines; characters that the terminal cannot show or would obey are replaced."""
     encoding = sys.stdout.encoding or "utf-8"
     for line in lines:
-        print(visible(line).encode(encoding, "replace").decode(encoding))
+        print(visible(line).replace("\n", "␊").encode(encoding, "replace").decode(encoding))
 
 
 def say_json(document: Any) -> None:

@@ -13,11 +13,14 @@ from pellucid_commands.inspection.options import add_store_options, amount, posi
 from pellucid_commands.inspection.output import say, say_json, table
 from pellucid_exporters.local.reader import StoreReader
 from pellucid_exporters.stored import text
+from pellucid_exporters.stored.durations import took
+from pellucid_exporters.stored.rows import STATUSES
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from pellucid_exporters.stored.rows import RunRow
+    from pellucid_exporters.stored.durations import took
+from pellucid_exporters.stored.rows import RunRow
 
 SHOWN: Final = 12
 """Characters of an id in a table, which are enough to name the run."""
@@ -30,7 +33,7 @@ _FILTERS: Final = ("agent", "outcome", "hub", "tool", "model", "text", "min_dura
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `pellucid runs`."""
     parser.add_argument("--agent", metavar="NAME", help="of this agent")
-    parser.add_argument("--outcome", help="completed, failed, timeout, cancelled, …, running or interrupted")
+    parser.add_argument("--outcome", choices=STATUSES, help="that ended so, or have not ended")
     parser.add_argument("--hub", metavar="ID", help="that asked this hub for tools")
     parser.add_argument("--tool", metavar="NAME", help="that called this tool")
     parser.add_argument("--model", metavar="NAME", help="that called this model")
@@ -71,9 +74,9 @@ def _cells(run: RunRow) -> tuple[str, ...]:
     return (
         run.run_id[:SHOWN],
         text.clock(run.start),
-        run.agent,
+        f"{run.agent} (replay of {run.replay_of[:8]})" if run.replay_of else run.agent,
         run.status,
-        text.duration(run.end - run.start) if run.end is not None else f"{text.age(run.start)} …",
+        took(run),
         text.count(run.spans),
         text.count(sum(tokens)) if tokens else text.UNKNOWN,
         text.money(run.cost),

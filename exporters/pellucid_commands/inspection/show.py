@@ -13,9 +13,12 @@ from pellucid_commands.inspection.contents import content_document, content_line
 from pellucid_commands.inspection.documents import run_document, span_document
 from pellucid_commands.inspection.options import RUN, add_store_options, run_of
 from pellucid_commands.inspection.output import cut, flat, say, say_json
+from pellucid_commands.inspection.runs import SHOWN
 from pellucid_exporters.local.reader import StoreReader
 from pellucid_exporters.stored import text
 from pellucid_exporters.stored.content import RunContent
+from pellucid_exporters.stored.durations import took
+from pellucid_exporters.stored.nested import nested_runs
 from pellucid_exporters.stored.rows import BODY, FAULTS, RunRow, SpanRow
 
 if TYPE_CHECKING:
@@ -57,8 +60,12 @@ def run(options: Namespace) -> int:
         say_json({"run": run_document(found), "spans": shown})
     else:
         say(*_heading(found), *_faults(spans), "")
+        nested = nested_runs(reader, found)
         for prefix, below, span in tree(spans):
             say(cut(_line(prefix, span)))
+            if span.span_id in nested:
+                inner = nested[span.span_id]
+                say(cut(f"      {below}run of {flat(inner.agent)}  {inner.run_id[:SHOWN]}"))
             if options.content and span.phase is not None:
                 say(*(f"      {below}{line}" for line in content_lines(content, span)))
     return 0
@@ -77,8 +84,7 @@ def _document(content: RunContent, span: SpanRow) -> dict[str, object]:
 def _heading(found: RunRow) -> Iterator[str]:
     yield f"run       {found.run_id}  trace {found.trace_id}"
     yield f"agent     {flat(found.agent)} ({flat(found.service)})"
-    took = text.duration(found.end - found.start) if found.end is not None else f"{text.age(found.start)} so far"
-    yield f"status    {found.status}, started {text.stamp(found.start)}, {took}, iterations {found.iterations}"
+    yield f"status    {found.status}, started {text.stamp(found.start)}, {took(found)}, iterations {found.iterations}"
     tokens = f"{text.count(found.input_tokens)} in, {text.count(found.output_tokens)} out"
     yield f"tokens    {tokens}, cost {text.money(found.cost)}"
     if found.error or found.error_type:
@@ -118,14 +124,13 @@ def tree(spans: Sequence[SpanRow]) -> Iterator[tuple[str, str, SpanRow]]:
 
 def _line(prefix: str, span: SpanRow) -> str:
     name = flat(span.name)
-    took = text.duration(span.end - span.start) if span.end is not None else f"{text.age(span.start)} …"
     iteration = f"[{span.iteration}]" if span.iteration is not None else ""
     facts = [] if span.phase is None else [str(span.attributes[key]) for key in _FACTS if key in span.attributes]
     status = [f"{span.status.upper()} {_problem(span)}".rstrip()] if span.status in FAULTS else []
     words = "  ".join(flat(word) for word in [*status, *facts] if word not in name)
     room = _WIDEST - len(prefix)
     shown = name if len(name) <= room else f"{name[: room - 1]}…"
-    return f"{span.sequence:>4}  {prefix}{shown:<{room}} {iteration:<5}{took:>10}  {words}".rstrip()
+    return f"{span.sequence:>4}  {prefix}{shown:<{room}} {iteration:<5}{took(span):>10}  {words}".rstrip()
 
 
 def _show_span(content: RunContent, span: SpanRow, *, as_json: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +16,7 @@ from pellucid_commands.inspection.runs import SHOWN, run_table
 from pellucid_exporters.local.reader import StoreReader
 from pellucid_exporters.stored import text
 from pellucid_exporters.stored.alerts import Alert, evaluate
+from pellucid_exporters.stored.hub_states import state_of
 from pellucid_exporters.stored.rows import RUNNING, HubRow, RunRow, SpanRow
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 MOST_ROWS: Final = 15
 _MINUTE: Final = 60 * 10**9
 _CLEAR: Final = "\x1b[H\x1b[2J\x1b[3J"
-_HUB_TITLES: Final = ("HUB", "P50", "P95", "P99", "OBJECTIVE", "CALLS", "FAILED", "IN FLIGHT", "")
-_HUB_RIGHT: Final = ("P50", "P95", "P99", "OBJECTIVE", "CALLS", "FAILED", "IN FLIGHT")
+_HUB_TITLES: Final = ("HUB", "≈ P50", "≈ P95", "≈ P99", "OBJECTIVE", "CALLS", "FAILED", "IN FLIGHT", "")
+_HUB_RIGHT: Final = ("≈ P50", "≈ P95", "≈ P99", "OBJECTIVE", "CALLS", "FAILED", "IN FLIGHT")
 _OLDEST: Final = 1.0
 """Seconds after which the ages on the screen are drawn again although nothing was written."""
 
@@ -51,6 +52,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--interval", type=amount, default=0.5, metavar="SECONDS", help="between two looks (default: %(default)s)"
     )
+    parser.add_argument("--replays", action="store_true", help="list replays among the runs, too")
     add_store_options(parser)
 
 
@@ -62,30 +64,30 @@ def run(options: Namespace) -> int:
     """
     reader = StoreReader(options.store)
     if options.json or options.once or not sys.stdout.isatty():
-        state = read(reader, options.window)
+        state = read(reader, options.window, replays=options.replays)
         if options.json:
             say_json(_document(state))
         else:
             say(*screen(state, options.window))
         return 1 if state.alerts else 0
-    _watch(reader, options.window, options.interval)
+    _watch(reader, options)
     return 0
 
 
-def _watch(reader: StoreReader, window: int, interval: float) -> None:
+def _watch(reader: StoreReader, options: Namespace) -> None:
     drawn, at = -1, 0.0
     while True:
         changes = reader.changes()
         if changes != drawn or time.monotonic() - at >= _OLDEST:
-            lines = list(screen(read(reader, window), window))
+            lines = list(screen(read(reader, options.window, replays=options.replays), options.window))
             sys.stdout.write(_CLEAR)
             say(*lines)
             sys.stdout.flush()
             drawn, at = changes, time.monotonic()
-        time.sleep(max(interval, 0.05))
+        time.sleep(max(options.interval, 0.05))
 
 
-def read(reader: StoreReader, window: int) -> State:
+def read(reader: StoreReader, window: int, *, replays: bool) -> State:
     """Return what a store says now; figures of hubs are of the last minutes."""
     now = time.time_ns()
     return State(
@@ -93,14 +95,15 @@ def read(reader: StoreReader, window: int) -> State:
         alerts=evaluate(reader, now),
         hubs=reader.hubs(now - window * _MINUTE, now),
         in_flight=reader.in_flight(),
-        running=reader.runs(outcome=RUNNING, limit=MOST_ROWS),
-        latest=reader.runs(limit=MOST_ROWS),
+        running=reader.runs(outcome=RUNNING, replays=replays, limit=MOST_ROWS),
+        latest=reader.runs(replays=replays, limit=MOST_ROWS),
     )
 
 
 def screen(state: State, window: int) -> Iterator[str]:
     """Yield the lines of the screen."""
-    yield cut(f"pellucid top  {text.clock(state.now)}  {len(state.running)} runs under way, {len(state.alerts)} alerts")
+    counts = f"{_counted(state.running, 'run')} under way, {_counted(state.alerts, 'alert')}"
+    yield cut(f"pellucid top  {text.clock(state.now)}  {counts}")
     for alert in state.alerts:
         yield cut(f"{alert.severity.upper():<6}  {flat(alert.summary)}  {alert.runbook.rpartition('/')[2]}")
     yield ""
@@ -116,13 +119,17 @@ def screen(state: State, window: int) -> Iterator[str]:
             yield from ("", f"runs {title}", *run_table(runs))
 
 
+def _counted(items: Sized, noun: str) -> str:
+    return f"{len(items)} {noun}{'s' if len(items) != 1 else ''}"
+
+
 def _ended(runs: list[RunRow]) -> list[RunRow]:
     return [run for run in runs if run.status != RUNNING]
 
 
 def _hub_cells(hub: HubRow, now: int) -> tuple[str, ...]:
-    is_slow = hub.objective is not None and hub.p95 is not None and hub.p95 > hub.objective
     since = hub.in_flight_since
+    state = state_of(hub, since, now)
     return (
         hub.provider_id,
         text.seconds(hub.p50),
@@ -132,7 +139,7 @@ def _hub_cells(hub: HubRow, now: int) -> tuple[str, ...]:
         text.count(hub.calls),
         text.count(hub.failures),
         text.duration(now - since) if since is not None else text.UNKNOWN,
-        "SLOW" if is_slow else "",
+        state.upper() if state != "ok" else "",
     )
 
 

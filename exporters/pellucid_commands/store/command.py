@@ -12,8 +12,9 @@ from pellucid import semconv
 from pellucid.cli import Command
 from pellucid.errors import ConfigError
 from pellucid_commands.store.parquet import write_parquet
+from pellucid_commands.store.selection import needed
 from pellucid_exporters.local.maintenance import compact, statistics
-from pellucid_exporters.local.options import DEFAULT_PATH
+from pellucid_exporters.local.options import DEFAULT_PATH, SMALLEST
 from pellucid_exporters.local.reader import StoreReader
 from pellucid_exporters.stored.bodies import digests_in, filled
 
@@ -36,12 +37,16 @@ def add_arguments(parser: ArgumentParser) -> None:
     compaction = actions.add_parser("compact", help=described, description=described)
     compaction.add_argument("--max-age", type=_positive, metavar="DAYS", help="delete what is older (default: nothing)")
     compaction.add_argument(
-        "--max-bytes", type=_positive, metavar="BYTES", help="delete the oldest runs beyond this size (default: none)"
+        "--max-bytes", type=_bytes, metavar="BYTES", help="delete the oldest runs beyond this size (default: none)"
     )
     compaction.set_defaults(act=_compact)
     described = "Write runs, spans, events and catalogues to standard output as JSON Lines, the newest run first."
     export = actions.add_parser("export", help=described, description=described)
-    export.add_argument("--run", metavar="ID", help="only this run: its id, a prefix of it, or its trace id")
+    export.add_argument(
+        "--run",
+        metavar="ID",
+        help="only this run, those nested in it, and those that it continued: its id, a prefix of it, or its trace id",
+    )
     export.add_argument(
         "--parquet",
         type=Path,
@@ -96,13 +101,14 @@ def _export(options: Namespace) -> int:
 
 
 def _lines(reader: StoreReader, name: str | None) -> Iterator[dict[str, Any]]:
-    """Yield the lines of one run, or of all runs and of what belongs to none."""
+    """Yield the lines of one run with those that it needs, or of all runs and of what belongs to none."""
     written: set[str] = set()
     if name is not None:
         row = reader.run(name)
         if row is None:
             raise ConfigError(f"--run {name}: the store has no such run, or several; give the whole id")
-        yield from _lines_of(reader, dataclasses.asdict(row), row.run_id, written)
+        for each in needed(reader, row):
+            yield from _lines_of(reader, dataclasses.asdict(each), each.run_id, written)
         return
     before: int | None = None
     while rows := reader.runs(before=before, limit=_PAGE):
@@ -136,6 +142,12 @@ def _whole(reader: StoreReader, record: dict[str, Any]) -> dict[str, Any]:
     texts = reader.bodies(digests) if digests else {}
     whole: dict[str, Any] = filled(record, texts) if digests else record
     return whole
+
+
+def _bytes(text: str) -> int:
+    if not text.isdecimal() or int(text) < SMALLEST:
+        raise ArgumentTypeError(f"{text!r} is not a number of bytes of at least {SMALLEST:,}")
+    return int(text)
 
 
 def _positive(text: str) -> float:

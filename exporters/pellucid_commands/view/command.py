@@ -67,8 +67,12 @@ def _port(text: str) -> int:
 
 
 def _url(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    try:
+        parts = urlsplit(text)
+        is_web = parts.scheme in {"http", "https"} and bool(parts.hostname)
+    except ValueError:
+        is_web = False
+    if not is_web:
         raise ArgumentTypeError(f"{text!r} is not an address such as http://localhost:16686")
     return text.rstrip("/")
 

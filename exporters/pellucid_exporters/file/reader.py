@@ -48,6 +48,7 @@ class FileReader:
         min_duration: float | None = None,
         min_cost: float | None = None,
         before: int | None = None,
+        replays: bool = True,
         limit: int = 100,
     ) -> list[RunRow]:
         """Return the runs that match, newest first; see `StoreReader.runs`."""
@@ -62,6 +63,7 @@ class FileReader:
                 and (model is None or model in run.models)
                 and (min_cost is None or (run.cost is not None and run.cost >= min_cost))
                 and (min_duration is None or (run.end is not None and run.end - run.start >= min_duration * 1e9))
+                and (replays or run.replay_of is None)
                 and (before is None or run.start < before)
                 and (text is None or _has_text(index, run, text))
             ):

@@ -9,7 +9,7 @@ from pydantic_core import from_json
 
 from pellucid import semconv
 from pellucid_exporters.file.stored_lines import is_own, run_row, times_of
-from pellucid_exporters.stored.rows import INTERRUPTED, PART_OF, RunRow
+from pellucid_exporters.stored.rows import INTERRUPTED, PART_OF, RunRow, count_of, status_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -99,31 +99,32 @@ class _Builder:
                 status=INTERRUPTED,
                 start=start,
             )
-        iterations = attributes.get(semconv.ITERATIONS) or attributes.get(semconv.ITERATION) or 0
+        iterations = count_of(attributes, semconv.ITERATIONS) or count_of(attributes, semconv.ITERATION) or 0
         run = replace(
             run,
-            agent=attributes.get(semconv.AGENT_NAME) or run.agent,
+            agent=text_of(attributes, semconv.AGENT_NAME) or run.agent,
             iterations=max(run.iterations, iterations),
             start=min(run.start, start),
-            replay_of=attributes.get(semconv.REPLAY_OF) or run.replay_of,
+            seen_until=max(run.seen_until or start, end or start),
+            replay_of=text_of(attributes, semconv.REPLAY_OF) or run.replay_of,
         )
-        phase = attributes.get(semconv.PHASE)
+        phase = text_of(attributes, semconv.PHASE) or ""
         if phase == semconv.RUN:
             self._roots[run_id] = line.get("parent_span_id")
             run = replace(
                 run,
                 start=start,
                 end=end,
-                status=attributes.get(semconv.OUTCOME) or semconv.COMPLETED,
-                error_type=attributes.get(semconv.ERROR_TYPE),
+                status=status_of(attributes),
+                error_type=text_of(attributes, semconv.ERROR_TYPE),
                 error=line.get("status_text"),
-                input_tokens=attributes.get(semconv.USAGE_INPUT_TOKENS),
-                output_tokens=attributes.get(semconv.USAGE_OUTPUT_TOKENS),
+                input_tokens=count_of(attributes, semconv.USAGE_INPUT_TOKENS),
+                output_tokens=count_of(attributes, semconv.USAGE_OUTPUT_TOKENS),
                 cost=attributes.get(semconv.COST_USD),
             )
         elif phase in PART_OF:
             part, name = PART_OF[phase]
-            if isinstance(value := attributes.get(name), str):
+            if value := text_of(attributes, name):
                 self._parts.setdefault(run_id, {}).setdefault(_ROWS[part], set()).add(value)
         self.index.runs[run_id] = run
 
@@ -142,7 +143,13 @@ class _Builder:
                 parts: dict[str, Any] = {name: tuple(sorted(values)) for name, values in names.items()}
                 outer = self._run_of(self._roots.get(run_id))
                 parent = outer if outer != run_id else None
-                index.runs[run_id] = replace(run, spans=len(index.spans[run_id]), parent_run_id=parent, **parts)
+                index.runs[run_id] = replace(
+                    run,
+                    spans=len(index.spans[run_id]),
+                    parent_run_id=parent,
+                    seen_until=run.seen_until if run.end is None else None,
+                    **parts,
+                )
         return index
 
     def _run_of(self, span_id: str | None) -> str | None:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pellucid import semconv
-from pellucid_exporters.stored.rows import EventRow, RunRow, SpanRow
+from pellucid_exporters.stored.rows import EventRow, RunRow, SpanRow, count_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,12 +64,12 @@ def span_row(line: Line, run_id: str, sequence: int) -> SpanRow:
         span_id=line["span_id"],
         parent_span_id=line.get("parent_span_id"),
         name=line["name"],
-        phase=attributes.get(semconv.PHASE),
-        iteration=attributes.get(semconv.ITERATION),
+        phase=text_of(attributes, semconv.PHASE),
+        iteration=count_of(attributes, semconv.ITERATION),
         start=start,
         end=end,
-        status=attributes.get(semconv.OUTCOME) or ("error" if line["status"] == "error" else "ok"),
-        error_type=attributes.get(semconv.ERROR_TYPE),
+        status=text_of(attributes, semconv.OUTCOME) or ("error" if line["status"] == "error" else "ok"),
+        error_type=text_of(attributes, semconv.ERROR_TYPE),
         error=line.get("status_text"),
         attributes=attributes,
         events=[{**event, "time": time_of(event["time"])} for event in line["events"]],

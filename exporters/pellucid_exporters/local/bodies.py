@@ -75,6 +75,11 @@ def utf8(text: str) -> bytes:
     return text.encode("utf-8", "replace")
 
 
+def storable(text: str) -> str:
+    """Return a text that SQLite accepts: half of a surrogate pair becomes `?`."""
+    return text if text.isascii() else utf8(text).decode()
+
+
 def pack(content: bytes) -> bytes:
     """Compress a text."""
     return zlib.compress(content, 6)

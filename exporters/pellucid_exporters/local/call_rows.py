@@ -21,7 +21,7 @@ _BUCKET: Final = " ".join(
 _WANTED: Final = f"CREATE TEMP TABLE wanted (shape INTEGER PRIMARY KEY, {', '.join(_SUMS)})"
 _CALLS: Final = f"""
 SELECT runs.process, service, spans.shape, coalesce({_BUCKET}, {len(BOUNDS)}) AS bucket, count(*),
-       max(spans.start + duration), run_id, span_id,
+       min(spans.start), max(spans.start + duration), run_id, span_id,
        {", ".join(f'total(json_extract(CAST("values" AS TEXT), {name}))' for name in _SUMS)}
 FROM runs CROSS JOIN spans ON spans.run = runs.key CROSS JOIN wanted ON wanted.shape = spans.shape
      LEFT JOIN processes ON processes.id = runs.process
@@ -43,7 +43,8 @@ def call_rows(connection: sqlite3.Connection, since: int, until: int, phases: Co
     counted: dict[tuple[int, int], dict[str, Any]] = {}
     cursor = connection.cursor()
     cursor.row_factory = None
-    for process, service, shape, bucket, calls, end, run_id, span_id, *sums in cursor.execute(_CALLS, (since, until)):
+    for process, service, shape, bucket, calls, start, end, *rest in cursor.execute(_CALLS, (since, until)):
+        run_id, span_id, *sums = rest
         labels = shapes[shape][0]
         found = counted.setdefault(
             (process, shape),
@@ -55,10 +56,12 @@ def call_rows(connection: sqlite3.Connection, since: int, until: int, phases: Co
                 "calls": 0,
                 "buckets": [0] * (len(BOUNDS) + 1),
                 "sums": dict.fromkeys(SUMMED, 0.0),
+                "start": start,
                 "end": 0,
             },
         )
         found["calls"] += calls
+        found["start"] = min(found["start"], start)
         found["buckets"][bucket] += calls
         for name, value in zip(SUMMED, sums, strict=True):
             found["sums"][name] += value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pellucid import semconv
-from pellucid_exporters.local.bodies import utf8
+from pellucid_exporters.local.bodies import storable
 from pellucid_exporters.local.records import bucket_of
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ class HubMinutes:
             duration = record.duration or 0
             provider_id = str(facts.get(semconv.PROVIDER_ID))
             minute = (record.start + duration) // MINUTE
-            key = (minute, _storable(provider_id), str(facts.get(semconv.DISCOVERY_CACHE)), bucket_of(record))
+            cache = storable(str(facts.get(semconv.DISCOVERY_CACHE)))
+            key = (minute, storable(provider_id), cache, bucket_of(record))
             counts = counted.setdefault(key, [0, 0, 0, 0, b""])
             counts[0] += 1
             counts[1] += facts.get(semconv.ERROR_TYPE) is not None
@@ -67,9 +68,5 @@ class HubMinutes:
 
     def _write_objectives(self, connection: sqlite3.Connection, objectives: dict[str, float]) -> None:
         if objectives != self._stored:
-            connection.executemany(_OBJECTIVE, [(_storable(name), value) for name, value in objectives.items()])
+            connection.executemany(_OBJECTIVE, [(storable(name), value) for name, value in objectives.items()])
             self._stored = objectives
-
-
-def _storable(text: str) -> str:
-    return utf8(text).decode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pellucid import semconv
+from pellucid_exporters.local.bodies import storable
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -27,8 +28,7 @@ class Membership:
         attributes, context = span.attributes or {}, span.context
         assert context is not None  # it was sampled
         parent, _ = self._open.get(span.parent.span_id, _NONE) if span.parent is not None else _NONE
-        run_id = attributes.get(semconv.RUN_ID)
-        if isinstance(run_id, str):
+        if run_id := _named_run(span):
             is_nested = attributes.get(semconv.PHASE) == semconv.RUN and parent not in {"", run_id}
             found = (run_id, parent if is_nested else None)
             if context.trace_id not in self._traces:
@@ -43,8 +43,13 @@ class Membership:
         context = span.context
         assert context is not None  # it was sampled
         started, parent = self._open.pop(context.span_id, _NONE)
-        run_id = (span.attributes or {}).get(semconv.RUN_ID)
-        return (run_id if isinstance(run_id, str) else started or self._traces.get(context.trace_id, "")), parent
+        return _named_run(span) or started or self._traces.get(context.trace_id, ""), parent
+
+
+def _named_run(span: ReadableSpan) -> str:
+    """Return the id of the run that a span names, or an empty text."""
+    run_id = (span.attributes or {}).get(semconv.RUN_ID)
+    return storable(run_id) if isinstance(run_id, str) else ""
 
 
 def _put(known: dict[int, Any], key: int, value: Any) -> None:

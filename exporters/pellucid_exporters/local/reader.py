@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from pellucid import semconv
 from pellucid_exporters.local import searches
-from pellucid_exporters.local.bodies import DIGEST, unpack
+from pellucid_exporters.local.bodies import DIGEST, storable, unpack
 from pellucid_exporters.local.call_rows import call_rows
 from pellucid_exporters.local.catalogs import read_catalogs
 from pellucid_exporters.local.hub_rows import hub_rows
@@ -69,13 +69,14 @@ class StoreReader:
         min_duration: float | None = None,
         min_cost: float | None = None,
         before: int | None = None,
+        replays: bool = True,
         limit: int = 100,
     ) -> list[RunRow]:
         """Return the runs that match, newest first.
 
         Args:
             agent: Name of the agent.
-            outcome: Outcome, `running` or `interrupted`.
+            outcome: Status; see `STATUSES`.
             hub: Id of a tool provider that was asked for tools.
             tool: Name of a tool that was called.
             model: Name of a model that was called.
@@ -84,23 +85,26 @@ class StoreReader:
             min_duration: Seconds that the run took at least.
             min_cost: US dollars that the run cost at least.
             before: Time before which the run started, for paging.
+            replays: Whether to return replays of other runs, too.
             limit: Maximum number of runs.
         """
         parts = {"hub": hub, "tool": tool, "model": model}
         conditions, values = searches.conditions_of(agent, parts, min_duration, min_cost)
+        if not replays:
+            conditions.append("replay_of IS NULL")
         if outcome in {RUNNING, INTERRUPTED}:
             conditions.append("outcome IS NULL")
         elif outcome is not None:
-            conditions, values = [*conditions, "outcome = ?"], [*values, outcome]
+            conditions, values = [*conditions, "outcome = ?"], [*values, storable(outcome)]
 
         def read(connection: sqlite3.Connection) -> list[RunRow]:
-            alive = _Liveness(connection)
+            seen_until = _Processes(connection)
             matches = searches.text_filter(connection, text) if text else None
             found: list[RunRow] = []
             for row in searches.newest(connection, conditions, values, before):
                 if matches is not None and not matches(row):
                     continue
-                run = _run_row(connection, row, alive)
+                run = _run_row(connection, row, seen_until)
                 if outcome in {RUNNING, INTERRUPTED} and run.status != outcome:
                     continue
                 found.append(run)
@@ -115,7 +119,7 @@ class StoreReader:
 
         def read(connection: sqlite3.Connection) -> RunRow | None:
             row = searches.find(connection, run_id)
-            return _run_row(connection, row, _Liveness(connection)) if row is not None else None
+            return _run_row(connection, row, _Processes(connection)) if row is not None else None
 
         return self._read(read)
 
@@ -123,9 +127,9 @@ class StoreReader:
         """Return the runs of a trace in start order."""
 
         def read(connection: sqlite3.Connection) -> list[RunRow]:
-            alive = _Liveness(connection)
+            seen_until = _Processes(connection)
             rows = searches.newest(connection, ["trace_id = ?"], list(_binary([trace_id])), None)
-            return [_run_row(connection, row, alive) for row in rows][::-1]
+            return [_run_row(connection, row, seen_until) for row in rows][::-1]
 
         return self._read(read) if list(_binary([trace_id])) else []
 
@@ -134,9 +138,9 @@ class StoreReader:
 
         def read(connection: sqlite3.Connection) -> list[SpanRow]:
             key, trace_id = _key_of(connection, run_id)
-            alive = _Liveness(connection)
+            seen_until = _Processes(connection)
             rows = connection.execute(_SPANS, (key,)) if key is not None else ()
-            return [span_row(row, run_id, trace_id, number, alive) for number, row in enumerate(rows)]
+            return [span_row(row, run_id, trace_id, number, seen_until) for number, row in enumerate(rows)]
 
         return self._read(read)
 
@@ -210,29 +214,36 @@ class StoreReader:
             return work(connection)
 
 
-class _Liveness:
-    """Whether processes are alive, by their ids in the store, each looked up once."""
+class _Processes:
+    """When processes that are gone were last seen, by their ids in the store, each looked up once."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        self._known: dict[int, bool] = {}
+        self._known: dict[int, int | None] = {}
 
-    def __call__(self, process: int) -> bool:
-        """Return whether a process is alive."""
+    def __call__(self, process: int) -> int | None:
+        """Return when a process was last seen; None if it is alive."""
         if process not in self._known:
             query = "SELECT host, pid, started, heartbeat, ended FROM processes WHERE id = ?"
             row = self._connection.execute(query, (process,)).fetchone()
-            self._known[process] = row is not None and row["ended"] is None and is_alive(*tuple(row)[:4])
+            self._known[process] = _seen_until(row) if row is not None else 0
         return self._known[process]
 
 
+def _seen_until(process: sqlite3.Row) -> int | None:
+    if process["ended"] is None and is_alive(*tuple(process)[:4]):
+        return None
+    return int(process["ended"] or process["heartbeat"])
+
+
 def _in_flight(connection: sqlite3.Connection) -> list[SpanRow]:
-    alive = _Liveness(connection)
-    rows = [span_row(row, row["run_id"] or "", None, 0, alive) for row in connection.execute(_STARTS)]
+    seen_until = _Processes(connection)
+    rows = [span_row(row, row["run_id"] or "", None, 0, seen_until) for row in connection.execute(_STARTS)]
     return [row for row in rows if row.status == RUNNING]
 
 
-def _run_row(connection: sqlite3.Connection, row: sqlite3.Row, alive: Callable[[int], bool]) -> RunRow:
+def _run_row(connection: sqlite3.Connection, row: sqlite3.Row, seen_until: Callable[[int], int | None]) -> RunRow:
+    seen = seen_until(row["process"]) if row["outcome"] is None else None
     parts: Mapping[str, Sequence[str]] = searches.parts_of(connection, row["key"])
     return RunRow(
         run_id=row["run_id"],
@@ -240,7 +251,7 @@ def _run_row(connection: sqlite3.Connection, row: sqlite3.Row, alive: Callable[[
         parent_run_id=row["parent_run_id"],
         agent=row["agent"] or "",
         service=row["service"] or "",
-        status=row["outcome"] or (RUNNING if alive(row["process"]) else INTERRUPTED),
+        status=row["outcome"] or (RUNNING if seen is None else INTERRUPTED),
         start=row["start"],
         end=row["ended"],
         iterations=row["iterations"],
@@ -252,8 +263,9 @@ def _run_row(connection: sqlite3.Connection, row: sqlite3.Row, alive: Callable[[
         models=tuple(parts["model"]),
         tools=tuple(parts["tool"]),
         hubs=tuple(parts["hub"]),
-        spans=row["spans"],
+        spans=row["spans"] + row["open_spans"],
         replay_of=row["replay_of"],
+        seen_until=max(seen, row["last"]) if seen is not None else None,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -35,7 +36,7 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
     with closing(connection):
         try:
             yield connection
-        except sqlite3.Error as error:
+        except (sqlite3.Error, zlib.error, ValueError) as error:  # what is compressed or JSON may be damaged, too
             raise _unreadable(path, error) from error
 
 
@@ -69,5 +70,5 @@ def _upgrade(path: Path) -> None:
         ) from error
 
 
-def _unreadable(path: Path, error: sqlite3.Error) -> StoreError:
+def _unreadable(path: Path, error: Exception) -> StoreError:
     return StoreError(f"the store {str(path)!r} cannot be read ({error}); move it away if it is damaged")

@@ -15,6 +15,7 @@ from pellucid import semconv
 from pellucid.telemetry.phases import PHASES
 from pellucid_exporters.alerting.outcomes import UNASKED
 from pellucid_exporters.local import shapes
+from pellucid_exporters.local.schema import LARGEST
 from pellucid_exporters.plain_json import plain_json
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 NOT_MADE: Final = -1
 """Bucket of such discoveries."""
 
-_LARGEST: Final = 2**63 - 1
 _OVERHEAD: Final = 200
 _STATUS: Final = {code: code.name.lower() for code in StatusCode}
 _KINDS: Final = {kind: kind.name.lower() for kind in SpanKind}
@@ -110,7 +110,7 @@ def span_record(span: ReadableSpan, run_id: str, parent_run_id: str | None = Non
     context, parent, scope = span.context, span.parent, span.instrumentation_scope
     assert context is not None  # it was sampled
     start, end = span.start_time or 0, span.end_time
-    if not 0 <= start <= _LARGEST or (end is not None and not 0 <= end <= _LARGEST):
+    if not 0 <= start <= LARGEST or (end is not None and not 0 <= end <= LARGEST):
         raise ValueError(f"a span from {start} to {end}")
     is_own = scope is not None and scope.name == semconv.SCOPE
     attributes = span.attributes or _NOTHING
@@ -139,7 +139,7 @@ def span_record(span: ReadableSpan, run_id: str, parent_run_id: str | None = Non
         start,
         max(0, end - start) if end is not None else None,  # less than 0: the clock was set back
         shape,
-        iteration if type(iteration) is int and 0 <= iteration <= _LARGEST else None,
+        iteration if type(iteration) is int and 0 <= iteration <= LARGEST else None,
         plain_json(values),
         digests,
         _extra(span, bodies),

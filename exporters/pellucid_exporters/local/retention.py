@@ -44,7 +44,7 @@ class Retention:
 
     def sweep(self, connection: sqlite3.Connection) -> bool:
         """Delete some of what is to be deleted; return whether there may be more."""
-        oldest = time.time_ns() - round(self._max_age * 1e9)
+        oldest = round(max(0.0, time.time_ns() - self._max_age * 1e9))
         deleted = _delete_before(connection, oldest)
         if not deleted and content_bytes(connection) > self._max_bytes:
             deleted = _delete_before(connection, _oldest_share(connection))

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pellucid import semconv
-from pellucid_exporters.stored.rows import PART_OF
+from pellucid_exporters.local.bodies import storable
+from pellucid_exporters.local.schema import LARGEST
+from pellucid_exporters.stored.rows import PART_OF, status_of
 
 if TYPE_CHECKING:
     import sqlite3
@@ -33,7 +35,6 @@ ON CONFLICT (run_id) DO UPDATE SET
     replay_of = coalesce(excluded.replay_of, replay_of)
 RETURNING key, trace_id
 """
-_LARGEST: Final = 2**63 - 1
 
 
 @dataclass(slots=True)
@@ -100,7 +101,7 @@ class RunChange:
                 "start": self.start,
                 "last": self.last,
                 "ended": root.start + (root.duration or 0) if root is not None and has_ended else None,
-                "outcome": (_text(facts.get(semconv.OUTCOME)) or semconv.COMPLETED) if has_ended else None,
+                "outcome": _text(status_of(facts)) if has_ended else None,
                 "error_type": _text(facts.get(semconv.ERROR_TYPE)),
                 "error": _text(root.error) if root is not None else None,
                 "iterations": max(self.iterations, _count(facts.get(semconv.ITERATIONS)) or 0),
@@ -128,11 +129,11 @@ def changes_of(records: Iterable[SpanRecord]) -> dict[str, RunChange]:
 
 
 def _text(value: object) -> str | None:
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None
+    return storable(value) if isinstance(value, str) else None
 
 
 def _count(value: object) -> int | None:
-    return value if type(value) is int and 0 <= value <= _LARGEST else None
+    return value if type(value) is int and 0 <= value <= LARGEST else None
 
 
 def _number(value: object) -> float | None:

@@ -11,6 +11,9 @@ from typing import Final
 
 from pellucid.errors import ConfigError
 
+LARGEST: Final = 2**63 - 1
+"""Largest integer of SQLite."""
+
 APPLICATION_ID: Final = 0x50454C4C
 """`PELL` in ASCII."""
 

@@ -8,10 +8,14 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from pellucid_exporters.local.bodies import DIGEST, unpack
+from pellucid_exporters.local.bodies import DIGEST, storable, unpack
 from pellucid_exporters.local.run_rows import PARTS
+from pellucid_exporters.local.schema import LARGEST
 
-_RUNS: Final = "SELECT runs.*, service FROM runs LEFT JOIN processes ON processes.id = runs.process"
+_RUNS: Final = """
+SELECT runs.*, service, (SELECT count(*) FROM starts WHERE starts.run = runs.key) AS open_spans
+FROM runs LEFT JOIN processes ON processes.id = runs.process
+"""
 _BATCH: Final = 500
 """Runs whose spans a search for a text reads at once."""
 _TRACE: Final = 32
@@ -25,11 +29,11 @@ def conditions_of(
     values: list[Any] = []
     if agent is not None:
         conditions.append("agent = ?")
-        values.append(agent)
+        values.append(storable(agent))
     for kind, name in parts.items():
         if name is not None:
             conditions.append("EXISTS (SELECT 1 FROM parts WHERE run = runs.key AND kind = ? AND name = ?)")
-            values += [kind, name]
+            values += [kind, storable(name)]
     if min_duration is not None:
         conditions.append("runs.ended - start >= ?")
         values.append(min_duration * 1e9)
@@ -46,11 +50,12 @@ def newest(
     given = [*conditions, "start < ?"] if before is not None else conditions
     where = f"WHERE {' AND '.join(given)}" if given else ""
     query = f"{_RUNS} {where} ORDER BY start DESC, key DESC"
-    yield from connection.execute(query, [*values, before] if before is not None else values)
+    yield from connection.execute(query, [*values, min(before, LARGEST)] if before is not None else values)
 
 
 def find(connection: sqlite3.Connection, name: str) -> sqlite3.Row | None:
     """Return a run by its id, its trace id (the outermost run), or an unambiguous prefix of its id."""
+    name = storable(name)
     row = connection.execute(f"{_RUNS} WHERE run_id = ?", (name,)).fetchone()
     if row is None and re.fullmatch(f"[0-9a-f]{{{_TRACE}}}", name):
         query = f"{_RUNS} WHERE trace_id = ? ORDER BY start LIMIT 1"

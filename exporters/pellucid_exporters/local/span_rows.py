@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pellucid import semconv
 from pellucid_exporters.local.shapes import join
-from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING, SpanRow
+from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING, SpanRow, text_of
 
 if TYPE_CHECKING:
     import sqlite3
@@ -15,15 +15,17 @@ if TYPE_CHECKING:
 
 
 def span_row(
-    row: sqlite3.Row, run_id: str, trace_id: str | None, sequence: int, alive: Callable[[int], bool]
+    row: sqlite3.Row, run_id: str, trace_id: str | None, sequence: int, seen_until: Callable[[int], int | None]
 ) -> SpanRow:
-    """Return a span; `trace_id` is that of its run."""
+    """Return a span; `trace_id` is that of its run, `seen_until` says when a process that is gone was last seen."""
     name, kind, _, status, attributes = join(row["definition"], row["values"], row["digests"], run_id)
     extra: dict[str, Any] = json.loads(row["extra"]) if row["extra"] is not None else {}
+    seen: int | None = None
     if row["duration"] is None:
-        shown = RUNNING if alive(row["process"]) else INTERRUPTED
+        seen = seen_until(row["process"])
+        shown = RUNNING if seen is None else INTERRUPTED
     else:
-        shown = attributes.get(semconv.OUTCOME) or ("error" if status == "error" else "ok")
+        shown = text_of(attributes, semconv.OUTCOME) or ("error" if status == "error" else "ok")
     return SpanRow(
         run_id=run_id,
         sequence=sequence,
@@ -31,15 +33,16 @@ def span_row(
         span_id=row["span_id"].hex(),
         parent_span_id=row["parent_span_id"].hex() if row["parent_span_id"] is not None else None,
         name=name,
-        phase=attributes.get(semconv.PHASE),
+        phase=text_of(attributes, semconv.PHASE),
         iteration=row["iteration"],
         start=row["start"],
         end=row["start"] + row["duration"] if row["duration"] is not None else None,
         status=shown,
-        error_type=attributes.get(semconv.ERROR_TYPE),
+        error_type=text_of(attributes, semconv.ERROR_TYPE),
         error=extra.get("error"),
         attributes=attributes,
         events=extra.get("events", []),
         links=extra.get("links", []),
         kind=kind,
+        seen_until=max(seen, row["start"]) if seen is not None else None,
     )

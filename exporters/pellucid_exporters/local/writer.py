@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pellucid.errors import ConfigError
-from pellucid_exporters.local.bodies import BodyWriter
+from pellucid_exporters.local.bodies import BodyWriter, storable
 from pellucid_exporters.local.catalogs import CatalogRecord, write_catalogs
 from pellucid_exporters.local.database import Database, create
 from pellucid_exporters.local.foreign_spans import find_runs
@@ -57,7 +57,7 @@ class StoreWriter:
     def __init__(self, options: Local, service: str, objectives: Callable[[], Mapping[str, float]]) -> None:
         """Create a writer; `objectives` reads the latency objectives of hubs."""
         self._path = Path.cwd() / options.path  # a later change of the working directory does not move the file
-        self._service = service
+        self._service = storable(service)
         self._hubs = HubMinutes(objectives)
         self._bodies = BodyWriter()
         self._database = Database(self._path, self._reset)

@@ -15,7 +15,7 @@ from pellucid_exporters.stored.rows import SpanRow
 MOST_LINES: Final = 2_000
 """Lines of each side that are compared; a longer content is cut."""
 
-_CALL_PARTS: Final = frozenset({"tool_call", "tool_call_response"})
+_CALL_PARTS: Final = ("tool_call", "tool_call_response")
 _ORDER: Final = {semconv.DISCOVERY: 0, semconv.COMPOSE: 1, semconv.INFERENCE: 2, semconv.DISPATCH: 3}
 
 

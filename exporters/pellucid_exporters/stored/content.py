@@ -10,7 +10,7 @@ from typing import Any, Final
 from pellucid import semconv
 from pellucid_exporters.stored.bodies import digests_in, filled
 from pellucid_exporters.stored.reader import Recording
-from pellucid_exporters.stored.rows import BODY, SpanRow
+from pellucid_exporters.stored.rows import BODY, SpanRow, count_of
 
 MOST_PARSED: Final = 4_000_000
 """Characters of JSON that are parsed for a page; longer content is shown as text."""
@@ -75,9 +75,9 @@ class RunContent:
         self._texts: dict[str, str] = {}
         self._catalogs: dict[str, Mapping[str, Any]] = {}
 
-    def span(self, span_id: str | None) -> SpanRow | None:
-        """Return the span with an id."""
-        return self._by_id.get(span_id) if span_id is not None else None
+    def span(self, span_id: object) -> SpanRow | None:
+        """Return the span with an id; `None` for what is none."""
+        return self._by_id.get(span_id) if isinstance(span_id, str) else None
 
     def load(self, spans: Iterable[SpanRow], attributes: Iterable[str]) -> None:
         """Read the large texts of several spans at once."""
@@ -134,12 +134,12 @@ class RunContent:
         self.load(chain, [semconv.INPUT_MESSAGES])
         messages: list[SentMessage] = []
         for index, link in enumerate(chain):
-            repeated = link.attributes.get(semconv.CONTENT_REPEATED, 0)
+            repeated = count_of(link.attributes, semconv.CONTENT_REPEATED) or 0
             following = chain[index + 1] if index + 1 < len(chain) else None
             messages = _first(messages, repeated, link.sequence)
             own = self.get(link, semconv.INPUT_MESSAGES)
             recorded = own.value if own is not None and isinstance(own.value, list) else []
-            total = following.attributes.get(semconv.CONTENT_REPEATED) if following is not None else None
+            total = count_of(following.attributes, semconv.CONTENT_REPEATED) if following is not None else None
             messages += _gap(_missing(link, total, repeated + len(recorded)), link.sequence)
             messages += [
                 SentMessage(message=message, sequence=link.sequence, is_new=link is span)
@@ -209,7 +209,7 @@ def _first(messages: list[SentMessage], number: int, sequence: int) -> list[Sent
 def _missing(span: SpanRow, total: int | None, present: int) -> int:
     if total is not None:
         return total - present
-    return span.attributes.get(semconv.CONTENT_OMITTED, 0) if span.phase == semconv.INFERENCE else 0
+    return count_of(span.attributes, semconv.CONTENT_OMITTED) or 0 if span.phase == semconv.INFERENCE else 0
 
 
 def _gap(missing: int, sequence: int) -> list[SentMessage]:

@@ -23,6 +23,7 @@ class Recording(Protocol):
         min_duration: float | None = None,
         min_cost: float | None = None,
         before: int | None = None,
+        replays: bool = True,
         limit: int = 100,
     ) -> list[RunRow]:
         """Return the runs that match, newest first; with `before`, those that started before that time."""

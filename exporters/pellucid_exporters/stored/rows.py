@@ -14,6 +14,20 @@ RUNNING: Final = "running"
 INTERRUPTED: Final = "interrupted"
 """Status of a run or span whose process ended first."""
 
+AWAITING: Final = frozenset({"awaiting_approval", "awaiting_tools"})
+"""Values of `pellucid.stop_reason` of runs that wait for a person or for results; also statuses of runs."""
+
+STATUSES: Final = (
+    RUNNING,
+    semconv.COMPLETED,
+    *sorted(AWAITING),
+    semconv.FAILED,
+    semconv.TIMEOUT,
+    semconv.CANCELLED,
+    INTERRUPTED,
+)
+"""Statuses of runs."""
+
 FAULTS: Final = frozenset({semconv.FAILED, semconv.TIMEOUT, "error", INTERRUPTED})
 """Statuses of runs and spans that went wrong."""
 
@@ -28,11 +42,33 @@ BODY: Final = "$body"
 """Key of the digest that stands for a large text."""
 
 
+def text_of(attributes: Mapping[str, Any], name: str) -> str | None:
+    """Return an attribute that is a text; `None` if it is missing, or of another type: anybody can set it."""
+    value = attributes.get(name)
+    return value if isinstance(value, str) else None
+
+
+def count_of(attributes: Mapping[str, Any], name: str) -> int | None:
+    """Return an attribute that is a number of something; `None` if it is missing, or anything else."""
+    value = attributes.get(name)
+    return value if type(value) is int and value >= 0 else None
+
+
+def status_of(attributes: Mapping[str, Any]) -> str:
+    """Return the status of a run that has ended, from the attributes of its span."""
+    outcome, reason = text_of(attributes, semconv.OUTCOME), text_of(attributes, semconv.STOP_REASON)
+    if outcome == semconv.COMPLETED and reason in AWAITING:
+        return reason
+    return outcome or semconv.COMPLETED
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
     """One run. Times are nanoseconds since the epoch; `cost` is in US dollars.
 
     Attributes:
+        status: One of `STATUSES`.
+        seen_until: If it is interrupted, when its process was last seen.
         replay_of: Id of the recorded run that it replays.
     """
 
@@ -55,6 +91,7 @@ class RunRow:
     hubs: tuple[str, ...] = ()
     spans: int = 0
     replay_of: str | None = None
+    seen_until: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +102,7 @@ class SpanRow:
         sequence: Number of the span in its run, in start order.
         events: Objects with `name`, `time` and `attributes`.
         links: Objects with `trace_id` and `span_id`.
+        seen_until: If it is interrupted, when its process was last seen.
     """
 
     run_id: str
@@ -84,6 +122,7 @@ class SpanRow:
     events: Sequence[Mapping[str, Any]] = ()
     links: Sequence[Mapping[str, Any]] = ()
     kind: str = "internal"
+    seen_until: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +189,7 @@ class CallRow:
         bounds: Upper bounds of the buckets, inclusive, in seconds.
         buckets: Number of boundaries by their duration; one more than there are bounds.
         sums: Sums of the attributes in `SUMMED`.
+        start: Time at which the earliest of them began.
         end: Time at which the latest of them ended.
         run_id, span_id: The latest of them.
     """
@@ -162,6 +202,7 @@ class CallRow:
     bounds: Sequence[float]
     buckets: Sequence[int]
     sums: Mapping[str, float]
+    start: int
     end: int
     run_id: str
     span_id: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeGuard
 
 MOST: Final = 20_000
 """Characters of one text that a page shows; the rest is behind a link to the raw text."""
@@ -39,6 +39,12 @@ def cut(text: str, limit: int = MOST) -> str:
     return text if len(text) <= limit else text[:limit]
 
 
+def lines_cut(text: str) -> str:
+    """Return how many lines `cut` leaves out, such as `, 12 lines more`; nothing within a line."""
+    lines = text.count("\n", MOST)
+    return f", {lines:,} line{'s' if lines != 1 else ''} more" if lines else ""
+
+
 def short(text: str, limit: int) -> str:
     """Return the first `limit` characters, with an ellipsis if there are more."""
     return text if len(text) <= limit else f"{text[:limit].rstrip()}…"
@@ -61,16 +67,16 @@ def seconds(value: float | None) -> str:
     return f"{value * 1e6:.0f} µs"
 
 
-def money(value: float | None) -> str:
+def money(value: object) -> str:
     """Return US dollars."""
-    if value is None:
+    if not _is_number(value):
         return UNKNOWN
     return f"${value:.2f}" if value >= 1 or value == 0 else f"${value:.2g}" if value >= _SMALL_COST else f"${value:.6f}"
 
 
-def count(value: float | None) -> str:
+def count(value: object) -> str:
     """Return a number with thousands separated."""
-    return UNKNOWN if value is None else f"{value:,}"
+    return f"{value:,}" if _is_number(value) else UNKNOWN
 
 
 def size(length: int) -> str:
@@ -95,6 +101,10 @@ def stamp(nanoseconds: int) -> str:
 def age(nanoseconds: int) -> str:
     """Return the time since a moment."""
     return seconds(max(0.0, time.time() - nanoseconds / 1e9))
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _name(match: re.Match[str]) -> str:

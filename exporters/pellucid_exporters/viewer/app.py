@@ -47,9 +47,9 @@ def create_viewer_app(reader: Reader, *, label: str = "", jaeger: str | None = N
             Route("/runs", runs_page),
             Route("/runs/{run_id}/", run_page),
             Route("/runs/{run_id}/span/{span_id}", span_of_id),
-            Route("/runs/{run_id}/{sequence:int}", span_page),
-            Route("/runs/{run_id}/{sequence:int}/request", request_text),
-            Route("/runs/{run_id}/{sequence:int}/raw/{attribute}", raw_text),
+            Route("/runs/{run_id}/{sequence}", span_page),
+            Route("/runs/{run_id}/{sequence}/request", request_text),
+            Route("/runs/{run_id}/{sequence}/raw/{attribute}", raw_text),
             Route("/alerts", alerts_page),
             Route("/compare", compare_page),
             Route("/changes", _changes),
@@ -75,4 +75,7 @@ def _unreadable(request: Request, problem: Exception) -> Response:
 
 def _problem(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, HTTPException)
-    return render(request, "problem.html", {"problem": problem}, status=problem.status_code)
+    try:
+        return render(request, "problem.html", {"problem": problem}, status=problem.status_code)
+    except ConfigError as error:
+        return _unreadable(request, error)

@@ -79,7 +79,8 @@ def latency_chart(hub: HubRow, data: Columns) -> Markup:
     def y(value: float) -> float:
         return round(6 + (LINE_HEIGHT - 24) * (high - math.log10(max(value, 1e-9))) / (high - low), 1)
 
-    parts = [_scale(low, high, y), _times(data, LINE_HEIGHT - 4)]
+    lines, labels = _scale(low, high, y)
+    parts = [lines, labels, _times(data, LINE_HEIGHT - 4)]
     if hub.objective:
         at = y(hub.objective)
         parts.append(
@@ -90,7 +91,7 @@ def latency_chart(hub: HubRow, data: Columns) -> Markup:
         )
     parts += [_line(name, points, data, y) for name, points in series]
     parts.append(_labels(series, data, y))
-    return _svg("img", LINE_HEIGHT, f"p50, p95 and p99 of {hub.provider_id} over time", parts)
+    return _svg("img", LINE_HEIGHT, f"p50, p95 and p99 of {hub.provider_id} over time", parts, labels)
 
 
 def bucket_label(hub: HubRow, index: int) -> str:
@@ -118,7 +119,7 @@ def heatmap(
         return Markup()
     most = max(number for column in data.buckets for number in column)
     rows = range(max(used[0] - 1, 0), min(used[-1] + 1, len(totals) - 1) + 1)
-    parts = []
+    parts, labels = [], []
     for index in rows:
         top = (rows[-1] - index) * CELL_HEIGHT
         label = bucket_label(hub, index)
@@ -130,15 +131,15 @@ def heatmap(
         exemplar = hub.exemplars.get(index)
         address = link(*exemplar) if exemplar is not None and totals[index] else None
         parts.append(_lane(hub, index, label, top, cells, address))
+        labels.append(_group(hub, index, _axis(top + CELL_HEIGHT - 3, label)))
     height = len(rows) * CELL_HEIGHT + AXIS_HEIGHT
     title = f"Round trips of {hub.provider_id} by duration and time"
-    return _svg("group", height, title, [*parts, _times(data, height - 4)])
+    return _svg("group", height, title, [*parts, _times(data, height - 4)], Markup().join(labels))
 
 
 def _lane(hub: HubRow, index: int, label: str, top: int, cells: Sequence[Markup], address: str | None) -> Markup:
     """Return the row of a bucket; its label is a link to a span."""
-    is_over = hub.objective is not None and (index >= len(hub.bounds) or hub.bounds[index] > hub.objective * 1.000001)
-    text = Markup('<text class="axis" x="{}" y="{}">{}</text>').format(LEFT - 6, top + CELL_HEIGHT - 3, label)
+    text = _axis(top + CELL_HEIGHT - 3, label)
     lane = Markup('<rect class="lane" x="{}" y="{}" width="{}" height="{}"/>').format(
         LEFT, top, WIDTH - LEFT - RIGHT, CELL_HEIGHT - 1
     )
@@ -146,7 +147,17 @@ def _lane(hub: HubRow, index: int, label: str, top: int, cells: Sequence[Markup]
         name = f"A round trip {label}"
         lane = Markup('<a href="{}" aria-label="{}"><title>{}</title>{}{}</a>').format(address, name, name, lane, text)
         text = Markup()
-    return Markup('<g class="{}">{}{}{}</g>').format("over" if is_over else "under", lane, text, Markup().join(cells))
+    return _group(hub, index, lane + text + Markup().join(cells))
+
+
+def _group(hub: HubRow, index: int, content: Markup) -> Markup:
+    """Return content of a bucket, which is over the objective or under it."""
+    is_over = hub.objective is not None and (index >= len(hub.bounds) or hub.bounds[index] > hub.objective * 1.000001)
+    return Markup('<g class="{}">{}</g>').format("over" if is_over else "under", content)
+
+
+def _axis(y: float, label: str) -> Markup:
+    return Markup('<text class="axis" x="{}" y="{}">{}</text>').format(LEFT - 6, y, label)
 
 
 def _cell(
@@ -207,18 +218,14 @@ def _labels(series: Sequence[tuple[str, Sequence[float | None]]], data: Columns,
     )
 
 
-def _scale(low: float, high: float, y: Callable[[float], float]) -> Markup:
-    """Return horizontal lines at 1, 2 and 5 times powers of ten, or at powers of ten if there are many."""
+def _scale(low: float, high: float, y: Callable[[float], float]) -> tuple[Markup, Markup]:
+    """Return lines at 1, 2 and 5 times powers of ten, or at powers of ten if there are many, and their labels."""
     factors = (1, 2, 5) if high - low < 1.5 else (1,)  # noqa: PLR2004  (decades)
     marks = [factor * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for factor in factors]
-    lines = [
-        Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/><text class="axis" x="{}" y="{}">{}</text>').format(
-            LEFT, WIDTH - RIGHT, y(mark), y(mark), LEFT - 6, y(mark) + 4, seconds(mark)
-        )
-        for mark in marks
-        if low <= math.log10(mark) <= high
-    ]
-    return Markup().join(lines)
+    shown = [mark for mark in marks if low <= math.log10(mark) <= high]
+    line = Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/>')
+    lines = Markup().join(line.format(LEFT, WIDTH - RIGHT, y(mark), y(mark)) for mark in shown)
+    return lines, Markup().join(_axis(y(mark) + 4, seconds(mark)) for mark in shown)
 
 
 def _times(data: Columns, y: int) -> Markup:
@@ -246,7 +253,9 @@ def _moment(nanoseconds: int, data: Columns, *, is_first: bool) -> str:
     return f"{day} {moment:%H:%M}" if is_first and not is_today else f"{moment:%H:%M}"
 
 
-def _svg(role: str, height: int, title: str, parts: Sequence[Markup]) -> Markup:
-    return Markup('<svg class="chart" viewBox="0 0 {} {}" role="{}" aria-label="{}">{}</svg>').format(
-        WIDTH, height, role, title, Markup().join(parts)
-    )
+def _svg(role: str, height: int, title: str, parts: Sequence[Markup], labels: Markup) -> Markup:
+    """Return a chart, and its labels once more: on a narrow screen they stay where they are when it is scrolled."""
+    return Markup(
+        '<svg class="chart" viewBox="0 0 {} {}" role="{}" aria-label="{}">{}</svg>'
+        '<svg class="chart labels" viewBox="0 0 {} {}" aria-hidden="true">{}</svg>'
+    ).format(WIDTH, height, role, title, Markup().join(parts), LEFT, height, labels)

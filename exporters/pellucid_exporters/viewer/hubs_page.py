@@ -14,15 +14,13 @@ from starlette.responses import RedirectResponse, Response
 
 from pellucid import semconv
 from pellucid_exporters.stored.catalogues import catalogue_changes, latest_catalogue
+from pellucid_exporters.stored.hub_states import STATES, over, state_of
 from pellucid_exporters.stored.rows import HubRow, SpanRow
 from pellucid_exporters.viewer.charts import bucket_label, columns, heatmap, latency_chart
-from pellucid_exporters.viewer.pages import query, reader_of, render
+from pellucid_exporters.viewer.pages import query, reader_of, render, whole
 
 WINDOWS: Final = {"15m": 900, "1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604_800}
 """Windows of time by their name in the URL, in seconds."""
-
-TOLERANCE: Final = 0.01
-"""Share of round trips that may be over the objective."""
 
 MOST_CHARTS: Final = 12
 """Hubs whose charts the page of all hubs shows, the worst first."""
@@ -32,8 +30,6 @@ RUNS: Final = 10
 
 SLOWEST: Final = 3
 """Slowest buckets on the page of one hub with a span of each."""
-
-_STATES: Final = ("hangs", "slow", "fails", "ok")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +112,7 @@ def hub_page(request: Request) -> Response:
 def bucket_exemplar(request: Request) -> Response:
     """Redirect to a span of one cell of a heatmap: a bucket between two times."""
     parameters = request.query_params
-    numbers = [_whole(parameters.get(name)) for name in ("since", "until", "bucket")]
+    numbers = [whole(parameters.get(name)) for name in ("since", "until", "bucket")]
     since, until, bucket = (number if number is not None else -1 for number in numbers)
     for row in reader_of(request).hubs(since, until - 1):
         address = _span_address(*row.exemplars[bucket]) if bucket in row.exemplars else None
@@ -129,7 +125,7 @@ def _window(request: Request) -> Window:
     name = request.query_params.get("window", "1h")
     if name not in WINDOWS:
         raise HTTPException(400, f"The window must be one of {', '.join(WINDOWS)}.")
-    until = _whole(request.query_params.get("until"))
+    until = whole(request.query_params.get("until"))
     end = until if until is not None else time.time_ns()
     return Window(name, until, max(0, end - WINDOWS[name] * 1_000_000_000), end)
 
@@ -141,8 +137,8 @@ def _in_flight(request: Request, window: Window) -> list[SpanRow]:
 
 
 def _rank(hub: HubRow, in_flight: list[SpanRow], window: Window) -> tuple[int, float, float, str]:
-    state, over = _state(hub, in_flight, window), _over(hub)
-    return _STATES.index(state), -(over or 0), -(hub.p95 or 0), hub.provider_id
+    state, share = _state(hub, in_flight, window), over(hub)
+    return STATES.index(state), -(share or 0), -(hub.p95 or 0), hub.provider_id
 
 
 def _view(
@@ -156,17 +152,12 @@ def _view(
     return HubView(
         row=hub,
         state=_state(hub, in_flight, window),
-        over=_over(hub),
+        over=over(hub),
         cache=[(name, number, number / discoveries) for name, number in sorted(hub.cache.items())],
         in_flight=_of(hub, in_flight),
         latency=latency_chart(hub, data) if is_charted else Markup(),
         heatmap=heatmap(hub, data, _span_address, cell if cells else None) if is_charted else Markup(),
     )
-
-
-def _over(hub: HubRow) -> float | None:
-    """Return the share of round trips that took longer than the objective that the hub had then."""
-    return sum(hub.late.values()) / hub.calls if hub.objective is not None and hub.calls else None
 
 
 def _of(hub: HubRow, in_flight: list[SpanRow]) -> list[SpanRow]:
@@ -175,24 +166,10 @@ def _of(hub: HubRow, in_flight: list[SpanRow]) -> list[SpanRow]:
 
 
 def _state(hub: HubRow, in_flight: list[SpanRow], window: Window) -> str:
-    """Return the most important thing about a hub; a discovery hangs beyond ten times the objective, or 10 s."""
-    limit = hub.objective * 10 if hub.objective is not None else 10.0
-    if any((window.end - span.start) / 1e9 > limit for span in _of(hub, in_flight)):
-        return "hangs"
-    over = _over(hub)
-    if over is not None and over > TOLERANCE:
-        return "slow"
-    return "fails" if hub.failures else "ok"
+    own = _of(hub, in_flight)
+    return state_of(hub, own[0].start if own else None, window.end)
 
 
 def _span_address(run_id: str, span_id: str) -> str | None:
     """Return the address of a span; `None` for one that belongs to no run, such as that of a warm-up."""
     return f"/runs/{quote(run_id, safe='')}/span/{span_id}" if run_id else None
-
-
-def _whole(value: str | None) -> int | None:
-    if not value:
-        return None
-    if not value.isdecimal() or len(value) > len(str(2**63)):
-        raise HTTPException(400, "Times in the address must be numbers of nanoseconds since the epoch.")
-    return min(int(value), 2**63 - 1)

@@ -20,12 +20,16 @@ from pellucid_exporters.alerting.thresholds import Thresholds
 from pellucid_exporters.stored import text
 from pellucid_exporters.stored.alerts import Alert, evaluate
 from pellucid_exporters.stored.content import parse
+from pellucid_exporters.stored.durations import took
 from pellucid_exporters.stored.reader import Reader
 from pellucid_exporters.stored.rows import FAULTS, RunRow
 from pellucid_exporters.viewer.trees import tree
 
 ALERTS_AGE: Final = 2.0
 """Seconds for which the alerts that were computed are shown."""
+
+LARGEST: Final = 2**63 - 1
+"""Largest number of nanoseconds in a store."""
 
 PLACEHOLDER: Final = Thresholds().runbook_base
 """Default address of the runbooks, at which there is nothing."""
@@ -75,6 +79,19 @@ def query(**parameters: Any) -> str:
     return urlencode({name: value for name, value in parameters.items() if value not in {None, ""}})
 
 
+def whole(value: str | None) -> int | None:
+    """Return a whole number of a URL, at most the largest that a store holds; `None` if it is empty.
+
+    Raises:
+        HTTPException: 400, it is no number.
+    """
+    if not value:
+        return None
+    if not value.isdecimal() or len(value) > len(str(LARGEST)):
+        raise HTTPException(400, "Times in the address must be numbers of nanoseconds since the epoch.")
+    return min(int(value), LARGEST)
+
+
 @functools.cache
 def _templates() -> jinja2.Environment:
     environment = jinja2.Environment(
@@ -91,6 +108,7 @@ def _templates() -> jinja2.Environment:
         count=text.count,
         cut=text.cut,
         duration=text.duration,
+        lines_cut=text.lines_cut,
         money=text.money,
         parsed=parse,
         seconds=text.seconds,
@@ -98,8 +116,10 @@ def _templates() -> jinja2.Environment:
         short=text.short,
         size=text.size,
         stamp=text.stamp,
+        took=took,
         tree=tree,
     )
+    environment.tests["array"] = lambda value: isinstance(value, list)
     environment.globals.update(FAULTS=FAULTS, MOST=text.MOST, PLACEHOLDER=PLACEHOLDER, query=query, semconv=semconv)
     return environment
 

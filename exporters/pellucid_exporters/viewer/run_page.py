@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,8 +12,11 @@ from starlette.responses import RedirectResponse, Response
 
 from pellucid import semconv
 from pellucid_exporters.stored.content import RunContent
+from pellucid_exporters.stored.durations import end_of
+from pellucid_exporters.stored.nested import nested_runs
 from pellucid_exporters.stored.rows import RUNNING, RunRow, SpanRow
 from pellucid_exporters.viewer.pages import reader_of, render, run_of
+from pellucid_exporters.viewer.span_page import tool_names
 from pellucid_exporters.viewer.waterfall import MOST_OPEN, is_fault, ticks, waterfall
 
 PHASES: Final = (semconv.DISCOVERY, semconv.COMPOSE, semconv.INFERENCE, semconv.DISPATCH)
@@ -20,6 +24,8 @@ MOST_FAULTS: Final = 20
 MOST_CALLS: Final = 100
 MOST_EVENTS: Final = 200
 MOST_RELATED: Final = 50
+MOST_MESSAGES: Final = 50
+"""Messages of a conversation that the page shows, the latest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +59,13 @@ def run_page(request: Request) -> Response:
     values = {
         "run": run,
         "root": root,
-        "root_input": root and content.get(root, semconv.INPUT_MESSAGES),
-        "root_output": root and content.get(root, semconv.OUTPUT_MESSAGES),
+        **_conversation(content, spans, root),
         "configuration": root and content.get(root, semconv.AGENT_CONFIGURATION),
         "faults": faults[:MOST_FAULTS],
         "more_faults": max(0, len(faults) - MOST_FAULTS),
         "calls": calls[:MOST_CALLS],
         "more_calls": max(0, len(calls) - MOST_CALLS),
-        "groups": waterfall(run, spans, is_open=is_open or not is_foldable),
+        "groups": waterfall(run, spans, nested_runs(reader, run), is_open=is_open or not is_foldable),
         "is_open": is_open,
         "is_foldable": is_foldable,
         "ticks": ticks(run, spans),
@@ -72,6 +77,24 @@ def run_page(request: Request) -> Response:
         "is_live": run.status == RUNNING,
     }
     return render(request, "run.html", values)
+
+
+def _conversation(content: RunContent, spans: Sequence[SpanRow], root: SpanRow | None) -> dict[str, Any]:
+    """Return what the last model call got, and the last answer; without recorded requests, what the run got."""
+    asked = root and content.get(root, semconv.INPUT_MESSAGES)
+    answer = root and content.get(root, semconv.OUTPUT_MESSAGES)
+    calls = [span for span in spans if span.phase == semconv.INFERENCE]
+    sent = content.request(calls[-1]) if calls else None
+    messages = sent.messages if sent is not None and sent.is_recorded else []
+    if messages:
+        answer = content.get(calls[-1], semconv.OUTPUT_MESSAGES) or answer
+    return {
+        "messages": messages[-MOST_MESSAGES:],
+        "more_messages": max(0, len(messages) - MOST_MESSAGES),
+        "names": tool_names([message.message for message in messages]),
+        "asked": asked if not messages else None,
+        "answer": answer,
+    }
 
 
 def _related(run: RunRow, rows: Sequence[RunRow]) -> list[tuple[str, RunRow]]:
@@ -89,10 +112,10 @@ def _related(run: RunRow, rows: Sequence[RunRow]) -> list[tuple[str, RunRow]]:
 
 def _times(spans: Sequence[SpanRow]) -> dict[str, int]:
     """Return the nanoseconds in spans of each phase; what runs at the same time counts twice."""
-    times = dict.fromkeys(PHASES, 0)
+    times, now = dict.fromkeys(PHASES, 0), time.time_ns()
     for span in spans:
-        if span.phase in times and span.end is not None:
-            times[span.phase] += span.end - span.start
+        if span.phase in times:
+            times[span.phase] += end_of(span, now) - span.start
     return times
 
 
@@ -104,8 +127,8 @@ def _model_calls(spans: Sequence[SpanRow]) -> list[ModelCall]:
             composed[span.iteration] = span
         elif span.phase == semconv.INFERENCE:
             attributes = composed[span.iteration].attributes if span.iteration in composed else {}
-            reasons = span.attributes.get(semconv.RESPONSE_FINISH_REASONS) or ()
-            finish = ", ".join(reasons) or span.status
+            reasons = span.attributes.get(semconv.RESPONSE_FINISH_REASONS)
+            finish = ", ".join(map(str, reasons)) if isinstance(reasons, list) else ""
             messages, tools = attributes.get(semconv.COMPOSE_MESSAGES), attributes.get(semconv.COMPOSE_TOOLS)
-            calls.append(ModelCall(len(calls) + 1, span, messages, tools, finish))
+            calls.append(ModelCall(len(calls) + 1, span, messages, tools, finish or span.status))
     return calls

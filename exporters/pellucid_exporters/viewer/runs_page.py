@@ -10,9 +10,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pellucid import semconv
-from pellucid_exporters.stored.rows import INTERRUPTED, RUNNING, RunRow
-from pellucid_exporters.viewer.pages import query, reader_of, render
+from pellucid_exporters.stored.rows import STATUSES, RunRow
+from pellucid_exporters.viewer.pages import query, reader_of, render, whole
 
 PAGE: Final = 100
 """Runs of one page."""
@@ -22,7 +21,6 @@ MOST_KNOWN: Final = 50
 
 TEXTS: Final = ("text", "agent", "outcome", "hub", "tool", "model")
 NUMBERS: Final = ("min_duration", "min_cost")
-OUTCOMES: Final = (RUNNING, semconv.COMPLETED, semconv.FAILED, semconv.TIMEOUT, semconv.CANCELLED, INTERRUPTED)
 
 
 def runs_page(request: Request) -> Response:
@@ -30,17 +28,15 @@ def runs_page(request: Request) -> Response:
     given = request.query_params
     filters: dict[str, Any] = {name: given.get(name, "").strip() or None for name in TEXTS}
     filters |= {name: _number(name, given.get(name)) for name in NUMBERS}
-    before = given.get("before")
-    if before and not before.isdecimal():
-        raise HTTPException(400, "The start of the page must be a number of nanoseconds since the epoch.")
-    runs = reader_of(request).runs(**filters, before=int(before) if before else None, limit=PAGE + 1)
+    before = whole(given.get("before"))
+    runs = reader_of(request).runs(**filters, before=before, limit=PAGE + 1)
     shown = runs[:PAGE]
     older = f"/runs?{query(**filters, before=shown[-1].start)}" if len(runs) > PAGE else None
     longest = max(((run.end or run.start) - run.start for run in shown), default=0)
     values = {
         "runs": shown,
         "filters": filters,
-        "outcomes": OUTCOMES,
+        "outcomes": STATUSES,
         "known": _known(runs),
         "older": older,
         "before": before,

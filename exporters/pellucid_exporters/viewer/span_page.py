@@ -12,8 +12,10 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from pellucid import semconv
 from pellucid_exporters.stored.content import RunContent, SentRequest
+from pellucid_exporters.stored.nested import nested_runs
 from pellucid_exporters.stored.offers import tool_offers
 from pellucid_exporters.stored.rows import BODY, RUNNING, RunRow, SpanRow
+from pellucid_exporters.stored.text import cut
 from pellucid_exporters.viewer.pages import reader_of, render, run_of
 
 CONTENT: Final = (
@@ -51,6 +53,7 @@ def span_page(request: Request) -> Response:
         "run": run,
         "span": span,
         "events": content.whole(span.events),
+        "nested": nested_runs(reader, run).get(span.span_id),
         "parent": content.span(span.parent_span_id),
         "before": by_sequence.get(span.sequence - 1),
         "after": by_sequence.get(span.sequence + 1),
@@ -58,7 +61,9 @@ def span_page(request: Request) -> Response:
         "calls": len(calls),
         "request_sent": sent,
         "settings": _settings(span),
-        "names": _names([*messages, *(answer.value if answer is not None and isinstance(answer.value, list) else [])]),
+        "names": tool_names(
+            [*messages, *(answer.value if answer is not None and isinstance(answer.value, list) else [])]
+        ),
         "definitions": _definitions(sent),
         "offers": offers,
         "withheld": sum(not offer.is_offered for offer in offers),
@@ -118,9 +123,9 @@ def _found(request: Request) -> tuple[RunRow, list[SpanRow], SpanRow]:
     spans = reader_of(request).spans(run.run_id)
     sequence = request.path_params["sequence"]
     for span in spans:
-        if span.sequence == sequence:
+        if str(span.sequence) == sequence:
             return run, spans, span
-    raise HTTPException(404, f"The run has no span {sequence}; it has {len(spans)} spans.")
+    raise HTTPException(404, f"The run has no span {cut(sequence, 20)!r}; it has {len(spans)} spans.")
 
 
 def _settings(span: SpanRow) -> dict[str, Any]:
@@ -132,7 +137,7 @@ def _settings(span: SpanRow) -> dict[str, Any]:
     }
 
 
-def _names(messages: Sequence[Any]) -> dict[str, str]:
+def tool_names(messages: Sequence[Any]) -> dict[str, str]:
     """Return the names of the tools by the ids of their calls."""
     names: dict[str, str] = {}
     for message in messages:

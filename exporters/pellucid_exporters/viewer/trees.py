@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from markupsafe import Markup, escape
 
-from pellucid_exporters.stored.text import MOST, cut, size, visible
+from pellucid_exporters.stored.text import MOST, cut, lines_cut, size, visible
 
 MOST_NODES: Final = 2_000
 """Values of one tree that a page shows."""
@@ -84,5 +84,9 @@ def _key(key: Any) -> Markup:
 def _scalar(value: Any) -> Markup:
     if not isinstance(value, str):
         return Markup('<span class="j-n">{}</span>').format(json.dumps(value))
-    rest = Markup(' <span class="cut">… {}</span>').format(size(len(value))) if len(value) > MOST else ""
+    rest = (
+        Markup(' <span class="cut">… {}{}</span>').format(size(len(value)), lines_cut(value))
+        if len(value) > MOST
+        else ""
+    )
     return Markup('<span class="j-s">{}</span>{}').format(escape(visible(cut(value))), rest)

@@ -6,12 +6,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
 from pellucid import semconv
+from pellucid_exporters.stored.durations import end_of, took
 from pellucid_exporters.stored.rows import FAULTS, RUNNING, RunRow, SpanRow
-from pellucid_exporters.stored.text import cut, duration, short, visible
+from pellucid_exporters.stored.text import cut, short, visible
 
 MOST_OPEN: Final = 400
 """Rows up to which all groups of a run are open."""
@@ -54,10 +56,14 @@ def ticks(run: RunRow, spans: Sequence[SpanRow]) -> list[int]:
     return [total * part // TICKS for part in range(1, TICKS)]
 
 
-def waterfall(run: RunRow, spans: Sequence[SpanRow], *, is_open: bool) -> list[Group]:
+def waterfall(run: RunRow, spans: Sequence[SpanRow], nested: Mapping[str, RunRow], *, is_open: bool) -> list[Group]:
     """Return the spans below the run's own, grouped by iteration in the order of their start.
 
-    Groups with faults are open, others if `is_open`.
+    Args:
+        run: The run.
+        spans: Its spans.
+        nested: Runs nested in it, by the id of the span below which a row leads to them.
+        is_open: Whether groups without faults are open, too.
     """
     scale = _Scale(run, spans)
     depths = _depths(spans)
@@ -69,12 +75,13 @@ def waterfall(run: RunRow, spans: Sequence[SpanRow], *, is_open: bool) -> list[G
         inherited = iterations.get(span.parent_span_id or "")
         iteration = iterations[span.span_id] = span.iteration if span.iteration is not None else inherited
         groups.setdefault(iteration, []).append(span)
-    return [_group(iteration, rows, scale, depths, is_open) for iteration, rows in groups.items()]
+    return [
+        _group(iteration, rows, scale, _rows(rows, scale, depths, nested), is_open=is_open)
+        for iteration, rows in groups.items()
+    ]
 
 
-def _group(
-    iteration: int | None, spans: Sequence[SpanRow], scale: _Scale, depths: Mapping[str, int], is_open: bool
-) -> Group:
+def _group(iteration: int | None, spans: Sequence[SpanRow], scale: _Scale, rows: Markup, *, is_open: bool) -> Group:
     start, end = min(span.start for span in spans), max(scale.end_of(span) for span in spans)
     faults = sum(map(is_fault, spans))
     return Group(
@@ -84,8 +91,26 @@ def _group(
         faults=faults,
         is_open=is_open or faults > 0,
         bar=scale.bar(start, end),
-        rows=Markup("\n".join([_row(span, scale, depths[span.span_id]) for span in spans])),  # noqa: S704  (escaped)
+        rows=rows,
     )
+
+
+def _rows(spans: Sequence[SpanRow], scale: _Scale, depths: Mapping[str, int], nested: Mapping[str, RunRow]) -> Markup:
+    """Return the rows of spans, each with that of the run nested in it."""
+    rows: list[str] = []
+    for span in spans:
+        depth = depths[span.span_id]
+        rows.append(_row(span, scale, depth))
+        if span.span_id in nested:
+            rows.append(_nested_row(nested[span.span_id], scale, min(depth + 1, _DEEPEST)))
+    return Markup("\n".join(rows))  # noqa: S704  (escaped)
+
+
+def _nested_row(run: RunRow, scale: _Scale, depth: int) -> str:
+    name = escape(visible(f"run of {cut(run.agent, 80)}"))
+    address = f"/runs/{quote(run.run_id, safe='')}/"
+    bar = scale.bar(run.start, scale.end_of(run))
+    return f'<a href="{address}" class="r o d{depth}"><b>{name}</b><i>{took(run)}</i>{bar}</a>'
 
 
 def _row(span: SpanRow, scale: _Scale, depth: int) -> str:
@@ -99,20 +124,18 @@ def _row(span: SpanRow, scale: _Scale, depth: int) -> str:
         kinds.append("w")
     reason = span.error or span.error_type or (span.status if "x" in kinds or "w" in kinds else "")
     note = f"<em>{escape(visible(short(reason, 90)))}</em>" if reason else ""
-    took = "running" if span.status == RUNNING else duration(scale.end_of(span) - span.start)
+    shown = "running" if span.status == RUNNING else took(span)
     name = escape(visible(cut(span.name, 80)))
     bar = scale.bar(span.start, scale.end_of(span))
-    return f'<a href={span.sequence} class="{" ".join(kinds)}"><b>{name}{note}</b><i>{took}</i>{bar}</a>'
+    return f'<a href={span.sequence} class="{" ".join(kinds)}"><b>{name}{note}</b><i>{shown}</i>{bar}</a>'
 
 
 class _Scale:
     """Horizontal scale: percent of the run's time."""
 
     def __init__(self, run: RunRow, spans: Sequence[SpanRow]) -> None:
-        self._now = time.time_ns() if run.status == RUNNING else 0
-        ends = [span.end for span in spans if span.end is not None]
-        latest = max(ends, default=run.start)
-        self._end = max(run.end or 0, latest, self._now, run.start + 1)
+        self._now = time.time_ns()
+        self._end = max(run.start + 1, end_of(run, self._now), *map(self.end_of, spans))
         self._start = min([run.start, *(span.start for span in spans)])
 
     @property
@@ -120,9 +143,9 @@ class _Scale:
         """Nanoseconds of the whole scale."""
         return self._end - self._start
 
-    def end_of(self, span: SpanRow) -> int:
-        """Return the end of a span; that of the run if it has none."""
-        return max(span.start, self._end if span.end is None else span.end)
+    def end_of(self, row: RunRow | SpanRow) -> int:
+        """Return the end of a row, or the time until which it is known to have lasted."""
+        return end_of(row, self._now)
 
     def bar(self, start: int, end: int) -> Markup:
         """Return a bar as SVG."""

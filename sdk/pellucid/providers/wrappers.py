@@ -20,18 +20,21 @@ Predicate: TypeAlias = Callable[[Tool, DiscoveryContext], bool | Awaitable[bool]
 
 
 @dataclass(frozen=True, slots=True)
-class _StaticTools:
+class StaticTools:
+    """Result of `static_tools`."""
+
     tools: tuple[Tool, ...]
     id: str = "static"
     kind: str = "static"
 
     def list_tools(self, ctx: DiscoveryContext) -> Listing:
+        """Return the tools."""
         return self.tools
 
 
 def static_tools(tools: Iterable[Tool]) -> ToolProvider:
     """Return a provider with the id `static` that always lists `tools`, copied at the call."""
-    return _StaticTools(tuple(tools))
+    return StaticTools(tuple(tools))
 
 
 def explain_inactive(ctx: ExplainContext, provider_id: str, skill_id: str, tools: Sequence[Tool]) -> None:

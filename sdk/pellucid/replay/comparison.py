@@ -99,6 +99,8 @@ def _between(taped: TapedRun, recorded: TapedSpan, twin: ReplayedSpan | None, *,
     if twin is None:
         yield _divergence(taped, recorded.name, recorded.attributes, "boundary", "made", None, recorded.span_id)
         return
+    if _is_unread(taped, recorded) and twin.attributes.get(semconv.OUTCOME) == semconv.CANCELLED:
+        return  # the run ended first, which made no difference
     for attribute, what in _COMPARED.items():
         one, other = recorded.attributes.get(attribute), twin.attributes.get(attribute)
         if one == other or (what == "output" and _has_no_twin(taped, recorded)):
@@ -111,6 +113,11 @@ def _between(taped: TapedRun, recorded: TapedSpan, twin: ReplayedSpan | None, *,
         yield _divergence(
             taped, recorded.name, recorded.attributes, what, left or one, right or other, recorded.span_id
         )
+
+
+def _is_unread(taped: TapedRun, recorded: TapedSpan) -> bool:
+    """Return whether a span is the wait for a result that the model did not get."""
+    return recorded.phase == semconv.AWAIT and taped.reader_of(recorded) is None
 
 
 def _has_no_twin(taped: TapedRun, recorded: TapedSpan) -> bool:

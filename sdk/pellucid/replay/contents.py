@@ -6,10 +6,20 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pellucid import semconv
-from pellucid.errors import ConfigError, DiscoveryError, ErrorKind, ModelError, ModelTimeout, ToolError
+from pellucid.errors import (
+    ConfigError,
+    DiscoveryBackoff,
+    DiscoveryError,
+    DiscoveryTimeout,
+    ErrorKind,
+    InvalidCatalog,
+    ModelError,
+    ModelTimeout,
+    ToolError,
+)
 from pellucid.messages import (
     BlobPart,
     FilePart,
@@ -29,6 +39,8 @@ from pellucid.telemetry.recording import Recorder
 from pellucid.telemetry.sanitize import dumps
 from pellucid.types import JSONValue
 
+_J = TypeVar("_J", dict[str, Any], list[Any])
+
 _REMEDY: Final = "record runs with CapturePolicy('redacted'), the default, and raise its max_bytes if content was cut"
 _PARTS: Final = frozenset(kind.type for kind in (TextPart, BlobPart, FilePart, UriPart))
 _COUNTS: Final = {
@@ -39,6 +51,7 @@ _COUNTS: Final = {
     "reasoning_output_tokens": semconv.USAGE_REASONING_OUTPUT_TOKENS,
     "cost": semconv.COST_USD,
 }
+_BACKOFF: Final = re.compile(r"it will be called again in ([\d.]+) s")
 _NOTE: Final = re.compile(r"\n\nNote: a person changed the arguments before they approved, to .*\.\Z", re.DOTALL)
 _USAGE: Final = "gen_ai.usage."
 _VENDOR: Final = "openai."
@@ -48,6 +61,24 @@ _VENDOR: Final = "openai."
 def lacks(span: TapedSpan, what: str) -> TapeError:
     """Return the error for a span without content."""
     return TapeError(f"run {span.run_id} cannot be replayed: span {span.span_id} ({span.name!r}) {what}; {_REMEDY}")
+
+
+def parsed(span: TapedSpan, attribute: str, kind: type[_J]) -> _J | None:
+    """Return recorded JSON that is an object or an array, as `kind` says; None if it was not recorded.
+
+    Raises:
+        TapeError: it was cut, or is something else.
+    """
+    text = span.get(attribute)
+    if text is None:
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise lacks(span, f"has only a part of {attribute}") from error
+    if not isinstance(value, kind):
+        raise lacks(span, f"has {attribute} that is no JSON {kind.__name__}")
+    return value
 
 
 def value_of(span: TapedSpan, attribute: str, digest: str) -> JSONValue:
@@ -78,6 +109,8 @@ def input_of(root: TapedSpan) -> tuple[Message, ...]:
     Raises:
         TapeError: they were not recorded, or were cut.
     """
+    if semconv.INPUT_MESSAGES not in root.attributes and semconv.INPUT_DIGEST in root.attributes:
+        raise lacks(root, "was recorded without content, as with PELLUCID_CAPTURE=metadata")
     messages = _messages(root, semconv.INPUT_MESSAGES)
     whole = Recorder(CapturePolicy("full", max_bytes=2**30, max_span_bytes=2**30)).messages(messages)
     if (whole.digest, whole.size) != (root.get(semconv.INPUT_DIGEST), root.get(semconv.INPUT_BYTES)):
@@ -86,12 +119,12 @@ def input_of(root: TapedSpan) -> tuple[Message, ...]:
 
 
 def _messages(span: TapedSpan, attribute: str) -> tuple[Message, ...]:
-    text = span.get(attribute)
-    if not isinstance(text, str):
+    messages = parsed(span, attribute, list)
+    if messages is None:
         raise lacks(span, f"has no {attribute}")
     try:
-        return load_messages(json.loads(text))
-    except (ConfigError, ValueError) as error:
+        return load_messages(messages)
+    except ConfigError as error:
         raise lacks(span, f"has {attribute} that cannot be read ({error})") from error
 
 
@@ -101,10 +134,12 @@ def answer_of(span: TapedSpan) -> ModelResponse:
     Raises:
         TapeError: it was not recorded, or was cut.
     """
-    recorded = json.loads(span.get(semconv.OUTPUT_MESSAGES) or "[]")
+    recorded = parsed(span, semconv.OUTPUT_MESSAGES, list)
     if not recorded:
         raise lacks(span, f"has no {semconv.OUTPUT_MESSAGES}")
-    [data] = recorded
+    data = recorded[0]
+    if len(recorded) > 1 or not isinstance(data, dict) or not data:
+        raise lacks(span, f"has {semconv.OUTPUT_MESSAGES} that is not one message")
     # The reason is before the parts if it belongs to the message, else after them.
     if [*data][-1] == "finish_reason":
         del data["finish_reason"]
@@ -137,8 +172,11 @@ def _usage_of(attributes: Mapping[str, Any]) -> Usage:
 
 def chunks_of(span: TapedSpan) -> Sequence[tuple[float, str, int]]:
     """Return the pieces of a streamed answer: seconds since its start, kind, and number of characters."""
-    text = span.get(semconv.RESPONSE_CHUNKS)
-    return [(moment / 1e3, kind, length) for moment, kind, length in json.loads(text)] if text else ()
+    chunks = parsed(span, semconv.RESPONSE_CHUNKS, list) or ()
+    try:
+        return [(moment / 1e3, str(kind), int(length)) for moment, kind, length in chunks]
+    except (TypeError, ValueError) as error:
+        raise lacks(span, f"has {semconv.RESPONSE_CHUNKS} that cannot be read") from error
 
 
 def result_of(span: TapedSpan) -> Any:
@@ -191,8 +229,21 @@ def discovery_failure(span: TapedSpan) -> DiscoveryError:
     provider_id = str(span.get(semconv.PROVIDER_ID))
     prefix = f"discovery of tools from provider {provider_id!r} failed: "
     text = (span.error or span.error_type or "").removeprefix(prefix)
+    if span.error_type == DiscoveryBackoff.error_type and (wait := _BACKOFF.search(text)) is not None:
+        return _with_text(
+            DiscoveryBackoff(provider_id, float(wait.group(1)), DiscoveryError(provider_id, "")), span, text
+        )
+    for kind in (DiscoveryTimeout, InvalidCatalog):
+        if span.error_type == kind.error_type:
+            return kind(provider_id, text, error_kind=kind_of(span))
     error = DiscoveryError(provider_id, text, error_kind=kind_of(span))
     error.error_type = span.error_type or ""
+    return error
+
+
+def _with_text(error: DiscoveryError, span: TapedSpan, problem: str) -> DiscoveryError:
+    """Return an error with the recorded text in place of its own."""
+    error.args, error.problem = (span.error,), problem
     return error
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from pellucid.replay.tape import TapedSpan
 
 
+_PATIENCE: Final = 1.0
+"""Seconds that a boundary waits for a call in the background."""
+
+
 class LateResults:
     """Results of the asynchronous calls of one run.
 
@@ -27,11 +31,13 @@ class LateResults:
     def __init__(self, taped: TapedRun) -> None:
         self.taped = taped
         self.exhausted = anyio.Event()
+        self._chat: TapedSpan | None = None
         self._released: defaultdict[str, anyio.Event] = defaultdict(anyio.Event)
         self._ending: defaultdict[str, anyio.Event] = defaultdict(anyio.Event)
 
     async def release(self, chat: TapedSpan) -> None:
         """Let the calls end that had ended when the run went on after a model call."""
+        self._chat = chat
         due = [wait for wait in self.taped.waits.values() if self._is_due(wait, chat)]
         for wait in due:
             self._released[wait.span_id].set()
@@ -54,14 +60,20 @@ class LateResults:
                 await _settled({other.get(semconv.ASYNC_RESULT_ID)})
         self._ending[wait.span_id].set()
 
-    async def settle_until(self, moment: int) -> None:
-        """Wait for the results of the calls in the background that had ended by a moment of the recording."""
+    async def settle(self, moment: int | None) -> None:
+        """Wait for the results of the calls in the background that the run had by a moment of the recording.
+
+        At the end of a tool call these are also those that the run read after the calls of the same answer. The wait is
+        bounded: a call may wait for this one to begin.
+        """
         for wait in self.taped.waits.values():
             is_background = wait.get(semconv.TOOL_EXECUTION) == "same-invocation"
-            is_over = wait.end is not None and wait.end <= moment
-            if is_background and is_over and self._released[wait.span_id].is_set():
-                await self._ending[wait.span_id].wait()
-                await _settled({wait.get(semconv.ASYNC_RESULT_ID)})
+            is_over = wait.end is not None and moment is not None and wait.end <= moment
+            is_read = self._chat is not None and self.taped.reader_of(wait) is self._chat
+            if is_background and (is_over or is_read) and self._released[wait.span_id].is_set():
+                with anyio.move_on_after(_PATIENCE):
+                    await self._ending[wait.span_id].wait()
+                    await _settled({wait.get(semconv.ASYNC_RESULT_ID)})
 
 
 async def _settled(result_ids: Collection[Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import blake2b
@@ -11,6 +10,7 @@ from typing import Final
 from pellucid import semconv
 from pellucid.errors import ToolError
 from pellucid.messages import ToolResult
+from pellucid.replay import contents
 from pellucid.replay.tape import Tape, TapedSpan, TapeError
 from pellucid.replay.taped_run import TapedRun
 from pellucid.telemetry.sanitize import dumps
@@ -75,8 +75,8 @@ def _before(first: TapedRun, second: TapedRun, repeated: set[int | None]) -> Ite
 def _result_read(tape: Tape, call_id: str) -> str | None:
     """Return the JSON of the result that the model read for a call that was interrupted and could not be repeated."""
     for span in tape.spans:
-        text = span.get(semconv.INPUT_MESSAGES) if span.phase == semconv.INFERENCE else None
-        for message in json.loads(text or "[]"):
+        messages = contents.parsed(span, semconv.INPUT_MESSAGES, list) if span.phase == semconv.INFERENCE else None
+        for message in messages or ():
             for part in message.get("parts", ()):
                 if part.get("type") == ToolResult.type and part.get("id") == call_id:
                     return dumps(part.get("response"))

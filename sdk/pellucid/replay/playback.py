@@ -151,9 +151,13 @@ class Playback:
                 self._divergence(span.name, ctx.iteration, "active skills", recorded, replayed, span)
             )
             return None
-        await self.late.settle_until(span.start)
+        await self.late.settle(span.start)
         self._begun[span.span_id].set()
         return span
+
+    async def differs(self, span: TapedSpan, what: str, recorded: JSONValue, replayed: JSONValue) -> None:
+        """Note that a boundary differs; stop the replay, or return if it continues live."""
+        await self.session.diverge(self._divergence(span.name, span.iteration or 0, what, recorded, replayed, span))
 
     def listed(self, span: TapedSpan) -> None:
         """Note that a discovery ends."""
@@ -216,8 +220,15 @@ class Playback:
         recorded, replayed = span.get(semconv.CATALOG_DIGEST), self._digest_of(request.tools)
         if recorded != replayed:
             names = [tool.name for tool in request.tools]
-            offered = [tool.get("name") for tool in _json(span, semconv.TOOL_DEFINITIONS) or ()] or recorded
+            offered = self._offered(span) or recorded
             return self._divergence(span.name, scope.iteration, "tools", offered, names, span)
+        return None
+
+    def _offered(self, span: TapedSpan) -> JSONValue:
+        """Return the names of the tools of a recorded request, which are recorded when they change."""
+        for chat in reversed(self.taped.chats[: self.taped.chats.index(span) + 1]):
+            if semconv.TOOL_DEFINITIONS in chat.attributes:
+                return [tool.get("name") for tool in _json(chat, semconv.TOOL_DEFINITIONS) or ()]
         return None
 
     def _digest_of(self, tools: Sequence[ToolDefinition]) -> str | None:

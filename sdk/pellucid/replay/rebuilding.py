@@ -14,6 +14,7 @@ from pellucid.context import DiscoveryContext, Limits
 from pellucid.errors import ConfigError
 from pellucid.messages import load_messages
 from pellucid.models import FallbackModel, Model, ModelRequest, ModelResponse, OutputSchema, Settings, StreamItem
+from pellucid.replay import contents
 from pellucid.replay.tape import TapedSpan, TapeError
 from pellucid.replay.taped_run import TapedRun
 from pellucid.run.compose import digest_of_parameters
@@ -34,9 +35,16 @@ def rebuilt_setup(passes: Sequence[TapedRun]) -> Setup:
         passes: The run, after those that it continues.
 
     Raises:
-        TapeError: the run depended on code of its agent that a recording does not have.
+        TapeError: the run depended on code of its agent that a recording does not have, or its record is damaged.
     """
     taped = passes[0]
+    try:
+        return _rebuilt(taped, passes)
+    except (KeyError, TypeError) as error:
+        raise contents.lacks(taped.root, "has a configuration or instructions that cannot be read") from error
+
+
+def _rebuilt(taped: TapedRun, passes: Sequence[TapedRun]) -> Setup:
     known = taped.configuration
     spans = [span for run in passes for span in run.spans]
     if known["skills"]:
@@ -95,17 +103,17 @@ def _problems_in(spans: Sequence[TapedSpan]) -> Iterator[tuple[str, str]]:
     """Yield the answers that the output type did not accept, each with the problem that the model read."""
     before, after = repair_prompt("\0").split("\0")
     for span in spans:
-        recorded = span.get(semconv.INPUT_MESSAGES) if span.phase == semconv.INFERENCE else None
-        for answer, reply in pairwise(load_messages(json.loads(recorded or "[]"))):
+        messages = contents.parsed(span, semconv.INPUT_MESSAGES, list) if span.phase == semconv.INFERENCE else None
+        for answer, reply in pairwise(load_messages(messages or [])):
             if answer.role == "assistant" and reply.text.startswith(before) and reply.text.endswith(after):
                 yield answer_text(answer), reply.text.removeprefix(before).removesuffix(after)
 
 
 def _instructions_of(taped: TapedRun, output: Output[Any] | None) -> tuple[str | None, bool]:
     """Return the instructions without the schema of the output, and whether the vendor got that separately."""
-    texts = (span.get(semconv.SYSTEM_INSTRUCTIONS) for span in taped.chats)
-    recorded = next((text for text in texts if text is not None), None)
-    instructions = "".join(part["content"] for part in json.loads(recorded)) if recorded is not None else None
+    chat = next((span for span in taped.chats if semconv.SYSTEM_INSTRUCTIONS in span.attributes), None)
+    parts = contents.parsed(chat, semconv.SYSTEM_INSTRUCTIONS, list) if chat is not None else None
+    instructions = "".join(str(part["content"]) for part in parts) if parts is not None else None
     if output is None or instructions is None:
         return instructions, True
     prompt = prompted(ModelRequest(output=output.schema)).instructions or ""

@@ -16,6 +16,10 @@ GROUP: Final = "pellucid.recordings"
 class Recording(Protocol):
     """Reader of stored telemetry, such as `pellucid_exporters.StoreReader`; see there for the rows."""
 
+    def runs(self, *, limit: int) -> Sequence[Any]:
+        """Return the rows of the newest runs."""
+        ...
+
     def run(self, run_id: str) -> Any:
         """Return the row of a run by its id or an unambiguous prefix of it; None if there is none."""
         ...

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from opentelemetry import metrics, trace
 
@@ -116,12 +117,17 @@ async def replay(
 
     Raises:
         TapeError: the tape lacks something that the replay needs; the text names it.
-        ConfigError: `live` or `model` names something that does not exist.
+        ConfigError: `live` or `model` names something that does not exist, or another option has an unknown value.
     """
+    _check_options(timing, on_divergence)
     passes = passes_of(tape)
     for taped in passes:
         taped.check()
     setup, own = (agent._setup, agent._telemetry) if agent is not None else (rebuilt_setup(passes), None)  # noqa: SLF001
+    if setup.name != passes[0].agent:
+        raise ConfigError(
+            f"replay(): the run is of agent {passes[0].agent!r}, and this is {setup.name!r}; pass that one"
+        )
     names = _checked(live, passes, agent)
     if model is not None:
         setup, names = _with_model(setup, model), names | {"model"}
@@ -149,11 +155,25 @@ async def replay(
         tape=tape,
         result=result,
         error=None if session.token.cancelled else error,
-        divergence=session.divergence or (found[0] if found and not is_live else None),
+        divergence=_first(tape, session.divergence, found, names, is_live=is_live),
         differences=found,
         is_stopped=session.stopped is not None,
         spans=tracers.spans,
     )
+
+
+def _first(
+    tape: Tape, noticed: Divergence | None, found: Sequence[Divergence], live: Collection[str], *, is_live: bool
+) -> Divergence | None:
+    """Return the first difference: that which the tape had no answer for, or one that a boundary before it shows."""
+    if noticed is None:
+        return found[0] if found and not is_live else None
+    starts = {span.span_id: span.start for span in tape.spans}
+    before = starts.get(noticed.span_id or "")
+    earlier = starts.get(found[0].span_id or "") if found else None
+    # A live model answers otherwise; what its answer leads to is the difference.
+    is_cause = before is not None and earlier is not None and earlier < before and "model" not in live
+    return found[0] if is_cause else noticed
 
 
 def replay_sync(agent: Agent[Any] | None, tape: Tape, **options: Any) -> Replay:
@@ -173,6 +193,18 @@ def _caller(taped: TapedRun, session: Session, pipeline: Pipeline, deps: Any) ->
     )
 
 
+def _check_options(timing: object, on_divergence: object) -> None:
+    """Check options of a replay.
+
+    Raises:
+        ConfigError: one has a value that it cannot have.
+    """
+    if not isinstance(timing, int | float) or not 0 <= timing < math.inf:
+        raise ConfigError(f"replay(timing={timing!r}): must be a number, 0 or more")
+    if on_divergence not in get_args(OnDivergence):
+        raise ConfigError(f"replay(on_divergence={on_divergence!r}): must be 'stop' or 'live'")
+
+
 def _checked(live: Collection[str], passes: Sequence[TapedRun], agent: Agent[Any] | None) -> frozenset[str]:
     """Check what is to be live.
 
@@ -187,7 +219,10 @@ def _checked(live: Collection[str], passes: Sequence[TapedRun], agent: Agent[Any
             known = ", ".join(sorted({"model", *hubs, *tools}))
             raise ConfigError(f"replay(live={name!r}): the recording has no such part; use some of {known}")
     if names and agent is None:
-        raise ConfigError(f"replay(live={set(names)!r}): what is live belongs to an agent; pass the agent, or a model")
+        raise ConfigError(
+            f"replay(live={set(names)!r}): what is live belongs to an agent; pass the agent (--agent MODULE:NAME), "
+            f"or a model (--live model=HOST:NAME)"
+        )
     return names
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from hashlib import blake2b
+from typing import Any, Final
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -17,24 +18,32 @@ from pellucid.models.fallback import FallbackModel, candidates
 from pellucid.providers import ToolProvider
 from pellucid.providers.listing import Lister
 from pellucid.providers.skills import SkillProvider
+from pellucid.providers.wrappers import StaticTools
 from pellucid.reliability import Reliability
 from pellucid.replay import contents
 from pellucid.replay.playback import Playback
 from pellucid.replay.stand_ins import TapeModel, TapeProvider
-from pellucid.run.state import Setup
+from pellucid.replay.tape import TapedSpan
+from pellucid.run.outcomes import Suspended
+from pellucid.run.state import Setup, current_run
 from pellucid.run.subagent import agent_tool
 from pellucid.telemetry import Listeners
 from pellucid.tools import Tool
+from pellucid.tools.catalog import Catalogs
 from pellucid.tools.names import RESERVED
+from pellucid.tools.provider_tool import ProviderTool
 from pellucid.tools.tool import AgentTool
 from pellucid.types import JSONObject
 
-_UNLIMITED = 2**40
+_SEEN: Final = ("name", "description", "parameters")
+"""What a model sees of a tool."""
+
+_UNLIMITED: Final = 2**40
 """Bytes; recorded results were cut when they were recorded."""
 
 
 def staged(setup: Setup, playback: Playback) -> Setup:
-    """Return the configuration for the replay of one run."""
+    """Return the configuration for the replay of one run, which leaves that of the agent as it is."""
     live = playback.session.live
     agents = {tool.name: tool for tool in setup.tools if isinstance(tool, AgentTool)}
     limits = replace(setup.limits, deadline=None, approval_timeout=None, max_result_bytes=_UNLIMITED)
@@ -46,7 +55,9 @@ def staged(setup: Setup, playback: Playback) -> Setup:
         reliability=_without_waiting(setup.reliability) if setup.reliability is not None else None,
         listers=tuple(_lister(lister, playback, agents) for lister in setup.listers),
         limits=limits,
+        catalogs=Catalogs(setup.catalogs.collisions, is_lazy=setup.catalogs.is_lazy),
         listeners=Listeners(),
+        recorded={},
     )
 
 
@@ -73,6 +84,8 @@ def _lister(lister: Lister, playback: Playback, agents: dict[str, AgentTool]) ->
         return lister
     if isinstance(provider, SkillProvider):
         return Lister(_StagedSkills(playback, provider, agents))
+    if isinstance(provider, StaticTools):
+        return Lister(_StagedTools(playback, provider, agents))
     return Lister(_StagedProvider(playback, provider, agents))
 
 
@@ -110,8 +123,44 @@ class _StagedProvider(TapeProvider):
         if inner.ended.is_set():
             await outer.end_if_stopped(span)
         if span.outcome != semconv.COMPLETED:  # such as one that timed out
+            if isinstance(value, Suspended) and (run := current_run()) is not None:
+                for request in value.external:
+                    run.async_calls.nested.pop(request.result_id, None)  # nobody waits for them
             raise contents.tool_failure(span)
         return value
+
+
+class _StagedTools(_StagedProvider):
+    """Stand-in for the provider of an agent's own tools: they are the agent's, and answer from the tape."""
+
+    def __init__(self, playback: Playback, provider: StaticTools, agents: dict[str, AgentTool]) -> None:
+        super().__init__(playback, provider, agents)
+        self._own = tuple(self._stand_in(tool) for tool in provider.tools)
+        self._digest = blake2b(b"".join(tool.digest for tool in self._own), digest_size=16).hexdigest()
+
+    async def _listed(self, span: TapedSpan) -> Sequence[Tool]:
+        """Return the agent's tools, if the model got the same ones."""
+        recorded = span.get(semconv.CATALOG_DIGEST)
+        if recorded != self._digest:
+            catalog = self._playback.taped.tape.catalogs[str(recorded)]
+            before, after = (
+                [{name: tool.get(name) for name in _SEEN} for tool in tools]
+                for tools in (catalog["tools"], [tool.definition.to_dict() for tool in self._own])
+            )
+            await self._playback.differs(span, "catalogue", before, after)
+        return self._own
+
+    def _stand_in(self, tool: Tool) -> Tool:
+        if f"tool:{tool.name}" in self._playback.session.live or isinstance(tool, ProviderTool):
+            return tool
+        return replace(
+            super()._stand_in(tool),
+            needs_approval=tool.needs_approval,
+            mode="inline",
+            timeout=None,
+            deadline=None,
+            heartbeat=None,
+        )
 
 
 class _StagedSkills(_StagedProvider):

@@ -171,7 +171,7 @@ class TapeProvider:
             await self._playback.catch_up(span)
             self._playback.listed(span)
             raise contents.discovery_failure(span)
-        tools = self._listed(span)
+        tools = await self._listed(span)
         self._playback.listed(span)
         return tools
 
@@ -187,7 +187,8 @@ class TapeProvider:
     def _ids_below(self, span: TapedSpan) -> set[str]:
         return {str(child.get(semconv.PROVIDER_ID)) for child in self._playback.taped.children[span.span_id]}
 
-    def _listed(self, span: TapedSpan) -> Sequence[Tool]:
+    async def _listed(self, span: TapedSpan) -> Sequence[Tool]:
+        """Return the tools of a recorded discovery."""
         digest = str(span.get(semconv.CATALOG_DIGEST))
         if digest not in self._tools:
             catalog = self._playback.taped.tape.catalogs[digest]
@@ -212,8 +213,7 @@ class TapeProvider:
             return await self._call_live(tool.name, arguments, ctx)
         if tool.execution == "same-invocation":
             return await self._in_background(ctx.tool_call_id, span)
-        if span.end is not None:
-            await playback.late.settle_until(span.end)
+        await playback.late.settle(span.end)
         if span.outcome == semconv.COMPLETED and tool.execution is None:
             await playback.session.wait(span)
             return contents.result_of(span)

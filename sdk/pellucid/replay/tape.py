@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
 from pellucid import semconv
 from pellucid.errors import ConfigError
+from pellucid.replay.checking import checked_catalog, expect, well_typed
 from pellucid.replay.recordings import Recording, open_recording
 
 FORMAT: Final = "pellucid.tape"
@@ -19,6 +20,7 @@ MARK: Final = f'{{"format":"{FORMAT}"'
 """Beginning of the file of a tape."""
 
 _BODY: Final = "$body"
+_MANY: Final = 100
 
 
 class TapeError(ConfigError):
@@ -81,7 +83,7 @@ class Tape:
 
         Args:
             source: The path, or a reader of stored telemetry.
-            run_id: Id of the run, or an unambiguous beginning of it; not needed for the file of a tape.
+            run_id: Id of the run, or an unambiguous beginning of it; not needed for the file of a tape, or one run.
 
         Raises:
             TapeError: there is no such run, or the file is none of these.
@@ -91,9 +93,7 @@ class Tape:
             if _is_tape(path):
                 return _read(path, run_id)
             source = open_recording(path)
-        if run_id is None:
-            raise TapeError("Tape.load(): run_id is missing; `pellucid runs` lists the runs of a store")
-        return _of(source, run_id)
+        return _of(source, run_id if run_id is not None else _only_run(source))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the tape to a file of JSON Lines, which a test can load."""
@@ -130,19 +130,54 @@ def _read(path: Path, run_id: str | None) -> Tape:
     catalogs: dict[str, Mapping[str, Any]] = {}
     try:
         head, *lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        for line in lines:
+        version = expect(head["version"], int)
+        for line in lines if version <= VERSION else ():
             if "catalog" in line:
-                catalogs[line.pop("catalog")] = line
+                catalogs[line.pop("catalog")] = checked_catalog(line)
             else:
-                spans.append(TapedSpan(**{name: value for name, value in line.items() if name in known}))
-        tape = Tape(head["run_id"], spans, catalogs)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+                spans.append(_checked(TapedSpan(**{name: line[name] for name in line if name in known})))
+        tape = Tape(expect(head["run_id"], str), spans, catalogs)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise TapeError(f"the tape {str(path)!r} is damaged; save it again from the store") from error
-    if head["version"] > VERSION:
-        raise TapeError(f"the tape {str(path)!r} has version {head['version']}; upgrade Pellucid")
+    if version > VERSION:
+        raise TapeError(f"the tape {str(path)!r} has version {version}; upgrade Pellucid")
     if run_id is not None and not tape.run_id.startswith(run_id):
         raise TapeError(f"the tape {str(path)!r} is of run {tape.run_id!r}, not of {run_id!r}")
     return tape
+
+
+def _only_run(recording: Recording) -> str:
+    """Return the id of the only run of a recording.
+
+    Raises:
+        TapeError: it has none, or several.
+    """
+    roots = [row.run_id for row in recording.runs(limit=_MANY) if row.parent_run_id is None]
+    if len(roots) != 1:
+        raise TapeError(
+            f"the recording has {len(roots) or 'no'} runs; name one: `pellucid runs` lists those of a store"
+        )
+    return str(roots[0])
+
+
+def _checked(span: TapedSpan) -> TapedSpan:
+    """Return a span of a file.
+
+    Raises:
+        TypeError, ValueError: a field is of another type than a span has.
+    """
+    for text in (span.run_id, span.name, span.phase, span.outcome):
+        expect(text, str)
+    for identifier in (span.trace_id, span.span_id, "0" if span.parent_span_id is None else span.parent_span_id):
+        int(expect(identifier, str), 16)
+    for number in (span.start, span.iteration or 0, span.end or 0):
+        expect(number, int)
+    for text in (span.error_type or "", span.error or ""):
+        expect(text, str)
+    for event in expect(span.events or [], list):
+        expect(event["name"], str)
+        expect(event["attributes"], dict)
+    return replace(span, attributes=well_typed(expect(span.attributes or {}, dict)))
 
 
 def _of(recording: Recording, run_id: str) -> Tape:
@@ -196,7 +231,7 @@ def _taped(row: Any, texts: Mapping[str, str]) -> TapedSpan:
         outcome=row.status,
         error_type=row.error_type,
         error=row.error,
-        attributes={name: value for name, value in attributes.items() if value is not None},
+        attributes=well_typed({name: value for name, value in attributes.items() if value is not None}),
         events=tuple(row.events),
     )
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 from pellucid import semconv
 from pellucid.context import Identity
@@ -16,6 +15,8 @@ from pellucid.messages import Message
 from pellucid.replay import contents
 from pellucid.replay.tape import Tape, TapedSpan
 from pellucid.tools.names import ASYNC_STATUS
+
+_BOUNDARIES: Final = (semconv.DISCOVERY, semconv.INFERENCE, semconv.DISPATCH)
 
 
 class TapedRun:
@@ -72,9 +73,12 @@ class TapedRun:
     def identity(self) -> Identity | None:
         """Identity on whose behalf the run acted."""
         for span in self.spans:
-            text = span.get(semconv.INPUT) if span.phase == semconv.DISCOVERY else None
-            if text is not None and (known := json.loads(text).get("identity")) is not None:
-                return Identity(**known)
+            recorded = contents.parsed(span, semconv.INPUT, dict) if span.phase == semconv.DISCOVERY else None
+            if recorded is not None and (known := recorded.get("identity")) is not None:
+                try:
+                    return Identity(**known)
+                except TypeError as error:
+                    raise contents.lacks(span, "has an identity that cannot be read") from error
         conversation = self.root.get(semconv.CONVERSATION_ID)
         return Identity(conversation_id=conversation) if conversation is not None else None
 
@@ -85,13 +89,9 @@ class TapedRun:
         Raises:
             TapeError: it was not recorded.
         """
-        text = self.root.get(semconv.AGENT_CONFIGURATION)
-        if text is None:
+        known = contents.parsed(self.root, semconv.AGENT_CONFIGURATION, dict)
+        if known is None:
             raise contents.lacks(self.root, f"has no {semconv.AGENT_CONFIGURATION}")
-        try:
-            known: Mapping[str, Any] = json.loads(text)
-        except ValueError as error:
-            raise contents.lacks(self.root, f"has only a part of {semconv.AGENT_CONFIGURATION}") from error
         return known
 
     @cached_property
@@ -156,9 +156,12 @@ class TapedRun:
         """
         if semconv.RESUMED_FROM not in self.root.attributes:
             _ = self.input
+        _ = self.identity
+        self._check_ends()
         for chat in self.chats:
             if chat.outcome == semconv.COMPLETED:
                 contents.answer_of(chat)
+                contents.chunks_of(chat)
         for span in (span for calls in self.calls.values() for span in calls):
             if span.outcome == semconv.COMPLETED and semconv.OUTPUT_DIGEST in span.attributes:
                 contents.result_of(span)
@@ -168,3 +171,13 @@ class TapedRun:
                 raise contents.lacks(span, f"lists the catalogue {digest}, which the recording does not have")
         for run in self.nested.values():
             run.check()
+
+    def _check_ends(self) -> None:
+        """Check that the boundaries of a run that came to its end did so, too.
+
+        Raises:
+            TapeError: the end of one is not recorded, so that a replay would wait for it.
+        """
+        for span in self.spans:
+            if self.is_complete and span.end is None and span.phase in _BOUNDARIES:
+                raise contents.lacks(span, "has no end, although its run has")

@@ -139,6 +139,7 @@ class Boundary:
         if self._content is not None:
             digest, size = semconv.INPUT_DIGEST, semconv.INPUT_BYTES
             self._scope.guarded("recording", self._content.add, self._phase.input, record, digest, size)
+            self._show_input()
 
     def record_output(self, record: Record) -> None:
         """Record the output that `record` returns."""
@@ -150,6 +151,12 @@ class Boundary:
         """Record content as an attribute of its own, unless the run has already recorded this version of it."""
         if self._content is not None:
             self._scope.guarded("recording", self._content.add_new, attribute, version, record)
+            self._show_input()
+
+    def _show_input(self) -> None:
+        """Set the content so far on the span, if somebody reads it before it ends."""
+        if self._scope.has_early_input and self._content is not None:
+            self._scope.guarded("span", self.span.set_attributes, self._content.attributes)
 
     def _start_span(self, target: str) -> tuple[Span, Context]:
         """Return a span and the context with it; those of the outer boundary if no tracer makes spans."""

@@ -28,7 +28,7 @@ not block. `catalog_json` encodes it, which takes too long for an event loop."""
 class Pipeline(Protocol):
     """Destinations of telemetry, as created by `pellucid_exporters.configure()` and `capture()`.
 
-    It may also have `catalog_sinks`, a sequence of `CatalogSink`, and a `clock`; see `TelemetryOptions`.
+    It may also have `catalog_sinks`, `early_input` and a `clock`; see `TelemetryOptions`.
 
     Attributes:
         tracer_provider: Destination of spans; `None` is OpenTelemetry's global provider, looked up when a run starts.
@@ -74,6 +74,7 @@ class TelemetryOptions:
         capture: Capture policy.
         listeners: Patterns, and listeners of the matching events; `()` for none.
         catalog_sinks: Destinations of whole catalogues; `()` for none.
+        early_input: Whether spans have their inputs as soon as these are known, for exporters that show them meanwhile.
         clock: Source of all times of a run, in nanoseconds since the epoch; for tests.
     """
 
@@ -83,6 +84,7 @@ class TelemetryOptions:
     capture: CapturePolicy | None = None
     listeners: Sequence[tuple[str, Listener]] | None = None
     catalog_sinks: Sequence[CatalogSink] | None = None
+    early_input: bool | None = None
     clock: Callable[[], int] | None = None
 
 

@@ -60,6 +60,7 @@ class Scope:
         instruments: Instruments of the pipeline's meter provider.
         lines: Log lines of the run.
         recorder: Recorder of the run's content.
+        has_early_input: Whether spans have their inputs as soon as these are known, and not only at their end.
         catalog_sinks: Destinations of whole catalogues; none if no content is recorded.
         tracer: Tracer of the pipeline's tracer provider; None if it makes no spans.
         is_measured: Whether measurements reach a meter provider that keeps them.
@@ -90,6 +91,7 @@ class Scope:
         self.recorder = Recorder(policy.within_attribute_limit())
         sinks: Sequence[CatalogSink] | None = getattr(pipeline, "catalog_sinks", None)
         self.catalog_sinks = sinks if sinks and self.recorder.policy.content else ()
+        self.has_early_input = bool(getattr(pipeline, "early_input", None))
         self.lines = LogLines(pipeline.log_sinks or ())
         meters = pipeline.meter_provider or metrics.get_meter_provider()
         self.instruments = instruments_of(meters)

@@ -23,7 +23,8 @@ class FakeHub:
     Attributes:
         calls: Contexts of the fetches so far.
         cancelled: Number of fetches that were cancelled.
-        faults: The exceptions; may be changed at any time.
+        faults: The exceptions by the number of the call since the hub was made; may be changed at any time. To let the
+            next call fail: `hub.faults = [None] * len(hub.calls) + [error]`.
         tools: The catalogue; may be replaced at any time.
         latency: Seconds that each fetch takes; may be changed at any time. With `math.inf` fetches hang.
     """

@@ -21,7 +21,8 @@ class Alert:
         provider_id: The hub it is about.
         run_id, span_id: A boundary that shows the problem.
         value: What was measured: a share, seconds, a number, tokens or US dollars.
-        since: Start of the window, or of the fetch, that the value describes, in nanoseconds since the epoch.
+        since: Start of the first boundary in the window that counts for the value, in nanoseconds since the epoch; of
+            round trips that were too late, the minute of it.
     """
 
     name: str

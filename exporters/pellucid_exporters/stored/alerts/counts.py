@@ -20,11 +20,9 @@ class Window:
     """The boundaries that ended in the last seconds.
 
     Attributes:
-        since: Start in nanoseconds since the epoch.
         rows: What ended, by labels.
     """
 
-    since: int
     rows: Sequence[CallRow]
 
     def by(self, phase: str, *labels: str) -> dict[tuple[str, ...], list[CallRow]]:
@@ -40,12 +38,17 @@ def window(reader: Reader, now: int, seconds: float, phases: Collection[str]) ->
     """Return the boundaries of some phases that ended in the last seconds; without combined providers."""
     since = now - round(seconds * SECOND)
     rows = reader.calls(since, now, phases)
-    return Window(since, [row for row in rows if row.labels.get(semconv.PROVIDER_KIND) != COMBINED])
+    return Window([row for row in rows if row.labels.get(semconv.PROVIDER_KIND) != COMBINED])
 
 
 def number(rows: Iterable[CallRow]) -> int:
     """Return the number of boundaries."""
     return sum(row.calls for row in rows)
+
+
+def first(rows: Iterable[CallRow]) -> int:
+    """Return when the earliest boundary began."""
+    return min(row.start for row in rows)
 
 
 def exemplar(rows: Collection[CallRow]) -> tuple[str, str] | None:

@@ -17,6 +17,7 @@ from pellucid_exporters.stored.alerts.counts import (
     SECOND,
     Window,
     exemplar,
+    first,
     has_failed,
     is_round_trip,
     mostly,
@@ -96,7 +97,8 @@ def _slow(seen: _Hubs) -> Iterator[Alert]:
             continue
         for burn in hubs.BURNS:
             limit = burn.limit(thresholds)
-            late, round_trips = _late(row, _first_minute(seen.now, burn.short))
+            since = _first_minute(seen.now, burn.short)
+            late, round_trips = _late(row, since)
             long_late, long_round_trips = _late(row, _first_minute(seen.now, burn.long))
             if long_round_trips < thresholds.slow_min_round_trips or not round_trips:
                 continue
@@ -109,7 +111,7 @@ def _slow(seen: _Hubs) -> Iterator[Alert]:
                 hubs.slow(seen.context, burn, words),
                 thresholds,
                 value=late / round_trips,
-                since=_first_minute(seen.now, burn.short),
+                since=min(minute for minute, calls in row.late.items() if calls and minute >= since),
                 exemplar=slowest,
                 provider_id=provider_id,
             )
@@ -155,7 +157,7 @@ def _failing(seen: _Hubs, recent: Window) -> Iterator[Alert]:
                 hubs.failing(seen.context, seen.words(provider_id, service, percentage(share))),
                 thresholds,
                 value=share,
-                since=recent.since,
+                since=first(failed),
                 exemplar=exemplar(failed),
                 provider_id=provider_id,
             )
@@ -176,7 +178,7 @@ def _down(seen: _Hubs, recent: Window) -> Iterator[Alert]:
             hubs.down(seen.context, seen.words(provider_id, service, str(number(attempts)))),
             thresholds,
             value=number(attempts),
-            since=recent.since,
+            since=first(attempts),
             exemplar=exemplar(attempts),
             provider_id=provider_id,
         )
@@ -196,7 +198,7 @@ def _circuit_open(seen: _Hubs, recent: Window) -> Iterator[Alert]:
                 hubs.circuit_open(words, partial(_of_hub, is_hub)),
                 seen.context.thresholds,
                 value=OPEN,
-                since=recent.since,
+                since=first(refused),
                 exemplar=exemplar(refused),
                 provider_id=name if is_hub else None,
             )
@@ -216,7 +218,7 @@ def _catalog_changing(seen: _Hubs, recent: Window) -> Iterator[Alert]:
                 hubs.catalog_changing(seen.context, seen.words(provider_id, service, f"{changes:.0f}")),
                 thresholds,
                 value=changes,
-                since=recent.since,
+                since=first(changed),
                 exemplar=exemplar(changed),
                 provider_id=provider_id,
             )
@@ -240,7 +242,7 @@ def _cache_misses(seen: _Hubs, recent: Window) -> Iterator[Alert]:
                 hubs.cache_misses(seen.context, seen.words(provider_id, service, percentage(share))),
                 thresholds,
                 value=share,
-                since=recent.since,
+                since=first(misses),
                 exemplar=exemplar(misses),
                 provider_id=provider_id,
             )

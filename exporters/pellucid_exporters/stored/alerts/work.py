@@ -13,6 +13,7 @@ from pellucid_exporters.stored.alerts.alert import Alert, fire
 from pellucid_exporters.stored.alerts.counts import (
     Window,
     exemplar,
+    first,
     has_failed,
     mostly,
     named,
@@ -43,14 +44,14 @@ def _tool_failing(recent: Window, context: Context) -> Iterator[Alert]:
     for (service, tool), rows in recent.by(semconv.DISPATCH, semconv.TOOL_NAME).items():
         made = [row for row in rows if row.labels.get(semconv.ERROR_TYPE) not in thresholds.tool_refusals]
         found = mostly(made, has_failed, above=thresholds.tool_failing, least=thresholds.tool_failing_min)
-        yield from _failing(work.tool_failing, context, named("Tool", tool, service), found, recent)
+        yield from _failing(work.tool_failing, context, named("Tool", tool, service), found)
 
 
 def _model_failing(recent: Window, context: Context) -> Iterator[Alert]:
     thresholds = context.thresholds
     for (service, _, model), rows in recent.by(*_MODEL).items():
         found = mostly(rows, has_failed, above=thresholds.model_failing, least=thresholds.model_failing_min)
-        yield from _failing(work.model_failing, context, named("Model", model, service), found, recent)
+        yield from _failing(work.model_failing, context, named("Model", model, service), found)
 
 
 def _run_failing(recent: Window, context: Context) -> Iterator[Alert]:
@@ -58,14 +59,14 @@ def _run_failing(recent: Window, context: Context) -> Iterator[Alert]:
     for (service, agent), rows in recent.by(semconv.RUN, semconv.AGENT_NAME).items():
         ended = [row for row in rows if row.labels.get(semconv.ERROR_TYPE) != HALTED]
         found = mostly(ended, has_failed, above=thresholds.run_failing, least=thresholds.run_failing_min)
-        yield from _failing(work.run_failing, context, named("Agent", agent, service), found, recent)
+        yield from _failing(work.run_failing, context, named("Agent", agent, service), found)
 
 
 def _external_failing(recent: Window, context: Context) -> Iterator[Alert]:
     thresholds = context.thresholds
     for (service, tool), rows in recent.by(semconv.AWAIT, semconv.TOOL_NAME).items():
         found = mostly(rows, _is_undelivered, above=thresholds.external_failing, least=thresholds.external_failing_min)
-        yield from _failing(work.external_failing, context, named("Tool", tool, service), found, recent)
+        yield from _failing(work.external_failing, context, named("Tool", tool, service), found)
 
 
 def _is_undelivered(row: CallRow) -> bool:
@@ -77,7 +78,6 @@ def _failing(
     context: Context,
     subject: str,
     found: tuple[float, list[CallRow]] | None,
-    recent: Window,
 ) -> Iterator[Alert]:
     if found is not None:
         share, failed = found
@@ -85,7 +85,7 @@ def _failing(
             define(context, Words(subject=subject, value=percentage(share))),
             context.thresholds,
             value=share,
-            since=recent.since,
+            since=first(failed),
             exemplar=exemplar(failed),
         )
 
@@ -102,7 +102,7 @@ def _model_slow(recent: Window, context: Context) -> Iterator[Alert]:
             work.model_slow(context, Words(subject=named("Model", model, service), value=text.seconds(p95))),
             thresholds,
             value=p95,
-            since=recent.since,
+            since=first(rows),
             exemplar=(slowest.run_id, slowest.span_id),
         )
 
@@ -119,4 +119,4 @@ def _burning(recent: Window, context: Context) -> Iterator[Alert]:
         ):
             if value > limit:
                 definition = define(context, Words(subject=subject, value=shown))
-                yield fire(definition, thresholds, value=value, since=recent.since, exemplar=exemplar(rows))
+                yield fire(definition, thresholds, value=value, since=first(rows), exemplar=exemplar(rows))
