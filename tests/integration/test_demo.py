@@ -261,7 +261,7 @@ def test_serve_keeps_the_metrics_up(repository: Path) -> None:
 def test_repeats_in_one_process_until_it_is_interrupted(repository: Path) -> None:
     """With `--repeat` the counters of one process go on, as dashboards and alerts need them."""
     with subprocess.Popen(
-        python("-c", MAIN, "demo", "--no-color", "--port", "0", "--repeat", "0"),
+        python("-c", MAIN, "demo", "--no-color", "--port", "0", "--repeat", "2"),
         cwd=repository,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -52,20 +52,16 @@ def show(options: Namespace, repository: Path) -> int:
     hubs = HubStatsProcessor()
     telemetry.tracer_provider.add_span_processor(hubs)
     report = Report(color=color)
-
-    async def converse() -> None:
+    try:
+        report.introduce(repository, description)
         while True:
-            result, objectives = await _converse(repository, model, report)
+            result, objectives = anyio.run(_converse, repository, model, report)
             report.answered(result)
             report.hubs(hubs.stats(objectives))
             _point_out(report, telemetry, options, result, store)
             if options.repeat is None:
                 break
-            await anyio.sleep(options.repeat)
-
-    try:
-        report.introduce(repository, description)
-        anyio.run(converse)
+            threading.Event().wait(options.repeat)
     finally:
         telemetry.shutdown(timeout=1)
     return _view(store) if options.view and store is not None else 0
