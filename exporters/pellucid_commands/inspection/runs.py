@@ -19,8 +19,7 @@ from pellucid_exporters.stored.rows import STATUSES
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from pellucid_exporters.stored.durations import took
-from pellucid_exporters.stored.rows import RunRow
+    from pellucid_exporters.stored.rows import RunRow
 
 SHOWN: Final = 12
 """Characters of an id in a table, which are enough to name the run."""
