@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from pellucid import semconv
 from pellucid.replay.session import Divergence
 from pellucid.replay.tape import TapedSpan
-from pellucid.replay.taped_run import TapedRun
+from pellucid.replay.taped_run import STOPPED, TapedRun
 from pellucid.replay.tracing import ReplayedSpan
 from pellucid.telemetry.scope import DEADLINE_PASSED
 from pellucid.types import JSONValue
@@ -39,7 +39,6 @@ _ENDS: Final = frozenset({"output", "outcome", "error"})
 
 _CALL_PARTS: Final = frozenset({"tool_call", "tool_call_response"})
 _AWAITING: Final = "awaiting"
-_STOPPED: Final = (semconv.CANCELLED, semconv.TIMEOUT, "interrupted", "running")
 
 
 def differences(
@@ -80,7 +79,7 @@ def _of_run(
     for key, recorded in left.items():
         twin = right.get(key)
         is_stopped = not taped.is_complete and (
-            recorded.outcome in _STOPPED or twin is None or twin.attributes.get(semconv.OUTCOME) in _STOPPED
+            recorded.outcome in STOPPED or twin is None or twin.attributes.get(semconv.OUTCOME) in STOPPED
         )
         if not is_stopped:
             for item in _between(taped, recorded, twin, has_ids=has_ids):

@@ -17,6 +17,8 @@ from pellucid.replay.tape import Tape, TapedSpan
 from pellucid.tools.names import ASYNC_STATUS
 
 _BOUNDARIES: Final = (semconv.DISCOVERY, semconv.INFERENCE, semconv.DISPATCH)
+STOPPED: Final = (semconv.CANCELLED, semconv.TIMEOUT, "interrupted", "running")
+"""Outcomes of a run or span that did not come to its end by itself."""
 
 
 class TapedRun:
@@ -62,7 +64,7 @@ class TapedRun:
     @property
     def is_complete(self) -> bool:
         """Whether the run came to its end by itself: it was not cancelled, and its process did not end first."""
-        return self.root.outcome not in (semconv.CANCELLED, semconv.TIMEOUT, "interrupted", "running")
+        return self.root.outcome not in STOPPED
 
     @cached_property
     def input(self) -> tuple[Message, ...]:
