@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from pellucid import semconv
 from pellucid_exporters.alerting.outcomes import ASKED
+from pellucid_exporters.local.hub_minutes import MINUTE
 from pellucid_exporters.stored.quantiles import quantile
 from pellucid_exporters.stored.rows import HubRow
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from pellucid_exporters.stored.rows import SpanRow
 
 BOUNDS: Final = semconv.DISCOVERY_DURATION.buckets
-MINUTE: Final = 60 * 10**9
-"""Nanoseconds."""
 
 _MINUTES: Final = """
 SELECT minute, provider_id, cache, sum(calls), json_group_array(bucket), json_group_array(calls),
