@@ -60,7 +60,7 @@ def run(options: Namespace) -> int:
         say_json({"run": run_document(found), "spans": shown})
     else:
         say(*_heading(found), *_faults(spans), "")
-        nested = nested_runs(reader, found)
+        nested = nested_runs(reader, found, reader.trace(found.trace_id))
         for prefix, below, span in tree(spans):
             say(cut(_line(prefix, span)))
             if span.span_id in nested:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
@@ -13,9 +14,9 @@ MOST: Final = 50
 """Nested runs of one run that are looked up."""
 
 
-def nested_runs(reader: Recording, run: RunRow) -> dict[str, RunRow]:
-    """Return the first runs nested in a run, by the id of the span below which they ran."""
-    nested = (row for row in reader.trace(run.trace_id) if row.parent_run_id == run.run_id)
+def nested_runs(reader: Recording, run: RunRow, trace: Sequence[RunRow]) -> dict[str, RunRow]:
+    """Return the first runs of a trace that are nested in a run, by the id of the span below which they ran."""
+    nested = (row for row in trace if row.parent_run_id == run.run_id)
     found: dict[str, RunRow] = {}
     for row in islice(nested, MOST):
         root = next((span for span in reader.spans(row.run_id) if span.phase == semconv.RUN), None)

@@ -49,7 +49,7 @@ def run_page(request: Request) -> Response:
     run = run_of(request, request.path_params["run_id"])
     if run.run_id != request.path_params["run_id"]:
         return RedirectResponse(f"/runs/{run.run_id}/")
-    spans = reader.spans(run.run_id)
+    spans, trace = reader.spans(run.run_id), reader.trace(run.trace_id)
     content = RunContent(reader, spans)
     root = next((span for span in spans if span.name.startswith(semconv.INVOKE_AGENT)), None)
     previous = reader.runs(agent=run.agent, before=run.start, limit=1)
@@ -65,14 +65,14 @@ def run_page(request: Request) -> Response:
         "more_faults": max(0, len(faults) - MOST_FAULTS),
         "calls": calls[:MOST_CALLS],
         "more_calls": max(0, len(calls) - MOST_CALLS),
-        "groups": waterfall(run, spans, nested_runs(reader, run), is_open=is_open or not is_foldable),
+        "groups": waterfall(run, spans, nested_runs(reader, run, trace), is_open=is_open or not is_foldable),
         "is_open": is_open,
         "is_foldable": is_foldable,
         "ticks": ticks(run, spans),
         "times": _times(spans),
         "number": len(spans),
         "previous": previous[0] if previous else None,
-        "related": _related(run, reader.trace(run.trace_id))[:MOST_RELATED],
+        "related": _related(run, trace)[:MOST_RELATED],
         "events": [(event, content.whole(event.payload)) for event in reader.events(run.run_id)[:MOST_EVENTS]],
         "is_live": run.status == RUNNING,
     }

@@ -53,7 +53,7 @@ def span_page(request: Request) -> Response:
         "run": run,
         "span": span,
         "events": content.whole(span.events),
-        "nested": nested_runs(reader, run).get(span.span_id),
+        "nested": nested_runs(reader, run, reader.trace(run.trace_id)).get(span.span_id),
         "parent": content.span(span.parent_span_id),
         "before": by_sequence.get(span.sequence - 1),
         "after": by_sequence.get(span.sequence + 1),
