@@ -16,7 +16,7 @@ from pellucid import semconv
 from pellucid.concurrency.single_flight import Flight
 from pellucid.concurrency.tasks import spawn
 from pellucid.context import DiscoveryContext, Patience
-from pellucid.errors import DiscoveryError
+from pellucid.errors import ConfigError, DiscoveryError
 from pellucid.failures import error_type_of
 from pellucid.providers.provider import HubCatalog
 from pellucid.telemetry import Boundary, current_scope
@@ -70,6 +70,25 @@ class LateFailure(NamedTuple):
     error: BaseException
     span: SpanContext
     time: float
+
+
+def patience_of(owner: str, seconds: float | None, *, tell_model: bool) -> Patience | None:
+    """Return the patience that `owner` was given, if any.
+
+    Raises:
+        ConfigError: it is negative, or the model is to be told and there is none.
+    """
+    if seconds is not None and not seconds >= 0:
+        raise ConfigError(f"{owner}: patience={seconds!r} must not be negative; use None to wait for every hub")
+    if seconds is None and tell_model:
+        raise ConfigError(f"{owner}: tell_model=True needs patience=; without it, no tools are missing")
+    return Patience(seconds, tell_model) if seconds is not None else None
+
+
+def notify(ctx: DiscoveryContext, notice: str) -> None:
+    """Add a sentence to the instructions of the run, and record it on the span of the discovery."""
+    ctx.describe({semconv.DISCOVERY_NOTICE: notice})
+    ctx.notify(notice)
 
 
 def observe(fetch: Fetch, b: Boundary, failure: Callable[[BaseException], DiscoveryError]) -> None:

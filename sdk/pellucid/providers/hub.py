@@ -14,7 +14,6 @@ import anyio
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 
-from pellucid import semconv
 from pellucid.concurrency.bounded_map import BoundedMap
 from pellucid.concurrency.forks import reset_in_child
 from pellucid.concurrency.race import OutOfTime, race
@@ -23,11 +22,11 @@ from pellucid.context import DiscoveryContext, Patience
 from pellucid.errors import ConfigError, DiscoveryBackoff, DiscoveryError, DiscoveryTimeout, InvalidCatalog
 from pellucid.events import ToolsCatalogStale
 from pellucid.failures import describe, retry_after_of
-from pellucid.providers.fetches import Fetch, LateFailure, observe
+from pellucid.providers.fetches import Fetch, LateFailure, notify, observe, patience_of
 from pellucid.providers.provider import HubCatalog, OnInvalid, ToolHub, Tools, close
 from pellucid.telemetry import DISCOVERY, Boundary, boundary, current_scope
 from pellucid.tools.catalog import as_sequence, checked_catalog
-from pellucid.tools.tool import Hub
+from pellucid.tools.tool import Hub, ToolSource
 
 FIRST_BACKOFF: Final = 0.5
 """Seconds that a hub is left alone after its first failure; doubled with each further one."""
@@ -111,14 +110,15 @@ class DiscoveryProvider:
     def __post_init__(self) -> None:
         if not self.id:
             raise ConfigError.empty("DiscoveryProvider", "id", "it names the hub in traces, metrics and alerts")
-        names = ("ttl", "stale_if_error", "stale_while_revalidate", "timeout", "patience")
-        check_not_negative(f"DiscoveryProvider {self.id!r}", {name: getattr(self, name) for name in names})
+        names = ("ttl", "stale_if_error", "stale_while_revalidate", "timeout")
+        owner = f"DiscoveryProvider {self.id!r}"
+        check_not_negative(owner, {name: getattr(self, name) for name in names})
         if self.max_entries < 1:
-            raise ConfigError(f"DiscoveryProvider {self.id!r}: max_entries={self.max_entries!r} must be at least 1")
-        self.source = Hub(self.id)
+            raise ConfigError(f"{owner}: max_entries={self.max_entries!r} must be at least 1")
+        self.source: ToolSource | None = Hub(self.id)
         self.server_address: str | None = getattr(self.hub, "server_address", None)
         self.server_port: int | None = getattr(self.hub, "server_port", None)
-        self._patience = Patience(self.patience, self.tell_model) if self.patience is not None else None
+        self._patience = patience_of(owner, self.patience, tell_model=self.tell_model)
         self._lock = threading.RLock()  # a destructor that garbage collection runs here may re-enter
         self._entries: BoundedMap[Hashable, _Entry] = BoundedMap(self.max_entries)
         self._failures: BoundedMap[Hashable, _Failure] = BoundedMap(self.max_entries)
@@ -243,7 +243,7 @@ class DiscoveryProvider:
             otel_context.detach(token)
 
     def _background(self, *, age: float = 0.0) -> Boundary:
-        """Return the boundary of a round trip in no run, started `age` seconds ago, in a trace linked to the current span."""
+        """Return the boundary of a round trip in no run, in a trace of its own, linked to the current span."""
         scope = current_scope().detached()
         trigger = trace.get_current_span().get_span_context()
         token = otel_context.attach(otel_context.Context())
@@ -277,9 +277,7 @@ class DiscoveryProvider:
         if entry is not None:
             return entry.tools
         if patience is not None and patience.tell_model:
-            notice = NOTICE.format(id=self.id)
-            ctx.describe({semconv.DISCOVERY_NOTICE: notice})
-            ctx.notify(notice)
+            notify(ctx, NOTICE.format(id=self.id))
         return ()
 
     async def _fetch_catalog(self, ctx: DiscoveryContext) -> HubCatalog:

@@ -95,10 +95,10 @@ class Lister:
             raise
         if is_kept:
             with self._lock:  # only the provider's own catalogue is kept, not the fallback of a rule
-                last = self._last_known.get(_audience(ctx))
+                last = self._last_known.get(audience_of(ctx))
                 is_old = b.noted("cache") == "stale" and last is not None and last[0] is catalog
                 if not is_old and not _is_missing(b, catalog):
-                    self._last_known.put(_audience(ctx), (catalog, time.monotonic()), len(catalog.tools))
+                    self._last_known.put(audience_of(ctx), (catalog, time.monotonic()), len(catalog.tools))
         return catalog
 
     async def peek(self, ctx: DiscoveryContext, within: float | None) -> ProviderCatalog:
@@ -111,7 +111,7 @@ class Lister:
 
     def last_known(self, ctx: DiscoveryContext) -> tuple[ProviderCatalog, float] | None:
         """Return the last catalogue for this identity and these skills, and its time on the monotonic clock."""
-        return self._last_known.get(_audience(ctx))
+        return self._last_known.get(audience_of(ctx))
 
     async def _call(self, scope: Scope, b: Boundary | None, ctx: DiscoveryContext, within: float | None) -> object:
         timeout = within if self.facts.timeout is None else self.facts.timeout
@@ -191,7 +191,7 @@ class Lister:
 
     def _note(self, scope: Scope, b: Boundary, ctx: DiscoveryContext, catalog: ProviderCatalog) -> None:
         provider_id, digest, count = catalog.provider_id, catalog.digest, len(catalog.tools)
-        audience, previous = _audience(ctx), digest
+        audience, previous = audience_of(ctx), digest
         is_missing = _is_missing(b, catalog)
         if self._digests.get(audience) != digest and not is_missing:
             previous = self._digests.put(audience, digest) or digest
@@ -238,7 +238,7 @@ def _note_pending(scope: Scope, b: Boundary, catalog: ProviderCatalog) -> None:
     scope.emit(ToolsDiscoveryPending, b.span.get_span_context(), payload)
 
 
-def _audience(ctx: DiscoveryContext) -> Hashable:
+def audience_of(ctx: DiscoveryContext) -> Hashable:
     """Return the identity and skills that a provider lists tools for."""
     identity = ctx.identity
     return identity and (identity.tenant, identity.principal), ctx.active_skill_ids

@@ -102,16 +102,22 @@ def _problems_in(spans: Sequence[TapedSpan]) -> Iterator[tuple[str, str]]:
 
 
 def _instructions_of(taped: TapedRun, output: Output[Any] | None) -> tuple[str | None, bool]:
-    """Return the instructions without the schema of the output, and whether the vendor got that separately."""
+    """Return the agent's own instructions, and whether the vendor got the schema of the output separately."""
     texts = (span.get(semconv.SYSTEM_INSTRUCTIONS) for span in taped.chats)
     recorded = next((text for text in texts if text is not None), None)
-    instructions = "".join(part["content"] for part in json.loads(recorded)) if recorded is not None else None
-    if output is None or instructions is None:
-        return instructions, True
-    prompt = prompted(ModelRequest(output=output.schema)).instructions or ""
-    if not instructions.endswith(prompt):
-        return instructions, True
-    return instructions.removesuffix(prompt).removesuffix("\n\n") or None, False
+    if recorded is None:
+        return None, True
+    instructions, is_native = "".join(part["content"] for part in json.loads(recorded)), True
+    if output is not None:
+        prompt = prompted(ModelRequest(output=output.schema)).instructions or ""
+        is_native = not instructions.endswith(prompt)
+        instructions = instructions.removesuffix(prompt).removesuffix("\n\n")
+    notices = [
+        str(span.get(semconv.DISCOVERY_NOTICE)) for span in taped.spans if semconv.DISCOVERY_NOTICE in span.attributes
+    ]
+    while (notice := next(filter(instructions.endswith, notices), None)) is not None:
+        instructions = instructions.removesuffix(notice).removesuffix("\n\n")
+    return instructions or None, is_native
 
 
 def _model_of(chats: Sequence[TapedSpan], *, is_native: bool) -> Model:
