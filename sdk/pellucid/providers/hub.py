@@ -272,7 +272,7 @@ class DiscoveryProvider:
             if not flight.is_settled:
                 self._outlasting.add(flight)
         if not is_observed:
-            observe(flight, self._background(age=flight.age), self._failed)
+            observe(flight, self._background(age=flight.age), self._caused)
         ctx.report(cache="pending", link=flight.span)
         if entry is not None:
             return entry.tools
@@ -323,9 +323,7 @@ class DiscoveryProvider:
         if late is None or self.clock() - late.time > LONGEST_BACKOFF:
             return self._back_off(key)
         ctx.report(cache="pending", link=late.span)
-        failure = self._failed(late.error)
-        failure.__cause__ = failure.__cause__ or late.error
-        return failure
+        return self._caused(late.error)
 
     def _back_off(self, key: Hashable) -> DiscoveryBackoff | None:
         """Return the error to raise during the back-off, or None."""
@@ -351,6 +349,12 @@ class DiscoveryProvider:
         payload = {"provider_id": self.id, "seconds_over": over, **scope.error_facts(error)}
         scope.emit(ToolsCatalogStale, trace.get_current_span().get_span_context(), payload)
         return entry.tools
+
+    def _caused(self, error: BaseException) -> DiscoveryError:
+        """Return a new error as `_failed` does, with its cause."""
+        failure = self._failed(error)
+        failure.__cause__ = failure.__cause__ or error
+        return failure
 
     def _failed(self, error: BaseException) -> DiscoveryError:
         """Return a new error for each caller: one exception raised in many tasks would mix their tracebacks."""
