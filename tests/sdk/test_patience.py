@@ -21,7 +21,8 @@ from pellucid import (
     gated_tools,
     semconv,
 )
-from pellucid.events import ToolsDiscoveryFailed, ToolsDiscoveryPending
+from pellucid.events import ToolsCatalogStale, ToolsDiscoveryFailed, ToolsDiscoveryPending
+from pellucid.reliability import Reliability, Rule, fallback, last_known_catalog
 from pellucid.replay import replay
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from pellucid_dashboards.rules import Thresholds
@@ -218,6 +219,36 @@ async def test_a_failure_in_the_background_can_be_skipped(telemetry: Captured) -
         assert (await within(talk.agent.run("x"))).degraded == ("late",)
         hub.release.set()
         await within(background(telemetry))
+
+
+async def test_the_previous_catalogue_replaces_a_failure_in_the_background(telemetry: Captured) -> None:
+    """`stale_if_error` applies to it; its event has the error."""
+    hub = Late()
+    hub.release.set()
+    talk = Talk(late(hub, ttl=0, stale_if_error=600))
+    await within(talk.agent.warm_up())
+    hub.release, hub.fault = anyio.Event(), ConnectionError("no route")
+    await within(talk.agent.run("x"))
+    hub.release.set()
+    await within(background(telemetry))
+    assert (await within(talk.agent.run("x"))).degraded == ()
+    assert caches(telemetry) == ["pending", "stale"]
+    assert talk.offered == [["fast", "slow"]] * 2
+    [event] = [event for event in telemetry.events if isinstance(event, ToolsCatalogStale)]
+    assert event.error_type == "ConnectionError"
+
+
+async def test_a_hub_that_never_answered_has_no_last_known_catalogue(telemetry: Captured) -> None:
+    """A rule cannot fall back to the empty list of a pending discovery."""
+    hub = Late()
+    hub.fault = ConnectionError("no route")
+    rule = Rule(when=lambda s: s.error is not None, then=fallback(last_known_catalog), kind="degraded")
+    talk = Talk(late(hub), reliability=Reliability([rule]))
+    await within(talk.agent.run("x"))
+    hub.release.set()
+    await within(background(telemetry))
+    with pytest.raises(DiscoveryError, match="no route"):
+        await within(talk.agent.run("x"))
 
 
 @pytest.mark.parametrize("forgotten", [False, True])
