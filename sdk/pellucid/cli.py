@@ -100,7 +100,9 @@ def _package(point: EntryPoint) -> str | None:
 
 
 def _parser(commands: Sequence[Command]) -> ArgumentParser:
-    parser = ArgumentParser(prog="pellucid", description=pellucid.__doc__)
+    parser = ArgumentParser(
+        prog="pellucid", description="See through your agents: run them, look at them, and alert on them."
+    )
     parser.add_argument("--version", action="version", version=f"pellucid {pellucid.__version__}")
     parser.set_defaults(command=None)
     subparsers = parser.add_subparsers(title="commands", metavar="command")

@@ -15,7 +15,7 @@ import httpx2 as httpx
 import pytest
 from opentelemetry import trace
 
-from pellucid import Agent, DiscoveryProvider, semconv
+from pellucid import Agent, DiscoveryProvider, ToolCall, semconv
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters import StoreReader
 from pellucid_exporters.stored.rows import SpanRow
@@ -323,3 +323,18 @@ async def test_a_run_of_thousands_of_spans_stays_small(large: Path, state: str, 
     assert page.count('class="r ') == 5_000
     assert page.count(" open><summary>") == open_groups
     assert len(page.encode()) < 1_000_000
+
+
+async def test_runs_of_a_trace_lead_to_each_other(tmp_path: Path) -> None:
+    """The page of a run lists the runs of its sub-agents, and theirs the run that they are nested in."""
+    store = tmp_path / "nested.db"
+    with storing(store) as telemetry:
+        inner = Agent("researcher", model=ScriptedModel("found"), description="Looks things up.")
+        model = ScriptedModel(ToolCall("researcher", {"input": "rain"}), "done")
+        outer = Agent("lead", model=model, tools=[inner.as_tool()], telemetry=telemetry)
+        run_id = (await outer.run("go")).run_id
+    reader = StoreReader(store)
+    nested = next(row.run_id for row in reader.runs() if row.parent_run_id == run_id)
+    async with client(reader) as http:
+        assert f'href="/runs/{nested}/"' in (await http.get(f"/runs/{run_id}/")).text
+        assert "outer run" in (await http.get(f"/runs/{nested}/")).text

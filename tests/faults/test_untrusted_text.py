@@ -162,7 +162,7 @@ def test_the_command_line_shows_errors_harmlessly(
         raise PellucidError(f"discovery failed: {EVIL}")
 
     command = cli.Command(name="try", help="Try.", add_arguments=lambda parser: None, run=run)
-    monkeypatch.setattr(cli, "_installed_commands", lambda: [command])
+    monkeypatch.setattr(cli, "_installed_commands", lambda _: [command])
     assert cli.main(["try"]) == 1
     [line, end] = capsys.readouterr().err.split("\n")
     assert line.startswith("pellucid: try: discovery failed: ")

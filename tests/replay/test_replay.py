@@ -23,7 +23,7 @@ from pellucid import (
     tool,
 )
 from pellucid.reliability import Reliability, Rule, retry
-from pellucid.replay import ReplayDiverged, Tape, TapeError, replay
+from pellucid.replay import ReplayDiverged, Tape, TapeError, parts_of, replay
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters import File, StoreReader
 from support.local_store import storing
@@ -137,6 +137,32 @@ async def test_a_replay_continues_live_where_it_differs() -> None:
     )
 
 
+async def test_calls_of_a_live_model_are_those_of_the_tape() -> None:
+    """With a live model, a call in the background ends, and one that needs approval waits, under other call ids."""
+
+    async def run(arguments: dict[str, Any], ctx: object) -> str:
+        return "done"
+
+    tools = [
+        Tool(name="job", run=run, execution="same-invocation"),
+        Tool(name="pays", run=run, needs_approval=True),
+    ]
+
+    def agent(call_id: str) -> Agent:
+        return Agent("clerk", model=ScriptedModel(ToolCall("job", {}, call_id), "waiting", "over"), tools=tools)
+
+    tape = await tape_of(agent("a"))
+    outcome = await within(replay(agent("b"), tape, live={"model"}))
+    assert outcome.divergence is None
+    assert outcome.result is not None
+    assert outcome.result.output == "over"
+    asks = Agent("clerk", model=ScriptedModel(ToolCall("pays", {}, "d1")), tools=tools)
+    tape = await tape_of(asks)
+    waits = await within(replay(asks, tape, model=ScriptedModel(ToolCall("pays", {}, "e1"))))
+    assert waits.result is not None
+    assert waits.result.status == "awaiting_approval"
+
+
 @pytest.mark.parametrize(("live", "expected"), [("tool:weather", ["hub", "weather"]), ("hub:hub", ["hub", "weather"])])
 async def test_parts_of_a_replay_are_live(live: str, expected: list[str]) -> None:
     """A live tool is called, also if its hub is recorded; a live hub is asked, and its tools are called."""
@@ -211,6 +237,22 @@ async def test_failed_attempts_are_replayed() -> None:
     model = ScriptedModel(away, CITY, "Take an umbrella.", name="first")
     tape = await tape_of(weather_agent(Calls(), model, reliability=Reliability(rules, sleep=no_sleep)))
     (await within(replay(weather_agent(Calls(), reliability=Reliability(rules), model=model), tape))).check()
+
+
+async def test_the_parts_of_a_tape_are_ordinary_ones(telemetry: Captured) -> None:
+    """An agent of one's own runs on the model and the providers of a tape, is measured, and fails where it differs."""
+    tape = await tape_of(weather_agent(Calls()))
+    model, providers = parts_of(tape)
+    result = await Agent("mine", model=model, providers=providers, instructions="Be brief.").run(
+        "What to wear in Bergen?"
+    )
+    assert result.output == "Take an umbrella."
+    assert semconv.REPLAY_OF not in (telemetry.span("invoke_agent").attributes or {})
+    model, providers = parts_of(tape)
+    with pytest.raises(ModelError) as failed:
+        await Agent("mine", model=model, providers=providers, instructions="Be brief.").run("And in Oslo?")
+    assert isinstance(failed.value.__cause__, ReplayDiverged)
+    assert failed.value.__cause__.divergence.what == "messages"
 
 
 async def test_a_failed_run_fails_again() -> None:

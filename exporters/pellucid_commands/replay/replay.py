@@ -132,7 +132,8 @@ def _ending(replayed: Replay) -> str:
         return str(replayed.error)
     if replayed.result is None:
         return "where the recorded run was stopped" if replayed.is_stopped else ""
-    return excerpt(replayed.result.output) if replayed.result.output is not None else replayed.result.status
+    output = replayed.result.output
+    return excerpt(" ".join(str(output).split())) if output is not None else replayed.result.status
 
 
 def _place(divergence: Divergence) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pellucid import semconv
 from pellucid.cli import Command
 from pellucid.errors import ConfigError
+from pellucid_commands.store.parquet import write_parquet
 from pellucid_exporters.local.maintenance import compact, statistics
 from pellucid_exporters.local.options import DEFAULT_PATH
 from pellucid_exporters.local.reader import StoreReader
@@ -41,6 +42,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     described = "Write runs, spans, events and catalogues to standard output as JSON Lines, the newest run first."
     export = actions.add_parser("export", help=described, description=described)
     export.add_argument("--run", metavar="ID", help="only this run: its id, a prefix of it, or its trace id")
+    export.add_argument(
+        "--parquet",
+        type=Path,
+        metavar="FOLDER",
+        help="as files of Parquet in a folder instead; needs pellucid[parquet]",
+    )
     export.set_defaults(act=_export)
     for action in (stats, compaction, export):
         action.add_argument(
@@ -78,7 +85,12 @@ def _compact(options: Namespace) -> int:
 
 
 def _export(options: Namespace) -> int:
-    for line in _lines(StoreReader(options.store), options.run):
+    lines = _lines(StoreReader(options.store), options.run)
+    if options.parquet is not None:
+        for name, count in write_parquet(lines, options.parquet).items():
+            print(f"{options.parquet / name}: {count:,} rows")
+        return 0
+    for line in lines:
         print(json.dumps(line, ensure_ascii=False))
     return 0
 

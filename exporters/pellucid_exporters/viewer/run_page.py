@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 
 from pellucid import semconv
 from pellucid_exporters.stored.content import RunContent
-from pellucid_exporters.stored.rows import RUNNING, SpanRow
+from pellucid_exporters.stored.rows import RUNNING, RunRow, SpanRow
 from pellucid_exporters.viewer.pages import reader_of, render, run_of
 from pellucid_exporters.viewer.waterfall import MOST_OPEN, is_fault, ticks, waterfall
 
@@ -19,6 +19,7 @@ PHASES: Final = (semconv.DISCOVERY, semconv.COMPOSE, semconv.INFERENCE, semconv.
 MOST_FAULTS: Final = 20
 MOST_CALLS: Final = 100
 MOST_EVENTS: Final = 200
+MOST_RELATED: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +67,24 @@ def run_page(request: Request) -> Response:
         "times": _times(spans),
         "number": len(spans),
         "previous": previous[0] if previous else None,
+        "related": _related(run, reader.trace(run.trace_id))[:MOST_RELATED],
         "events": [(event, content.whole(event.payload)) for event in reader.events(run.run_id)[:MOST_EVENTS]],
         "is_live": run.status == RUNNING,
     }
     return render(request, "run.html", values)
+
+
+def _related(run: RunRow, rows: Sequence[RunRow]) -> list[tuple[str, RunRow]]:
+    """Return the other runs of the same trace, each with what it is to this one."""
+    related: list[tuple[str, RunRow]] = []
+    for row in rows:
+        if row.run_id == run.parent_run_id:
+            related.append(("outer run", row))
+        elif row.parent_run_id == run.run_id:
+            related.append(("nested run", row))
+        elif row.run_id != run.run_id:
+            related.append(("earlier" if row.start < run.start else "later", row))
+    return related
 
 
 def _times(spans: Sequence[SpanRow]) -> dict[str, int]:

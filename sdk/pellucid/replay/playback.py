@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import anyio
-from anyio.lowlevel import checkpoint
 
 from pellucid import semconv
 from pellucid.context import DiscoveryContext, ToolContext
 from pellucid.messages import ToolDefinition
 from pellucid.models import ModelRequest
+from pellucid.replay.late_results import LateResults
 from pellucid.replay.session import Divergence, Session
 from pellucid.replay.taped_run import TapedRun
-from pellucid.run.state import current_run
 from pellucid.telemetry import current_scope
 from pellucid.telemetry.scope import DEADLINE_PASSED
-from pellucid.tools.tool import digest_of
+from pellucid.tools.tool import Tool, digest_of
 from pellucid.types import JSONObject, JSONValue
 
 if TYPE_CHECKING:
@@ -37,6 +36,7 @@ class Playback:
     Attributes:
         session: The replay.
         taped: The recorded run.
+        late: Its asynchronous calls.
         ended: Set when a nested run has come to the end of a recording that was stopped.
     """
 
@@ -44,14 +44,12 @@ class Playback:
         self.session = session
         self.taped = taped
         self.ended = anyio.Event()
+        self.late = LateResults(taped)
         self._is_nested = is_nested
         self._chat = 0
         self._tools: Sequence[ToolDefinition] = ()
         self._digest: str | None = None
         self._used: set[str] = set()
-        self._released: dict[str, anyio.Event] = {}
-        self._returned: defaultdict[str, anyio.Event] = defaultdict(anyio.Event)
-        self._is_exhausted = anyio.Event()
         self._begun: defaultdict[str, anyio.Event] = defaultdict(anyio.Event)
         self._listed: defaultdict[str, anyio.Event] = defaultdict(anyio.Event)
 
@@ -76,57 +74,14 @@ class Playback:
         await self.end_if_stopped(span)
         return span
 
-    async def release(self, span: TapedSpan) -> None:
-        """Let the asynchronous calls end that had ended when the run went on after a model call."""
-        due = [wait for wait in self.taped.waits.values() if self._is_due(wait, span)]
-        for wait in due:
-            self.released(str(wait.get(semconv.TOOL_CALL_ID))).set()
-        await _settled({wait.get(semconv.ASYNC_RESULT_ID) for wait in due})
-        if span is self.taped.chats[-1]:
-            self._is_exhausted.set()
-
-    def _is_due(self, wait: TapedSpan, chat: TapedSpan) -> bool:
-        """Return whether a call had ended by the next time that the run read results."""
-        if wait.end is None or wait.get(semconv.ASYNC_STATUS) == semconv.CANCELLED:
-            return False
-        reader = self.taped.reader_of(wait) or self.taped.chats[-1]
-        return chat.start >= reader.start
-
-    async def take_turn(self, wait: TapedSpan) -> None:
-        """Wait until an asynchronous call ends, and those have ended that had ended before it."""
-        await self.released(str(wait.get(semconv.TOOL_CALL_ID))).wait()
-        for other in self.taped.waits.values():
-            if self._is_released(other) and (other.end or 0) < (wait.end or 0):
-                await _settled({other.get(semconv.ASYNC_RESULT_ID)})
-
-    def returns(self, wait: TapedSpan) -> None:
-        """Note that an asynchronous call is about to end."""
-        self._returned[str(wait.get(semconv.ASYNC_RESULT_ID))].set()
-
-    async def settle_until(self, moment: int) -> None:
-        """Wait for the results of the asynchronous calls that had ended by a moment of the recording."""
-        for wait in self.taped.waits.values():
-            result_id = str(wait.get(semconv.ASYNC_RESULT_ID))
-            is_background = wait.get(semconv.TOOL_EXECUTION) == "same-invocation"
-            if is_background and wait.end is not None and wait.end <= moment and self._is_released(wait):
-                await self._returned[result_id].wait()
-                await _settled({result_id})
-
-    def _is_released(self, wait: TapedSpan) -> bool:
-        return self.released(str(wait.get(semconv.TOOL_CALL_ID))).is_set()
-
     async def outlast(self) -> NoReturn:
         """Never end, as a call that its run has cancelled; if that was stopped, so is the replay once it only waits."""
         if not self.taped.is_complete:
-            await self._is_exhausted.wait()
+            await self.late.exhausted.wait()
             await anyio.wait_all_tasks_blocked()
             await self._end(self.taped.root)
         await anyio.sleep_forever()
         raise AssertionError
-
-    def released(self, call_id: str) -> anyio.Event:
-        """Return the event at which an asynchronous call ends."""
-        return self._released.setdefault(call_id, anyio.Event())
 
     async def call(self, name: str, arguments: JSONObject, ctx: ToolContext) -> TapedSpan | None:
         """Return the recorded call of a tool; None if the replay continues live."""
@@ -196,7 +151,7 @@ class Playback:
                 self._divergence(span.name, ctx.iteration, "active skills", recorded, replayed, span)
             )
             return None
-        await self.settle_until(span.start)
+        await self.late.settle_until(span.start)
         self._begun[span.span_id].set()
         return span
 
@@ -216,8 +171,10 @@ class Playback:
                 if other.end is not None and other.end < span.end and other.outcome != semconv.CANCELLED:
                     await self._listed[other.span_id].wait()
 
-    def approval_needed(self, call_id: str) -> bool:
-        """Return whether the recorded call waited for a person."""
+    def approval_needed(self, tool: Tool, call_id: str) -> bool:
+        """Return whether the recorded call waited for a person; whether any does, for a call of a live model."""
+        if "model" in self.session.live:
+            return bool(tool.needs_approval)
         return any(
             event["name"] == "approval.requested" and event["attributes"].get(semconv.TOOL_CALL_ID) == call_id
             for event in self.taped.root.events
@@ -288,15 +245,6 @@ class Playback:
             run_id=self.taped.root.run_id,
             span_id=span.span_id if span is not None else None,
         )
-
-
-async def _settled(result_ids: Collection[Any]) -> None:
-    """Wait until these calls of the current run, which are about to end, have their results."""
-    run = current_run()
-    running = run.async_calls.running if run is not None else ()
-    pending = [call for call in running if call.facts.result_id in result_ids]
-    while any(call.status is None for call in pending):
-        await checkpoint()
 
 
 def _recent(request: ModelRequest) -> JSONValue:

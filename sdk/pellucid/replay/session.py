@@ -66,7 +66,7 @@ class Session:
     Attributes:
         live: What is not answered from the tape: `model`, `tool:<name>`, `hub:<provider id>`.
         timing: Factor by which recorded durations are multiplied.
-        on_divergence: Whether the replay stops at the first difference, or continues live.
+        on_divergence: Whether the replay stops at the first difference, continues live, or fails there.
         token: Stops the replay.
         divergence: The first difference.
         stopped: The boundary at which the recorded run was stopped, once the replay has come to it.
@@ -75,7 +75,7 @@ class Session:
 
     live: AbstractSet[str]
     timing: float
-    on_divergence: OnDivergence
+    on_divergence: OnDivergence | Literal["raise"]
     token: CancelToken = field(default_factory=CancelToken)
     divergence: Divergence | None = None
     stopped: TapedSpan | None = None
@@ -109,8 +109,14 @@ class Session:
             await anyio.sleep(seconds * self.timing)
 
     async def diverge(self, divergence: Divergence) -> None:
-        """Note the first difference; stop the replay, or return if it continues live."""
+        """Note the first difference; stop the replay, or return if it continues live.
+
+        Raises:
+            ReplayDiverged: the replay fails at a difference.
+        """
         self.divergence = self.divergence or divergence
+        if self.on_divergence == "raise":
+            raise ReplayDiverged(divergence)
         if self.on_divergence == "stop":
             await self._stop("the replay differs from the recording")
 

@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from inspect import isawaitable
 from typing import Any
 
 import anyio
+import anyio.to_thread
 
 from pellucid import semconv
 from pellucid.context import DiscoveryContext, ToolContext
@@ -78,7 +80,7 @@ class TapeModel:
     async def _answer(self, span: TapedSpan) -> ModelResponse:
         if span.outcome != semconv.COMPLETED:
             raise contents.model_failure(span)
-        await self._playback.release(span)
+        await self._playback.late.release(span)
         return contents.answer_of(span)
 
     async def _deltas(self, span: TapedSpan) -> AsyncIterator[ModelDelta]:
@@ -155,8 +157,9 @@ class TapeProvider:
         span = await self._playback.discovery(self.id, ctx, self._parents)
         if span is None:
             return await self._list_live(ctx)
-        # What came to its end did so before the failure of another could cancel it.
-        with anyio.CancelScope(shield=not self._playback.was_stopped(span)):
+        # What came to its end did so before the failure of another could cancel it; with recorded times, it does again.
+        is_instant = self._playback.session.timing == 0
+        with anyio.CancelScope(shield=is_instant and not self._playback.was_stopped(span)):
             return await self._replayed(span, ctx)
         raise AssertionError  # nobody cancels the scope
 
@@ -202,7 +205,7 @@ class TapeProvider:
         return replace(
             tool,
             run=partial(self._call, tool),
-            needs_approval=lambda _, ctx: playback.approval_needed(ctx.tool_call_id),
+            needs_approval=lambda _, ctx: playback.approval_needed(tool, ctx.tool_call_id),
         )
 
     async def _call(self, tool: Tool, arguments: JSONObject, ctx: ToolContext) -> Any:
@@ -211,9 +214,9 @@ class TapeProvider:
         if span is None:
             return await self._call_live(tool.name, arguments, ctx)
         if tool.execution == "same-invocation":
-            return await self._in_background(ctx.tool_call_id)
+            return await self._in_background(ctx.tool_call_id, span)
         if span.end is not None:
-            await playback.settle_until(span.end)
+            await playback.late.settle_until(span.end)
         if span.outcome == semconv.COMPLETED and tool.execution is None:
             await playback.session.wait(span)
             return contents.result_of(span)
@@ -222,13 +225,15 @@ class TapeProvider:
             raise contents.tool_failure(span)
         return None
 
-    async def _in_background(self, call_id: str) -> Any:
+    async def _in_background(self, call_id: str, span: TapedSpan) -> Any:
         """Return the result of an asynchronous call when the recorded one had ended."""
-        wait = self._playback.taped.waits.get(call_id)
+        wait = self._playback.taped.waits.get(span.span_id)
         if wait is None or wait.end is None or wait.get(semconv.ASYNC_STATUS) == semconv.CANCELLED:
             await self._playback.outlast()
-        await self._playback.take_turn(wait)
-        self._playback.returns(wait)
+        if "model" in self._playback.session.live:  # the run does not go the way of the recorded one
+            await self._playback.session.wait(wait)
+        else:
+            await self._playback.late.take_turn(wait)
         status, run = wait.get(semconv.ASYNC_STATUS), current_run()
         if status == "expired" and run is not None:
             for call in run.async_calls.running:
@@ -251,8 +256,10 @@ class TapeProvider:
         context = DiscoveryContext(iteration=ctx.iteration, identity=ctx.identity, signal=ctx.signal)
         for tool in await self._list_live(context):
             if tool.name == name:
+                if tool.mode == "thread":
+                    return await anyio.to_thread.run_sync(tool.run, arguments, ctx, abandon_on_cancel=True)
                 value = tool.run(arguments, ctx)
-                return await value if hasattr(value, "__await__") else value
+                return await value if isawaitable(value) else value
         raise ToolError(
             f"Tool {name!r} is not live: provider {self.id!r} no longer lists it.", error_type="tool_removed"
         )

@@ -27,7 +27,7 @@ class TapedRun:
         chats: Its model calls, oldest first.
         calls: Its tool calls by call id, oldest first.
         is_joined: Whether it consists of a run that was interrupted, and of one that continued it.
-        waits: Waits for the results of asynchronous calls, by call id.
+        waits: Waits for the results of asynchronous calls, by the spans of these calls.
         children: Discoveries by the span that they belong to: those of a `combined()` provider are below its own.
     """
 
@@ -40,7 +40,7 @@ class TapedRun:
         self.root = root
         self.chats: list[TapedSpan] = []
         self.calls: dict[str, list[TapedSpan]] = defaultdict(list)
-        self.waits: dict[str, TapedSpan] = {}
+        self.waits: dict[str | None, TapedSpan] = {}
         self.children: dict[str | None, list[TapedSpan]] = defaultdict(list)
         self.spans = spans if spans is not None else [span for span in tape.spans if span.run_id == root.run_id]
         for span in self.spans:
@@ -49,7 +49,7 @@ class TapedRun:
             elif span.phase == semconv.DISPATCH:
                 self.calls[str(span.get(semconv.TOOL_CALL_ID))].append(span)
             elif span.phase == semconv.AWAIT:
-                self.waits[str(span.get(semconv.TOOL_CALL_ID))] = span
+                self.waits[span.parent_span_id] = span
             elif span.phase == semconv.DISCOVERY:
                 self.children[span.parent_span_id].append(span)
 

@@ -21,6 +21,7 @@ def tools_of(catalog: Mapping[str, Any], stand_in: Callable[[Tool], Tool]) -> It
             "description": item["description"],
             "input_schema": item["parameters"],
             "source": _source_of(item.get("source") or {}),
+            "needs_approval": bool(item.get("needs_approval")),
             **options,
         }
         if "vendor" in item:

@@ -1,0 +1,73 @@
+"""Asynchronous calls of a replay: they end in the order, and before the boundaries, as in the recording."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from pellucid import semconv
+from pellucid.replay.taped_run import TapedRun
+from pellucid.run.state import current_run
+
+if TYPE_CHECKING:
+    from pellucid.replay.tape import TapedSpan
+
+
+class LateResults:
+    """Results of the asynchronous calls of one run.
+
+    Attributes:
+        exhausted: Set after the last recorded model call.
+    """
+
+    def __init__(self, taped: TapedRun) -> None:
+        self.taped = taped
+        self.exhausted = anyio.Event()
+        self._released: defaultdict[str, anyio.Event] = defaultdict(anyio.Event)
+        self._ending: defaultdict[str, anyio.Event] = defaultdict(anyio.Event)
+
+    async def release(self, chat: TapedSpan) -> None:
+        """Let the calls end that had ended when the run went on after a model call."""
+        due = [wait for wait in self.taped.waits.values() if self._is_due(wait, chat)]
+        for wait in due:
+            self._released[wait.span_id].set()
+        await _settled({wait.get(semconv.ASYNC_RESULT_ID) for wait in due})
+        if chat is self.taped.chats[-1]:
+            self.exhausted.set()
+
+    def _is_due(self, wait: TapedSpan, chat: TapedSpan) -> bool:
+        """Return whether a call had ended by the next time that the run read results."""
+        if wait.end is None or wait.get(semconv.ASYNC_STATUS) == semconv.CANCELLED:
+            return False
+        reader = self.taped.reader_of(wait) or self.taped.chats[-1]
+        return chat.start >= reader.start
+
+    async def take_turn(self, wait: TapedSpan) -> None:
+        """Wait until a call is to end, and those have their results that had ended before it."""
+        await self._released[wait.span_id].wait()
+        for other in self.taped.waits.values():
+            if self._released[other.span_id].is_set() and (other.end or 0) < (wait.end or 0):
+                await _settled({other.get(semconv.ASYNC_RESULT_ID)})
+        self._ending[wait.span_id].set()
+
+    async def settle_until(self, moment: int) -> None:
+        """Wait for the results of the calls in the background that had ended by a moment of the recording."""
+        for wait in self.taped.waits.values():
+            is_background = wait.get(semconv.TOOL_EXECUTION) == "same-invocation"
+            is_over = wait.end is not None and wait.end <= moment
+            if is_background and is_over and self._released[wait.span_id].is_set():
+                await self._ending[wait.span_id].wait()
+                await _settled({wait.get(semconv.ASYNC_RESULT_ID)})
+
+
+async def _settled(result_ids: Collection[Any]) -> None:
+    """Wait until these calls of the current run, which are about to end, have their results."""
+    run = current_run()
+    running = run.async_calls.running if run is not None else ()
+    pending = [call for call in running if call.facts.result_id in result_ids]
+    while any(call.status is None for call in pending):
+        await checkpoint()
