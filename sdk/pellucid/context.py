@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import anyio
 from anyio.lowlevel import current_token
@@ -100,7 +101,27 @@ class DiscoveryReport(Protocol):
     """Callback with which a provider reports its cache outcome, for the span and the metric of the discovery."""
 
     def __call__(self, *, cache: str | None = None, link: SpanContext | None = None) -> None:
-        """Report the cache outcome: `hit`, `stale`, `miss` (own round trip) or `joined` (round trip of another run)."""
+        """Report the cache outcome.
+
+        It is `hit`, `stale`, `miss` (own round trip), `joined` (round trip of another run) or `pending` (a round trip
+        that continues in the background, without whose tools the run goes on).
+        """
+
+
+class Patience(NamedTuple):
+    """How long an iteration waits for a hub; then it goes on with the previous catalogue, or with no tools of the hub.
+
+    Attributes:
+        seconds: Seconds from the start of a round trip.
+        tell_model: Whether the model is told that tools are missing.
+    """
+
+    seconds: float
+    tell_model: bool = False
+
+
+UNLIMITED: Final = Patience(math.inf)
+"""Patience of a warm-up, which waits for every hub, however long it takes."""
 
 
 def _ignore(*_: object, **__: object) -> None:
@@ -119,8 +140,10 @@ class DiscoveryContext:
         signal: The run's cancel token, if the caller gave one.
         deadline: Time at which the run must end, on the event loop's clock (`anyio.current_time()`).
         timeout: Seconds that a provider may take, unless it has a timeout of its own.
+        patience: Patience with providers that have none of their own; if it is unlimited, with all providers.
         report: Callback for providers that cache; see `DiscoveryReport`. Wrappers pass it on with the context.
         describe: Callback for attributes of the round trip's span, named as in the conventions.
+        notify: Callback for a sentence that is added to the instructions for the rest of the run, once.
     """
 
     iteration: int = 1
@@ -130,8 +153,15 @@ class DiscoveryContext:
     signal: CancelToken | None = None
     deadline: float | None = None
     timeout: float | None = None
+    patience: Patience | None = None
     report: DiscoveryReport = field(default=_ignore, repr=False, compare=False)
     describe: Callable[[Mapping[str, AttributeValue]], None] = field(default=_ignore, repr=False, compare=False)
+    notify: Callable[[str], None] = field(default=_ignore, repr=False, compare=False)
+
+    @property
+    def waits(self) -> bool:
+        """Whether to wait for every hub, however long it takes."""
+        return self.patience is not None and self.patience.seconds == math.inf
 
     def reporting(
         self, report: DiscoveryReport, describe: Callable[[Mapping[str, AttributeValue]], None], timeout: float | None
@@ -145,8 +175,10 @@ class DiscoveryContext:
             signal=self.signal,
             deadline=self.deadline,
             timeout=timeout,
+            patience=self.patience,
             report=report,
             describe=describe,
+            notify=self.notify,
         )
 
 

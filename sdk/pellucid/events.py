@@ -122,7 +122,7 @@ class ToolsDiscoveryCompleted(Event, name="tools.discovery_completed"):
     """A tool provider listed its tools.
 
     Attributes:
-        cache: `none`, `hit`, `miss`, `joined` or `stale`.
+        cache: `none`, `hit`, `miss`, `joined`, `stale` or `pending`.
     """
 
     provider_id: str
@@ -157,6 +157,20 @@ class ToolsCatalogStale(Event, name="tools.catalog_stale"):
     seconds_over: float
     error: str | None
     error_type: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsDiscoveryPending(Event, name="tools.discovery_pending"):
+    """A hub did not answer within the provider's patience; the run goes on, and the round trip continues.
+
+    Attributes:
+        duration_ms: Time that the run waited.
+        tool_count: Number of tools of the previous catalogue, with which the run goes on; 0 if there is none.
+    """
+
+    provider_id: str
+    duration_ms: float
+    tool_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

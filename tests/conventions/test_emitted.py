@@ -172,9 +172,12 @@ async def test_what_is_described_is_emitted(tmp_path: Path) -> None:
         decision = Decision(waits.approvals[0].approval_id, approved=True, decided_by="ann")
         await within(agent.resume(waits.checkpoint, decisions=[decision]))
         listings = ([scene.add], [replace(scene.add, description="Subtract.")])
-        hub = DiscoveryProvider(FakeHub(lambda number: listings[number > 1]), id="hub", ttl=0.0)
         model = ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "done")
-        await within(Agent("a", model=model, providers=[hub]).run("hi"))
+        hubs = [
+            DiscoveryProvider(FakeHub(lambda number: listings[number > 1]), id="hub", ttl=0.0),
+            DiscoveryProvider(FakeHub(), id="slow", patience=0.0, tell_model=True),
+        ]
+        await within(Agent("a", model=model, providers=hubs).run("hi"))
         background = replace(scene.add, execution="same-invocation")
         model = ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "wait", "done")
         await within(Agent("a", model=model, tools=[background]).run("hi"))

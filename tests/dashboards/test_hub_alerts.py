@@ -107,13 +107,15 @@ def test_slow_forgives_a_short_burst(trial: Make) -> None:
 
 
 def test_slow_looks_at_round_trips_only(trial: Make) -> None:
-    """Callers who waited for another's fetch, and combinations of providers, are not counted."""
+    """Callers who waited for another's fetch, or not for it, and combinations of providers, are not counted."""
     joined = MISS.replace('"miss"', '"joined"')
+    pending = MISS.replace('"miss"', '"pending"')
     combined = MISS.replace('"hub"', '"combined"')
     found = trial(
         {
             **round_trips(grow((60, 60)), grow((0, 60))),
             **round_trips(grow((0, 60)), grow((600, 60)), labels=joined),
+            **round_trips(grow((0, 60)), grow((600, 60)), labels=pending),
             **round_trips(grow((0, 60)), grow((600, 60)), labels=combined),
         }
     )

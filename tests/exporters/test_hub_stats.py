@@ -51,6 +51,7 @@ def test_percentiles_are_of_round_trips_that_succeeded() -> None:
         hubs.discovery("a", ms)
     hubs.discovery("a", 0, cache="hit")
     hubs.discovery("a", 0, cache="joined")
+    hubs.discovery("a", 0, cache="pending")
     hubs.discovery("a", 0, cache="none", error="backoff")
     hubs.discovery("a", 0, error="OSError")
     hubs.discovery("a", 1)

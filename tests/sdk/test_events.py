@@ -198,8 +198,8 @@ async def test_every_event_is_emitted_by_some_run(telemetry: Captured) -> None:
     await within(Agent("b", model=ScriptedModel("one", '{"result": 1}'), output=int, telemetry=telemetry).run("x"))
     await reliably(telemetry)
     await waiting(telemetry, step)
-    found_twice = [static_tools([good]), ToolRegistry([good])]
-    await within(Agent("c", model=ScriptedModel("x"), providers=found_twice, collisions="first").run("x"))
+    providers = [static_tools([good]), ToolRegistry([good]), DiscoveryProvider(FakeHub(), id="slow", patience=0.0)]
+    await within(Agent("c", model=ScriptedModel("x"), providers=providers, collisions="first").run("x"))
     await within(Agent("c", model=ScriptedModel("x"), tools=[add], limits=Limits(max_tool_tokens=1)).run("x"))
     lazy = ToolRegistry([good], registry_mode="lazy")
     steps = [ToolCall("tool_search", {"query": "step"}), ToolCall("tool_search", {"name": "step"})]

@@ -39,6 +39,11 @@ class PerLoop(Generic[V]):
                 self._values[loop] = self._factory()
             return self._values[loop]
 
+    def values(self) -> list[V]:
+        """Return the values of all event loops."""
+        with self._lock:
+            return list(self._values.values())
+
     def pop(self) -> V | None:
         """Remove the value of the current event loop and return it, or None."""
         with self._lock:

@@ -32,12 +32,13 @@ class Flight(Generic[T]):
     """A fetch in a task of its own, with any number of waiters, each with its own cancellation.
 
     A cancelled waiter returns at once and the others get the result. When the last waiter is cancelled, the fetch is
-    cancelled too, unless it is `held`. After `timeout` seconds all waiters get `OutOfTime`, even if the fetch does not
-    stop.
+    cancelled too, unless it is `held`: from its start, or because it outlasted the patience of a waiter. After
+    `timeout` seconds all waiters get `OutOfTime`, even if the fetch does not stop.
 
     Attributes:
         span: Span of the fetch; callers that join link to it.
         is_outdated: Whether the remote data changed during the fetch; set by the owner.
+        outlasted: Whether it outlasted the patience of a waiter.
         result: Result of the fetch, once it is settled without an error.
         error: Exception of the fetch, once it is settled; `OutOfTime` and `Abandoned` do not come from the hub.
     """
@@ -50,7 +51,9 @@ class Flight(Generic[T]):
         self.span = span
         self.error: BaseException | None = None
         self.is_outdated = False
-        self._deadline = math.inf if timeout is None else time.monotonic() + timeout
+        self.outlasted = False
+        self._started = time.monotonic()
+        self._deadline = math.inf if timeout is None else self._started + timeout
         self._held = held
         self._settled = settled
         self._lock = threading.RLock()  # a destructor that garbage collection runs here may re-enter
@@ -65,6 +68,16 @@ class Flight(Generic[T]):
         return isinstance(self.error, Abandoned)
 
     @property
+    def is_settled(self) -> bool:
+        """Whether the fetch has ended."""
+        return self._done
+
+    @property
+    def age(self) -> float:
+        """Seconds since the fetch was started."""
+        return time.monotonic() - self._started
+
+    @property
     def is_orphaned(self) -> bool:
         """Whether the fetch can never end, because its event loop was stopped without ending its tasks."""
         return not is_running(self._loop)
@@ -73,13 +86,16 @@ class Flight(Generic[T]):
         """Start the fetch, in a copy of the caller's context."""
         spawn(self._run, fetch, *args)
 
-    async def wait(self) -> None:
-        """Wait until the fetch is settled.
+    async def wait(self, patience: float = math.inf) -> bool:
+        """Wait until the fetch is settled, for at most `patience` seconds, and return whether it is settled.
+
+        A fetch that outlasts the patience of a waiter is held from then on.
 
         Raises:
             KeyboardInterrupt: the fetch raised it.
         """
         event, key, loop = anyio.Event(), object(), current_token()
+        until = time.monotonic() + patience
         is_elsewhere = loop.native_token is not self._loop.native_token
         with self._lock:
             if not self._done:
@@ -90,13 +106,16 @@ class Flight(Generic[T]):
                 if remaining <= 0 or (is_elsewhere and self.is_orphaned):
                     self.cancel(Abandoned() if remaining > 0 else OutOfTime())
                     break
-                with anyio.move_on_after(min(remaining, LIVENESS_INTERVAL) if is_elsewhere else remaining):
+                if (left := until - time.monotonic()) <= 0 and self._hold(key):
+                    return False
+                with anyio.move_on_after(min(remaining, left, LIVENESS_INTERVAL if is_elsewhere else math.inf)):
                     await event.wait()
         except BaseException:
             self._remove_waiter(key)
             raise
         if isinstance(self.error, KeyboardInterrupt):
             raise KeyboardInterrupt from self.error
+        return True
 
     def cancel(self, error: Exception) -> None:
         """Cancel the fetch; all waiters get `error`."""
@@ -105,6 +124,14 @@ class Flight(Generic[T]):
 
     def _remaining(self) -> float:
         return max(0.0, self._deadline - time.monotonic())
+
+    def _hold(self, key: object) -> bool:
+        """Remove a waiter and continue without it, unless the fetch has just been settled."""
+        with self._lock:
+            if not self._done:
+                self._held = self.outlasted = True
+                self._waiters.pop(key, None)
+            return not self._done
 
     def _remove_waiter(self, key: object) -> None:
         with self._lock:

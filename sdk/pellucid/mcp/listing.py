@@ -49,6 +49,8 @@ class Plan:
     ttl: float | None
     stale_if_error: float
     stale_while_revalidate: float
+    patience: float | None
+    tell_model: bool
     build: Callable[[list[ServerTool | InvalidTool]], Tools]
     attributes: Mapping[str, AttributeValue]
     opened: Callable[[Connection], None]

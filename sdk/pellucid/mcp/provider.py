@@ -29,6 +29,7 @@ from pellucid.mcp.listing import Plan
 from pellucid.mcp.names import exposed_names
 from pellucid.mcp.server_catalog import ServerCatalog
 from pellucid.mcp.transports import Target, in_process, once, over_http, over_stdio, over_transport
+from pellucid.providers.fetches import patience_of
 from pellucid.providers.hub import check_not_negative
 from pellucid.providers.provider import OnInvalid, Tools
 from pellucid.tools import Mcp, Tool
@@ -49,6 +50,8 @@ class Options(TypedDict, total=False):
     ttl: float | None
     stale_if_error: float
     stale_while_revalidate: float
+    patience: float | None
+    tell_model: bool
     on_invalid: OnInvalid
 
 
@@ -76,6 +79,9 @@ class MCPProvider:
         stale_if_error: Seconds after its lifetime during which an old listing is served if a new one fails.
         stale_while_revalidate: Seconds after its lifetime during which an old listing is served at once while a new
             one is fetched. After an announced change callers wait for the new one.
+        patience: Seconds that an iteration waits for the server to start, connect and list, counted from the start of
+            that. Then the run goes on with the previous listing, if there is one, or without the server's tools.
+        tell_model: Whether the instructions mention a server whose tools are missing for lack of patience.
         on_invalid: `quarantine` leaves invalid tools out and emits an event, instead of failing.
 
     Raises:
@@ -96,6 +102,8 @@ class MCPProvider:
         ttl: float | None = None,
         stale_if_error: float = 0.0,
         stale_while_revalidate: float = 0.0,
+        patience: float | None = None,
+        tell_model: bool = False,
         on_invalid: OnInvalid = "fail",
     ) -> None:
         if not id:
@@ -105,10 +113,12 @@ class MCPProvider:
                 raise ConfigError(f"MCPProvider {id!r}: {name}={value!r} must be a positive number of seconds")
         seconds = {"ttl": ttl, "stale_if_error": stale_if_error, "stale_while_revalidate": stale_while_revalidate}
         check_not_negative(f"MCPProvider {id!r}", seconds)
+        patience_of(f"MCPProvider {id!r}", patience, tell_model=tell_model)
         self.id = id
         self.kind = target.kind
         self.objective = objective
         self.timeout = timeout
+        self.patience = patience
         self.on_invalid = on_invalid
         self.server_address = target.address
         self.server_port = target.port
@@ -123,6 +133,8 @@ class MCPProvider:
             ttl=ttl,
             stale_if_error=stale_if_error,
             stale_while_revalidate=stale_while_revalidate,
+            patience=patience,
+            tell_model=tell_model,
             build=self._build,
             attributes={semconv.MCP_METHOD_NAME: "tools/list", **target.attributes},
             opened=self._opened,
@@ -230,6 +242,8 @@ class MCPProvider:
     async def aclose(self) -> None:
         """Close the connections of all event loops and wait until they are closed. Closing twice does nothing."""
         self._closed = True
+        for catalog in self._catalogs.values():
+            await catalog.aclose()
         connections = list(self._connections)
         for connection in connections:
             connection.close()

@@ -35,6 +35,8 @@ class ServerCatalog(DiscoveryProvider):
             timeout=plan.timeout,
             stale_if_error=plan.stale_if_error,
             stale_while_revalidate=plan.stale_while_revalidate,
+            patience=plan.patience,
+            tell_model=plan.tell_model,
             max_entries=1,
             on_invalid="quarantine",  # `plan.build` rejects an invalid list unless the provider quarantines
         )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Final
 
 from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.trace import NoOpTracerProvider
 
-from pellucid.context import DiscoveryContext
+from pellucid.context import UNLIMITED, DiscoveryContext
 from pellucid.errors import DiscoveryError, ToolNameCollision
 from pellucid.failures import describe
 from pellucid.offer.activation import Activation
@@ -74,6 +74,7 @@ async def explain(
     ctx: DiscoveryContext,
 ) -> Explanation:
     """Explain a tool from the providers' lists, each obtained within `within` seconds, and the policy's rulings."""
+    ctx = replace(ctx, patience=UNLIMITED)
     scope = Scope(agent=agent, identity=ctx.identity, pipeline=_NOWHERE)  # no telemetry: this is not a run
     scope.iteration = ctx.iteration
     search = _Search(scope, name, ctx, permissions, within)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import anyio
 from opentelemetry import context as otel_context
@@ -17,15 +17,16 @@ from opentelemetry import trace
 from pellucid.concurrency.bounded_map import BoundedMap
 from pellucid.concurrency.forks import reset_in_child
 from pellucid.concurrency.race import OutOfTime, race
-from pellucid.concurrency.single_flight import Abandoned, Flight
-from pellucid.context import DiscoveryContext
+from pellucid.concurrency.single_flight import Abandoned
+from pellucid.context import DiscoveryContext, Patience
 from pellucid.errors import ConfigError, DiscoveryBackoff, DiscoveryError, DiscoveryTimeout, InvalidCatalog
 from pellucid.events import ToolsCatalogStale
 from pellucid.failures import describe, retry_after_of
+from pellucid.providers.fetches import Fetch, LateFailure, notify, observe, patience_of
 from pellucid.providers.provider import HubCatalog, OnInvalid, ToolHub, Tools, close
-from pellucid.telemetry import DISCOVERY, boundary, current_scope
+from pellucid.telemetry import DISCOVERY, Boundary, boundary, current_scope
 from pellucid.tools.catalog import as_sequence, checked_catalog
-from pellucid.tools.tool import Hub
+from pellucid.tools.tool import Hub, ToolSource
 
 FIRST_BACKOFF: Final = 0.5
 """Seconds that a hub is left alone after its first failure; doubled with each further one."""
@@ -36,7 +37,8 @@ LONGEST_BACKOFF: Final = 30.0
 JITTER: Final = 0.1
 """Maximum share by which the lifetime of an entry is shortened, so that entries do not all expire at once."""
 
-Fetch: TypeAlias = Flight[HubCatalog]
+NOTICE: Final = "Tools of {id!r} may be missing at first: it is slow to list them. They are added when it does."
+"""Sentence for the model. It stays true when the tools are there: other instructions would miss the prompt cache."""
 
 
 class _Entry(NamedTuple):
@@ -76,6 +78,9 @@ class DiscoveryProvider:
         timeout: Maximum seconds of a fetch, by the wall clock.
         stale_if_error: Seconds beyond `ttl` in which an old catalogue is served if a fetch fails.
         stale_while_revalidate: Seconds beyond `ttl` in which an old catalogue is served at once while one fetch runs.
+        patience: Seconds that an iteration waits for a round trip, counted from its start. Then the run goes on with
+            the previous catalogue, if there is one, or without the hub's tools; the round trip continues.
+        tell_model: Whether the instructions mention a hub whose tools are missing for lack of patience.
         max_entries: Maximum number of catalogues; the least recently used are evicted first.
         on_invalid: `quarantine` omits broken tools, with an event, instead of failing.
         clock: Monotonic clock in seconds.
@@ -96,6 +101,8 @@ class DiscoveryProvider:
     timeout: float | None = 30.0
     stale_if_error: float = 0.0
     stale_while_revalidate: float = 0.0
+    patience: float | None = None
+    tell_model: bool = False
     max_entries: int = 1024
     on_invalid: OnInvalid = "fail"
     clock: Callable[[], float] = time.monotonic
@@ -104,17 +111,21 @@ class DiscoveryProvider:
         if not self.id:
             raise ConfigError.empty("DiscoveryProvider", "id", "it names the hub in traces, metrics and alerts")
         names = ("ttl", "stale_if_error", "stale_while_revalidate", "timeout")
-        check_not_negative(f"DiscoveryProvider {self.id!r}", {name: getattr(self, name) for name in names})
+        owner = f"DiscoveryProvider {self.id!r}"
+        check_not_negative(owner, {name: getattr(self, name) for name in names})
         if self.max_entries < 1:
-            raise ConfigError(f"DiscoveryProvider {self.id!r}: max_entries={self.max_entries!r} must be at least 1")
-        self.source = Hub(self.id)
+            raise ConfigError(f"{owner}: max_entries={self.max_entries!r} must be at least 1")
+        self.source: ToolSource | None = Hub(self.id)
         self.server_address: str | None = getattr(self.hub, "server_address", None)
         self.server_port: int | None = getattr(self.hub, "server_port", None)
+        self._patience = patience_of(owner, self.patience, tell_model=self.tell_model)
         self._lock = threading.RLock()  # a destructor that garbage collection runs here may re-enter
         self._entries: BoundedMap[Hashable, _Entry] = BoundedMap(self.max_entries)
         self._failures: BoundedMap[Hashable, _Failure] = BoundedMap(self.max_entries)
+        self._late: BoundedMap[Hashable, LateFailure] = BoundedMap(self.max_entries)
         self._flights: dict[Hashable, Fetch] = {}
-        reset_in_child(self, _lock=threading.RLock, _flights=dict)
+        self._outlasting: set[Fetch] = set()
+        reset_in_child(self, _lock=threading.RLock, _flights=dict, _outlasting=set)
 
     async def list_tools(self, ctx: DiscoveryContext) -> Tools:
         """Return the cached catalogue, or wait for one.
@@ -123,6 +134,7 @@ class DiscoveryProvider:
             DiscoveryError: the hub failed; its own exception is the cause.
         """
         key = (self.key or _tenant)(ctx)
+        patience = ctx.patience if self._patience is None or ctx.waits else self._patience
         while True:
             with self._lock:
                 entry = self._entries.get(key)
@@ -131,24 +143,22 @@ class DiscoveryProvider:
                     ctx.report(cache="hit")
                     return entry.tools
                 failure = self._failures.get(key)
-                back_off = self._back_off(key)
-                flight = self._flights.get(key)
-                if flight is not None and flight.is_orphaned:
-                    flight.cancel(Abandoned())
-                    flight = None
+                flight = self._active_flight(key)
                 joined = flight is not None
+                refusal = self._refusal(key, ctx) if flight is None else None
                 revalidating = entry is not None and not entry.is_outdated and over < self.stale_while_revalidate
-                if flight is None and back_off is None:
+                if flight is None and refusal is None:
                     flight = self._flight(key, held=revalidating)
             if flight is not None and not joined:
-                flight.start(self._refresh if revalidating else self._fetch, ctx)
+                flight.start(self._refresh if revalidating else self._fetch, flight.context(ctx))
             if entry is not None and revalidating:
                 return self._stale(entry, over, ctx, failure.error if failure is not None else None)
             if flight is None:
-                assert failure is not None and back_off is not None  # noqa: PT018  (both or neither)
-                return self._rescue(entry, over, ctx, failure.error, back_off)
+                assert refusal is not None  # otherwise there is a fetch
+                return self._rescue(entry, over, ctx, refusal.__cause__ or refusal, refusal)
             ctx.report(cache="joined" if joined else "miss", link=flight.span if joined else None)
-            await flight.wait()
+            if await flight.outlasts(patience):
+                return self._pending(flight, entry, ctx, patience)
             if flight.error is None:
                 return flight.result.tools
             if not flight.abandoned:
@@ -161,10 +171,12 @@ class DiscoveryProvider:
             if key is None:
                 self._entries.clear()
                 self._failures.clear()
+                self._late.clear()
                 self._flights.clear()
             else:
                 self._entries.pop(key)
                 self._failures.pop(key)
+                self._late.pop(key)
                 self._flights.pop(key, None)
 
     def _expire(self, key: Hashable, *, changed: bool = False) -> None:
@@ -186,11 +198,19 @@ class DiscoveryProvider:
     async def aclose(self) -> None:
         """Cancel fetches in flight, drop all state, and close the hub if it has `aclose`."""
         with self._lock:
-            flights = list(self._flights.values())
+            flights = {*self._flights.values(), *self._outlasting}
         for flight in flights:
-            flight.cancel(anyio.ClosedResourceError("the provider was closed during the fetch"))
+            flight.close()
         self.invalidate()
         await close(self.hub)
+
+    def _active_flight(self, key: Hashable) -> Fetch | None:
+        """Return the fetch in flight, if its event loop still runs. Call with the lock held."""
+        flight = self._flights.get(key)
+        if flight is not None and flight.is_orphaned:
+            flight.cancel(Abandoned())
+            return None
+        return flight
 
     def _flight(self, key: Hashable, *, held: bool) -> Fetch:
         """Register a fetch as in flight. Call with the lock held, and start the fetch without it."""
@@ -209,20 +229,11 @@ class DiscoveryProvider:
         return catalog
 
     async def _refresh(self, ctx: DiscoveryContext) -> HubCatalog:
-        """Make a round trip in the background: in no run, and in a trace linked to the span that triggered it."""
-        trigger = trace.get_current_span().get_span_context()
+        """Make a round trip in the background."""
+        b = self._background()
         token = otel_context.attach(otel_context.Context())
         try:
-            with boundary(
-                current_scope().detached(),
-                DISCOVERY,
-                self.id,
-                provider_id=self.id,
-                provider_kind=self.kind,
-                cache="miss",
-                objective=self.objective,
-            ) as b:
-                b.link(trigger)
+            with b:
                 with anyio.move_on_after(self.timeout):
                     catalog = await self._fetch(ctx.reporting(ctx.report, b.attributes, ctx.timeout))
                     b.note(tool_count=len(catalog.tools))
@@ -230,6 +241,44 @@ class DiscoveryProvider:
                 raise self._failed(OutOfTime())
         finally:
             otel_context.detach(token)
+
+    def _background(self, *, age: float = 0.0) -> Boundary:
+        """Return the boundary of a round trip in no run, in a trace of its own, linked to the current span."""
+        scope = current_scope().detached()
+        trigger = trace.get_current_span().get_span_context()
+        token = otel_context.attach(otel_context.Context())
+        try:
+            b = boundary(
+                scope,
+                DISCOVERY,
+                self.id,
+                start=scope.now() - round(age * 1e9) if age else None,
+                provider_id=self.id,
+                provider_kind=self.kind,
+                server_address=self.server_address,
+                server_port=self.server_port,
+                cache="miss",
+                objective=self.objective,
+            )
+        finally:
+            otel_context.detach(token)
+        b.link(trigger)
+        return b
+
+    def _pending(self, flight: Fetch, entry: _Entry | None, ctx: DiscoveryContext, patience: Patience | None) -> Tools:
+        """Return the previous catalogue, or no tools, while a fetch continues in the background."""
+        with self._lock:
+            is_observed, flight.is_observed = flight.is_observed, True
+            if not flight.is_settled:
+                self._outlasting.add(flight)
+        if not is_observed:
+            observe(flight, self._background(age=flight.age), self._caused)
+        ctx.report(cache="pending", link=flight.span)
+        if entry is not None:
+            return entry.tools
+        if patience is not None and patience.tell_model:
+            notify(ctx, NOTICE.format(id=self.id))
+        return ()
 
     async def _fetch_catalog(self, ctx: DiscoveryContext) -> HubCatalog:
         answer: object = self.hub.fetch_catalog(ctx)
@@ -245,6 +294,7 @@ class DiscoveryProvider:
     def _settle(self, key: Hashable, flight: Fetch) -> None:
         """Cache the result of a fetch, unless it was invalidated or expired during the fetch."""
         with self._lock:
+            self._outlasting.discard(flight)
             is_current = self._flights.get(key) is flight
             if is_current:
                 del self._flights[key]
@@ -257,6 +307,8 @@ class DiscoveryProvider:
                     self._entries.put(key, entry)
             elif not flight.abandoned:
                 self._note_failure(key, flight.error)
+                if flight.outlasted:
+                    self._late.put(key, LateFailure(flight.error, flight.span, self.clock()))
 
     def _note_failure(self, key: Hashable, error: BaseException) -> None:
         """Start or extend the back-off."""
@@ -264,6 +316,14 @@ class DiscoveryProvider:
             previous = self._failures.get(key)
             number = previous.number + 1 if previous else 1
             self._failures.put(key, _Failure(error, number, self.clock() + backoff(number, error)))
+
+    def _refusal(self, key: Hashable, ctx: DiscoveryContext) -> DiscoveryError | None:
+        """Return the error of a fetch that failed in the background since the last discovery, or of the back-off."""
+        late = self._late.pop(key)
+        if late is None or self.clock() - late.time > LONGEST_BACKOFF:
+            return self._back_off(key)
+        ctx.report(cache="pending", link=late.span)
+        return self._caused(late.error)
 
     def _back_off(self, key: Hashable) -> DiscoveryBackoff | None:
         """Return the error to raise during the back-off, or None."""
@@ -289,6 +349,12 @@ class DiscoveryProvider:
         payload = {"provider_id": self.id, "seconds_over": over, **scope.error_facts(error)}
         scope.emit(ToolsCatalogStale, trace.get_current_span().get_span_context(), payload)
         return entry.tools
+
+    def _caused(self, error: BaseException) -> DiscoveryError:
+        """Return a new error as `_failed` does, with its cause."""
+        failure = self._failed(error)
+        failure.__cause__ = failure.__cause__ or error
+        return failure
 
     def _failed(self, error: BaseException) -> DiscoveryError:
         """Return a new error for each caller: one exception raised in many tasks would mix their tracebacks."""

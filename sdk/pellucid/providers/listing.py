@@ -19,7 +19,7 @@ from pellucid.concurrency.forks import reset_in_child
 from pellucid.concurrency.race import OutOfTime, race, together
 from pellucid.context import DiscoveryContext
 from pellucid.errors import DiscoveryError, DiscoveryTimeout
-from pellucid.events import ToolsCatalogChanged, ToolsQuarantined
+from pellucid.events import ToolsCatalogChanged, ToolsDiscoveryPending, ToolsQuarantined
 from pellucid.failures import contained, describe
 from pellucid.providers.provider import ProviderFacts, ToolProvider
 from pellucid.telemetry import DISCOVERY, Boundary, Recorded, Scope, boundary, current_scope, once
@@ -95,9 +95,10 @@ class Lister:
             raise
         if is_kept:
             with self._lock:  # only the provider's own catalogue is kept, not the fallback of a rule
-                last = self._last_known.get(_audience(ctx))
-                if last is None or last[0] is not catalog or b.noted("cache") != "stale":
-                    self._last_known.put(_audience(ctx), (catalog, time.monotonic()), len(catalog.tools))
+                last = self._last_known.get(audience_of(ctx))
+                is_old = b.noted("cache") == "stale" and last is not None and last[0] is catalog
+                if not is_old and not _is_missing(b, catalog):
+                    self._last_known.put(audience_of(ctx), (catalog, time.monotonic()), len(catalog.tools))
         return catalog
 
     async def peek(self, ctx: DiscoveryContext, within: float | None) -> ProviderCatalog:
@@ -110,7 +111,7 @@ class Lister:
 
     def last_known(self, ctx: DiscoveryContext) -> tuple[ProviderCatalog, float] | None:
         """Return the last catalogue for this identity and these skills, and its time on the monotonic clock."""
-        return self._last_known.get(_audience(ctx))
+        return self._last_known.get(audience_of(ctx))
 
     async def _call(self, scope: Scope, b: Boundary | None, ctx: DiscoveryContext, within: float | None) -> object:
         timeout = within if self.facts.timeout is None else self.facts.timeout
@@ -190,8 +191,9 @@ class Lister:
 
     def _note(self, scope: Scope, b: Boundary, ctx: DiscoveryContext, catalog: ProviderCatalog) -> None:
         provider_id, digest, count = catalog.provider_id, catalog.digest, len(catalog.tools)
-        audience, previous = _audience(ctx), digest
-        if self._digests.get(audience) != digest:
+        audience, previous = audience_of(ctx), digest
+        is_missing = _is_missing(b, catalog)
+        if self._digests.get(audience) != digest and not is_missing:
             previous = self._digests.put(audience, digest) or digest
         changed = previous != digest
         b.note(tool_count=count, digest=digest, changed=changed)
@@ -202,9 +204,11 @@ class Lister:
             )
             for sink in scope.catalog_sinks:
                 scope.guarded("recording", sink, listing)
-        if scope.is_measured:
+        if scope.is_measured and not is_missing:
             scope.instruments.hubs.set(semconv.CATALOG_SIZE, provider_id, count)
         span = b.span.get_span_context()
+        if b.noted("cache") == "pending":
+            _note_pending(scope, b, catalog)
         if changed:
             scope.count(semconv.CATALOG_CHANGES, 1, {semconv.PROVIDER_ID: provider_id})
             payload = {"provider_id": provider_id, "tool_count": count, "digest": digest, "previous_digest": previous}
@@ -219,7 +223,22 @@ Guard: TypeAlias = Callable[
 """Decides how often a provider is called, and which catalogue is used."""
 
 
-def _audience(ctx: DiscoveryContext) -> Hashable:
+def _is_missing(b: Boundary, catalog: ProviderCatalog) -> bool:
+    """Return whether the catalogue is empty only because the hub has not answered yet."""
+    return b.noted("cache") == "pending" and not catalog.tools
+
+
+def _note_pending(scope: Scope, b: Boundary, catalog: ProviderCatalog) -> None:
+    """Mark a run that goes on without the answer of a hub as degraded."""
+    provider_id = catalog.provider_id
+    if provider_id not in scope.degraded:
+        scope.degraded.append(provider_id)
+    waited = (scope.now() - b.start) / 1e6
+    payload = {"provider_id": provider_id, "duration_ms": waited, "tool_count": len(catalog.tools)}
+    scope.emit(ToolsDiscoveryPending, b.span.get_span_context(), payload)
+
+
+def audience_of(ctx: DiscoveryContext) -> Hashable:
     """Return the identity and skills that a provider lists tools for."""
     identity = ctx.identity
     return identity and (identity.tenant, identity.principal), ctx.active_skill_ids

@@ -110,16 +110,20 @@ def _problems_in(spans: Sequence[TapedSpan]) -> Iterator[tuple[str, str]]:
 
 
 def _instructions_of(taped: TapedRun, output: Output[Any] | None) -> tuple[str | None, bool]:
-    """Return the instructions without the schema of the output, and whether the vendor got that separately."""
+    """Return the agent's own instructions, and whether the vendor got the schema of the output separately."""
     chat = next((span for span in taped.chats if semconv.SYSTEM_INSTRUCTIONS in span.attributes), None)
     parts = contents.parsed(chat, semconv.SYSTEM_INSTRUCTIONS, list) if chat is not None else None
-    instructions = "".join(str(part["content"]) for part in parts) if parts is not None else None
-    if output is None or instructions is None:
-        return instructions, True
-    prompt = prompted(ModelRequest(output=output.schema)).instructions or ""
-    if not instructions.endswith(prompt):
-        return instructions, True
-    return instructions.removesuffix(prompt).removesuffix("\n\n") or None, False
+    if parts is None:
+        return None, True
+    instructions = "".join(str(part["content"]) for part in parts)
+    prompt = prompted(ModelRequest(output=output.schema)).instructions if output is not None else None
+    is_native = not prompt or not instructions.endswith(prompt)
+    if prompt and not is_native:
+        instructions = instructions.removesuffix(prompt).removesuffix("\n\n")
+    notices = {str(span.get(semconv.DISCOVERY_NOTICE) or "") for span in taped.spans} - {""}
+    while (notice := next(filter(instructions.endswith, notices), None)) is not None:
+        instructions = instructions.removesuffix(notice).removesuffix("\n\n")
+    return instructions or None, is_native
 
 
 def _model_of(chats: Sequence[TapedSpan], *, is_native: bool) -> Model:

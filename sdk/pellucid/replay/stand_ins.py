@@ -19,6 +19,7 @@ from pellucid.messages import ReasoningPart, TextPart
 from pellucid.models import Model, ModelDelta, ModelRequest, ModelResponse, StreamItem
 from pellucid.models.base import closable
 from pellucid.providers import ToolProvider
+from pellucid.providers.fetches import notify
 from pellucid.providers.listing import Lister, list_all
 from pellucid.replay import contents
 from pellucid.replay.playback import Playback
@@ -167,6 +168,8 @@ class TapeProvider:
         await self._playback.end_if_stopped(span)
         await self._playback.session.wait(span)
         ctx.report(cache=span.get(semconv.DISCOVERY_CACHE))
+        if (notice := span.get(semconv.DISCOVERY_NOTICE)) is not None:
+            notify(ctx, notice)
         if span.outcome != semconv.COMPLETED:
             await self._playback.catch_up(span)
             self._playback.listed(span)

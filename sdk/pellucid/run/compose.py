@@ -46,7 +46,7 @@ async def compose(run: Run, catalog: Catalog, *, closing: bool = False) -> tuple
             offering.add(catalog)
         offering.report_shadowed(b, catalog)
         request = ModelRequest(
-            instructions=run.setup.instructions,
+            instructions=run.instructions,
             messages=tuple(messages),
             tools=definitions,
             settings=run.setup.settings,

@@ -30,7 +30,7 @@ class RunResult(Generic[OutputT]):
         iterations: Passes of the loop.
         stop_reason: The model's finish reason, or the name of the limit.
         trace_id: 32 hexadecimal digits; all zero if nothing was traced.
-        degraded: Ids of providers that failed and were skipped.
+        degraded: Ids of providers that failed and were skipped, or that did not answer within their patience.
         approvals: Pending approvals.
         external: Calls whose results other processes owe, also if the run waits for approvals too.
         checkpoint: Plain JSON to resume from, if the run is paused. It holds the whole conversation and is not

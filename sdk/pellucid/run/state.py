@@ -179,6 +179,7 @@ class Run:
         writing: Lock held while the journal is written.
         folded: State in which the run was interrupted, if it was.
         is_interrupted: Whether another process continues the run.
+        notices: Sentences that providers added to the instructions.
         halted: Error with which the policy ended the run, if it did.
         closed: Whether its spans have ended; an abandoned run must not do anything more.
         token: The event loop, once the run has started.
@@ -212,11 +213,19 @@ class Run:
         self.writing = anyio.Lock()
         self.folded: Folded | None = None
         self.is_interrupted = False
+        self.notices: dict[str, None] = {}
         self.halted: PolicyHalt | None = None
         self.closed = False
         self.token: EventLoopToken | None = None
         namespace = self.journal.namespace if self.journal is not None else caller.namespace
         self._namespace = namespace or uuid.UUID(self.scope.run_id)
+
+    @property
+    def instructions(self) -> str | None:
+        """Instructions of the agent and, after them, the notices."""
+        if not self.notices:
+            return self.setup.instructions
+        return "\n\n".join(filter(None, (self.setup.instructions, *self.notices)))
 
     @property
     def spent(self) -> Usage:
@@ -288,6 +297,7 @@ class Run:
             identity=self.scope.identity,
             signal=self.signal,
             deadline=self.scope.deadline,
+            notify=lambda notice: self.notices.update({notice: None}),
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pellucid.context import DiscoveryContext, Identity
+from pellucid.context import UNLIMITED, DiscoveryContext, Identity
 from pellucid.models.fallback import candidates
 from pellucid.providers.listing import list_all
 from pellucid.run.state import Setup
@@ -18,7 +18,7 @@ async def warm_up(setup: Setup, pipeline: Pipeline | None, identity: Identity | 
     scope = Scope(agent=setup.name, identity=identity, pipeline=pipeline, listeners=(setup.listeners,))
     scope_token = enter_scope(scope)
     try:
-        ctx = DiscoveryContext(identity=identity)
+        ctx = DiscoveryContext(identity=identity, patience=UNLIMITED)
         await list_all(setup.listers, scope, ctx, within=setup.limits.discovery_timeout)
         for model in candidates(setup.model):
             warm_model = getattr(model, "warm_up", None)

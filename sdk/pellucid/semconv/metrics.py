@@ -96,6 +96,12 @@ DISCOVERY_OVER_OBJECTIVE: Final = _counter(
     "Discoveries that took longer than the objective which their tool provider declared.",
     DISCOVERY_DURATION.attributes,
 )
+DISCOVERY_PENDING_DURATION: Final = _duration(
+    "pellucid.tool.discovery.pending.duration",
+    "Time of round trips that outlasted the patience of a discovery.",
+    (PROVIDER_ID, ERROR_TYPE),
+    (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0),
+)
 DISCOVERY_INFLIGHT: Final = _updown(
     "{fetch}", "pellucid.tool.discovery.inflight", "Discovery fetches under way.", (PROVIDER_ID,)
 )

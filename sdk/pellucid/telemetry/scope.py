@@ -53,7 +53,7 @@ class Scope:
         deadline: Deadline of the run in seconds, on the event loop's clock.
         cancelled: Whether the run was cancelled on purpose, so that its boundaries do not end as timeouts.
         open: Boundaries that have not ended, innermost last, with the functions that end them.
-        degraded: Ids of providers that were skipped because they failed.
+        degraded: Ids of providers that were skipped because they failed, or had not answered yet.
         common: Attributes of every span.
         listeners: Listeners that receive the run's events.
         pipeline: Destinations of the telemetry.

@@ -15,6 +15,7 @@ from pellucid.events import (
     ToolsActivated,
     ToolsBudgetExceeded,
     ToolsDeactivated,
+    ToolsDiscoveryPending,
     ToolsRedefined,
     ToolsSearched,
     ToolsShadowed,
@@ -44,6 +45,7 @@ def check(observed: Observed) -> Iterator[str]:
         yield from _lines(seen, lines[seen.id])
         yield from _record(seen)
         yield from _tools(seen, events[seen.id])
+        yield from _pending(seen, events[seen.id])
         yield from _denials(seen, [event for event in events[seen.id] if isinstance(event, ToolDenied)])
         yield from _decisions(seen, events[seen.id])
     known = observed.by_id.keys() | observed.started.keys()
@@ -80,6 +82,17 @@ def _events(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
                     if hasattr(event, name)
                 }
             yield from _differences(seen, f"event {kind.name}", actual)
+
+
+def _pending(seen: Seen, events: Sequence[Event]) -> Iterator[str]:
+    """Check that a discovery that did not wait for its round trip links to it, and emits an event if it completed."""
+    is_pending = seen.attributes.get(semconv.DISCOVERY_CACHE) == "pending"
+    if is_pending and not seen.span.links and semconv.REPLAY_OF not in seen.attributes:
+        yield f"{seen} did not wait for a round trip, and does not link to it"
+    counts = [event.tool_count for event in events if isinstance(event, ToolsDiscoveryPending)]
+    expected = [seen.attributes.get(semconv.DISCOVERY_TOOL_COUNT)]
+    if counts != (expected if is_pending and seen.outcome == semconv.COMPLETED else []):
+        yield f"{seen} has events of pending discoveries with {counts} tools"
 
 
 def _failures(seen: Seen) -> int:
