@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any, Generic, Unpack, overload
 
@@ -21,7 +22,7 @@ from pellucid.models.names import resolve
 from pellucid.models.prices import load_prices
 from pellucid.offer.explain import Explanation, explain
 from pellucid.offer.permission import Permissions
-from pellucid.options import AgentOptions, CallerOptions, ResumeOptions, RunOptions, check_options
+from pellucid.options import AgentOptions, CallerOptions, OverrideOptions, ResumeOptions, RunOptions, check_options
 from pellucid.providers import Lister, static_tools
 from pellucid.providers.skills import SkillProvider
 from pellucid.run.compose import digest_of_parameters
@@ -29,7 +30,7 @@ from pellucid.run.journal import Journal
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
 from pellucid.run.start import Input, ResumeRequest, conversation, create_run
-from pellucid.run.state import CallerContext, Run, Setup
+from pellucid.run.state import CallerContext, Configuration, Run, Setup
 from pellucid.run.stream import RunStream
 from pellucid.run.structured_output import Output, OutputT
 from pellucid.run.subagent import agent_tool
@@ -73,12 +74,22 @@ class Agent(Generic[OutputT]):
     ) -> None:
         check_options("Agent()", options, AgentOptions)
         load_backend()
-        self._telemetry = options.get("telemetry")
-        self._setup = _setup(name, output, options)
+        self._output = output
+        setup = _setup(name, output, options, Listeners())
+        # The last one counts; the others are those that it overrides.
+        self._configurations = [(options, Configuration(setup, options.get("telemetry")))]
 
     def __repr__(self) -> str:
         providers = ", ".join(lister.provider.id for lister in self._setup.listers)
         return f"Agent({self.name!r}, model={self._setup.model.name!r}, providers=[{providers}])"
+
+    @property
+    def _configuration(self) -> Configuration:
+        return self._configurations[-1][1]
+
+    @property
+    def _setup(self) -> Setup:
+        return self._configuration.setup
 
     @property
     def name(self) -> str:
@@ -202,7 +213,36 @@ class Agent(Generic[OutputT]):
         Raises:
             ConfigError: neither `description` nor the agent's description is set.
         """
-        return agent_tool(self._setup, self._telemetry, name, description, timeout)
+        return agent_tool(lambda: self._configuration, name, description, timeout)
+
+    @contextmanager
+    def override(self, **options: Unpack[OverrideOptions]) -> Iterator[None]:
+        """Replace options of this agent for all runs that start within the block, in any thread; for tests.
+
+        ```python
+        with support.override(model=ScriptedModel("Hello.")):
+            response = client.post("/questions", json={"text": "Hi"})
+        ```
+
+        It applies where the agent is used already: in an application that holds it, to durable runs, and to tools made
+        with `as_tool()`. An inner block keeps the options of the outer one that it does not replace itself.
+
+        Args:
+            **options: Options of `Agent`, except `name` and `output`.
+
+        Raises:
+            ConfigError, InvalidCatalog: as for `Agent`.
+        """
+        check_options("Agent.override()", options, OverrideOptions)
+        changed: AgentOptions = {**self._configurations[-1][0], **options}
+        setup = _setup(self.name, self._output, changed, self._setup.listeners)
+        configured = (changed, Configuration(setup, changed.get("telemetry")))
+        self._configurations.append(configured)
+        try:
+            yield
+        finally:
+            # Blocks of other tasks and threads may have begun in between, and need not have ended.
+            self._configurations[:] = [each for each in self._configurations if each is not configured]
 
     async def warm_up(self, *, identity: Identity | None = None) -> None:
         """Connect to servers, fetch catalogues and create the model's client now, so that the first run need not.
@@ -216,7 +256,7 @@ class Agent(Generic[OutputT]):
         Raises:
             DiscoveryError: a provider failed.
         """
-        await warm_up(self._setup, self._telemetry, identity)
+        await warm_up(self._configuration, identity)
 
     def warm_up_sync(self, *, identity: Identity | None = None) -> None:
         """Call `warm_up` from sync code, in the event loop of `run_sync`."""
@@ -249,16 +289,17 @@ class Agent(Generic[OutputT]):
         journal: Journal | None = None,
         check_tools: Callable[[Iterable[Tool]], None] | None = None,
     ) -> Run:
+        configuration = self._configuration
         caller = CallerContext(
             identity=options.get("identity"),
             signal=options.get("signal"),
             deps=options.get("deps"),
             stream=stream,
-            pipeline=self._telemetry,
+            pipeline=configuration.pipeline,
             journal=journal,
             check_tools=check_tools,
         )
-        return create_run(self._setup, source, caller)
+        return create_run(configuration.setup, source, caller)
 
 
 def _resume_request(checkpoint: JSONObject, options: ResumeOptions) -> ResumeRequest:
@@ -267,7 +308,7 @@ def _resume_request(checkpoint: JSONObject, options: ResumeOptions) -> ResumeReq
     return ResumeRequest(Checkpoint.from_dict(checkpoint), decisions, results, options.get("claims"))
 
 
-def _setup(name: str, output: Any, options: AgentOptions) -> Setup:
+def _setup(name: str, output: Any, options: AgentOptions, listeners: Listeners) -> Setup:
     """Check the options of an agent, and return the configuration that its runs share."""
     if not name:
         raise ConfigError.empty("Agent", "name", "it names the agent in traces and metrics")
@@ -298,7 +339,7 @@ def _setup(name: str, output: Any, options: AgentOptions) -> Setup:
         listers=listers,
         limits=limits,
         catalogs=Catalogs(collisions, is_lazy=registry_mode == "lazy"),
-        listeners=Listeners(),
+        listeners=listeners,
         skills=loader.skills,
         permissions=Permissions(policy, limits.policy_timeout) if policy is not None else None,
         pin=options.get("pin", False),

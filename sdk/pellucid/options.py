@@ -16,12 +16,7 @@ from pellucid.tools.catalog import RegistryMode
 from pellucid.tools.collisions import Collisions
 
 
-class AgentOptions(TypedDict, total=False):
-    """Options of `Agent(name, ...)`, except `output`."""
-
-    model: Required[Model | str]
-    """Model that answers; a name such as `openai:gpt-6-sol` is resolved."""
-
+class _Configurable(TypedDict, total=False):
     instructions: str | None
     """System text."""
 
@@ -74,6 +69,20 @@ class AgentOptions(TypedDict, total=False):
 
     pin: bool
     """Withhold a tool that has changed under its name since the model was offered it, or its call was approved."""
+
+
+class AgentOptions(_Configurable, total=False):
+    """Options of `Agent(name, ...)`, except `output`."""
+
+    model: Required[Model | str]
+    """Model that answers; a name such as `openai:gpt-6-sol` is resolved."""
+
+
+class OverrideOptions(_Configurable, total=False):
+    """Options of `Agent.override`: those of `Agent`, none of them required."""
+
+    model: Model | str
+    """Model that answers."""
 
 
 class CallerOptions(TypedDict, total=False):

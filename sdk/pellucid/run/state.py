@@ -62,6 +62,14 @@ class Setup:
     recorded: dict[object, Recorded] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Configuration:
+    """Configuration of an agent's runs, and where their telemetry goes."""
+
+    setup: Setup
+    pipeline: Pipeline | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallerContext:
     """Options of a run besides its input.

@@ -5,17 +5,18 @@ from __future__ import annotations
 from pellucid.context import UNLIMITED, DiscoveryContext, Identity
 from pellucid.models.fallback import candidates
 from pellucid.providers.listing import list_all
-from pellucid.run.state import Setup
-from pellucid.telemetry import Pipeline, Scope, enter_scope, leave_scope
+from pellucid.run.state import Configuration
+from pellucid.telemetry import Scope, enter_scope, leave_scope
 
 
-async def warm_up(setup: Setup, pipeline: Pipeline | None, identity: Identity | None) -> None:
+async def warm_up(configuration: Configuration, identity: Identity | None) -> None:
     """List the tools of every provider once, each in its boundary as in a run, and let the models connect.
 
     Raises:
         DiscoveryError: a provider failed.
     """
-    scope = Scope(agent=setup.name, identity=identity, pipeline=pipeline, listeners=(setup.listeners,))
+    setup = configuration.setup
+    scope = Scope(agent=setup.name, identity=identity, pipeline=configuration.pipeline, listeners=(setup.listeners,))
     scope_token = enter_scope(scope)
     try:
         ctx = DiscoveryContext(identity=identity, patience=UNLIMITED)
