@@ -16,7 +16,7 @@ class CapturedSpan(ReadableSpan):
     def of(cls, span: ReadableSpan) -> Self:
         """Return an ended span as one of this class, with the same content."""
         captured = cls.__new__(cls)
-        # The SDK makes a copy to read of a `Span` by itself before it calls processors; the recorder leaves that to them.
+        # The SDK copies a `Span` before it calls processors; the recorder leaves that to them.
         vars(captured).update(vars(span._readable_span() if isinstance(span, Span) else span))  # noqa: SLF001
         return captured
 

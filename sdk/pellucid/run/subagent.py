@@ -44,8 +44,8 @@ def agent_tool(
 ) -> Tool:
     """Return a tool that runs an agent, as it is configured at the time of the call, and returns its answer.
 
-    Its telemetry goes to the agent's own pipeline, or else the caller's. A `namespace` replaces that of the nested run's
-    own id for the ids of its calls.
+    Its telemetry goes to the agent's own pipeline, or else the caller's. A `namespace` replaces that of the nested
+    run's own id for the ids of its calls.
 
     Raises:
         ConfigError: the tool has no description.
