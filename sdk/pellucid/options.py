@@ -1,7 +1,7 @@
 """Keyword options of `Agent` and of its entry points, each described once."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Required, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, Required, TypedDict
 
 from pellucid.approvals import Claims, Decision, ExternalResult
 from pellucid.context import CancelToken, Identity, Limits
@@ -14,9 +14,11 @@ from pellucid.telemetry import Pipeline
 from pellucid.tools import Tool
 from pellucid.tools.catalog import RegistryMode
 from pellucid.tools.collisions import Collisions
+from pellucid.tools.tool import PlainFunction
+from pellucid.types import DepsT
 
 
-class AgentOptions(TypedDict, total=False):
+class AgentOptions(TypedDict, Generic[DepsT], total=False):
     """Options of `Agent(name, ...)`, except `output`."""
 
     model: Required[Model | str]
@@ -28,13 +30,13 @@ class AgentOptions(TypedDict, total=False):
     settings: Settings | None
     """Request parameters of every model call, such as `{"temperature": 0.2, "max_tokens": 4096}`."""
 
-    tools: Sequence[Tool | Callable[..., Any]]
+    tools: Sequence[Tool[DepsT] | PlainFunction[..., object]]
     """Tools, or functions to turn into tools; the provider `static` lists them."""
 
-    providers: Sequence[ToolProvider]
+    providers: Sequence[ToolProvider[DepsT]]
     """Tool providers. Each lists its tools once per iteration, concurrently; the catalogue keeps this order."""
 
-    skills: Sequence[Skill]
+    skills: Sequence[Skill[DepsT]]
     """Instructions and tools that the model loads when it needs them."""
 
     limits: Limits | None
@@ -77,7 +79,7 @@ class AgentOptions(TypedDict, total=False):
 
 
 class CallerOptions(TypedDict, total=False):
-    """Options of every run, new or resumed."""
+    """Options of every run, new or resumed, besides `deps`."""
 
     identity: Identity | None
     """Identity on whose behalf the run acts, visible to providers, tools and events. A resumed run has the identity of
@@ -85,9 +87,6 @@ class CallerOptions(TypedDict, total=False):
 
     signal: CancelToken | None
     """Cancels the run, from any thread."""
-
-    deps: Any
-    """Any object; tools receive it as `ctx.deps`."""
 
 
 class RunOptions(CallerOptions, total=False):
