@@ -32,23 +32,27 @@ from pellucid.run.outcomes import RunResult
 from pellucid.run.start import Input, ResumeRequest, conversation, create_run
 from pellucid.run.state import CallerContext, Configuration, Run, Setup
 from pellucid.run.stream import RunStream
-from pellucid.run.structured_output import Output, OutputT
+from pellucid.run.structured_output import Output
 from pellucid.run.subagent import agent_tool
 from pellucid.run.warm_up import warm_up
 from pellucid.telemetry import Listener, Listeners
 from pellucid.tools import Tool, tool
 from pellucid.tools.catalog import Catalogs, check_mode
 from pellucid.tools.collisions import check_policy
-from pellucid.types import JSONObject
+from pellucid.tools.tool import PlainFunction
+from pellucid.types import DepsT_contra, JSONObject, OutputT_co
 
 
-class Agent(Generic[OutputT]):
+class Agent(Generic[DepsT_contra, OutputT_co]):
     """A frozen configuration. It can be run any number of times, also concurrently.
 
     ```python
     agent = Agent("weather", model=model, tools=[forecast], instructions="Answer in one sentence.")
     result = await agent.run("Will it rain in Bergen?")
     ```
+
+    The runs of an `Agent[Deps, Output]` need `deps` of the type `Deps`, and its answers are of the type `Output`.
+    `Agent` is short for `Agent[object, str]`: any `deps` fit, also none.
 
     Args:
         name: Value of `gen_ai.agent.name`.
@@ -64,13 +68,21 @@ class Agent(Generic[OutputT]):
     """
 
     @overload
-    def __init__(self, name: str, *, output: type[OutputT] | None = None, **options: Unpack[AgentOptions]) -> None: ...
+    def __init__(
+        self, name: str, *, output: type[OutputT_co] | None = None, **options: Unpack[AgentOptions[DepsT_contra]]
+    ) -> None: ...
 
     @overload  # type checkers do not treat a union, a Literal or an Annotated as type[...]
-    def __init__(self, name: str, *, output: TypeForm[OutputT], **options: Unpack[AgentOptions]) -> None: ...
+    def __init__(
+        self, name: str, *, output: TypeForm[OutputT_co], **options: Unpack[AgentOptions[DepsT_contra]]
+    ) -> None: ...
 
     def __init__(
-        self, name: str, *, output: type[OutputT] | TypeForm[OutputT] | None = None, **options: Unpack[AgentOptions]
+        self,
+        name: str,
+        *,
+        output: type[OutputT_co] | TypeForm[OutputT_co] | None = None,
+        **options: Unpack[AgentOptions[DepsT_contra]],
     ) -> None:
         check_options("Agent()", options, AgentOptions)
         load_backend()
@@ -96,16 +108,21 @@ class Agent(Generic[OutputT]):
         """Value of `gen_ai.agent.name`."""
         return self._setup.name
 
+    @overload
     async def run(
-        self,
-        input: Input,  # noqa: A002  (named in the public contract)
-        **options: Unpack[RunOptions],
-    ) -> RunResult[OutputT]:
+        self: Agent[None, OutputT_co], input: Input, *, deps: None = None, **options: Unpack[RunOptions]
+    ) -> RunResult[OutputT_co]: ...
+    @overload
+    async def run(
+        self, input: Input, *, deps: DepsT_contra, **options: Unpack[RunOptions]
+    ) -> RunResult[OutputT_co]: ...
+    async def run(self, input: Input, *, deps: Any = None, **options: Unpack[RunOptions]) -> RunResult[OutputT_co]:  # noqa: A002
         """Run until the model is done or a limit is reached.
 
         Args:
             input: A text, a message, or a sequence of messages.
-            **options: `history`, `identity`, `signal` and `deps`; described in `RunOptions`.
+            deps: Value that tools receive as `ctx.deps`; type checkers require it if the agent has a type of `deps`.
+            **options: `history`, `identity` and `signal`; described in `RunOptions`.
 
         Raises:
             RunCancelled: `signal` was cancelled. (A cancelled task or scope raises the event loop's own exception.)
@@ -115,22 +132,26 @@ class Agent(Generic[OutputT]):
             OutputError: the model's answer is not of the type `output`, at the second attempt either.
         """
         check_options("Agent.run()", options, RunOptions)
-        return await execute(self._create_run(conversation(options.get("history", ()), input), options))
+        return await execute(self._create_run(conversation(options.get("history", ()), input), deps, options))
 
+    @overload
     def run_sync(
-        self,
-        input: Input,  # noqa: A002
-        **options: Unpack[RunOptions],
-    ) -> RunResult[OutputT]:
+        self: Agent[None, OutputT_co], input: Input, *, deps: None = None, **options: Unpack[RunOptions]
+    ) -> RunResult[OutputT_co]: ...
+    @overload
+    def run_sync(self, input: Input, *, deps: DepsT_contra, **options: Unpack[RunOptions]) -> RunResult[OutputT_co]: ...
+    def run_sync(self, input: Input, *, deps: Any = None, **options: Unpack[RunOptions]) -> RunResult[OutputT_co]:  # noqa: A002
         """Call `run` from sync code: without an event loop, inside a running one, or after one was closed."""
         check_options("Agent.run_sync()", options, RunOptions)
-        return run_in_portal(lambda: self.run(input, **options))
+        return run_in_portal(lambda: self.run(input, deps=deps, **options))
 
+    @overload
     def stream(
-        self,
-        input: Input,  # noqa: A002
-        **options: Unpack[RunOptions],
-    ) -> RunStream[OutputT]:
+        self: Agent[None, OutputT_co], input: Input, *, deps: None = None, **options: Unpack[RunOptions]
+    ) -> RunStream[OutputT_co]: ...
+    @overload
+    def stream(self, input: Input, *, deps: DepsT_contra, **options: Unpack[RunOptions]) -> RunStream[OutputT_co]: ...
+    def stream(self, input: Input, *, deps: Any = None, **options: Unpack[RunOptions]) -> RunStream[OutputT_co]:  # noqa: A002
         """Start a run and stream its events; the arguments are those of `run`.
 
         ```python
@@ -145,9 +166,19 @@ class Agent(Generic[OutputT]):
         """
         check_options("Agent.stream()", options, RunOptions)
         messages = conversation(options.get("history", ()), input)
-        return RunStream[OutputT](self._create_run(messages, options, Listeners()))
+        return RunStream[OutputT_co](self._create_run(messages, deps, options, Listeners()))
 
-    async def resume(self, checkpoint: JSONObject, **options: Unpack[ResumeOptions]) -> RunResult[OutputT]:
+    @overload
+    async def resume(
+        self: Agent[None, OutputT_co], checkpoint: JSONObject, *, deps: None = None, **options: Unpack[ResumeOptions]
+    ) -> RunResult[OutputT_co]: ...
+    @overload
+    async def resume(
+        self, checkpoint: JSONObject, *, deps: DepsT_contra, **options: Unpack[ResumeOptions]
+    ) -> RunResult[OutputT_co]: ...
+    async def resume(
+        self, checkpoint: JSONObject, *, deps: Any = None, **options: Unpack[ResumeOptions]
+    ) -> RunResult[OutputT_co]:
         """Resume a run that is waiting for approvals or external results, in this process or in another.
 
         Approved calls are run; denied calls are reported to the model with the reason. Calls without a decision stay
@@ -158,7 +189,8 @@ class Agent(Generic[OutputT]):
         Args:
             checkpoint: `RunResult.checkpoint` of the paused run. It is trusted: store it where nobody else can change
                 it.
-            **options: `decisions`, `results`, `identity`, `signal`, `deps` and `claims`; described in `ResumeOptions`.
+            deps: Value that tools receive as `ctx.deps`, as in `run`.
+            **options: `decisions`, `results`, `identity`, `signal` and `claims`; described in `ResumeOptions`.
 
         Raises:
             CheckpointError: the checkpoint or a decision is not valid, or changed arguments do not fit the schema.
@@ -167,21 +199,41 @@ class Agent(Generic[OutputT]):
             PellucidError: any other error that `run` raises.
         """
         check_options("Agent.resume()", options, ResumeOptions)
-        return await execute(self._create_run(_resume_request(checkpoint, options), options))
+        return await execute(self._create_run(_resume_request(checkpoint, options), deps, options))
 
-    def resume_sync(self, checkpoint: JSONObject, **options: Unpack[ResumeOptions]) -> RunResult[OutputT]:
+    @overload
+    def resume_sync(
+        self: Agent[None, OutputT_co], checkpoint: JSONObject, *, deps: None = None, **options: Unpack[ResumeOptions]
+    ) -> RunResult[OutputT_co]: ...
+    @overload
+    def resume_sync(
+        self, checkpoint: JSONObject, *, deps: DepsT_contra, **options: Unpack[ResumeOptions]
+    ) -> RunResult[OutputT_co]: ...
+    def resume_sync(
+        self, checkpoint: JSONObject, *, deps: Any = None, **options: Unpack[ResumeOptions]
+    ) -> RunResult[OutputT_co]:
         """Call `resume` from sync code."""
         check_options("Agent.resume_sync()", options, ResumeOptions)
-        return run_in_portal(lambda: self.resume(checkpoint, **options))
+        return run_in_portal(lambda: self.resume(checkpoint, deps=deps, **options))
 
-    def resume_stream(self, checkpoint: JSONObject, **options: Unpack[ResumeOptions]) -> RunStream[OutputT]:
+    @overload
+    def resume_stream(
+        self: Agent[None, OutputT_co], checkpoint: JSONObject, *, deps: None = None, **options: Unpack[ResumeOptions]
+    ) -> RunStream[OutputT_co]: ...
+    @overload
+    def resume_stream(
+        self, checkpoint: JSONObject, *, deps: DepsT_contra, **options: Unpack[ResumeOptions]
+    ) -> RunStream[OutputT_co]: ...
+    def resume_stream(
+        self, checkpoint: JSONObject, *, deps: Any = None, **options: Unpack[ResumeOptions]
+    ) -> RunStream[OutputT_co]:
         """Resume a run and stream its events, as `stream` does.
 
         Raises:
             CheckpointError: the checkpoint or a decision is not valid.
         """
         check_options("Agent.resume_stream()", options, ResumeOptions)
-        return RunStream[OutputT](self._create_run(_resume_request(checkpoint, options), options, Listeners()))
+        return RunStream[OutputT_co](self._create_run(_resume_request(checkpoint, options), deps, options, Listeners()))
 
     def on(self, pattern: str, listener: Listener, *, once: bool = False) -> Callable[[], None]:
         """Subscribe `listener` to the events that match `pattern`: `"run.completed"`, `"tools.*"` or `"*"`.
@@ -197,7 +249,9 @@ class Agent(Generic[OutputT]):
         """
         return self._setup.listeners.add(pattern, listener, once=once)
 
-    def as_tool(self, name: str | None = None, description: str | None = None, *, timeout: float | None = None) -> Tool:
+    def as_tool(
+        self, name: str | None = None, description: str | None = None, *, timeout: float | None = None
+    ) -> Tool[DepsT_contra]:
         """Return a tool that runs this agent with one text, `input`, and returns its answer.
 
         The run is nested in the call: its span is a child of the call's span, and the caller's identity, `deps`, cancel
@@ -216,7 +270,7 @@ class Agent(Generic[OutputT]):
         return agent_tool(lambda: self._configuration, name, description, timeout)
 
     @contextmanager
-    def override(self, **options: Unpack[OverrideOptions]) -> Iterator[None]:
+    def override(self, **options: Unpack[OverrideOptions[DepsT_contra]]) -> Iterator[None]:
         """Replace options of this agent for all runs that start within the block, in any thread; for tests.
 
         ```python
@@ -234,7 +288,7 @@ class Agent(Generic[OutputT]):
             ConfigError, InvalidCatalog: as for `Agent`.
         """
         check_options("Agent.override()", options, OverrideOptions)
-        changed: AgentOptions = {**self._configurations[-1][0], **options}
+        changed: AgentOptions[Any] = {**self._configurations[-1][0], **options}
         setup = _setup(self.name, self._output, changed, self._setup.listeners)
         configured = (changed, Configuration(setup, changed.get("telemetry")))
         self._configurations.append(configured)
@@ -284,6 +338,7 @@ class Agent(Generic[OutputT]):
     def _create_run(
         self,
         source: Sequence[Message] | ResumeRequest,
+        deps: Any,
         options: CallerOptions,
         stream: Listeners | None = None,
         journal: Journal | None = None,
@@ -293,7 +348,7 @@ class Agent(Generic[OutputT]):
         caller = CallerContext(
             identity=options.get("identity"),
             signal=options.get("signal"),
-            deps=options.get("deps"),
+            deps=deps,
             stream=stream,
             pipeline=configuration.pipeline,
             journal=journal,
@@ -308,7 +363,7 @@ def _resume_request(checkpoint: JSONObject, options: ResumeOptions) -> ResumeReq
     return ResumeRequest(Checkpoint.from_dict(checkpoint), decisions, results, options.get("claims"))
 
 
-def _setup(name: str, output: Any, options: AgentOptions, listeners: Listeners) -> Setup:
+def _setup(name: str, output: Any, options: AgentOptions[Any], listeners: Listeners) -> Setup:
     """Check the options of an agent, and return the configuration that its runs share."""
     if not name:
         raise ConfigError.empty("Agent", "name", "it names the agent in traces and metrics")
@@ -357,7 +412,9 @@ def _prices(agent: str, model: Model, prices: Prices | None) -> Prices:
     return prices
 
 
-def _listers(agent: str, tools: Sequence[Tool], options: AgentOptions, loader: SkillProvider) -> tuple[Lister, ...]:
+def _listers(
+    agent: str, tools: Sequence[Tool], options: AgentOptions[Any], loader: SkillProvider
+) -> tuple[Lister, ...]:
     """Return a lister for each provider of an agent; check the agent's own tools and skills before any run."""
     static_provider = static_tools(tools)
     providers = list(options.get("providers", ()))
@@ -376,7 +433,7 @@ def _listers(agent: str, tools: Sequence[Tool], options: AgentOptions, loader: S
     return listers
 
 
-def _tools(agent: str, tools: Sequence[Tool | Callable[..., Any]]) -> list[Tool]:
+def _tools(agent: str, tools: Sequence[Tool[Any] | PlainFunction[..., object]]) -> list[Tool]:
     if not isinstance(tools, Iterable):
         raise ConfigError(f"{agent}: tools={tools!r} is not a sequence; give a list of tools and functions")
     items = list(tools)

@@ -49,7 +49,7 @@ def unasked(_request: Any) -> str:
 
 
 @asynccontextmanager
-async def client(*agents: Agent[Any], **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+async def client(*agents: Agent[Any, Any], **options: Any) -> AsyncIterator[httpx.AsyncClient]:
     """Return a client of a server of agents."""
     app = create_agent_app(agents, **options)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=BASE) as http:

@@ -49,7 +49,7 @@ class Row:
 
 
 def compare_models(
-    agent: Agent[Any] | None, tape: Tape, names: str, choices: Mapping[str, Any], *, as_json: bool
+    agent: Agent[Any, Any] | None, tape: Tape, names: str, choices: Mapping[str, Any], *, as_json: bool
 ) -> int:
     """Replay a run with each model, print a table, and return the exit code: 1 if a run failed or diverged.
 

@@ -91,7 +91,7 @@ class Replay:
 
 
 async def replay(
-    agent: Agent[Any] | None,
+    agent: Agent[Any, Any] | None,
     tape: Tape,
     *,
     live: Collection[str] = (),
@@ -177,7 +177,7 @@ def _first(
     return found[0] if is_cause else noticed
 
 
-def replay_sync(agent: Agent[Any] | None, tape: Tape, **options: Any) -> Replay:
+def replay_sync(agent: Agent[Any, Any] | None, tape: Tape, **options: Any) -> Replay:
     """Call `replay` from sync code."""
     return run_in_portal(lambda: replay(agent, tape, **options))
 
@@ -206,7 +206,7 @@ def _check_options(timing: object, on_divergence: object) -> None:
         raise ConfigError(f"replay(on_divergence={on_divergence!r}): must be 'stop' or 'live'")
 
 
-def _checked(live: Collection[str], passes: Sequence[TapedRun], agent: Agent[Any] | None) -> frozenset[str]:
+def _checked(live: Collection[str], passes: Sequence[TapedRun], agent: Agent[Any, Any] | None) -> frozenset[str]:
     """Check what is to be live.
 
     Raises:

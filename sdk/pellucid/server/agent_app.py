@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def create_agent_app(
-    agents: Iterable[Agent[Any]],
+    agents: Iterable[Agent[Any, Any]],
     *,
     authenticate: Authenticate = loopback_only,
     deps: Any = None,
