@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, Generic, Unpack, overload
 
 from typing_extensions import TypeForm
 
 from pellucid.approvals.checkpoint import Checkpoint
+from pellucid.concurrency.per_loop import PerLoop
 from pellucid.concurrency.sync import run_in_portal
-from pellucid.concurrency.tasks import load_backend
+from pellucid.concurrency.tasks import in_event_loop, load_backend
 from pellucid.context import DiscoveryContext, Identity, Limits
 from pellucid.errors import ConfigError
 from pellucid.messages import Message
@@ -24,6 +26,7 @@ from pellucid.offer.explain import Explanation, explain
 from pellucid.offer.permission import Permissions
 from pellucid.options import AgentOptions, CallerOptions, OverrideOptions, ResumeOptions, RunOptions, check_options
 from pellucid.providers import Lister, static_tools
+from pellucid.providers.readiness import Readiness, readiness_of
 from pellucid.providers.skills import SkillProvider
 from pellucid.run.compose import digest_of_parameters
 from pellucid.run.journal import Journal
@@ -34,7 +37,7 @@ from pellucid.run.state import CallerContext, Configuration, Run, Setup
 from pellucid.run.stream import RunStream
 from pellucid.run.structured_output import Output
 from pellucid.run.subagent import agent_tool
-from pellucid.run.warm_up import warm_up
+from pellucid.run.warm_up import BackgroundWarmUp, warm_up
 from pellucid.telemetry import Listener, Listeners
 from pellucid.tools import Tool, tool
 from pellucid.tools.catalog import Catalogs, check_mode
@@ -59,8 +62,8 @@ class Agent(Generic[DepsT_contra, OutputT_co]):
         output: Type of the answers, if they are not text: any type that pydantic can validate. An answer that does not
             fit is sent back to the model once, with the problem.
         **options: `model` (required), `instructions`, `settings`, `tools`, `providers`, `skills`, `limits`, `policy`,
-            `telemetry`, `description`, `prices`, `reliability`, `collisions`, `registry_mode` and `pin`; described in
-            `AgentOptions`.
+            `telemetry`, `description`, `prices`, `reliability`, `collisions`, `registry_mode`, `pin` and `warm`;
+            described in `AgentOptions`.
 
     Raises:
         ConfigError: an option is invalid.
@@ -90,6 +93,9 @@ class Agent(Generic[DepsT_contra, OutputT_co]):
         setup = _setup(name, output, options, Listeners())
         # The last one counts; the others are those that it overrides.
         self._configurations = [(options, Configuration(setup, options.get("telemetry")))]
+        self._warm_ups = PerLoop(lambda: BackgroundWarmUp(lambda: self._configuration))
+        if setup.is_warm and in_event_loop():
+            self._warm_ups.get().start()
 
     def __repr__(self) -> str:
         providers = ", ".join(lister.provider.id for lister in self._setup.listers)
@@ -316,6 +322,30 @@ class Agent(Generic[DepsT_contra, OutputT_co]):
         """Call `warm_up` from sync code, in the event loop of `run_sync`."""
         run_in_portal(lambda: self.warm_up(identity=identity))
 
+    def ready(self) -> Readiness:
+        """Return whether the hubs have answered, for a health check; nothing is asked and nothing waits.
+
+        ```python
+        @app.get("/readyz")
+        async def readyz() -> JSONResponse:
+            readiness = agent.ready()
+            return JSONResponse(readiness.to_dict(), 200 if readiness else 503)
+        ```
+
+        An agent with `warm=True` starts to warm up with the first call in an event loop (without one, in that of
+        `run_sync`), and tries again while a hub that runs need has not answered.
+        """
+        readiness = readiness_of(self._setup.listers)
+        if self._setup.is_warm:
+            if in_event_loop():
+                self._warm_ups.get().start(again=not readiness)
+            else:
+                run_in_portal(partial(self._start_warm_up, again=not readiness))
+        return readiness
+
+    async def _start_warm_up(self, *, again: bool) -> None:
+        self._warm_ups.get().start(again=again)
+
     async def explain(self, tool_name: str, ctx: DiscoveryContext | None = None) -> Explanation:
         """Explain why the model is, or is not, offered a tool: providers, gates, skills, collisions and the policy.
 
@@ -398,6 +428,7 @@ def _setup(name: str, output: Any, options: AgentOptions[Any], listeners: Listen
         skills=loader.skills,
         permissions=Permissions(policy, limits.policy_timeout) if policy is not None else None,
         pin=options.get("pin", False),
+        is_warm=options.get("warm", False),
     )
 
 

@@ -72,6 +72,9 @@ class _Configurable(TypedDict, Generic[DepsT], total=False):
     pin: bool
     """Withhold a tool that has changed under its name since the model was offered it, or its call was approved."""
 
+    warm: bool
+    """Warm up in the background of each event loop, when the agent is made there or with the first `Agent.ready()`."""
+
 
 class AgentOptions(_Configurable[DepsT], total=False):
     """Options of `Agent(name, ...)`, except `output`."""
