@@ -34,7 +34,7 @@ from pellucid.run.stream import RunStream
 from pellucid.run.structured_output import Output
 from pellucid.run.subagent import agent_tool
 from pellucid.run.warm_up import warm_up
-from pellucid.telemetry import Listener, Listeners
+from pellucid.telemetry import Listeners, Observable
 from pellucid.tools import Tool, tool
 from pellucid.tools.catalog import Catalogs, check_mode
 from pellucid.tools.collisions import check_policy
@@ -42,7 +42,7 @@ from pellucid.tools.tool import PlainFunction
 from pellucid.types import DepsT_contra, JSONObject, OutputT_co
 
 
-class Agent(Generic[DepsT_contra, OutputT_co]):
+class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
     """A frozen configuration. It can be run any number of times, also concurrently.
 
     ```python
@@ -96,6 +96,10 @@ class Agent(Generic[DepsT_contra, OutputT_co]):
     def name(self) -> str:
         """Value of `gen_ai.agent.name`."""
         return self._setup.name
+
+    @property
+    def _listeners(self) -> Listeners:
+        return self._setup.listeners
 
     @overload
     async def run(
@@ -223,20 +227,6 @@ class Agent(Generic[DepsT_contra, OutputT_co]):
         """
         check_options("Agent.resume_stream()", options, ResumeOptions)
         return RunStream[OutputT_co](self._create_run(_resume_request(checkpoint, options), deps, options, Listeners()))
-
-    def on(self, pattern: str, listener: Listener, *, once: bool = False) -> Callable[[], None]:
-        """Subscribe `listener` to the events that match `pattern`: `"run.completed"`, `"tools.*"` or `"*"`.
-
-        A sync listener is called immediately and must not block; an async listener receives events from a bounded
-        queue. A failure of a listener is counted and never reaches the run.
-
-        Returns:
-            A function that ends the subscription.
-
-        Raises:
-            ConfigError: no event matches the pattern.
-        """
-        return self._setup.listeners.add(pattern, listener, once=once)
 
     def as_tool(
         self, name: str | None = None, description: str | None = None, *, timeout: float | None = None
