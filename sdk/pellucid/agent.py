@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from functools import partial
 from typing import Any, Generic, Unpack, overload
 
@@ -14,39 +13,26 @@ from pellucid.approvals.checkpoint import Checkpoint
 from pellucid.concurrency.per_loop import PerLoop
 from pellucid.concurrency.sync import run_in_portal
 from pellucid.concurrency.tasks import in_event_loop, load_backend
-from pellucid.context import DiscoveryContext, Identity, Limits
-from pellucid.errors import ConfigError
+from pellucid.context import DiscoveryContext, Identity
 from pellucid.messages import Message
-from pellucid.models import Model, Prices, PublishedPrices, Settings
-from pellucid.models.base import require_model
-from pellucid.models.fallback import candidates
-from pellucid.models.names import resolve
-from pellucid.models.prices import load_prices
 from pellucid.offer.explain import Explanation, explain
-from pellucid.offer.permission import Permissions
 from pellucid.options import AgentOptions, CallerOptions, OverrideOptions, ResumeOptions, RunOptions, check_options
-from pellucid.providers import Lister, static_tools
 from pellucid.providers.readiness import Readiness, readiness_of
-from pellucid.providers.skills import SkillProvider
-from pellucid.run.compose import digest_of_parameters
 from pellucid.run.journal import Journal
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
 from pellucid.run.start import Input, ResumeRequest, conversation, create_run
 from pellucid.run.state import CallerContext, Configuration, Run, Setup
 from pellucid.run.stream import RunStream
-from pellucid.run.structured_output import Output
 from pellucid.run.subagent import agent_tool
 from pellucid.run.warm_up import BackgroundWarmUp, warm_up
-from pellucid.telemetry import Listener, Listeners
-from pellucid.tools import Tool, tool
-from pellucid.tools.catalog import Catalogs, check_mode
-from pellucid.tools.collisions import check_policy
-from pellucid.tools.tool import PlainFunction
+from pellucid.setup import make_setup
+from pellucid.telemetry import Listeners, Observable
+from pellucid.tools import Tool
 from pellucid.types import DepsT_contra, JSONObject, OutputT_co
 
 
-class Agent(Generic[DepsT_contra, OutputT_co]):
+class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
     """A frozen configuration. It can be run any number of times, also concurrently.
 
     ```python
@@ -90,7 +76,7 @@ class Agent(Generic[DepsT_contra, OutputT_co]):
         check_options("Agent()", options, AgentOptions)
         load_backend()
         self._output = output
-        setup = _setup(name, output, options, Listeners())
+        setup = make_setup(name, output, options, Listeners())
         # The last one counts; the others are those that it overrides.
         self._configurations = [(options, Configuration(setup, options.get("telemetry")))]
         self._warm_ups = PerLoop(lambda: BackgroundWarmUp(lambda: self._configuration))
@@ -113,6 +99,10 @@ class Agent(Generic[DepsT_contra, OutputT_co]):
     def name(self) -> str:
         """Value of `gen_ai.agent.name`."""
         return self._setup.name
+
+    @property
+    def _listeners(self) -> Listeners:
+        return self._setup.listeners
 
     @overload
     async def run(
@@ -241,20 +231,6 @@ class Agent(Generic[DepsT_contra, OutputT_co]):
         check_options("Agent.resume_stream()", options, ResumeOptions)
         return RunStream[OutputT_co](self._create_run(_resume_request(checkpoint, options), deps, options, Listeners()))
 
-    def on(self, pattern: str, listener: Listener, *, once: bool = False) -> Callable[[], None]:
-        """Subscribe `listener` to the events that match `pattern`: `"run.completed"`, `"tools.*"` or `"*"`.
-
-        A sync listener is called immediately and must not block; an async listener receives events from a bounded
-        queue. A failure of a listener is counted and never reaches the run.
-
-        Returns:
-            A function that ends the subscription.
-
-        Raises:
-            ConfigError: no event matches the pattern.
-        """
-        return self._setup.listeners.add(pattern, listener, once=once)
-
     def as_tool(
         self, name: str | None = None, description: str | None = None, *, timeout: float | None = None
     ) -> Tool[DepsT_contra]:
@@ -295,7 +271,7 @@ class Agent(Generic[DepsT_contra, OutputT_co]):
         """
         check_options("Agent.override()", options, OverrideOptions)
         changed: AgentOptions[Any] = {**self._configurations[-1][0], **options}
-        setup = _setup(self.name, self._output, changed, self._setup.listeners)
+        setup = make_setup(self.name, self._output, changed, self._setup.listeners)
         configured = (changed, Configuration(setup, changed.get("telemetry")))
         self._configurations.append(configured)
         try:
@@ -391,99 +367,3 @@ def _resume_request(checkpoint: JSONObject, options: ResumeOptions) -> ResumeReq
     decisions = tuple(options.get("decisions", ()))
     results = tuple(options.get("results", ()))
     return ResumeRequest(Checkpoint.from_dict(checkpoint), decisions, results, options.get("claims"))
-
-
-def _setup(name: str, output: Any, options: AgentOptions[Any], listeners: Listeners) -> Setup:
-    """Check the options of an agent, and return the configuration that its runs share."""
-    if not name:
-        raise ConfigError.empty("Agent", "name", "it names the agent in traces and metrics")
-    agent = f"Agent {name!r}"
-    model = options["model"]
-    model = resolve(model) if isinstance(model, str) else require_model(model, agent)
-    collisions, registry_mode = options.get("collisions", "error"), options.get("registry_mode", "full")
-    prices = _prices(agent, model, options.get("prices"))
-    check_policy(agent, collisions)
-    check_mode(agent, registry_mode)
-    loader = SkillProvider(options.get("skills", ()))
-    tools = _tools(agent, options.get("tools", ()))
-    listers = _listers(agent, tools, options, loader)
-    answer_type = Output(output) if output is not None and output is not str else None
-    settings = _checked(agent, options.get("settings") or Settings())
-    limits, policy = options.get("limits") or Limits(), options.get("policy")
-    return Setup(
-        name=name,
-        description=options.get("description"),
-        model=model,
-        instructions=options.get("instructions"),
-        output=answer_type,
-        settings=settings,
-        parameters=digest_of_parameters(settings, answer_type.schema if answer_type is not None else None),
-        reliability=options.get("reliability"),
-        prices=prices,
-        tools=tuple(tools),
-        listers=listers,
-        limits=limits,
-        catalogs=Catalogs(collisions, is_lazy=registry_mode == "lazy"),
-        listeners=listeners,
-        skills=loader.skills,
-        permissions=Permissions(policy, limits.policy_timeout) if policy is not None else None,
-        pin=options.get("pin", False),
-        is_warm=options.get("warm", False),
-    )
-
-
-def _prices(agent: str, model: Model, prices: Prices | None) -> Prices:
-    if prices is not None and not callable(prices):
-        raise ConfigError(
-            f"{agent}: prices must be a function of provider, model and usage; for fixed prices use "
-            f"PriceTable({{'openai:gpt-6-sol': Price(input=..., output=...)}})"
-        )
-    prices = prices if prices is not None else PublishedPrices()
-    load_prices(prices, [(candidate.provider_name, candidate.name) for candidate in candidates(model)])
-    return prices
-
-
-def _listers(
-    agent: str, tools: Sequence[Tool], options: AgentOptions[Any], loader: SkillProvider
-) -> tuple[Lister, ...]:
-    """Return a lister for each provider of an agent; check the agent's own tools and skills before any run."""
-    static_provider = static_tools(tools)
-    providers = list(options.get("providers", ()))
-    if tools or not (providers or loader.skills):
-        providers.insert(0, static_provider)
-    if loader.skills:
-        providers.append(loader)
-    listers = tuple(map(Lister, providers))
-    ids = [lister.provider.id for lister in listers]
-    if len(set(ids)) < len(ids):
-        raise ConfigError(f"{agent}: duplicate provider id in {ids}; give each provider an id of its own")
-    if tools:
-        listers[0].check(static_provider.list_tools(DiscoveryContext()))
-    if loader.skills:
-        listers[-1].check(loader.list_tools(DiscoveryContext(active_skill_ids=tuple(loader.skills))))
-    return listers
-
-
-def _tools(agent: str, tools: Sequence[Tool[Any] | PlainFunction[..., object]]) -> list[Tool]:
-    if not isinstance(tools, Iterable):
-        raise ConfigError(f"{agent}: tools={tools!r} is not a sequence; give a list of tools and functions")
-    items = list(tools)
-    for index, item in enumerate(items):
-        if not isinstance(item, Tool) and not callable(item):
-            raise ConfigError(f"{agent}: tools[{index}]={item!r} is not a tool; give a Tool or a function")
-    return [item if isinstance(item, Tool) else tool(item) for item in items]
-
-
-def _checked(agent: str, settings: Settings) -> Settings:
-    allowed = Settings.__annotations__
-    for name in settings:
-        if name not in allowed:
-            close = get_close_matches(name, allowed, 1)
-            raise ConfigError(
-                f"{agent}: unknown setting {name!r}; "
-                f"{f'did you mean {close[0]!r}? ' if close else ''}"
-                f"known settings are {', '.join(allowed)}; settings of a single vendor go into `extra`"
-            )
-    if isinstance(settings.get("stop_sequences"), str):
-        raise ConfigError(f"{agent}: the setting stop_sequences must be a list of texts, not one text")
-    return settings.copy()

@@ -25,7 +25,7 @@ _LONGEST: Final = 200
 _WIDTH: Final = 100
 
 
-def module_of(replayed: Replay, path: Path, place: str | None, agent: Agent[Any, Any] | None) -> str:
+def module_of(replayed: Replay[Any], path: Path, place: str | None, agent: Agent[Any, Any] | None) -> str:
     """Return a module with one test, which replays a run and asserts what came of it.
 
     Args:
@@ -72,7 +72,7 @@ def _import_of(place: str | None, agent: Agent[Any, Any] | None) -> tuple[list[s
     return ["", statement], f"next(agent for agent in {variable} if agent.name == {_text(agent.name)})"
 
 
-def _assertions(replayed: Replay) -> Iterator[str]:
+def _assertions(replayed: Replay[Any]) -> Iterator[str]:
     yield f"assert replayed.outcome == {_text(replayed.outcome)}"
     calls = f"assert replayed.tool_calls == {_value(replayed.tool_calls)}"
     if len(calls) <= _WIDTH:

@@ -18,7 +18,7 @@ from pellucid.telemetry import current_scope
 from pellucid.tools.catalog import RegistryMode, check_mode
 from pellucid.tools.collisions import Binding, Collisions, Shadowed, check_policy, emit_shadowed, reasons_of, resolve
 from pellucid.tools.names import RESERVED, fit, problem_of
-from pellucid.tools.tool import FunctionTool, Mcp, Params, PlainFunction, ResultT, Tool, ToolSource, tool
+from pellucid.tools.tool import NO_TOOLS, FunctionTool, Mcp, Params, PlainFunction, ResultT, Tool, ToolSource, tool
 from pellucid.types import DepsT, JSONObject
 
 MAX_RUNS: Final = 256
@@ -63,7 +63,7 @@ class ToolRegistry(Generic[DepsT]):
 
     def __init__(
         self,
-        tools: Iterable[Tool[DepsT] | PlainFunction[..., object]] = (),
+        tools: Iterable[Tool[DepsT] | PlainFunction[..., object]] = NO_TOOLS,
         *,
         id: str = "registry",  # noqa: A002  (a provider's attribute has this name)
         collisions: Collisions = "error",

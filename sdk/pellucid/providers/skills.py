@@ -19,7 +19,7 @@ from pellucid.providers.provider import ExplainContext, Listing
 from pellucid.providers.wrappers import explain_inactive
 from pellucid.text import close_to
 from pellucid.tools.names import LOAD_SKILL
-from pellucid.tools.tool import MetaTool, PlainFunction, Tool, tool
+from pellucid.tools.tool import NO_TOOLS, MetaTool, PlainFunction, Tool, tool
 from pellucid.types import DepsT_contra, JSONObject
 
 SKILLS: Final = "skills"
@@ -51,7 +51,7 @@ class Skill(Generic[DepsT_contra]):
     id: str
     description: str
     body: str
-    tools: Sequence[Tool[DepsT_contra] | PlainFunction[..., object]] = ()
+    tools: Sequence[Tool[DepsT_contra] | PlainFunction[..., object]] = NO_TOOLS
 
     def __post_init__(self) -> None:
         for name in ("id", "description", "body"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Generic, Self, TypedDict, Unpack, get_args, overload
 
 from opentelemetry import metrics, trace
 
@@ -34,10 +34,11 @@ from pellucid.run.start import create_run
 from pellucid.run.state import CallerContext, Configuration, Setup
 from pellucid.telemetry import Listeners, TelemetryOptions
 from pellucid.telemetry.pipeline import Pipeline, complete
+from pellucid.types import OutputT_co
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
+@dataclass(frozen=True, kw_only=True)  # with slots, Python 3.11 cannot call `Replay[Output](...)`
+class Replay(Generic[OutputT_co]):
     """Outcome of a replay.
 
     Attributes:
@@ -52,7 +53,7 @@ class Replay:
     """
 
     tape: Tape
-    result: RunResult[Any] | None
+    result: RunResult[OutputT_co] | None
     error: Exception | None
     divergence: Divergence | None
     differences: Sequence[Divergence] = field(repr=False)
@@ -79,7 +80,7 @@ class Replay:
             span for span in self.spans if span.parent is None and span.attributes.get(semconv.PHASE) == semconv.RUN
         ]
 
-    def check(self) -> Replay:
+    def check(self) -> Self:
         """Return the replay if it was the same as the recording.
 
         Raises:
@@ -90,16 +91,30 @@ class Replay:
         return self
 
 
+class ReplayOptions(TypedDict, total=False):
+    """Options of `replay` and `replay_sync`; described in `replay`."""
+
+    live: Collection[str]
+    model: Model | str | None
+    timing: float
+    on_divergence: OnDivergence
+    deps: Any
+
+
+@overload
+async def replay(agent: None, tape: Tape, **options: Unpack[ReplayOptions]) -> Replay[Any]: ...
+@overload
+async def replay(agent: Agent[Any, OutputT_co], tape: Tape, **options: Unpack[ReplayOptions]) -> Replay[OutputT_co]: ...
 async def replay(
     agent: Agent[Any, Any] | None,
     tape: Tape,
     *,
     live: Collection[str] = (),
     model: Model | str | None = None,
-    timing: Literal[0, 1] | float = 0,
+    timing: float = 0,
     on_divergence: OnDivergence = "stop",
     deps: Any = None,
-) -> Replay:
+) -> Replay[Any]:
     """Run an agent again, with a recorded run in place of its model, its providers and its tools.
 
     The runtime, the agent's permission policy, its reliability rules and its skills are those of the agent. What is not
@@ -177,7 +192,11 @@ def _first(
     return found[0] if is_cause else noticed
 
 
-def replay_sync(agent: Agent[Any, Any] | None, tape: Tape, **options: Any) -> Replay:
+@overload
+def replay_sync(agent: None, tape: Tape, **options: Unpack[ReplayOptions]) -> Replay[Any]: ...
+@overload
+def replay_sync(agent: Agent[Any, OutputT_co], tape: Tape, **options: Unpack[ReplayOptions]) -> Replay[OutputT_co]: ...
+def replay_sync(agent: Agent[Any, Any] | None, tape: Tape, **options: Unpack[ReplayOptions]) -> Replay[Any]:
     """Call `replay` from sync code."""
     return run_in_portal(lambda: replay(agent, tape, **options))
 

@@ -9,6 +9,7 @@ import anyio
 
 from pellucid.context import DiscoveryContext
 from pellucid.tools import Tool
+from pellucid.tools.tool import NO_TOOLS
 from pellucid.types import DepsT
 
 
@@ -32,7 +33,7 @@ class FakeHub(Generic[DepsT]):
 
     def __init__(
         self,
-        tools: Sequence[Tool[DepsT]] | Callable[[int], Any] = (),
+        tools: Sequence[Tool[DepsT]] | Callable[[int], Any] = NO_TOOLS,
         *,
         latency: float = 0.0,
         faults: Sequence[BaseException | None] = (),

@@ -11,6 +11,7 @@ from typing import (
     TYPE_CHECKING,
     Any,
     ClassVar,
+    Final,
     Generic,
     Literal,
     ParamSpec,
@@ -240,6 +241,10 @@ def _encoded(definition: ToolDefinition) -> bytes:
 
 def _hash(encoded: bytes) -> bytes:
     return blake2b(encoded, digest_size=16).digest()
+
+
+NO_TOOLS: Final[tuple[Tool, ...]] = ()
+"""Default of parameters, from which a type checker infers that no `deps` are needed."""
 
 
 class MetaTool(Tool):
