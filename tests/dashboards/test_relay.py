@@ -221,15 +221,14 @@ def test_what_is_no_alertmanager_does_not_keep_them_from_one(prometheus: FakePro
             relayed(base, hook, {"alertname": "ToolHubSlow", "pellucid_provider_id": "hub"})
 
 
-@pytest.mark.parametrize("body", [{"alerts": "none"}, [1], "text", "deep"])
-def test_refuses_what_are_not_alerts(relay: str, body: Any) -> None:
+@pytest.mark.parametrize(
+    "body", [b'{"alerts": "none"}', b"[1]", b'"text"', b"[" * 200_000], ids=lambda body: str(body[:9])
+)
+def test_refuses_what_are_not_alerts(relay: str, body: bytes) -> None:
     """Nonsense is answered with 400."""
     for path in ("api/v2/alerts", "webhook"):
         with pytest.raises(HTTPError, match="400"):
-            if body == "deep":
-                urlopen(f"{relay}/{path}", b"[" * 200_000, timeout=60)
-            else:
-                post(f"{relay}/{path}", body)
+            urlopen(f"{relay}/{path}", body, timeout=60)
 
 
 @pytest.mark.parametrize(
