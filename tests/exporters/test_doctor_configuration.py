@@ -213,10 +213,17 @@ def test_no_secret_is_printed(doctor: Doctor, tmp_path: Path) -> None:
         (["--protocol", "grpc"], "--otlp"),
         (["--signal", "logs"], "--otlp"),
         (["--ca", "/no/such/file"], "no such file"),
+        (["--ca", __file__], "PEM certificates"),
+        (["--otlp", "banana"], "'banana' is not a URL; write it as http://host:port"),
+        (["--otlp", f"http://me:{SECRET}@host:99999?key={SECRET}"], "'http://host:99999' is not a URL"),
+        (["--otlp", f"http://me:{SECRET}@[::1?key={SECRET}"], r"'\[::1' is not a URL"),
+        (["--metrics", "banana"], "'banana' is not a URL; write it like http://127.0.0.1:9464/metrics"),
+        (["--prometheus", "ftp://x"], "'ftp://x' is not a URL; write it like http://localhost:9090"),
         (["--token-file", "/no/such/file"], "No such file"),
     ],
 )
 def test_options_that_cannot_work_are_refused(doctor: Doctor, arguments: list[str], words: str) -> None:
     """Before anything is asked."""
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=words) as refusal:
         doctor(*arguments)
+    assert SECRET not in str(refusal.value)

@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 
 from pellucid.errors import ConfigError
 from pellucid.telemetry.capture import CapturePolicy
-from pellucid_commands.doctor.findings import Finding, Level, Setup, shown
+from pellucid_commands.doctor.findings import Finding, Level, Setup
 from pellucid_exporters.options import SIGNALS, Otlp, Signal, exporters_of, resolve_otlp, resolve_prometheus
+from pellucid_exporters.urls import shown
 
 About: Final = "configuration"
 _OTLP: Final = "OTEL_EXPORTER_OTLP_"

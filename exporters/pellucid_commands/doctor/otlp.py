@@ -9,11 +9,12 @@ from urllib.parse import urlsplit
 
 from pellucid.errors import ConfigError
 from pellucid.text import excerpt
-from pellucid_commands.doctor.findings import Finding, Setup, shown
+from pellucid_commands.doctor.findings import Finding, Setup
 from pellucid_commands.doctor.samples import NAME, WORDS
 from pellucid_commands.doctor.sending import Sent, send
 from pellucid_commands.doctor.web import Kind, Trouble
 from pellucid_exporters.options import SIGNALS, Otlp, Signal, resolve_otlp
+from pellucid_exporters.urls import shown
 
 _USUAL: Final = {"http/protobuf": 4318, "grpc": 4317}
 _OTHER: Final = {"http/protobuf": "grpc", "grpc": "http/protobuf"}

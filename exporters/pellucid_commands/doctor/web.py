@@ -13,7 +13,8 @@ from typing import Final, Literal, TypeAlias
 import requests
 import urllib3.exceptions
 
-from pellucid_commands.doctor.findings import Finding, Setup, shown
+from pellucid_commands.doctor.findings import Finding, Setup
+from pellucid_exporters.urls import shown
 
 Kind: TypeAlias = Literal[
     # no response
