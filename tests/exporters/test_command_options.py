@@ -1,10 +1,14 @@
-"""Options that make no sense are usage errors of every command."""
+"""Every command of the package: its examples, and options that make no sense."""
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import replace
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
+
 import pytest
 
-from pellucid.cli import main
+from pellucid.cli import GROUP, Command, main
 
 NONSENSE = """
 demo --port banana
@@ -52,3 +56,47 @@ def test_nonsense_is_a_usage_error(line: str, capsys: pytest.CaptureFixture[str]
     assert last.startswith("pellucid")
     assert command in last
     assert arguments[-1] in last
+
+
+IDLE: dict[str, Command] = {
+    point.name: replace(point.load(), run=lambda options: 0) for point in entry_points(group=GROUP)
+}
+"""The commands, which only read their options."""
+
+
+@pytest.fixture
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install the idle commands in place of those that work."""
+    points = EntryPoints(EntryPoint(name, f"{__name__}:{name}", GROUP) for name in IDLE)
+    monkeypatch.setattr("pellucid.cli.entry_points", lambda group: points)
+    monkeypatch.setattr(EntryPoint, "load", lambda self: IDLE[self.name])
+
+
+NESTED = """
+alerts relay
+dashboards export
+demo durable
+rules check
+rules export
+rules thresholds
+store compact
+store export
+store stats
+""".strip().splitlines()
+
+
+@pytest.mark.usefixtures("idle")
+@pytest.mark.parametrize("name", ["", *IDLE, *NESTED])
+def test_each_help_has_examples_that_are_true(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Examples begin with the command, and it takes their options; what a shell does with the output is left out."""
+    with pytest.raises(SystemExit):
+        main([*name.split(), "--help"])
+    usage, _, rest = capsys.readouterr().out.partition("\n\n")
+    has_nested = any(other.startswith(f"{name} ") for other in NESTED)
+    assert usage.endswith("...") is (has_nested or not name)
+    examples = rest.partition("\nexamples:\n")[2].strip().splitlines()
+    assert examples
+    for example in examples:
+        words = shlex.split(example.partition(" > ")[0])
+        assert words[: 1 + len(name.split())] == ["pellucid", *name.split()]
+        assert main(words[1:]) == 0, example

@@ -210,7 +210,7 @@ def test_wrong_arguments_are_refused(shop: Shop, arguments: list[str], message: 
 
 def test_a_tape_that_cannot_be_written_is_refused(shop: Shop) -> None:
     """The place is named, with the option."""
-    with pytest.raises(ConfigError, match=r"written to \. \(Is a directory\); give another --tape"):
+    with pytest.raises(ConfigError, match=r"written to \. \(Is a directory\); give --tape another path"):
         shop.call(test.COMMAND, shop.runs["support"], "--tape", ".")
 
 

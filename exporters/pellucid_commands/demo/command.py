@@ -123,4 +123,11 @@ COMMAND: Final = Command(
     help="Run an agent on three real tool hubs, one of them slow and failing, and see all of it.",
     add_arguments=add_arguments,
     run=run,
+    examples=(
+        "pellucid demo",
+        "pellucid demo --repository ~/src/project --content",
+        "pellucid demo --otlp http://localhost:4318 --repeat 10",
+        "pellucid demo --view",
+        "pellucid demo durable --workers 2 --serve",
+    ),
 )

@@ -173,4 +173,10 @@ COMMAND: Final = Command(
     help="Check that telemetry is set up and arrives, and say what to mend.",
     add_arguments=add_arguments,
     run=run,
+    examples=(
+        "pellucid doctor",
+        "pellucid doctor --otlp http://localhost:4318",
+        "pellucid doctor --otlp http://localhost:4317 --protocol grpc --signal traces",
+        "pellucid doctor --metrics http://127.0.0.1:9464/metrics --prometheus http://localhost:9090",
+    ),
 )

@@ -68,4 +68,8 @@ COMMAND: Final = Command(
     help="Turn a recorded run into a test: write its tape, and print a module for pytest.",
     add_arguments=add_arguments,
     run=run,
+    examples=(
+        "pellucid test 96c287f9 --agent app.agents:support > tests/test_refund.py",
+        "pellucid test 96c287f9 --tape tests/tapes/refund.jsonl > tests/test_refund.py",
+    ),
 )

@@ -177,4 +177,9 @@ COMMAND: Final = Command(
     help="Serve runs of agents over HTTP, durable ones unless without a store.",
     add_arguments=add_arguments,
     run=run,
+    examples=(
+        "pellucid serve app.agents:support",
+        "pellucid serve app.agents:support --store postgresql://app@localhost/runs --port 8080",
+        "pellucid serve app.agents:support --no-store",
+    ),
 )

@@ -166,4 +166,10 @@ COMMAND: Final = Command(
     help="Show, compact or export the local store of telemetry.",
     add_arguments=add_arguments,
     run=run,
+    examples=(
+        "pellucid store stats",
+        "pellucid store compact --max-age 30 --max-bytes 500000000",
+        "pellucid store export > telemetry.jsonl",
+        "pellucid store export --run 96c287f9 --parquet tables",
+    ),
 )
