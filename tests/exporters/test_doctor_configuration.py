@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pellucid import ConfigError
+from pellucid_commands.doctor.configuration import check_capture
+from pellucid_commands.doctor.findings import Setup
 from support.doctor import Doctor, doctor
 
 if TYPE_CHECKING:
@@ -177,6 +179,29 @@ def test_credentials_in_the_clear_are_named(doctor: Doctor) -> None:
     report = doctor("--otlp", "http://collector.invalid:4318", variables=variables, timeout=1)
     assert "unencrypted" in report.about("capture", "wrong")[0]
     assert SECRET not in report.text
+
+
+@pytest.mark.parametrize(
+    ("url", "headers", "level"),
+    [
+        ("http://collector.invalid:4318", "", "note"),
+        ("http://collector.invalid:4317", "", ""),
+        ("http://collector.invalid:4317", "a=b", "wrong"),
+        ("http://collector:4318", "", ""),
+        ("http://collector:4318", "a=b", "note"),
+        ("http://10.1.2.3:4318", "", ""),
+        ("http://8.8.8.8:4318", "", "note"),
+        ("http://otel.observability.svc:4318", "", ""),
+        ("http://localhost:4318", "a=b", ""),
+    ],
+)
+def test_encryption_is_advised_where_it_is_usual(
+    monkeypatch: pytest.MonkeyPatch, url: str, headers: str, level: str
+) -> None:
+    """Beyond the network of containers, a cluster or an office, and for credentials; not for a gRPC port."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", headers)
+    found = [finding.level for finding in check_capture(Setup(otlp=url)) if "unencrypted" in finding.text]
+    assert found == ([level] if level else [])
 
 
 def test_no_secret_is_printed(doctor: Doctor, tmp_path: Path) -> None:

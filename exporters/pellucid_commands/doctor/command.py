@@ -38,7 +38,7 @@ CHECKS: Final[Sequence[Check]] = (
 )
 """Checks in the order of output."""
 
-REQUESTS: Final = 8
+REQUESTS: Final = 10
 """Maximum number of sequential requests of one check."""
 LONGEST: Final = 3600
 """Timeout of one request, in seconds."""

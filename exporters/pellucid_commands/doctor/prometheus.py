@@ -10,7 +10,7 @@ from urllib.parse import urlencode, urlsplit
 
 from pellucid import semconv
 from pellucid.text import excerpt
-from pellucid_commands.doctor.configuration import is_far
+from pellucid_commands.doctor.addresses import is_far
 from pellucid_commands.doctor.findings import Finding, Setup
 from pellucid_commands.doctor.web import Trouble, Unreachable, fetch, unreachable
 from pellucid_exporters.prometheus.naming import to_name
