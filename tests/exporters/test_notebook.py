@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
 from support.processes import PATIENCE
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SETUP = """
 import threading
@@ -75,6 +73,9 @@ for thread in threading.enumerate():
 """
 
 
+DOCS = Path(__file__).parents[2] / "docs" / "exporters" / "console.md"
+
+
 def execute(folder: Path, *cells: str) -> list[list[dict[str, Any]]]:
     """Execute the cells of a notebook, and return the outputs of each."""
     new: Any = nbformat.v4  # comes without types
@@ -92,7 +93,8 @@ def documents(outputs: list[dict[str, Any]]) -> list[str]:
 def test_a_notebook_shows_each_run_in_its_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tree is updated in place while its run is in progress, and ends with input and output, folded and escaped."""
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    _, watched, two, plain = execute(tmp_path, SETUP, WATCHED, TWO, PLAIN)
+    documented = re.findall(r"^```ipython\n(.*?)^```$", DOCS.read_text(), re.MULTILINE | re.DOTALL)
+    _, watched, two, plain, of_docs = execute(tmp_path, SETUP, WATCHED, TWO, PLAIN, "\n".join(documented))
     said = "".join(output.get("text", "") for output in watched)
     assert said == "Here it is. [False, True] True False\n"
     (shown,) = documents(watched)
@@ -107,3 +109,5 @@ def test_a_notebook_shows_each_run_in_its_cell(tmp_path: Path, monkeypatch: pyte
     (quiet,) = documents(plain)
     assert "<details>" not in quiet
     assert plain[-1]["data"]["text/plain"] == "'no updates go on'"
+    (hello,) = documents(of_docs)
+    assert "invoke_agent support" in hello
