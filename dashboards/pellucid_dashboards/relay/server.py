@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 MOST_BYTES: Final = 8 * 1024 * 1024
 """Maximum size of one request. Prometheus sends 64 alerts at once."""
+MOST_DIGITS: Final = 4_000
+"""Digits of a length; Python reads at most 4,300."""
 
 
 class RelayServer(ThreadingHTTPServer):
@@ -61,18 +64,28 @@ class _Exchange(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Receive alerts from Prometheus, or a notification from Alertmanager."""
-        length = self.headers.get("Content-Length", "")
-        if not length.isdigit():
-            return self._answer(411, "Content-Length is missing")
-        if int(length) > MOST_BYTES:
-            return self._answer(413, f"more than {MOST_BYTES} bytes")
+        refusal = self._refusal()
+        if refusal is not None:
+            return self._answer(*refusal)
         try:
-            body = json.loads(self.rfile.read(int(length)))
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             self._take(body)
         except DeliveryError as error:
             return self._answer(502, str(error))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             return self._answer(400, f"these are not alerts: {error!r}")
+        return None
+
+    def _refusal(self) -> tuple[int, str] | None:
+        """Return the answer to a body of unknown, ambiguous or excessive length (RFC 9112, section 6.3)."""
+        lengths = {length.strip(" \t") for length in self.headers.get_all("Content-Length", ())}
+        if not lengths:
+            return 411, "Content-Length is missing"
+        (length, *others) = lengths
+        if others or "Transfer-Encoding" in self.headers or re.fullmatch("[0-9]+", length) is None:
+            return 400, "the length of the body is not one number"
+        if len(length) > MOST_DIGITS or int(length) > MOST_BYTES:
+            return 413, f"more than {MOST_BYTES} bytes"
         return None
 
     def _take(self, body: Any) -> None:

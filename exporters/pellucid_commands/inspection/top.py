@@ -168,4 +168,9 @@ COMMAND: Final = Command(
     help="Watch the local store: alerts, hubs, what is in flight, and runs.",
     add_arguments=add_arguments,
     run=run,
+    examples=(
+        "pellucid top",
+        "pellucid top --window 10 --interval 2",
+        "pellucid top --once --json",
+    ),
 )
