@@ -231,6 +231,20 @@ def test_refuses_what_are_not_alerts(relay: str, body: bytes) -> None:
             urlopen(f"{relay}/{path}", body, timeout=60)
 
 
+def test_it_shows_runbooks(relay: str) -> None:
+    """At the address that the alerts have, with their labels; a page that does not exist is not found."""
+    with urlopen(f"{relay}/runbooks/ToolHubSlow?job=shop&pellucid_provider_id=c%26t&", timeout=60) as answer:
+        page = answer.read().decode()
+        assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    assert "discover_tools c&amp;t" in page
+    with urlopen(f"{relay}/runbooks/", timeout=60) as answer:
+        assert "href='ToolHubSlow'" in answer.read().decode()
+    for path in ("/runbooks/Other", "/runbooks/%ff", "/runbooks"):
+        with pytest.raises(HTTPError, match="404"):
+            urlopen(f"{relay}{path}", timeout=60)
+
+
 @pytest.mark.parametrize(
     ("headers", "status"),
     [

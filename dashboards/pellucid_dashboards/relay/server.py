@@ -28,8 +28,8 @@ MOST_DIGITS: Final = 4_000
 class RelayServer(ThreadingHTTPServer):
     """HTTP server of one relay.
 
-    It has `POST /api/v2/alerts`, `POST /webhook` (which prints), `GET /-/healthy`, and the runbooks: `GET /runbooks/`, and
-    `GET /runbooks/{name}` with the labels of an alert as a query.
+    It has `POST /api/v2/alerts`, `POST /webhook` (which prints), `GET /-/healthy`, and the runbooks: `GET /runbooks/`,
+    and `GET /runbooks/{name}` with the labels of an alert as a query.
     """
 
     daemon_threads = True

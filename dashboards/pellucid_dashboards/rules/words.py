@@ -42,7 +42,7 @@ def dashboard(uid: str, **variables: str) -> str:
     return f"/d/{uid}?{query}"
 
 
-LABELS: Final = "{{ range $name, $value := $labels }}{{ $name }}={{ $value | urlquery }}&{{ end }}"
+LABELS: Final = '{{ range $name, $value := $labels }}{{ if ne $name "__name__" }}{{ $name }}={{ $value | urlquery }}&{{ end }}{{ end }}'
 """Template of all labels of an alert, as a query of an address."""
 
 HUB: Final = f"Tool hub {value_of(label(semconv.PROVIDER_ID))} ({value_of(JOB)})"

@@ -22,7 +22,8 @@ table { display: block; overflow-x: auto; }
 code { font: 0.9em ui-monospace, monospace; overflow-wrap: anywhere; }
 pre { padding: 0.75rem; overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; }
 table { border-collapse: collapse; } td, th { border: 1px solid var(--line); padding: 0.3rem 0.6rem; text-align: left; }
-nav, dl { color: var(--quiet); font-size: 0.9rem; } dl { display: grid; grid-template-columns: max-content 1fr; gap: 0 1rem; }
+nav, dl { color: var(--quiet); font-size: 0.9rem; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: 0 1rem; }
 dd { margin: 0; overflow-wrap: anywhere; }
 """
 
