@@ -14,7 +14,7 @@ from pellucid_exporters.urls import is_url
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-PORT: Final = 9465
+PORT: Final = 9095
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -42,7 +42,8 @@ def dashboard(uid: str, **variables: str) -> str:
     return f"/d/{uid}?{query}"
 
 
-LABELS: Final = '{{ range $name, $value := $labels }}{{ if ne $name "__name__" }}{{ $name }}={{ $value | urlquery }}&{{ end }}{{ end }}'
+_PAIR: Final = "{{ $name }}={{ $value | urlquery }}&"
+LABELS: Final = '{{ range $name, $value := $labels }}{{ if ne $name "__name__" }}' + _PAIR + "{{ end }}{{ end }}"
 """Template of all labels of an alert, as a query of an address."""
 
 HUB: Final = f"Tool hub {value_of(label(semconv.PROVIDER_ID))} ({value_of(JOB)})"
