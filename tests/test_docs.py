@@ -90,7 +90,9 @@ def test_python_blocks_run(code: str, tmp_path: Path, vendors: dict[str, str]) -
 @pytest.mark.parametrize("code", blocks("console"))
 def test_console_blocks_name_what_there_is(code: str) -> None:
     """Each command that is shown exists: make knows its targets, and the command line its options."""
-    commands = [line.removeprefix("$ ").split("  #")[0].strip() for line in code.splitlines() if line.startswith("$ ")]
+    commands = [
+        re.split("  #| > ", line.removeprefix("$ "))[0].strip() for line in code.splitlines() if line.startswith("$ ")
+    ]
     assert commands
     for command in commands:
         words = shlex.split(command)
