@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, Generic, Unpack, overload
 
 from typing_extensions import TypeForm
 
 from pellucid.approvals.checkpoint import Checkpoint
+from pellucid.concurrency.per_loop import PerLoop
 from pellucid.concurrency.sync import run_in_portal
-from pellucid.concurrency.tasks import load_backend
-from pellucid.context import DiscoveryContext, Identity, Limits
-from pellucid.errors import ConfigError
+from pellucid.concurrency.tasks import in_event_loop, load_backend
+from pellucid.context import DiscoveryContext, Identity
 from pellucid.messages import Message
-from pellucid.models import Model, Prices, PublishedPrices, Settings
-from pellucid.models.base import require_model
-from pellucid.models.fallback import candidates
-from pellucid.models.names import resolve
-from pellucid.models.prices import load_prices
 from pellucid.offer.explain import Explanation, explain
-from pellucid.offer.permission import Permissions
-from pellucid.options import AgentOptions, CallerOptions, ResumeOptions, RunOptions, check_options
-from pellucid.providers import Lister, static_tools
-from pellucid.providers.skills import SkillProvider
-from pellucid.run.compose import digest_of_parameters
+from pellucid.options import AgentOptions, CallerOptions, OverrideOptions, ResumeOptions, RunOptions, check_options
+from pellucid.providers.readiness import Readiness, readiness_of
 from pellucid.run.journal import Journal
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
 from pellucid.run.start import Input, ResumeRequest, conversation, create_run
-from pellucid.run.state import CallerContext, Run, Setup
+from pellucid.run.state import CallerContext, Configuration, Run, Setup
 from pellucid.run.stream import RunStream
-from pellucid.run.structured_output import Output
 from pellucid.run.subagent import agent_tool
-from pellucid.run.warm_up import warm_up
+from pellucid.run.warm_up import BackgroundWarmUp, warm_up
+from pellucid.setup import make_setup
 from pellucid.telemetry import Listeners, Observable
-from pellucid.tools import Tool, tool
-from pellucid.tools.catalog import Catalogs, check_mode
-from pellucid.tools.collisions import check_policy
-from pellucid.tools.tool import PlainFunction
+from pellucid.tools import Tool
 from pellucid.types import DepsT_contra, JSONObject, OutputT_co
 
 
@@ -58,8 +48,8 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
         output: Type of the answers, if they are not text: any type that pydantic can validate. An answer that does not
             fit is sent back to the model once, with the problem.
         **options: `model` (required), `instructions`, `settings`, `tools`, `providers`, `skills`, `limits`, `policy`,
-            `telemetry`, `description`, `prices`, `reliability`, `collisions`, `registry_mode` and `pin`; described in
-            `AgentOptions`.
+            `telemetry`, `description`, `prices`, `reliability`, `collisions`, `registry_mode`, `pin` and `warm`;
+            described in `AgentOptions`.
 
     Raises:
         ConfigError: an option is invalid.
@@ -85,12 +75,25 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
     ) -> None:
         check_options("Agent()", options, AgentOptions)
         load_backend()
-        self._telemetry = options.get("telemetry")
-        self._setup = _setup(name, output, options)
+        self._output = output
+        setup = make_setup(name, output, options, Listeners())
+        # The last one counts; the others are those that it overrides.
+        self._configurations = [(options, Configuration(setup, options.get("telemetry")))]
+        self._warm_ups = PerLoop(lambda: BackgroundWarmUp(lambda: self._configuration))
+        if setup.is_warm and in_event_loop():
+            self._warm_ups.get().start()
 
     def __repr__(self) -> str:
         providers = ", ".join(lister.provider.id for lister in self._setup.listers)
         return f"Agent({self.name!r}, model={self._setup.model.name!r}, providers=[{providers}])"
+
+    @property
+    def _configuration(self) -> Configuration:
+        return self._configurations[-1][1]
+
+    @property
+    def _setup(self) -> Setup:
+        return self._configuration.setup
 
     @property
     def name(self) -> str:
@@ -246,7 +249,36 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
         Raises:
             ConfigError: neither `description` nor the agent's description is set.
         """
-        return agent_tool(self._setup, self._telemetry, name, description, timeout)
+        return agent_tool(lambda: self._configuration, name, description, timeout)
+
+    @contextmanager
+    def override(self, **options: Unpack[OverrideOptions[DepsT_contra]]) -> Iterator[None]:
+        """Replace options of this agent for all runs that start within the block, in any thread; for tests.
+
+        ```python
+        with support.override(model=ScriptedModel("Hello.")):
+            response = client.post("/questions", json={"text": "Hi"})
+        ```
+
+        It applies where the agent is used already: in an application that holds it, to durable runs, and to tools made
+        with `as_tool()`. An inner block keeps the options of the outer one that it does not replace itself.
+
+        Args:
+            **options: Options of `Agent`, except `name` and `output`.
+
+        Raises:
+            ConfigError, InvalidCatalog: as for `Agent`.
+        """
+        check_options("Agent.override()", options, OverrideOptions)
+        changed: AgentOptions[Any] = {**self._configurations[-1][0], **options}
+        setup = make_setup(self.name, self._output, changed, self._setup.listeners)
+        configured = (changed, Configuration(setup, changed.get("telemetry")))
+        self._configurations.append(configured)
+        try:
+            yield
+        finally:
+            # Blocks of other tasks and threads may have begun in between, and need not have ended.
+            self._configurations[:] = [each for each in self._configurations if each is not configured]
 
     async def warm_up(self, *, identity: Identity | None = None) -> None:
         """Connect to servers, fetch catalogues and create the model's client now, so that the first run need not.
@@ -260,11 +292,35 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
         Raises:
             DiscoveryError: a provider failed.
         """
-        await warm_up(self._setup, self._telemetry, identity)
+        await warm_up(self._configuration, identity)
 
     def warm_up_sync(self, *, identity: Identity | None = None) -> None:
         """Call `warm_up` from sync code, in the event loop of `run_sync`."""
         run_in_portal(lambda: self.warm_up(identity=identity))
+
+    def ready(self) -> Readiness:
+        """Return whether the hubs have answered, for a health check; nothing is asked and nothing waits.
+
+        ```python
+        @app.get("/readyz")
+        async def readyz() -> JSONResponse:
+            readiness = agent.ready()
+            return JSONResponse(readiness.to_dict(), 200 if readiness else 503)
+        ```
+
+        An agent with `warm=True` starts to warm up with the first call in an event loop (without one, in that of
+        `run_sync`), and tries again while a hub that runs need has not answered.
+        """
+        readiness = readiness_of(self._setup.listers)
+        if self._setup.is_warm:
+            if in_event_loop():
+                self._warm_ups.get().start(again=not readiness)
+            else:
+                run_in_portal(partial(self._start_warm_up, again=not readiness))
+        return readiness
+
+    async def _start_warm_up(self, *, again: bool) -> None:
+        self._warm_ups.get().start(again=again)
 
     async def explain(self, tool_name: str, ctx: DiscoveryContext | None = None) -> Explanation:
         """Explain why the model is, or is not, offered a tool: providers, gates, skills, collisions and the policy.
@@ -294,114 +350,20 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
         journal: Journal | None = None,
         check_tools: Callable[[Iterable[Tool]], None] | None = None,
     ) -> Run:
+        configuration = self._configuration
         caller = CallerContext(
             identity=options.get("identity"),
             signal=options.get("signal"),
             deps=deps,
             stream=stream,
-            pipeline=self._telemetry,
+            pipeline=configuration.pipeline,
             journal=journal,
             check_tools=check_tools,
         )
-        return create_run(self._setup, source, caller)
+        return create_run(configuration.setup, source, caller)
 
 
 def _resume_request(checkpoint: JSONObject, options: ResumeOptions) -> ResumeRequest:
     decisions = tuple(options.get("decisions", ()))
     results = tuple(options.get("results", ()))
     return ResumeRequest(Checkpoint.from_dict(checkpoint), decisions, results, options.get("claims"))
-
-
-def _setup(name: str, output: Any, options: AgentOptions[Any]) -> Setup:
-    """Check the options of an agent, and return the configuration that its runs share."""
-    if not name:
-        raise ConfigError.empty("Agent", "name", "it names the agent in traces and metrics")
-    agent = f"Agent {name!r}"
-    model = options["model"]
-    model = resolve(model) if isinstance(model, str) else require_model(model, agent)
-    collisions, registry_mode = options.get("collisions", "error"), options.get("registry_mode", "full")
-    prices = _prices(agent, model, options.get("prices"))
-    check_policy(agent, collisions)
-    check_mode(agent, registry_mode)
-    loader = SkillProvider(options.get("skills", ()))
-    tools = _tools(agent, options.get("tools", ()))
-    listers = _listers(agent, tools, options, loader)
-    answer_type = Output(output) if output is not None and output is not str else None
-    settings = _checked(agent, options.get("settings") or Settings())
-    limits, policy = options.get("limits") or Limits(), options.get("policy")
-    return Setup(
-        name=name,
-        description=options.get("description"),
-        model=model,
-        instructions=options.get("instructions"),
-        output=answer_type,
-        settings=settings,
-        parameters=digest_of_parameters(settings, answer_type.schema if answer_type is not None else None),
-        reliability=options.get("reliability"),
-        prices=prices,
-        tools=tuple(tools),
-        listers=listers,
-        limits=limits,
-        catalogs=Catalogs(collisions, is_lazy=registry_mode == "lazy"),
-        listeners=Listeners(),
-        skills=loader.skills,
-        permissions=Permissions(policy, limits.policy_timeout) if policy is not None else None,
-        pin=options.get("pin", False),
-    )
-
-
-def _prices(agent: str, model: Model, prices: Prices | None) -> Prices:
-    if prices is not None and not callable(prices):
-        raise ConfigError(
-            f"{agent}: prices must be a function of provider, model and usage; for fixed prices use "
-            f"PriceTable({{'openai:gpt-6-sol': Price(input=..., output=...)}})"
-        )
-    prices = prices if prices is not None else PublishedPrices()
-    load_prices(prices, [(candidate.provider_name, candidate.name) for candidate in candidates(model)])
-    return prices
-
-
-def _listers(
-    agent: str, tools: Sequence[Tool], options: AgentOptions[Any], loader: SkillProvider
-) -> tuple[Lister, ...]:
-    """Return a lister for each provider of an agent; check the agent's own tools and skills before any run."""
-    static_provider = static_tools(tools)
-    providers = list(options.get("providers", ()))
-    if tools or not (providers or loader.skills):
-        providers.insert(0, static_provider)
-    if loader.skills:
-        providers.append(loader)
-    listers = tuple(map(Lister, providers))
-    ids = [lister.provider.id for lister in listers]
-    if len(set(ids)) < len(ids):
-        raise ConfigError(f"{agent}: duplicate provider id in {ids}; give each provider an id of its own")
-    if tools:
-        listers[0].check(static_provider.list_tools(DiscoveryContext()))
-    if loader.skills:
-        listers[-1].check(loader.list_tools(DiscoveryContext(active_skill_ids=tuple(loader.skills))))
-    return listers
-
-
-def _tools(agent: str, tools: Sequence[Tool[Any] | PlainFunction[..., object]]) -> list[Tool]:
-    if not isinstance(tools, Iterable):
-        raise ConfigError(f"{agent}: tools={tools!r} is not a sequence; give a list of tools and functions")
-    items = list(tools)
-    for index, item in enumerate(items):
-        if not isinstance(item, Tool) and not callable(item):
-            raise ConfigError(f"{agent}: tools[{index}]={item!r} is not a tool; give a Tool or a function")
-    return [item if isinstance(item, Tool) else tool(item) for item in items]
-
-
-def _checked(agent: str, settings: Settings) -> Settings:
-    allowed = Settings.__annotations__
-    for name in settings:
-        if name not in allowed:
-            close = get_close_matches(name, allowed, 1)
-            raise ConfigError(
-                f"{agent}: unknown setting {name!r}; "
-                f"{f'did you mean {close[0]!r}? ' if close else ''}"
-                f"known settings are {', '.join(allowed)}; settings of a single vendor go into `extra`"
-            )
-    if isinstance(settings.get("stop_sequences"), str):
-        raise ConfigError(f"{agent}: the setting stop_sequences must be a list of texts, not one text")
-    return settings.copy()

@@ -18,12 +18,7 @@ from pellucid.tools.tool import PlainFunction
 from pellucid.types import DepsT
 
 
-class AgentOptions(TypedDict, Generic[DepsT], total=False):
-    """Options of `Agent(name, ...)`, except `output`."""
-
-    model: Required[Model | str]
-    """Model that answers; a name such as `openai:gpt-6-sol` is resolved."""
-
+class _Configurable(TypedDict, Generic[DepsT], total=False):
     instructions: str | None
     """System text."""
 
@@ -76,6 +71,23 @@ class AgentOptions(TypedDict, Generic[DepsT], total=False):
 
     pin: bool
     """Withhold a tool that has changed under its name since the model was offered it, or its call was approved."""
+
+    warm: bool
+    """Warm up in the background of each event loop, when the agent is made there or with the first `Agent.ready()`."""
+
+
+class AgentOptions(_Configurable[DepsT], total=False):
+    """Options of `Agent(name, ...)`, except `output`."""
+
+    model: Required[Model | str]
+    """Model that answers; a name such as `openai:gpt-6-sol` is resolved."""
+
+
+class OverrideOptions(_Configurable[DepsT], total=False):
+    """Options of `Agent.override`: those of `Agent`, none of them required."""
+
+    model: Model | str
+    """Model that answers."""
 
 
 class CallerOptions(TypedDict, total=False):

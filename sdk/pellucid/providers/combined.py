@@ -29,10 +29,10 @@ class Combined:
     kind: str = "combined"
     detached: bool = True
     timeout: float = math.inf  # each provider has its own
-    _listers: tuple[Lister, ...] = field(init=False)
+    listers: tuple[Lister, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_listers", tuple(map(Lister, self.providers)))
+        object.__setattr__(self, "listers", tuple(map(Lister, self.providers)))
 
     @property
     def id(self) -> str:
@@ -44,7 +44,7 @@ class Combined:
         skip = self.on_error == "skip"
         if self.patience is not None and not ctx.waits:
             ctx = replace(ctx, patience=self.patience)
-        catalogs = await list_all(self._listers, current_scope(), ctx, within=ctx.timeout, skip_failed=skip)
+        catalogs = await list_all(self.listers, current_scope(), ctx, within=ctx.timeout, skip_failed=skip)
         return tuple(tool for catalog in catalogs for tool in catalog.tools)
 
     async def explain(self, ctx: ExplainContext) -> None:

@@ -31,7 +31,7 @@ from pellucid.replay.tracing import ReplayedSpan, ReplayTracerProvider
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
 from pellucid.run.start import create_run
-from pellucid.run.state import CallerContext, Setup
+from pellucid.run.state import CallerContext, Configuration, Setup
 from pellucid.telemetry import Listeners, TelemetryOptions
 from pellucid.telemetry.pipeline import Pipeline, complete
 from pellucid.types import OutputT_co
@@ -138,7 +138,8 @@ async def replay(
     passes = passes_of(tape)
     for taped in passes:
         taped.check()
-    setup, own = (agent._setup, agent._telemetry) if agent is not None else (rebuilt_setup(passes), None)  # noqa: SLF001
+    configured = agent._configuration if agent is not None else Configuration(rebuilt_setup(passes))  # noqa: SLF001
+    setup, own = configured.setup, configured.pipeline
     if setup.name != passes[0].agent:
         raise ConfigError(
             f"replay(): the run is of agent {passes[0].agent!r}, and this is {setup.name!r}; pass that one"

@@ -256,12 +256,16 @@ class AgentTool(Tool):
     """Tool that runs an agent.
 
     Attributes:
-        tools: Own tools of the agent.
-        setup: Configuration of the agent; a `pellucid.run.state.Setup`.
+        configured: Function that returns the current `pellucid.run.state.Setup` of the agent.
     """
 
-    tools: tuple[Tool, ...] = field(default=(), repr=False)
-    setup: Any = field(default=None, repr=False)
+    configured: Callable[[], Any] = field(repr=False)
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """Own tools of the agent."""
+        tools: tuple[Tool, ...] = self.configured().tools
+        return tools
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
