@@ -6,13 +6,14 @@ import functools
 import typing
 from collections.abc import Callable
 from enum import Enum
-from typing import Annotated, Any, List, Literal, Optional, TypeAlias  # noqa: UP035  (hints that are not simple)
+from typing import Annotated, Any, Generic, List, Literal, Optional, TypeAlias, TypeVar  # noqa: UP035  (hints that are not simple)
 
 import pytest
 
 from pellucid import ConfigError, tool
 from pellucid.tools.hints import hints_of
 
+T = TypeVar("T")
 Words: TypeAlias = list["Color"]
 Nothing: TypeAlias = None
 
@@ -40,6 +41,14 @@ def literal(a: Literal["int"], b: Annotated[int, "x"], c: int) -> None:
     """Use texts in types."""
 
 
+class Box(Generic[T]):
+    """A class with a type parameter."""
+
+
+def generic(a: Box[int], b: Box[Color] | None, c: Box) -> None:  # type: ignore[type-arg]
+    """Use a class with a type parameter."""
+
+
 def reordered(a: int | str, b: str | int, c: tuple[int, ...]) -> None:
     """Use equal types that are written in another order."""
 
@@ -53,7 +62,7 @@ def bare(a, b):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
     """Use no hints."""
 
 
-FUNCTIONS = [simple, odd, literal, reordered, wrapper, bare, functools.partial, Outer.__init__]
+FUNCTIONS = [simple, odd, literal, generic, reordered, wrapper, bare, functools.partial, Outer.__init__]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
