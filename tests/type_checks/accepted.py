@@ -138,6 +138,8 @@ async def agents_with_deps() -> None:
     assert_type(mixed.run_sync("x", deps=Shop()).output, Answer)
     assert_type(mixed.resume_sync({}, deps=Shop()).output, Answer)
     assert_type(mixed.stream("x", deps=Shop()).result.output, Answer)
+    with mixed.override(model=ScriptedModel("{}"), tools=[price], providers=[static_tools([weather])]):
+        pass
     of_books: Agent[Bookshop, Answer] = mixed  # what works with any shop works with this one
     Agent[Bookshop]("a", model=MODEL, tools=[of_books.as_tool(), Agent("b", model=MODEL).as_tool(), price])
 

@@ -79,6 +79,8 @@ async def tools_with_other_deps() -> None:
     Agent[Library]("a", model=MODEL, skills=[skill])  # refused: list-item, reportArgumentType
     hub = DiscoveryProvider(FakeHub([price]), id="hub")
     Agent[Library]("a", model=MODEL, providers=[hub])  # refused: list-item, reportArgumentType
+    with SHOP.override(tools=[lend]):  # refused: list-item, reportArgumentType
+        pass
     ToolRegistry().register(price)  # refused: arg-type, reportCallIssue
     other: Agent[Library] = SHOP  # refused: assignment, reportAssignmentType
     needless: Agent = SHOP  # refused: assignment, reportAssignmentType

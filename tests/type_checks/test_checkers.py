@@ -80,7 +80,8 @@ def programs_of_the_docs(folder: Path) -> Iterator[Path]:
 def test_type_checkers(checker: Callable[[list[Path], Path], Iterable[Finding]], tmp_path: Path) -> None:
     """Both accept the blocks of the pages and the examples, and refuse the lines that are marked so."""
     examples = (ROOT / "examples").glob("*.py")
-    programs = [*programs_of_the_docs(tmp_path), *sorted(examples), HERE / "accepted.py", REFUSED]
+    accepted = [HERE / "accepted.py", HERE / "application.py"]
+    programs = [*programs_of_the_docs(tmp_path), *sorted(examples), *accepted, REFUSED]
     findings = list(checker(programs, tmp_path))
     lines = enumerate(REFUSED.read_text().splitlines(), start=1)
     expected = {(number, mark[checker.__name__]) for number, line in lines if (mark := MARK.search(line))}
