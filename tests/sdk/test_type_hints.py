@@ -10,7 +10,20 @@ from typing import Annotated, Any, Generic, List, Literal, Optional, TypeAlias, 
 
 import pytest
 
-from pellucid import ConfigError, tool
+from pellucid import (
+    Agent,
+    ConfigError,
+    DiscoveryProvider,
+    RunResult,
+    Skill,
+    Tool,
+    ToolContext,
+    ToolRegistry,
+    Usage,
+    tool,
+)
+from pellucid.providers.provider import HubCatalog
+from pellucid.testing import FakeHub, ScriptedModel
 from pellucid.tools.hints import hints_of
 
 T = TypeVar("T")
@@ -87,3 +100,16 @@ def test_hints_that_cannot_be_resolved_are_refused(annotation: str) -> None:
     names["search"].__annotations__ = {"a": annotation}
     with pytest.raises(ConfigError, match="tool 'search': its type hints cannot be resolved"):
         tool(names["search"])
+
+
+def test_classes_are_called_with_types() -> None:
+    """What has a type parameter can be made with it, also where objects are frozen."""
+    ends: dict[str, Any] = {"status": "completed", "messages": (), "usage": Usage(), "iterations": 1, "stop_reason": ""}
+    Agent[int, str]("a", model=ScriptedModel("text"))
+    DiscoveryProvider[int](FakeHub[int](), id="hub")
+    HubCatalog[int]((), 1.0)
+    RunResult[int](output=1, trace_id="", run_id="", **ends)
+    Skill[int]("id", "description", "body")
+    Tool[int](name="tool", run=print)
+    ToolContext[int](deps=1)
+    ToolRegistry[int]()
