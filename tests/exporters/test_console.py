@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 import pytest
@@ -267,6 +267,30 @@ def test_the_environment_chooses_the_width(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("COLUMNS", "44")
     text = shown(Console(stream=io.StringIO()), adder({"a": -1, "b": 2}))
     assert max(map(len, text.splitlines())) == 44
+
+
+def test_a_plain_tree_has_the_width_of_its_terminal() -> None:
+    """Lines do not wrap in a terminal without colours either."""
+    termios = pytest.importorskip("termios", reason="needs a pseudo-terminal")
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(theirs, (24, 40))
+    with os.fdopen(ours, "rb", buffering=0) as screen, os.fdopen(theirs, "w") as stream:
+        with spans(Console(stream=stream, color=False)) as tracer:
+            tracer.start_span("invoke_agent " + "a" * 60).end()
+        line = screen.read(1000).decode().splitlines()[0]
+    assert len(line) <= 40
+    assert line.endswith("ms")
+
+
+def test_the_tree_goes_to_what_is_standard_output_by_then() -> None:
+    """As what the application prints does, where a test or a caller redirects it; without one it goes nowhere."""
+    redirected = io.StringIO()
+    with spans(Console()) as tracer:
+        with redirect_stdout(redirected):
+            tracer.start_span("invoke_agent a").end()
+        with redirect_stdout(None):
+            tracer.start_span("invoke_agent b").end()
+    assert names(redirected) == ["invoke_agent a", ""]
 
 
 def test_no_colour_means_no_escape_codes() -> None:

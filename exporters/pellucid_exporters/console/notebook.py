@@ -129,7 +129,7 @@ def _item(line: Line, texts: list[str]) -> str:
     if not texts:
         return f"<div>{words}</div>"
     folded = "".join(f'<div style="{_CONTENT}">{html.escape(text)}</div>' for text in texts)
-    return f'<details><summary style="display:block;cursor:pointer">{words} …</summary>{folded}</details>'
+    return f'<details><summary style="display:block;cursor:pointer">{words} ▸</summary>{folded}</details>'
 
 
 def _contents(span: ReadableSpan, room: int) -> Iterator[str]:
