@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 import pytest
 
-from pellucid import Agent, Builtin, ConfigError, Hub, Tool, ToolContext, tool
-from pellucid.testing import ScriptedModel
+from pellucid import Builtin, ConfigError, Hub, Tool, ToolContext, tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -164,7 +163,7 @@ def test_a_function_that_wraps_a_tool_is_refused(wrap: Callable[[Any], Any]) -> 
         return order
 
     with pytest.raises(ConfigError, match="wraps the tool 'refund', whose options would be lost; apply @tool last"):
-        Agent("a", model=ScriptedModel("x"), tools=[wrap(refund)])
+        tool(wrap(refund))
 
 
 def test_a_function_that_cannot_be_described_is_refused() -> None:

@@ -48,9 +48,17 @@ class Fetch(Flight[HubCatalog]):
 
         return ctx.reporting(ctx.report, describe, ctx.timeout)
 
-    async def outlasts(self, patience: Patience | None) -> bool:
-        """Wait for the fetch, and return whether it takes longer than the patience, counted from its start."""
-        return not await self.wait(patience.seconds - self.age if patience is not None else math.inf)
+    async def outlasts(self, patience: Patience | None, ctx: DiscoveryContext, *, joined: bool) -> bool:
+        """Wait for the fetch, and return whether it takes longer than the patience, counted from its start.
+
+        If a caller with less patience had it observed, the caller that started it reports that it joined as well: a
+        round trip is measured once.
+        """
+        try:
+            return not await self.wait(patience.seconds - self.age if patience is not None else math.inf)
+        finally:
+            if self.is_observed and not joined:
+                ctx.report(cache="joined", link=self.span)
 
     def close(self) -> None:
         """Cancel the fetch, because its provider is closed."""
