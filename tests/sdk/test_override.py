@@ -100,7 +100,7 @@ async def test_other_options_are_those_at_its_creation(telemetry: Captured) -> N
     tools += named("second")
     with agent.override(model=ScriptedModel("y")):
         await within(agent.run("hi"))
-    assert telemetry.span("discover_tools skill-scoped:s")
+    assert telemetry.span("discover_tools skill-scoped:s").attributes[semconv.DISCOVERY_TOOL_COUNT] == 0
     assert telemetry.span("discover_tools static").attributes[semconv.DISCOVERY_TOOL_COUNT] == 1
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
     from pellucid import ToolProvider
-    from pellucid_exporters.testing import Captured
+    from pellucid_exporters.testing import Captured, CapturedSpan
 
 pytestmark = pytest.mark.anyio
 
@@ -200,7 +200,7 @@ async def test_a_round_trip_that_a_warm_up_waits_for_is_measured_once(telemetry:
             await checkpoint()
         assert (await within(talk.agent.run("x"))).degraded == ("late",)
         hub.release.set()
-    in_no_run = {}
+    in_no_run: dict[str, CapturedSpan] = {}
     with anyio.fail_after(60):
         while len(in_no_run) < 2:
             await checkpoint()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import time
+import warnings
 from typing import TYPE_CHECKING
 
 import anyio
@@ -100,6 +102,19 @@ async def test_a_probe_tries_again() -> None:
     now[0] += 60  # after the back-off
     await until(lambda: bool(agent.ready()))
     assert (len(down.calls), len(fine.calls)) == (2, 2)
+
+
+def test_a_loop_that_ends_as_a_warm_up_begins(anyio_backend_name: str) -> None:
+    """The process ends without a warning about coroutines that were never awaited."""
+
+    async def main() -> None:
+        providers = [DiscoveryProvider(FakeHub(), id="a"), DiscoveryProvider(FakeHub(), id="b")]
+        Agent("a", model=ScriptedModel("x"), providers=providers, warm=True)
+
+    with warnings.catch_warnings(record=True, action="always") as warned:
+        anyio.run(main, backend=anyio_backend_name)
+        gc.collect()
+    assert warned == []
 
 
 def test_a_sync_application_warms_up() -> None:
