@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from pellucid import Agent, DiscoveryProvider, combined, semconv, static_tools
+from pellucid import Agent, DiscoveryProvider, combined, gated_tools, semconv, static_tools
 from pellucid.testing import Captured, FakeHub, ScriptedModel
 from support.hubs import named
 from support.runs import attributes, within
@@ -52,6 +52,18 @@ async def test_hubs_are_ready_once_they_have_answered() -> None:
     shown = json.dumps(readiness.to_dict())
     assert "secret-host" not in shown
     assert json.loads(shown)["hubs"][1]["state"] == "failed"
+
+
+async def test_a_gate_does_not_make_runs_need_a_hub() -> None:
+    """Gates are as optional as the providers behind them."""
+
+    def hub(hub_id: str, patience: float | None = None) -> DiscoveryProvider:
+        return DiscoveryProvider(FakeHub(), id=hub_id, patience=patience)
+
+    patient, skipped = hub("patient", patience=1), combined(hub("skipped"), on_error="skip")
+    gates = [gated_tools(each, lambda _tool, _ctx: True) for each in (patient, skipped, hub("needed"))]
+    states = Agent("a", model=ScriptedModel("x"), providers=gates).ready().hubs
+    assert [hub.is_required for hub in states] == [False, False, True]
 
 
 async def test_a_hub_that_fails_later_leaves_the_agent_ready() -> None:
