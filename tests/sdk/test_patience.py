@@ -397,7 +397,12 @@ async def test_the_alert_on_slow_hubs_counts_the_round_trips(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("options", "problem"),
-    [({"patience": -1}, "must not be negative"), ({"tell_model": True}, "needs patience")],
+    [
+        ({"patience": -1}, "not negative"),
+        ({"patience": float("inf")}, "finite"),
+        ({"patience": float("nan")}, "finite"),
+        ({"tell_model": True}, "needs patience"),
+    ],
 )
 async def test_bad_options_are_refused(options: dict[str, Any], problem: str) -> None:
     """The error names the provider and the option."""

@@ -84,10 +84,12 @@ def patience_of(owner: str, seconds: float | None, *, tell_model: bool) -> Patie
     """Return the patience that `owner` was given, if any.
 
     Raises:
-        ConfigError: it is negative, or the model is to be told and there is none.
+        ConfigError: it is negative or not finite, or the model is to be told and there is none.
     """
-    if seconds is not None and not seconds >= 0:
-        raise ConfigError(f"{owner}: patience={seconds!r} must not be negative; use None to wait for every hub")
+    if seconds is not None and not 0 <= seconds < math.inf:
+        raise ConfigError(
+            f"{owner}: patience={seconds!r} must be finite and not negative; use None to wait for every hub"
+        )
     if seconds is None and tell_model:
         raise ConfigError(f"{owner}: tell_model=True needs patience=; without it, no tools are missing")
     return Patience(seconds, tell_model) if seconds is not None else None
