@@ -5,12 +5,13 @@ Needs `pip install 'pellucid[server]' fastapi`. With curl instead of the client 
     uvicorn fastapi_agent:app
     curl http://127.0.0.1:8000/answers -H 'Content-Type: application/json' -d '{"text": "Will it rain in Bergen?"}'
     curl 'http://127.0.0.1:8000/answers/stream?text=Will+it+rain+in+Bergen%3F'
-    curl http://127.0.0.1:8000/metrics
+    curl http://127.0.0.1:9464/metrics
 """
 
 from __future__ import annotations
 
 import socket
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -25,9 +26,6 @@ from pellucid.models import ModelRequest
 from pellucid.server import EventStreamResponse, cancel_on_disconnect, drain_at_signals
 from pellucid.testing import FunctionModel
 from pellucid_exporters import Prometheus, configure
-
-# FastAPI makes the spans of requests; the OTEL_* variables say where all of them go.
-telemetry = configure("weather", prometheus=Prometheus(port=None))
 
 
 @tool
@@ -46,15 +44,16 @@ agent = Agent("weather", model=FunctionModel(answer), tools=[forecast])
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Connect before the first request, and end open streams when the server is stopped."""
+    """Configure telemetry in each process that serves, and end open streams when it is stopped."""
+    instance = {"service.instance.id": str(uuid.uuid4())}
+    telemetry = configure("weather", prometheus=Prometheus(port=range(9464, 9480)), resource=instance)
     await agent.warm_up()
     with drain_at_signals(app):
         yield
+    telemetry.shutdown()  # at SIGTERM, uvicorn ends without the exit handlers of Python
 
 
 app = FastAPI(lifespan=lifespan)
-assert telemetry.metrics_app is not None  # `prometheus=` is given
-app.mount("/metrics", telemetry.metrics_app.asgi)
 
 
 class Question(BaseModel):

@@ -80,7 +80,7 @@ class EventStreamResponse(Response):
     async def _followed(self, scope: Scope, writer: EventWriter) -> RunState:
         """Write the events of the run, and return the state in which it has ended."""
         run = self._stream._run  # noqa: SLF001  (not public: its capture policy decides about the text of errors)
-        state: RunState | None = None
+        state = failed_state(run, RunCancelled(run.scope.agent, _SHUTDOWN))
         with draining_of(scope).interruptible():
             try:
                 async with self._stream as events:
@@ -89,7 +89,7 @@ class EventStreamResponse(Response):
                 state = completed_state(run, events.result, _WAITS)
             except Exception as error:  # noqa: BLE001  (its text is the state of the run)
                 state = failed_state(run, error)
-        return state if state is not None else failed_state(run, RunCancelled(run.scope.agent, _SHUTDOWN))
+        return state
 
 
 @asynccontextmanager
