@@ -1,0 +1,58 @@
+"""Agents in tasks of Celery, with a real worker and its pool of processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.otlp_receiver import otlp_receiver
+from support.processes import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+pytestmark = pytest.mark.integration
+
+TESTS = Path(__file__).parent.parent
+WORKER = ("celery", "--quiet", "--app", "support.celery_app", "worker", "--loglevel", "warning", "--without-mingle")
+
+
+@pytest.mark.parametrize("settings", [{}, {"INSTRUMENTED": "1"}], ids=["alone", "with-instrumentation"])
+def test_a_trace_continues_across_the_queue(tmp_path: Path, settings: Mapping[str, str]) -> None:
+    """A task, one that it starts, a chain and a retry are one trace, with the baggage; ended processes lose nothing."""
+    variables = {name: text for name, text in os.environ.items() if not name.startswith("OTEL_")}
+    with otlp_receiver("http/protobuf") as receiver:
+        environment = {
+            **variables,
+            **settings,
+            "BROKER": str(tmp_path),
+            "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint,
+        }
+        with subprocess.Popen([sys.executable, "-m", *WORKER], cwd=TESTS, env=environment) as worker:
+            try:
+                command = [sys.executable, "-m", "support.celery_app", "3"]
+                sent = subprocess.run(
+                    command, cwd=TESTS, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+                )
+                assert sent.returncode == 0, sent.stderr
+                worker.terminate()
+                worker.wait(PATIENCE)
+            finally:
+                worker.kill()
+        assert sent.stdout.splitlines() == [f" question {n}:t{n} retried:t{n}" for n in range(3)]
+        assert receiver.faults == []
+        assert receiver.unresolved_parents() == []
+        traces = {span.name: span.trace_id for span in receiver.spans if span.name.startswith("caller")}
+        runs = [span for span in receiver.spans if span.name == "invoke_agent orders"]
+        # Of each caller: its question, that of the task which the second one starts, and that of the one that retries.
+        assert Counter(span.trace_id for span in runs) == dict.fromkeys(traces.values(), 3)
+        names = Counter(span.name for span in receiver.spans)
+        assert names["run/retry"] == (6 if settings else 0)
+        # Two tasks each, and a worker that ends without exit handlers.
+        assert len({resource["service.instance.id"] for resource in receiver.resources}) > 4

@@ -1,0 +1,83 @@
+"""Tasks of Celery that run an agent, start each other and retry; as a program, who sends them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery, chain
+from opentelemetry import baggage, context, trace
+
+from pellucid import Agent
+from pellucid.testing import FunctionModel
+from pellucid_exporters import configure
+from pellucid_exporters.celery import connect_celery
+
+if TYPE_CHECKING:
+    from pellucid_exporters import Telemetry
+
+folder = os.environ["BROKER"]
+app = Celery("orders", broker="filesystem://", backend=f"file://{folder}")
+app.conf.update(
+    broker_transport_options={
+        "data_folder_in": folder,
+        "data_folder_out": folder,
+        "control_folder": folder,
+        "polling_interval": 0.05,
+    },
+    worker_max_tasks_per_child=2,
+    worker_concurrency=2,
+)
+
+
+def start() -> Telemetry:
+    """Configure telemetry, with OpenTelemetry's own instrumentation if the environment says so."""
+    telemetry = configure("orders", resource={"service.instance.id": str(uuid.uuid4())})
+    if "INSTRUMENTED" in os.environ:
+        from opentelemetry.instrumentation.celery import CeleryInstrumentor
+
+        instrumentor = CeleryInstrumentor()  # type: ignore[no-untyped-call]  # it has no types
+        instrumentor.instrument(tracer_provider=telemetry.tracer_provider)
+    return telemetry
+
+
+connect_celery(start)
+agent = Agent("orders", model=FunctionModel(lambda _: "done"))
+agent.run_sync("before the fork")
+
+
+@app.task(name="ask")
+def ask(before: str, question: str) -> str:
+    """Run the agent, and return what the task before it returned, and the tenant of the caller."""
+    agent.run_sync(question)
+    return f"{before} {question}:{baggage.get_baggage('tenant')}"
+
+
+@app.task(name="start_other")
+def start_other(before: str) -> str:
+    """Start a task, and do not wait for it."""
+    ask.delay("", f"started by {before}")
+    return before
+
+
+@app.task(name="retry", bind=True, max_retries=1)
+def retry(task: Any, before: str) -> str:
+    """Fail once."""
+    if task.request.retries == 0:
+        raise task.retry(countdown=0)
+    return str(ask(before, "retried"))
+
+
+if __name__ == "__main__":
+    telemetry = start()
+    for number in range(int(sys.argv[1])):
+        token = context.attach(baggage.set_baggage("tenant", f"t{number}"))
+        with trace.get_tracer("caller").start_as_current_span(f"caller {number}"):
+            sent = chain(ask.s("", f"question {number}"), start_other.s(), retry.s())()
+        context.detach(token)
+        for started in sent.parent.children:
+            started.get(timeout=100)
+        print(sent.get(timeout=100))
+    telemetry.shutdown()
