@@ -77,7 +77,7 @@ if __name__ == "__main__":
         with trace.get_tracer("caller").start_as_current_span(f"caller {number}"):
             sent = chain(ask.s("", f"question {number}"), start_other.s(), retry.s())()
         context.detach(token)
+        print(sent.get(timeout=100))
         for started in sent.parent.children:
             started.get(timeout=100)
-        print(sent.get(timeout=100))
     telemetry.shutdown()
