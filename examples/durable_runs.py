@@ -16,7 +16,7 @@ from pellucid.testing import FunctionModel
 
 
 @tool(execution="external-dispatch", deadline=3600)
-async def quote(city: str, ctx: ToolContext) -> None:
+async def quote(ctx: ToolContext, city: str) -> None:
     """Request a quote for a transport. The carrier would get the result id here, and `ctx.external.headers`."""
 
 

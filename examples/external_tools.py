@@ -15,7 +15,7 @@ from pellucid_exporters.console import Console
 
 
 @tool(execution="same-invocation")
-async def summarize(text: str, ctx: ToolContext) -> str:
+async def summarize(ctx: ToolContext, text: str) -> str:
     """Summarize a text, while the model continues."""
     ctx.progress("reading")
     return f"In short: {text[:10]}..."

@@ -12,7 +12,7 @@ import base64
 import secrets
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -43,7 +43,7 @@ def create_application(store_url: str, url: str, received: Callable[[str, Any], 
     """Return the application; `received` gets what arrives at its hooks."""
 
     @asynccontextmanager
-    async def serve_agents(app: FastAPI) -> AsyncIterator[None]:
+    async def serve_agents(app: FastAPI) -> AsyncGenerator[None]:
         async with open_store(store_url) as store, anyio.create_task_group() as tasks:
             runs = DurableRuns(store, [AGENT], callbacks=Callbacks([KEY], allow=[f"{url}/hooks/"]))
             agents = create_app(runs, authenticate=authenticate)

@@ -25,6 +25,8 @@ async def main() -> None:
                     print(f"[{event.tool_name}]")
                 case InferenceDelta(type="text"):
                     print(event.content, end="", flush=True)
+                case _:
+                    pass
     print(f"\n{events.result.iterations} iterations")
 
 

@@ -86,6 +86,8 @@ if TYPE_CHECKING:
     from pellucid.providers import (
         DiscoveryProvider,
         ExplainContext,
+        HubState,
+        Readiness,
         Skill,
         ToolHub,
         ToolProvider,
@@ -146,6 +148,7 @@ __all__ = [
     "FileClaims",
     "FilePart",
     "Hub",
+    "HubState",
     "Identity",
     "InvalidCatalog",
     "Limits",
@@ -169,6 +172,7 @@ __all__ = [
     "PriceTable",
     "ProviderTool",
     "ProviderToolDefinition",
+    "Readiness",
     "ReasoningPart",
     "Redactor",
     "Reliability",
@@ -245,8 +249,8 @@ _HOMES = {
     "offer": ("Explanation", "PermissionRequest", "Policy", "Verdict"),
     "options": ("AgentOptions", "ResumeOptions", "RunOptions"),
     "providers": (
-        "DiscoveryProvider", "ExplainContext", "Skill", "ToolHub", "ToolProvider", "ToolRegistry", "combined",
-        "gated_tools", "skill_scoped_tools", "static_tools",
+        "DiscoveryProvider", "ExplainContext", "HubState", "Readiness", "Skill", "ToolHub", "ToolProvider",
+        "ToolRegistry", "combined", "gated_tools", "skill_scoped_tools", "static_tools",
     ),
     "reliability": (
         "CircuitBreaker", "Reliability", "Rule", "Situation", "continue_", "fail_fast", "fallback",

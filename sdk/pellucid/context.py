@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any, Final, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import anyio
 from anyio.lowlevel import current_token
@@ -19,7 +19,7 @@ from opentelemetry.util.types import AttributeValue
 from pellucid.concurrency.forks import reset_in_child
 from pellucid.concurrency.tasks import call_soon
 from pellucid.errors import ConfigError
-from pellucid.types import JSONValue
+from pellucid.types import DepsT_co, JSONValue
 
 _Params = ParamSpec("_Params")
 _Result = TypeVar("_Result")
@@ -203,9 +203,12 @@ class ExternalCall:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolContext:
-    """Context of a tool call: the run that makes it.
+_NO_DEPS: Final[Any] = None
+
+
+@dataclass(frozen=True, kw_only=True)  # with slots, Python 3.11 cannot call `ToolContext[Deps](...)`
+class ToolContext(Generic[DepsT_co]):
+    """Context of a tool call: the run that makes it. `ToolContext[Deps]` is that of a run with such `deps`.
 
     Attributes:
         idempotency_key: Key of the call: the same if the call is repeated, by a retry or in another process after a
@@ -224,7 +227,7 @@ class ToolContext:
     identity: Identity | None = None
     signal: CancelToken | None = None
     deadline: float | None = None
-    deps: Any = None
+    deps: DepsT_co = _NO_DEPS
     progress: Callable[[JSONValue], None] = field(default=_ignore, repr=False, compare=False)
     heartbeat: Callable[[], None] = field(default=_ignore, repr=False, compare=False)
     external: ExternalCall | None = None

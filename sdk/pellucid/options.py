@@ -1,7 +1,7 @@
 """Keyword options of `Agent` and of its entry points, each described once."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Required, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, Required, TypedDict
 
 from pellucid.approvals import Claims, Decision, ExternalResult
 from pellucid.context import CancelToken, Identity, Limits
@@ -14,27 +14,24 @@ from pellucid.telemetry import Pipeline
 from pellucid.tools import Tool
 from pellucid.tools.catalog import RegistryMode
 from pellucid.tools.collisions import Collisions
+from pellucid.tools.tool import PlainFunction
+from pellucid.types import DepsT
 
 
-class AgentOptions(TypedDict, total=False):
-    """Options of `Agent(name, ...)`, except `output`."""
-
-    model: Required[Model | str]
-    """Model that answers; a name such as `openai:gpt-6-sol` is resolved."""
-
+class _Configurable(TypedDict, Generic[DepsT], total=False):
     instructions: str | None
     """System text."""
 
     settings: Settings | None
     """Request parameters of every model call, such as `{"temperature": 0.2, "max_tokens": 4096}`."""
 
-    tools: Sequence[Tool | Callable[..., Any]]
+    tools: Sequence[Tool[DepsT] | PlainFunction[..., object]]
     """Tools, or functions to turn into tools; the provider `static` lists them."""
 
-    providers: Sequence[ToolProvider]
+    providers: Sequence[ToolProvider[DepsT]]
     """Tool providers. Each lists its tools once per iteration, concurrently; the catalogue keeps this order."""
 
-    skills: Sequence[Skill]
+    skills: Sequence[Skill[DepsT]]
     """Instructions and tools that the model loads when it needs them."""
 
     limits: Limits | None
@@ -75,9 +72,26 @@ class AgentOptions(TypedDict, total=False):
     pin: bool
     """Withhold a tool that has changed under its name since the model was offered it, or its call was approved."""
 
+    warm: bool
+    """Warm up in the background of each event loop, when the agent is made there or with the first `Agent.ready()`."""
+
+
+class AgentOptions(_Configurable[DepsT], total=False):
+    """Options of `Agent(name, ...)`, except `output`."""
+
+    model: Required[Model | str]
+    """Model that answers; a name such as `openai:gpt-6-sol` is resolved."""
+
+
+class OverrideOptions(_Configurable[DepsT], total=False):
+    """Options of `Agent.override`: those of `Agent`, none of them required."""
+
+    model: Model | str
+    """Model that answers."""
+
 
 class CallerOptions(TypedDict, total=False):
-    """Options of every run, new or resumed."""
+    """Options of every run, new or resumed, besides `deps`."""
 
     identity: Identity | None
     """Identity on whose behalf the run acts, visible to providers, tools and events. A resumed run has the identity of
@@ -85,9 +99,6 @@ class CallerOptions(TypedDict, total=False):
 
     signal: CancelToken | None
     """Cancels the run, from any thread."""
-
-    deps: Any
-    """Any object; tools receive it as `ctx.deps`."""
 
 
 class RunOptions(CallerOptions, total=False):

@@ -227,7 +227,7 @@ ITERATIONS = 10
 """Iterations of a measured run with a tool call; each is two steps."""
 
 
-def looping_agent() -> Agent[str]:
+def looping_agent() -> Agent:
     """Return an agent that calls a tool in each iteration, and answers."""
 
     def answer(request: ModelRequest) -> Any:
@@ -241,7 +241,7 @@ def looping_agent() -> Agent[str]:
     return Agent("loops", model=FunctionModel(answer), tools=[tool], limits=Limits(max_iterations=ITERATIONS + 1))
 
 
-def waiting_agent() -> Agent[str]:
+def waiting_agent() -> Agent:
     """Return an agent that waits for one external call."""
 
     async def enqueue(arguments: Any, ctx: ToolContext) -> None:

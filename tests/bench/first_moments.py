@@ -198,7 +198,7 @@ def streaming(*, exports: bool) -> dict[str, float]:
         async for _ in pieces(ModelRequest(messages=())):
             pass
 
-    async def observed(agent: Agent[str]) -> None:
+    async def observed(agent: Agent) -> None:
         async with agent.stream("go") as events:
             async for _ in events:
                 pass

@@ -49,7 +49,7 @@ def callbacks(url: str, *keys: str, **options: Any) -> Callbacks:
     return Callbacks(keys or [NEW], [url], **{"first_delay": 0.001, "max_delay": 0.001, **options})
 
 
-def waits() -> Agent[str]:
+def waits() -> Agent:
     """Return an agent that waits for another process."""
     return Agent("a", model=ScriptedModel(ToolCall("owed"), "end"), tools=[OWED])
 

@@ -59,7 +59,7 @@ async def test_results_that_are_hardly_json(store: RunStore, value: Any) -> None
     async def odd(arguments: Any, ctx: ToolContext) -> Any:
         return value
 
-    def agent() -> Agent[str]:
+    def agent() -> Agent:
         return Agent("a", model=ScriptedModel(ToolCall("odd", {}, "c"), "x"), tools=[Tool(name="odd", run=odd)])
 
     plain = await agent().run("go")
@@ -86,7 +86,7 @@ async def test_arguments_that_are_hardly_json(store: RunStore, value: Any) -> No
 async def test_outputs_that_are_hardly_json(store: RunStore, kind: Any) -> None:
     """The output is stored as JSON, or the run says that it is not."""
     text = {float: "NaN", bytes: '"x"', complex: '"1+2j"'}[kind]
-    agent: Agent[Any] = Agent("a", model=ScriptedModel(f'{{"result": {text}}}'), output=kind)
+    agent: Agent[Any, Any] = Agent("a", model=ScriptedModel(f'{{"result": {text}}}'), output=kind)
     runs = DurableRuns(store, [agent])
     state = await ended(runs, await runs.submit("a", "go"))
     assert state.status == "completed", state.error

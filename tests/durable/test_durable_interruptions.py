@@ -63,7 +63,7 @@ def results_of(request: Any) -> dict[str, Any]:
     return {part.id or "": part.response for part in parts}
 
 
-def make(counts: dict[str, int]) -> Agent[int]:
+def make(counts: dict[str, int]) -> Agent[None, int]:
     """Return an agent that discovers a tool, calls all kinds of tools, asks for a status, and corrects its answer."""
 
     async def count(arguments: Any, ctx: ToolContext) -> str:

@@ -95,8 +95,8 @@ def shown(options: Console, *agents: Agent) -> str:
     provider = TracerProvider()
     provider.add_span_processor(ConsoleProcessor(options))
     for agent in agents:
-        agent._telemetry = TelemetryOptions(tracer_provider=provider)
-        agent.run_sync("Add.")
+        with agent.override(telemetry=TelemetryOptions(tracer_provider=provider)):
+            agent.run_sync("Add.")
     provider.shutdown()
     stream = options.stream
     assert isinstance(stream, io.StringIO)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pellucid import Agent, CapturePolicy, ToolCall, semconv, tool
+from pellucid import Agent, CapturePolicy, DiscoveryProvider, ToolCall, semconv, tool
 from pellucid.telemetry import current_default
-from pellucid.testing import ScriptedModel
+from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters.testing import FIRST_READING, TICK, Captured, capture
 from support.processes import PATIENCE
 
@@ -151,6 +151,52 @@ def test_bent_on_purpose(telemetry):
     assert "has 0 log lines instead of one" in done.stdout
 
 
+@pytest.mark.telemetry(fixed=True)
+def test_the_fixture_is_fixed_on_request(telemetry: Captured) -> None:
+    """The marker takes the arguments of `capture()`."""
+    run()
+    assert telemetry.span("invoke_agent").start_time == FIRST_READING
+
+
+def test_the_fixture_sees_slow_hubs(telemetry: Captured) -> None:
+    """Its clock is the real one: a hub that takes longer than its objective is over it."""
+    hub = DiscoveryProvider(FakeHub([add], latency=0.05), id="hub", objective=0.01)
+    Agent("a", model=ScriptedModel("x"), providers=[hub]).run_sync("hi")
+    assert telemetry.value(semconv.DISCOVERY_OVER_OBJECTIVE, pellucid_provider_id="hub") == 1
+    assert telemetry.histogram(semconv.DISCOVERY_DURATION, pellucid_provider_id="hub").value >= 0.05
+
+
+def test_no_model_is_called_in_a_whole_suite(tmp_path: Path) -> None:
+    """With the option or the setting, a vendor's model fails the run; a marker exempts a test."""
+    (tmp_path / "test_it.py").write_text(
+        """
+import pytest
+from pellucid import Agent, ConfigError
+from pellucid.models import OpenAIModel
+from pellucid.testing import ScriptedModel
+
+agent = Agent("a", model=OpenAIModel("gpt-6-sol", api_key="none", base_url="http://127.0.0.1:1"))
+
+def test_called():
+    agent.run_sync("hi")
+
+def test_replaced():
+    with agent.override(model=ScriptedModel("x")):
+        assert agent.run_sync("hi").output == "x"
+
+@pytest.mark.model_calls
+def test_exempt():
+    with pytest.raises(Exception, match="onnect"):
+        agent.run_sync("hi")
+"""
+    )
+    done = run_pytest(tmp_path, "--no-model-calls")
+    assert "1 failed, 2 passed" in done.stdout
+    assert "ConfigError: OpenAIModel('gpt-6-sol'" in done.stdout
+    (tmp_path / "pytest.ini").write_text("[pytest]\nno_model_calls = true")
+    assert "1 failed, 2 passed" in run_pytest(tmp_path).stdout
+
+
 def test_the_page_on_testing_shows_a_test_that_passes(tmp_path: Path) -> None:
     """Its example of the fixture is a test: only pytest can run it."""
     page = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
@@ -158,9 +204,9 @@ def test_the_page_on_testing_shows_a_test_that_passes(tmp_path: Path) -> None:
     assert "1 passed" in run_pytest(tmp_path).stdout
 
 
-def run_pytest(where: Path) -> subprocess.CompletedProcess[str]:
+def run_pytest(where: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """Run the tests of a directory as a user of Pellucid would."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(where), str(where)]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(where), str(where), *options]
     return subprocess.run(command, check=False, capture_output=True, text=True, cwd=where, timeout=PATIENCE)
 
 

@@ -266,7 +266,8 @@ def two(first: WeatherOptions, second: WeatherOptions) -> Tool:
     [
         (unannotated, "its only parameter must be annotated with a subclass of pellucid.external.ToolOptions"),
         (two, "its only parameter must be annotated"),
-        (clock(), "is not a callable object"),
+        (clock(), "factories['own'] is a tool; give a function that returns it"),
+        (7, "is not a callable object"),
         (lambda: "text", "factories['own'] returned str, not a Tool"),
     ],
 )

@@ -78,7 +78,7 @@ async def until_waiting(nats: NATSServer, prefix: str, anyio_backend: str) -> As
         yield wait
 
 
-def hello(name: str = NAME) -> Agent[str]:
+def hello(name: str = NAME) -> Agent:
     """Return an agent that answers."""
     return Agent(name, model=FunctionModel(lambda request: "hello"))
 

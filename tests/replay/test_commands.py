@@ -74,8 +74,7 @@ class Shop:
         (folder / "shop_agents.py").write_text(dedent(AGENTS).lstrip())
         with importable(folder) as agents, storing(self.store) as telemetry:
             for agent in (agents.brief, agents.hostile, agents.failing):
-                agent._telemetry = telemetry
-                with suppress(PellucidError):
+                with agent.override(telemetry=telemetry), suppress(PellucidError):
                     agent.run_sync("Please refund order 7.")
         self.runs = {row.agent: row.run_id for row in StoreReader(self.store).runs()}
 

@@ -235,6 +235,7 @@ def test_time_does_not_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 <= span.end_time - span.start_time < 60e9
 
 
+@pytest.mark.telemetry(fixed=True)
 def test_one_reading_of_the_clock_at_each_end(telemetry: Captured) -> None:
     """The fixed clock moves on by a tick per reading: a start, its event, an end, its event."""
     with observe(run_scope(telemetry)):

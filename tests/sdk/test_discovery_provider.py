@@ -385,6 +385,7 @@ async def test_a_gate_before_a_cache_succeeds_when_the_hub_does(telemetry: Captu
     assert telemetry.value(semconv.DISCOVERY_LAST_SUCCESS, pellucid_provider_id=gate.id) == before
 
 
+@pytest.mark.telemetry(fixed=True)
 @pytest.mark.parametrize(("objective", "over"), [(0.0019, 1), (0.002, 0)])
 async def test_round_trips_over_the_objective_are_counted(telemetry: Captured, objective: float, over: int) -> None:
     """Exactly, whatever the bounds of the histogram, and from the first one on: by this clock it takes 2 ms."""

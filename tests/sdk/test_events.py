@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 import re
 import sys
@@ -34,7 +35,8 @@ from pellucid import (
     static_tools,
     tool,
 )
-from pellucid.events import EVENTS, Event
+from pellucid.events import EVENTS, Event, RunCompleted
+from pellucid.telemetry import observable
 from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from support.runs import span_id, within
 
@@ -68,6 +70,28 @@ async def test_listeners_hear_what_they_asked_for() -> None:
     assert heard == ["once", *discovery, *discovery]
     with pytest.raises(ConfigError, match=re.escape("no event matches 'tool.disco*'")):
         agent.on("tool.disco*", print)
+
+
+def test_a_class_subscribes_to_its_events() -> None:
+    """The class of an event is as good as its name, and that of all events as `*`; other classes are refused."""
+    agent = Agent("a", model=ScriptedModel("done"))
+    received: list[Event] = []
+    agent.on(RunCompleted, received.append)
+    agent.on(Event, received.append, once=True)
+    agent.run_sync("x")
+    assert [event.name for event in received] == ["run.started", "run.completed"]
+    others: list[Any] = [int, 7]
+    for other in others:
+        with pytest.raises(ConfigError, match=f"{other!r} is not an event; give its name"):
+            agent.on(other, received.append)
+
+
+def test_type_checkers_know_the_class_of_every_name() -> None:
+    """There is one signature of `Agent.on` for each event, in their order."""
+    written = re.findall(
+        r'event: Literal\["(.+?)"\], listener: ListenerOf\[events\.(\w+)\]', inspect.getsource(observable)
+    )
+    assert written == [(name, kind.__name__) for name, kind in EVENTS.items()]
 
 
 async def test_async_listeners_have_heard_everything_when_a_run_is_over() -> None:

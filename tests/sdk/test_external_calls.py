@@ -129,7 +129,7 @@ async def test_the_model_goes_on_and_the_run_waits_for_the_results(telemetry: Ca
     assert [found[job.result_id] for job in queue.jobs] == outcomes
     waits = telemetry.find("await_tool job")
     assert [attributes(span)["pellucid.async_tool.status"] for span in waits] == ["completed", "failed"]
-    assert {span.context.trace_id for span in telemetry.spans if span.context} == {int(paused.trace_id, 16)}
+    assert {span.context.trace_id for span in telemetry.spans} == {int(paused.trace_id, 16)}
     passes = telemetry.find("invoke_agent a")
     linked = [{link.context.span_id for link in span.links} for span in passes]
     assert linked[1] == {passes[0].context.span_id, waits[0].context.span_id}

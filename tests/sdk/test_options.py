@@ -12,7 +12,7 @@ from pellucid.testing import ScriptedModel
 pytestmark = pytest.mark.usefixtures("quiet_opentelemetry")
 
 
-def agent(*texts: str) -> Agent[str]:
+def agent(*texts: str) -> Agent:
     """Return an agent."""
     return Agent("a", model=ScriptedModel(*texts))
 
@@ -29,22 +29,22 @@ def test_an_unknown_option_is_refused_by_its_name() -> None:
         Agent("a", model=ScriptedModel(), modle=1)  # type: ignore[call-overload]
     made = agent()
     with pytest.raises(TypeError, match=r"Agent.run_sync\(\) got an unexpected keyword argument 'claims'"):
-        made.run_sync("x", claims=None)  # type: ignore[call-arg]
+        made.run_sync("x", claims=None)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match=r"Agent.stream\(\) got an unexpected keyword argument 'dep'"):
-        made.stream("x", dep=1)  # type: ignore[call-arg]
+        made.stream("x", dep=1)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match=r"Agent.resume_sync\(\) got an unexpected keyword argument 'history'"):
-        made.resume_sync({}, history=())  # type: ignore[call-arg]
+        made.resume_sync({}, history=())  # type: ignore[call-overload]
     with pytest.raises(TypeError, match=r"Agent.resume_stream\(\) got an unexpected keyword argument 'decision'"):
-        made.resume_stream({}, decision=())  # type: ignore[call-arg]
+        made.resume_stream({}, decision=())  # type: ignore[call-overload]
 
 
 @pytest.mark.anyio
 async def test_an_unknown_option_is_refused_by_async_entry_points() -> None:
     """When they are awaited."""
     with pytest.raises(TypeError, match=r"Agent.run\(\) got an unexpected keyword argument 'historie'"):
-        await agent().run("x", historie=())  # type: ignore[call-arg]
+        await agent().run("x", historie=())  # type: ignore[call-overload]
     with pytest.raises(TypeError, match=r"Agent.resume\(\) got an unexpected keyword argument 'decision'"):
-        await agent().resume({}, decision=())  # type: ignore[call-arg]
+        await agent().resume({}, decision=())  # type: ignore[call-overload]
 
 
 def test_options_have_types() -> None:
@@ -53,7 +53,7 @@ def test_options_have_types() -> None:
     def checked() -> None:
         Agent("a", model=1)  # type: ignore[call-overload]
         Agent("a", model=ScriptedModel(), collisions="never")  # type: ignore[call-overload]
-        agent().run_sync("x", identity="ann")  # type: ignore[arg-type]
+        agent().run_sync("x", identity="ann")  # type: ignore[call-overload]
         assert_type(Agent("a", model=ScriptedModel(), output=int).run_sync("x"), RunResult[int])
         assert_type(Agent("a", model=ScriptedModel(), output=int | None).run_sync("x"), RunResult[int | None])
         choice = Agent("a", model=ScriptedModel(), output=Literal["yes", "no"])
@@ -65,8 +65,8 @@ def test_options_have_types() -> None:
 def test_options_can_be_kept_in_a_dictionary() -> None:
     """Of a type that a checker knows, for applications that make several agents or runs with the same ones."""
     options: AgentOptions = {"model": ScriptedModel("one", "two"), "description": "An agent."}
-    same: RunOptions = {"deps": 1, "history": ()}
-    made: Agent[Any] = Agent("a", **options)
+    same: RunOptions = {"identity": Identity(tenant="t"), "history": ()}
+    made: Agent[Any, Any] = Agent("a", **options)
     assert [made.run_sync("x", **same).output for _ in range(2)] == ["one", "two"]
 
 

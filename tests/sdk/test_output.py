@@ -95,7 +95,7 @@ async def test_the_answer_is_a_value_of_the_type(telemetry: Captured) -> None:
 )
 async def test_any_type_that_pydantic_knows(kind: Any, text: str, value: object) -> None:
     """Those that are no object travel as the member of one, or as they are; a fence around JSON is no fault."""
-    result = await within(Agent[Any]("a", model=ScriptedModel(text), output=kind).run("go"))
+    result = await within(Agent[Any, Any]("a", model=ScriptedModel(text), output=kind).run("go"))
     assert result.output == value
 
 
@@ -119,7 +119,7 @@ async def test_a_model_that_never_stops_ending_lines_holds_nobody() -> None:
 async def test_what_is_wrong_is_said_of_what_was_meant(kind: Any, bad: str, said: str) -> None:
     """Of the value in the object that was asked for, or of the bare value if that is what came."""
     with pytest.raises(OutputError, match=re.escape(said)):
-        await within(Agent[Any]("a", model=ScriptedModel(bad, bad), output=kind).run("go"))
+        await within(Agent[Any, Any]("a", model=ScriptedModel(bad, bad), output=kind).run("go"))
 
 
 async def test_without_a_type_the_answer_is_text() -> None:

@@ -72,7 +72,7 @@ async def test_its_run_is_nested_in_the_call(telemetry: Captured) -> None:
     call = ("execute_tool helper", [("invoke_agent helper", iteration())])
     assert telemetry.tree() == [("invoke_agent outer", [*iteration(), call, *iteration()])]
     assert [each.response for each in results(result)] == ["sure"]
-    assert len({span.get_span_context().trace_id for span in telemetry.spans}) == 1  # type: ignore[union-attr]
+    assert len({span.get_span_context().trace_id for span in telemetry.spans}) == 1
 
 
 async def test_usage_adds_up_once(telemetry: Captured) -> None:

@@ -35,7 +35,7 @@ def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path)
 
 
-def waiting(scene: Scene) -> Agent[Any]:
+def waiting(scene: Scene) -> Agent[Any, Any]:
     """Return an agent whose runs wait for a job."""
 
     def answer(request: Any) -> Any:

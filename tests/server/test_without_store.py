@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 from contextlib import asynccontextmanager
@@ -13,10 +14,20 @@ import httpx
 import pytest
 from opentelemetry.trace import SpanKind
 
-from pellucid import Agent, CapturePolicy, ConfigError, Identity, TelemetryOptions, Tool, ToolCall, ToolContext
+from pellucid import (
+    Agent,
+    CapturePolicy,
+    ConfigError,
+    DiscoveryProvider,
+    Identity,
+    TelemetryOptions,
+    Tool,
+    ToolCall,
+    ToolContext,
+)
 from pellucid.messages import dump_messages
 from pellucid.server import bearer, create_agent_app
-from pellucid.testing import FunctionModel, ScriptedModel
+from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from support.durable_agents import DO, JOB, PAY
 from support.processes import PATIENCE
 from support.server_scene import BASE, events, listening
@@ -49,7 +60,7 @@ def unasked(_request: Any) -> str:
 
 
 @asynccontextmanager
-async def client(*agents: Agent[Any], **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+async def client(*agents: Agent[Any, Any], **options: Any) -> AsyncIterator[httpx.AsyncClient]:
     """Return a client of a server of agents."""
     app = create_agent_app(agents, **options)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=BASE) as http:
@@ -169,6 +180,20 @@ async def test_other_endpoints() -> None:
         assert sorted((await http.get("/openapi.json")).json()["paths"]) == ["/healthz", "/readyz", "/runs"]
         sent = await http.post("/runs", json={"input": "Hi"}, headers={"Authorization": "Bearer s3cret"})
         assert sent.json()["status"] == "completed"
+
+
+async def test_ready_once_hubs_have_answered() -> None:
+    """Of agents that warm up; probes begin it, and the answer names the agents that are not ready."""
+    hub = FakeHub(latency=math.inf)
+    provider = DiscoveryProvider(hub, id="hub")
+    agent = Agent("slow", model=ScriptedModel("x"), providers=[provider], warm=True)
+    async with client(agent) as http:
+        answer = await http.get("/readyz")
+        assert (answer.status_code, "of the agents slow" in answer.json()["error"]) == (503, True)
+        await provider.aclose()
+        hub.latency = 0
+        while (await http.get("/readyz")).status_code != 200:
+            await anyio.lowlevel.checkpoint()
 
 
 async def test_a_run_that_fails() -> None:

@@ -65,7 +65,7 @@ class Journey:
         return Counter(self.lines)
 
 
-def scene(journey: Journey) -> Agent[str]:
+def scene(journey: Journey) -> Agent:
     """Return an agent that calls all tools, then one again, and answers with what it got."""
 
     def work(name: str) -> Callable[[Any, ToolContext], Any]:

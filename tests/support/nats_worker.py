@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pellucid import ToolContext
 
 
-def agent(log: Path, when: str) -> Agent[str]:
+def agent(log: Path, when: str) -> Agent:
     """Return an agent with a tool that writes a line, and may kill the process."""
 
     async def note(arguments: Any, ctx: ToolContext) -> str:

@@ -52,7 +52,7 @@ class Twins:
 
 
 def _by_id(telemetry: Captured) -> dict[int, Any]:
-    return {span.context.span_id: _content(span) for span in telemetry.spans if span.context is not None}
+    return {span.context.span_id: _content(span) for span in telemetry.spans}
 
 
 def _content(span: ReadableSpan) -> list[Any]:

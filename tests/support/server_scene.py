@@ -59,7 +59,7 @@ class Scene:
         return Tool(name="job", run=enqueue, execution="external-dispatch", **options)
 
     @asynccontextmanager
-    async def serve(self, *agents: Agent[Any], **options: Any) -> AsyncIterator[Scene]:
+    async def serve(self, *agents: Agent[Any, Any], **options: Any) -> AsyncIterator[Scene]:
         """Serve agents within the context."""
         async with open_store(f"sqlite:///{self._path}/runs.db") as store:
             completion = Completion(BASE, self.tokens)

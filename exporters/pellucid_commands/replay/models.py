@@ -49,7 +49,7 @@ class Row:
 
 
 def compare_models(
-    agent: Agent[Any] | None, tape: Tape, names: str, choices: Mapping[str, Any], *, as_json: bool
+    agent: Agent[Any, Any] | None, tape: Tape, names: str, choices: Mapping[str, Any], *, as_json: bool
 ) -> int:
     """Replay a run with each model, print a table, and return the exit code: 1 if a run failed or diverged.
 
@@ -92,7 +92,7 @@ def _recorded(tape: Tape) -> Row:
     )
 
 
-def _row(name: str, replayed: Replay, seconds: float) -> Row:
+def _row(name: str, replayed: Replay[Any], seconds: float) -> Row:
     chats = [span.attributes for span in replayed.spans if span.attributes.get(semconv.PHASE) == semconv.INFERENCE]
     is_diverged = replayed.divergence is not None
     return Row(
@@ -105,7 +105,7 @@ def _row(name: str, replayed: Replay, seconds: float) -> Row:
     )
 
 
-def _answer(replayed: Replay) -> str:
+def _answer(replayed: Replay[Any]) -> str:
     if replayed.result is not None and replayed.result.output is not None:
         return str(replayed.result.output)
     if replayed.divergence is not None:

@@ -25,7 +25,7 @@ _LONGEST: Final = 200
 _WIDTH: Final = 100
 
 
-def module_of(replayed: Replay, path: Path, place: str | None, agent: Agent[Any] | None) -> str:
+def module_of(replayed: Replay[Any], path: Path, place: str | None, agent: Agent[Any, Any] | None) -> str:
     """Return a module with one test, which replays a run and asserts what came of it.
 
     Args:
@@ -60,7 +60,7 @@ def _title(tape: Tape) -> str:
     return f"Run {tape.run_id}, recorded on {day}, again: model, hubs and tools answer from the tape."
 
 
-def _import_of(place: str | None, agent: Agent[Any] | None) -> tuple[list[str], str]:
+def _import_of(place: str | None, agent: Agent[Any, Any] | None) -> tuple[list[str], str]:
     """Return how to import an agent, and the expression that is the agent."""
     if place is None or agent is None:
         return [], "None"
@@ -72,7 +72,7 @@ def _import_of(place: str | None, agent: Agent[Any] | None) -> tuple[list[str], 
     return ["", statement], f"next(agent for agent in {variable} if agent.name == {_text(agent.name)})"
 
 
-def _assertions(replayed: Replay) -> Iterator[str]:
+def _assertions(replayed: Replay[Any]) -> Iterator[str]:
     yield f"assert replayed.outcome == {_text(replayed.outcome)}"
     calls = f"assert replayed.tool_calls == {_value(replayed.tool_calls)}"
     if len(calls) <= _WIDTH:

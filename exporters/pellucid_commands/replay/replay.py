@@ -92,11 +92,11 @@ def _live_parts(given: Sequence[str]) -> tuple[set[str], str | None]:
     return {part for part in given if not part.startswith(_MODEL)}, models[0] if models else None
 
 
-def _is_same(replayed: Replay) -> bool:
+def _is_same(replayed: Replay[Any]) -> bool:
     return replayed.divergence is None and not replayed.differences
 
 
-def _lines(replayed: Replay, seconds: float) -> Iterator[str]:
+def _lines(replayed: Replay[Any], seconds: float) -> Iterator[str]:
     count, took = len(replayed.tape.spans), f"replayed in {text.seconds(seconds)}"
     if _is_same(replayed):
         yield f"same       {count} boundaries of run {replayed.tape.run_id}, {took}"
@@ -122,12 +122,12 @@ def _lines(replayed: Replay, seconds: float) -> Iterator[str]:
         yield f"  … {len(others) - MOST} more; --json has all"
 
 
-def _is_stopped(replayed: Replay) -> bool:
+def _is_stopped(replayed: Replay[Any]) -> bool:
     """Return whether a divergence stopped the replay."""
     return replayed.result is None and replayed.error is None and not replayed.is_stopped
 
 
-def _ending(replayed: Replay) -> str:
+def _ending(replayed: Replay[Any]) -> str:
     if replayed.error is not None:
         return str(replayed.error)
     if replayed.result is None:
@@ -160,7 +160,7 @@ def _diff(divergence: Divergence) -> Iterator[str]:
         yield "  the digests differ, and the recorded content does not: see what came before"
 
 
-def _document(replayed: Replay, seconds: float) -> dict[str, Any]:
+def _document(replayed: Replay[Any], seconds: float) -> dict[str, Any]:
     return {
         "run": replayed.tape.run_id,
         "same": _is_same(replayed),

@@ -46,7 +46,7 @@ def tape_of(options: Namespace) -> Tape:
     return Tape.load(path) if path.is_file() else Tape.load(options.store, options.run)
 
 
-def agent_of(place: str | None, tape: Tape) -> Agent[Any] | None:
+def agent_of(place: str | None, tape: Tape) -> Agent[Any, Any] | None:
     """Return the agent at a place, or None without one; among several, the one with the recorded name.
 
     Raises:

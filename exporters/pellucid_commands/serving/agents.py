@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def load_agents(places: Iterable[str]) -> list[Agent[Any]]:
+def load_agents(places: Iterable[str]) -> list[Agent[Any, Any]]:
     """Return the agents at these places; a name may also hold a list of agents.
 
     Raises:
@@ -24,7 +24,7 @@ def load_agents(places: Iterable[str]) -> list[Agent[Any]]:
     return [agent for place in places for agent in _load(place)]
 
 
-def _load(place: str) -> list[Agent[Any]]:
+def _load(place: str) -> list[Agent[Any, Any]]:
     module_name, _, name = place.partition(":")
     if not module_name or not name:
         raise ConfigError(f"{place!r} is not the place of an agent; write module:name, such as support.agents:support")

@@ -12,12 +12,14 @@ With pytest, use the fixture `telemetry` instead of `with`.
 """
 
 from pellucid_exporters.testing.captured import FIRST_READING, TICK, Captured, Exemplar, Point, Tree, Which, capture
+from pellucid_exporters.testing.captured_span import CapturedSpan
 from pellucid_exporters.testing.checks import check_telemetry
 
 __all__ = [
     "FIRST_READING",
     "TICK",
     "Captured",
+    "CapturedSpan",
     "Exemplar",
     "Point",
     "Tree",

@@ -18,6 +18,7 @@ from pellucid.semconv import Metric
 from pellucid.telemetry.pipeline import Pipeline, set_default
 from pellucid_exporters.recorder.names import resolve_recorder
 from pellucid_exporters.recorder.providers import make_meter_provider, make_tracer_provider
+from pellucid_exporters.testing.captured_span import CapturedSpan
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -39,7 +40,7 @@ TICK: Final = 1_000_000
 Tree: TypeAlias = tuple[str, list["Tree"]]
 """Name of a span, and its children in start order."""
 
-Which: TypeAlias = str | Callable[[ReadableSpan], bool]
+Which: TypeAlias = str | Callable[[CapturedSpan], bool]
 """Prefix of a span name, or a predicate."""
 
 
@@ -51,7 +52,8 @@ def capture(*, capture: CapturePolicy | None = None, fixed: bool = True, recorde
     Args:
         capture: Capture policy for the content of runs; `None` reads the environment.
         fixed: Count trace and span ids up from 1, and advance the clock of runs by a millisecond per reading, so that
-            the same run produces the same telemetry. Timeouts and deadlines still use the real clock.
+            the same run produces the same telemetry. Timeouts and deadlines still use the real clock. Durations are
+            then those of the clock: a slow hub is within its objective. For tests of latency pass False.
         recorder: As for `configure`.
     """
     return Captured(capture=capture, fixed=fixed, recorder=resolve_recorder(recorder))
@@ -103,7 +105,7 @@ class Captured:
 
     def __init__(self, *, capture: CapturePolicy | None, fixed: bool, recorder: Recorder | None) -> None:
         self.capture = capture
-        self.spans: list[ReadableSpan] = []
+        self.spans: list[CapturedSpan] = []
         self.logs: list[Mapping[str, Any]] = []
         self.events: list[Event] = []
         self.clock: Callable[[], int] | None = itertools.count(FIRST_READING, TICK).__next__ if fixed else None
@@ -140,11 +142,11 @@ class Captured:
         ended = {_id(span) for span in self.spans}
         return [span.name for span in self.started if _id(span) not in ended]
 
-    def find(self, which: Which) -> list[ReadableSpan]:
+    def find(self, which: Which) -> list[CapturedSpan]:
         """Return the ended spans that match, in end order."""
         return [span for span in self.spans if (span.name.startswith(which) if isinstance(which, str) else which(span))]
 
-    def span(self, which: Which) -> ReadableSpan:
+    def span(self, which: Which) -> CapturedSpan:
         """Return the one ended span that matches.
 
         Raises:
@@ -245,7 +247,7 @@ class _CountedIds(IdGenerator):
 class _Keeper(SpanProcessor):
     """Span processor that keeps started and ended spans."""
 
-    def __init__(self, started: list[Span], ended: list[ReadableSpan]) -> None:
+    def __init__(self, started: list[Span], ended: list[CapturedSpan]) -> None:
         self.started = started
         self._ended = ended
 
@@ -253,7 +255,7 @@ class _Keeper(SpanProcessor):
         self.started.append(span)
 
     def on_end(self, span: ReadableSpan) -> None:
-        self._ended.append(span)
+        self._ended.append(CapturedSpan.of(span))
 
 
 def _id(span: ReadableSpan) -> int:

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVarTuple
 
+from anyio import NoEventLoopError
 from anyio.lowlevel import EventLoopToken, current_token
 
 from pellucid.failures import contained, stack_of
@@ -64,6 +65,15 @@ def spawn(function: Callable[[*_Args], Awaitable[object]], *args: *_Args) -> Non
                 await work()
 
         trio.lowlevel.spawn_system_task(run, context=contextvars.copy_context())
+
+
+def in_event_loop() -> bool:
+    """Return whether the caller runs in an event loop."""
+    try:
+        current_token()
+    except NoEventLoopError:
+        return False
+    return True
 
 
 def call_soon(token: EventLoopToken, callback: Callable[[], object]) -> None:

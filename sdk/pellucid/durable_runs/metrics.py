@@ -55,7 +55,7 @@ class StoreMetrics:
     """
 
     def __init__(
-        self, store: RunStore, agents: Mapping[str, Agent[Any]], telemetry: Pipeline | None, interval: float
+        self, store: RunStore, agents: Mapping[str, Agent[Any, Any]], telemetry: Pipeline | None, interval: float
     ) -> None:
         self._store = store
         self._agents = agents

@@ -31,6 +31,7 @@ from pellucid.errors import (
 )
 from pellucid.failures import error_type_of
 from pellucid.messages import dump_messages
+from pellucid.options import CallerOptions
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
 from pellucid.run.state import Run
@@ -45,7 +46,7 @@ PATIENCE: Final = 5.0
 
 
 async def run_pass(
-    store: RunStore, agent: Agent[Any], claim: Claim, deps: Any, completion: Completion | None = None
+    store: RunStore, agent: Agent[Any, Any], claim: Claim, deps: Any, completion: Completion | None = None
 ) -> PassOutcome:
     """Continue a claimed run until it waits, ends, or another worker has claimed it; return how the pass ended.
 
@@ -74,15 +75,17 @@ async def run_pass(
 
 
 async def _run_pass(
-    store: RunStore, agent: Agent[Any], claim: Claim, deps: Any, completion: Completion | None = None
+    store: RunStore, agent: Agent[Any, Any], claim: Claim, deps: Any, completion: Completion | None = None
 ) -> PassOutcome:
     if claim.run.cancel_reason is not None:
         return await _finish(store, claim, "cancelled", None)
     token = CancelToken()
     journal = StoreJournal(store, claim, token, completion)
     identity, source = identity_of(claim.run), source_of(claim)
-    options = {"signal": token, "deps": deps, **({"identity": identity} if identity is not None else {})}
-    run = agent._create_run(source, cast("Any", options), journal=journal)  # noqa: SLF001  (not public: a journal is the SDK's)
+    options: CallerOptions = {"signal": token}
+    if identity is not None:
+        options["identity"] = identity
+    run = agent._create_run(source, deps, options, journal=journal)  # noqa: SLF001  (not public: a journal is the SDK's)
     outcome = await _executed(store, claim, journal, run)
     if outcome is None:
         _log.warning("durable_run.fenced run_id=%s fence=%s", claim.run.id, claim.run.fence)

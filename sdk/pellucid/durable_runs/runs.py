@@ -75,7 +75,7 @@ class DurableRuns:
     def __init__(
         self,
         store: RunStore,
-        agents: Iterable[Agent[Any]],
+        agents: Iterable[Agent[Any, Any]],
         *,
         lease: float = 30.0,
         worker: str | None = None,
@@ -131,7 +131,7 @@ class DurableRuns:
 
     async def submit(
         self,
-        agent: Agent[Any] | str,
+        agent: Agent[Any, Any] | str,
         input: Input,  # noqa: A002  (as in `Agent.run`)
         *,
         history: Sequence[Message] = (),

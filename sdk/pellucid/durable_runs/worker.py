@@ -25,7 +25,7 @@ class Worker:
     """Part of `DurableRuns` that continues runs; its arguments say what the attributes are."""
 
     store: RunStore
-    agents: Mapping[str, Agent[Any]]
+    agents: Mapping[str, Agent[Any, Any]]
     claims: Claims
     source: Source
     poll: float

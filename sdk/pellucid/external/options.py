@@ -66,6 +66,8 @@ def options_type(name: str, factory: Factory) -> type[ToolOptions] | None:
     Raises:
         ConfigError: it is not a function, or its parameter is not annotated with a subclass of `ToolOptions`.
     """
+    if isinstance(factory, Tool):
+        raise ConfigError(f"factories[{name!r}] is a tool; give a function that returns it")
     try:
         parameters = inspect.signature(factory, eval_str=True).parameters.values()
     except (NameError, TypeError) as error:

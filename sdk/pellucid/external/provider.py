@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError
@@ -24,10 +24,9 @@ class ExternalTools:
         tools: The enabled tools, in the order of the configuration.
     """
 
-    id: ClassVar[str] = "external"
-    kind: ClassVar[str] = "static"
-
     tools: tuple[Tool, ...]
+    id: str = field(default="external", init=False)
+    kind: str = field(default="static", init=False)
 
     def list_tools(self, ctx: DiscoveryContext) -> tuple[Tool, ...]:
         """Return the enabled tools."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
@@ -223,7 +223,7 @@ class MCPProvider:
                 )
         return cls(target, id=id, **options)
 
-    async def list_tools(self, ctx: DiscoveryContext) -> Tools:
+    async def list_tools(self, ctx: DiscoveryContext) -> Sequence[Tool]:
         """Return the server's tools.
 
         Raises:

@@ -6,7 +6,7 @@ import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from pellucid.context import DiscoveryContext, Patience
 from pellucid.errors import ConfigError
@@ -16,22 +16,23 @@ from pellucid.providers.listing import Lister, audience_of, list_all
 from pellucid.providers.provider import ExplainContext, ProviderFacts, ToolProvider, close
 from pellucid.telemetry import current_scope
 from pellucid.tools.tool import Tool
+from pellucid.types import DepsT
 
 
 @dataclass(frozen=True, slots=True)
 class Combined:
     """Result of `combined`."""
 
-    providers: tuple[ToolProvider, ...]
+    providers: tuple[ToolProvider[Any], ...]
     on_error: Literal["fail", "skip"]
     patience: Patience | None = None
     kind: str = "combined"
     detached: bool = True
     timeout: float = math.inf  # each provider has its own
-    _listers: tuple[Lister, ...] = field(init=False)
+    listers: tuple[Lister, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_listers", tuple(map(Lister, self.providers)))
+        object.__setattr__(self, "listers", tuple(map(Lister, self.providers)))
 
     @property
     def id(self) -> str:
@@ -43,7 +44,7 @@ class Combined:
         skip = self.on_error == "skip"
         if self.patience is not None and not ctx.waits:
             ctx = replace(ctx, patience=self.patience)
-        catalogs = await list_all(self._listers, current_scope(), ctx, within=ctx.timeout, skip_failed=skip)
+        catalogs = await list_all(self.listers, current_scope(), ctx, within=ctx.timeout, skip_failed=skip)
         return tuple(tool for catalog in catalogs for tool in catalog.tools)
 
     async def explain(self, ctx: ExplainContext) -> None:
@@ -64,11 +65,11 @@ class Combined:
 
 
 def combined(
-    *providers: ToolProvider,
+    *providers: ToolProvider[DepsT],
     on_error: Literal["fail", "skip"] = "fail",
     patience: float | None = None,
     tell_model: bool = False,
-) -> ToolProvider:
+) -> ToolProvider[DepsT]:
     """Return one provider that lists the tools of several, in their order, each within a boundary of its own.
 
     With `on_error="skip"` a provider that fails is skipped: its boundary fails with event, span and metric as usual,
@@ -95,7 +96,7 @@ def combined(
 class _Patient(DiscoveryProvider):
     """A provider whose listings can continue in the background."""
 
-    def __init__(self, provider: ToolProvider) -> None:
+    def __init__(self, provider: ToolProvider[Any]) -> None:
         facts = ProviderFacts.of(provider)
         super().__init__(
             _Listings(provider),
@@ -119,7 +120,7 @@ class _Patient(DiscoveryProvider):
 class _Listings:
     """The listings of a provider, as a hub."""
 
-    def __init__(self, provider: ToolProvider) -> None:
+    def __init__(self, provider: ToolProvider[Any]) -> None:
         self._provider = provider
 
     async def fetch_catalog(self, ctx: DiscoveryContext) -> Sequence[Tool]:
@@ -132,7 +133,7 @@ class _Listings:
         await close(self._provider)
 
 
-def _patient(provider: ToolProvider) -> ToolProvider:
+def _patient(provider: ToolProvider[DepsT]) -> ToolProvider[DepsT]:
     """Return the provider, wrapped if it makes round trips and knows no patience."""
     is_async = inspect.iscoroutinefunction(getattr(provider, "list_tools", None))
     return _Patient(provider) if is_async and not hasattr(provider, "patience") else provider

@@ -6,9 +6,9 @@ import inspect
 import random
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple
 
 import anyio
 from opentelemetry import context as otel_context
@@ -26,7 +26,8 @@ from pellucid.providers.fetches import Fetch, LateFailure, notify, observe, pati
 from pellucid.providers.provider import HubCatalog, OnInvalid, ToolHub, Tools, close
 from pellucid.telemetry import DISCOVERY, Boundary, boundary, current_scope
 from pellucid.tools.catalog import as_sequence, checked_catalog
-from pellucid.tools.tool import Hub, ToolSource
+from pellucid.tools.tool import Hub, Tool, ToolSource
+from pellucid.types import DepsT_contra
 
 FIRST_BACKOFF: Final = 0.5
 """Seconds that a hub is left alone after its first failure; doubled with each further one."""
@@ -62,7 +63,7 @@ class _Failure(NamedTuple):
 
 
 @dataclass(eq=False, repr=False)
-class DiscoveryProvider:
+class DiscoveryProvider(Generic[DepsT_contra]):
     """Tools of a hub, listed with a cache.
 
     One fetch per key is in flight at a time, shared by all runs, event loops and threads. Each caller waits with its
@@ -92,7 +93,7 @@ class DiscoveryProvider:
     kind = "hub"
     detached = True
 
-    hub: ToolHub
+    hub: ToolHub[DepsT_contra]
     _: KW_ONLY
     id: str
     ttl: float = 60.0
@@ -127,7 +128,7 @@ class DiscoveryProvider:
         self._outlasting: set[Fetch] = set()
         reset_in_child(self, _lock=threading.RLock, _flights=dict, _outlasting=set)
 
-    async def list_tools(self, ctx: DiscoveryContext) -> Tools:
+    async def list_tools(self, ctx: DiscoveryContext) -> Sequence[Tool[DepsT_contra]]:
         """Return the cached catalogue, or wait for one.
 
         Raises:

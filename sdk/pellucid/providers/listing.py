@@ -29,12 +29,48 @@ from pellucid.tools.catalog_cache import Remembered
 from pellucid.tools.catalog_records import CatalogListing
 
 
+class Answers:
+    """Answers of a provider, and the requests for them; its block is one request.
+
+    Attributes:
+        asked: Number of requests under way.
+        at: Time of the last answer, on the monotonic clock; not that of an old catalogue that was served in its place.
+        tool_count: Number of tools in the last answer.
+        error: Failure of the last request, if it failed.
+    """
+
+    __slots__ = ("__weakref__", "_lock", "asked", "at", "error", "tool_count")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.asked = 0
+        self.at: float | None = None
+        self.tool_count: int | None = None
+        self.error: Exception | None = None
+        reset_in_child(self, _lock=threading.Lock, asked=int)
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self.asked += 1
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        with self._lock:
+            self.asked -= 1
+        if isinstance(error, Exception):
+            self.error = error
+
+    def succeeded(self, tool_count: int) -> None:
+        """Note an answer."""
+        self.at, self.tool_count, self.error = time.monotonic(), tool_count, None
+
+
 class Lister:
     """Listings of one provider, with a cache of the catalogues that were checked.
 
     Attributes:
         provider: The provider.
         facts: Optional attributes of the provider.
+        answers: What the provider answered last.
     """
 
     def __init__(self, provider: ToolProvider) -> None:
@@ -46,6 +82,7 @@ class Lister:
         self._checked: Remembered[tuple[object, ProviderCatalog]] = Remembered()
         self._digests: Remembered[str] = Remembered()
         self._last_known: Remembered[tuple[ProviderCatalog, float]] = Remembered()
+        self.answers = Answers()
 
     async def list(
         self, scope: Scope, ctx: DiscoveryContext, within: float | None, guard: Guard | None = None
@@ -89,10 +126,13 @@ class Lister:
         """Return the checked catalogue, and keep it for `last_known` on request."""
         b.note(cache="none")  # reset the note of an earlier attempt
         try:
-            catalog = await self.checked(await self._call(scope, b, ctx, within))
+            with self.answers:
+                catalog = await self.checked(await self._call(scope, b, ctx, within))
         except DiscoveryError as error:
             error.joined = error.joined or b.noted("cache") == "joined"
             raise
+        if b.noted("cache") not in ("pending", "stale"):
+            self.answers.succeeded(len(catalog.tools))
         if is_kept:
             with self._lock:  # only the provider's own catalogue is kept, not the fallback of a rule
                 last = self._last_known.get(audience_of(ctx))

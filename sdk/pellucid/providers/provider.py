@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError
 from pellucid.tools.tool import Tool, ToolSource
+from pellucid.types import DepsT_contra
 
 Listing: TypeAlias = Sequence[Tool] | Awaitable[Sequence[Tool]]
 Tools: TypeAlias = tuple[Tool, ...]
@@ -16,7 +17,7 @@ OnInvalid: TypeAlias = Literal["fail", "quarantine"]
 
 
 @runtime_checkable
-class ToolProvider(Protocol):
+class ToolProvider(Protocol[DepsT_contra]):
     """Source of tools; called once per iteration and never cached by the runtime.
 
     Many runs may share a provider at the same time. A provider that cannot list its tools raises; it never returns `[]`
@@ -38,12 +39,14 @@ class ToolProvider(Protocol):
     def id(self) -> str:
         """Value of `pellucid.provider.id`."""
 
-    def list_tools(self, ctx: DiscoveryContext) -> Listing:
+    def list_tools(
+        self, ctx: DiscoveryContext
+    ) -> Sequence[Tool[DepsT_contra]] | Awaitable[Sequence[Tool[DepsT_contra]]]:
         """Return the current tools, or an awaitable of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class HubCatalog:
+@dataclass(frozen=True)  # with slots, Python 3.11 cannot call `HubCatalog[Deps](...)`
+class HubCatalog(Generic[DepsT_contra]):
     """Tools of a hub with a lifetime in seconds, which replaces `ttl`.
 
     Attributes:
@@ -51,7 +54,7 @@ class HubCatalog:
         lifetime: Seconds for which the tools are fresh.
     """
 
-    tools: Tools
+    tools: tuple[Tool[DepsT_contra], ...]
     lifetime: float
 
 
@@ -95,20 +98,20 @@ class ExplainContext(Protocol):
             is_known: Whether the provider knows the tool, so that its name is not misspelled.
         """
 
-    def is_among(self, tools: Sequence[Tool]) -> bool:
+    def is_among(self, tools: Sequence[Tool[Any]]) -> bool:
         """Return whether the tool is among `tools`; their names are suggested for a misspelled one."""
 
-    async def ask(self, provider: ToolProvider) -> ExplainContext:
+    async def ask(self, provider: ToolProvider[Any]) -> ExplainContext:
         """List the tools of another provider, and return the context for its explanation."""
 
     async def explain(self) -> None:
         """Add the reasons of the provider of this context."""
 
 
-class ToolHub(Protocol):
+class ToolHub(Protocol[DepsT_contra]):
     """Remote catalogue that `DiscoveryProvider` fetches."""
 
-    async def fetch_catalog(self, ctx: DiscoveryContext) -> Sequence[Tool] | HubCatalog:
+    async def fetch_catalog(self, ctx: DiscoveryContext) -> Sequence[Tool[DepsT_contra]] | HubCatalog[DepsT_contra]:
         """Make a round trip and return the tools."""
 
 
@@ -125,7 +128,7 @@ class ProviderFacts(NamedTuple):
     timeout: float | None = None
 
     @classmethod
-    def of(cls, provider: ToolProvider) -> ProviderFacts:
+    def of(cls, provider: ToolProvider[Any]) -> ProviderFacts:
         """Read a provider's attributes.
 
         Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from copy import deepcopy
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, overload
 
 from opentelemetry import trace
 
@@ -18,8 +18,8 @@ from pellucid.telemetry import current_scope
 from pellucid.tools.catalog import RegistryMode, check_mode
 from pellucid.tools.collisions import Binding, Collisions, Shadowed, check_policy, emit_shadowed, reasons_of, resolve
 from pellucid.tools.names import RESERVED, fit, problem_of
-from pellucid.tools.tool import Mcp, Tool, ToolSource, tool
-from pellucid.types import JSONObject
+from pellucid.tools.tool import NO_TOOLS, FunctionTool, Mcp, Params, PlainFunction, ResultT, Tool, ToolSource, tool
+from pellucid.types import DepsT, JSONObject
 
 MAX_RUNS: Final = 256
 """Maximum number of runs whose emitted collisions are kept."""
@@ -32,7 +32,7 @@ class _Snapshot(NamedTuple):
     shadowed: tuple[Shadowed, ...]
 
 
-class ToolRegistry:
+class ToolRegistry(Generic[DepsT]):
     """Tools that are added and removed at run time, each with a typed source. Safe to use from any thread.
 
     ```python
@@ -63,7 +63,7 @@ class ToolRegistry:
 
     def __init__(
         self,
-        tools: Iterable[Tool | Callable[..., Any]] = (),
+        tools: Iterable[Tool[DepsT] | PlainFunction[..., object]] = NO_TOOLS,
         *,
         id: str = "registry",  # noqa: A002  (a provider's attribute has this name)
         collisions: Collisions = "error",
@@ -87,7 +87,13 @@ class ToolRegistry:
     def __repr__(self) -> str:
         return f"ToolRegistry({self.id!r}, tools={len(self._now().listed)})"
 
-    def register(self, item: Tool | Callable[..., Any], *, source: ToolSource | None = None) -> Tool:
+    @overload
+    def register(self, item: Tool[DepsT], *, source: ToolSource | None = None) -> Tool[DepsT]: ...
+    @overload
+    def register(
+        self, item: PlainFunction[Params, ResultT], *, source: ToolSource | None = None
+    ) -> FunctionTool[Callable[Params, ResultT]]: ...
+    def register(self, item: Tool[Any] | Callable[..., Any], *, source: ToolSource | None = None) -> Any:
         """Add a tool, or a function to convert to a tool, and return the tool.
 
         Args:
@@ -103,7 +109,7 @@ class ToolRegistry:
             self._change(self._bindings, [binding])
             return binding.tool
 
-    def register_mcp(self, item: Tool | Callable[..., Any], server: str) -> Tool:
+    def register_mcp(self, item: Tool[DepsT] | PlainFunction[..., object], server: str) -> Tool[DepsT]:
         """Add a tool of an MCP server, as `register` does."""
         return self.register(item, source=Mcp(server))
 
@@ -124,7 +130,7 @@ class ToolRegistry:
                 lambda binding: isinstance(binding.source, Mcp) and server in (None, binding.source.server)
             )
 
-    def replace_source(self, source: ToolSource, tools: Iterable[Tool | Callable[..., Any]]) -> None:
+    def replace_source(self, source: ToolSource, tools: Iterable[Tool[DepsT] | PlainFunction[..., object]]) -> None:
         """Replace all tools of `source` with `tools` atomically; nothing changes if that fails.
 
         Raises:
@@ -135,16 +141,16 @@ class ToolRegistry:
         with self._lock:
             self._change([binding for binding in self._bindings if binding.source != source], new)
 
-    def clone_without_mcp(self) -> ToolRegistry:
+    def clone_without_mcp(self) -> ToolRegistry[DepsT]:
         """Return a copy of the registry without the tools of MCP servers."""
         return self.clone_allowed_by(lambda tool: not isinstance(tool.source, Mcp))
 
-    def clone_allowed_by(self, predicate: Callable[[Tool], bool]) -> ToolRegistry:
+    def clone_allowed_by(self, predicate: Callable[[Tool], bool]) -> ToolRegistry[DepsT]:
         """Return a copy of the registry with the tools for which `predicate(tool)` is true.
 
         Later changes of one registry do not affect the other. Errors of the predicate are raised unchanged.
         """
-        clone = ToolRegistry(id=self.id, collisions=self._collisions, registry_mode=self._mode)
+        clone = ToolRegistry[DepsT](id=self.id, collisions=self._collisions, registry_mode=self._mode)
         clone._change((), [binding for binding in self._bindings if predicate(binding.tool)])
         return clone
 
@@ -165,7 +171,7 @@ class ToolRegistry:
         """
         return [_schema(tool) for tool in self._now().listed]
 
-    def list_tools(self, ctx: DiscoveryContext) -> Sequence[Tool]:
+    def list_tools(self, ctx: DiscoveryContext) -> Sequence[Tool[DepsT]]:
         """Return the current tools, sorted by name; the same sequence as long as nothing changes."""
         now = self._now()
         if now.shadowed:
@@ -180,7 +186,7 @@ class ToolRegistry:
         for reason in reasons_of(ctx.tool_name, self.shadowed, f"the policy of {self.id!r}"):
             ctx.add(reason, is_known=False)
 
-    def _binding(self, item: Tool | Callable[..., Any], source: ToolSource | None = None) -> Binding:
+    def _binding(self, item: Tool[Any] | Callable[..., Any], source: ToolSource | None = None) -> Binding:
         added = item if isinstance(item, Tool) else tool(item)
         if (problem := problem_of(added.name)) is not None:
             name: object = added.name

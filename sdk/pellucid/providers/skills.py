@@ -7,10 +7,10 @@ instructions. So a skill stays active as long as the model can read them, also i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Generic
 
 from pellucid.context import DiscoveryContext
 from pellucid.errors import ConfigError, ToolError
@@ -19,8 +19,8 @@ from pellucid.providers.provider import ExplainContext, Listing
 from pellucid.providers.wrappers import explain_inactive
 from pellucid.text import close_to
 from pellucid.tools.names import LOAD_SKILL
-from pellucid.tools.tool import MetaTool, Tool, tool
-from pellucid.types import JSONObject
+from pellucid.tools.tool import NO_TOOLS, MetaTool, PlainFunction, Tool, tool
+from pellucid.types import DepsT_contra, JSONObject
 
 SKILLS: Final = "skills"
 """Id of the provider that lists `load_skill` and the tools of active skills."""
@@ -29,8 +29,8 @@ _ARGUMENT: Final = "skill_id"
 _LONGEST: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Skill:
+@dataclass(frozen=True)  # with slots, Python 3.11 cannot call `Skill[Deps](...)`
+class Skill(Generic[DepsT_contra]):
     """Instructions that a model loads when it needs them, and tools that are offered once they are loaded.
 
     ```python
@@ -51,7 +51,7 @@ class Skill:
     id: str
     description: str
     body: str
-    tools: Sequence[Tool | Callable[..., Any]] = ()
+    tools: Sequence[Tool[DepsT_contra] | PlainFunction[..., object]] = NO_TOOLS
 
     def __post_init__(self) -> None:
         for name in ("id", "description", "body"):
@@ -76,9 +76,9 @@ class SkillProvider:
     id = SKILLS
     kind = "skill"
 
-    def __init__(self, skills: Iterable[Skill]) -> None:
-        self.skills: dict[str, Skill] = {}
-        owners: dict[str, tuple[Skill, Tool]] = {}
+    def __init__(self, skills: Iterable[Skill[Any]]) -> None:
+        self.skills: dict[str, Skill[Any]] = {}
+        owners: dict[str, tuple[Skill[Any], Tool]] = {}
         for skill in skills:
             if skill.id in self.skills:
                 raise ConfigError(f"Agent(skills=...): two skills have the id {skill.id!r}; ids must be unique")
@@ -103,12 +103,12 @@ class SkillProvider:
             explain_inactive(ctx, self.id, skill.id, tools_of(skill))
 
 
-def tools_of(skill: Skill) -> Sequence[Tool]:
+def tools_of(skill: Skill[Any]) -> Sequence[Tool]:
     """Return the tools of a skill."""
     return [item for item in skill.tools if isinstance(item, Tool)]
 
 
-def _loader(skills: Mapping[str, Skill]) -> Tool:
+def _loader(skills: Mapping[str, Skill[Any]]) -> Tool:
     async def load_skill(arguments: JSONObject, ctx: object) -> str:
         skill_id = str(arguments[_ARGUMENT])
         if (skill := skills.get(skill_id)) is not None:
@@ -140,7 +140,7 @@ class ActiveSkills:
         ids: Ids of the active skills, in the order of their activation.
     """
 
-    def __init__(self, skills: Mapping[str, Skill]) -> None:
+    def __init__(self, skills: Mapping[str, Skill[Any]]) -> None:
         self._skills = skills
         self._position = 0
         self._requests: dict[str | None, str | None] = {}

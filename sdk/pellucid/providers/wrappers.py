@@ -12,18 +12,19 @@ from pellucid.errors import ConfigError
 from pellucid.providers.provider import ExplainContext, Listing, ProviderFacts, ToolProvider, close
 from pellucid.tools.catalog import as_sequence
 from pellucid.tools.tool import Tool
+from pellucid.types import DepsT
 
 PATIENCE: Final = 1.0
 """Seconds that are added to the timeout of the wrapped provider."""
 
-Predicate: TypeAlias = Callable[[Tool, DiscoveryContext], bool | Awaitable[bool]]
+Predicate: TypeAlias = Callable[[Tool[Any], DiscoveryContext], bool | Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
 class StaticTools:
     """Result of `static_tools`."""
 
-    tools: tuple[Tool, ...]
+    tools: tuple[Tool[Any], ...]
     id: str = "static"
     kind: str = "static"
 
@@ -32,7 +33,7 @@ class StaticTools:
         return self.tools
 
 
-def static_tools(tools: Iterable[Tool]) -> ToolProvider:
+def static_tools(tools: Iterable[Tool[DepsT]]) -> ToolProvider[DepsT]:
     """Return a provider with the id `static` that always lists `tools`, copied at the call."""
     return StaticTools(tuple(tools))
 
@@ -49,7 +50,7 @@ class SkillScopedTools:
     """Result of `skill_scoped_tools`."""
 
     skill_id: str
-    tools: tuple[Tool, ...]
+    tools: tuple[Tool[Any], ...]
     kind: str = "skill"
 
     @property
@@ -67,7 +68,7 @@ class SkillScopedTools:
         explain_inactive(ctx, self.id, self.skill_id, self.tools)
 
 
-def skill_scoped_tools(skill_id: str, tools: Iterable[Tool]) -> ToolProvider:
+def skill_scoped_tools(skill_id: str, tools: Iterable[Tool[DepsT]]) -> ToolProvider[DepsT]:
     """Return a provider that lists `tools` while a skill is active, and nothing otherwise.
 
     Raises:
@@ -82,7 +83,7 @@ def skill_scoped_tools(skill_id: str, tools: Iterable[Tool]) -> ToolProvider:
 class GatedTools:
     """Result of `gated_tools`, with the optional attributes of the wrapped provider."""
 
-    inner: ToolProvider
+    inner: ToolProvider[Any]
     predicate: Predicate
 
     def __post_init__(self) -> None:
@@ -146,7 +147,7 @@ class GatedTools:
         await close(self.inner)
 
 
-def gated_tools(inner: ToolProvider, predicate: Predicate) -> ToolProvider:
+def gated_tools(inner: ToolProvider[DepsT], predicate: Predicate) -> ToolProvider[DepsT]:
     """Return a provider that lists the tools of `inner` for which `predicate(tool, ctx)` is true.
 
     The predicate may be sync or async; nothing is awaited if both the predicate and `inner` are sync. If the predicate

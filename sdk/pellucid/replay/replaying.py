@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Generic, Self, TypedDict, Unpack, get_args, overload
 
 from opentelemetry import metrics, trace
 
@@ -31,13 +31,14 @@ from pellucid.replay.tracing import ReplayedSpan, ReplayTracerProvider
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
 from pellucid.run.start import create_run
-from pellucid.run.state import CallerContext, Setup
+from pellucid.run.state import CallerContext, Configuration, Setup
 from pellucid.telemetry import Listeners, TelemetryOptions
 from pellucid.telemetry.pipeline import Pipeline, complete
+from pellucid.types import OutputT_co
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
+@dataclass(frozen=True, kw_only=True)  # with slots, Python 3.11 cannot call `Replay[Output](...)`
+class Replay(Generic[OutputT_co]):
     """Outcome of a replay.
 
     Attributes:
@@ -52,7 +53,7 @@ class Replay:
     """
 
     tape: Tape
-    result: RunResult[Any] | None
+    result: RunResult[OutputT_co] | None
     error: Exception | None
     divergence: Divergence | None
     differences: Sequence[Divergence] = field(repr=False)
@@ -79,7 +80,7 @@ class Replay:
             span for span in self.spans if span.parent is None and span.attributes.get(semconv.PHASE) == semconv.RUN
         ]
 
-    def check(self) -> Replay:
+    def check(self) -> Self:
         """Return the replay if it was the same as the recording.
 
         Raises:
@@ -90,16 +91,30 @@ class Replay:
         return self
 
 
+class ReplayOptions(TypedDict, total=False):
+    """Options of `replay` and `replay_sync`; described in `replay`."""
+
+    live: Collection[str]
+    model: Model | str | None
+    timing: float
+    on_divergence: OnDivergence
+    deps: Any
+
+
+@overload
+async def replay(agent: None, tape: Tape, **options: Unpack[ReplayOptions]) -> Replay[Any]: ...
+@overload
+async def replay(agent: Agent[Any, OutputT_co], tape: Tape, **options: Unpack[ReplayOptions]) -> Replay[OutputT_co]: ...
 async def replay(
-    agent: Agent[Any] | None,
+    agent: Agent[Any, Any] | None,
     tape: Tape,
     *,
     live: Collection[str] = (),
     model: Model | str | None = None,
-    timing: Literal[0, 1] | float = 0,
+    timing: float = 0,
     on_divergence: OnDivergence = "stop",
     deps: Any = None,
-) -> Replay:
+) -> Replay[Any]:
     """Run an agent again, with a recorded run in place of its model, its providers and its tools.
 
     The runtime, the agent's permission policy, its reliability rules and its skills are those of the agent. What is not
@@ -123,7 +138,8 @@ async def replay(
     passes = passes_of(tape)
     for taped in passes:
         taped.check()
-    setup, own = (agent._setup, agent._telemetry) if agent is not None else (rebuilt_setup(passes), None)  # noqa: SLF001
+    configured = agent._configuration if agent is not None else Configuration(rebuilt_setup(passes))  # noqa: SLF001
+    setup, own = configured.setup, configured.pipeline
     if setup.name != passes[0].agent:
         raise ConfigError(
             f"replay(): the run is of agent {passes[0].agent!r}, and this is {setup.name!r}; pass that one"
@@ -176,7 +192,11 @@ def _first(
     return found[0] if is_cause else noticed
 
 
-def replay_sync(agent: Agent[Any] | None, tape: Tape, **options: Any) -> Replay:
+@overload
+def replay_sync(agent: None, tape: Tape, **options: Unpack[ReplayOptions]) -> Replay[Any]: ...
+@overload
+def replay_sync(agent: Agent[Any, OutputT_co], tape: Tape, **options: Unpack[ReplayOptions]) -> Replay[OutputT_co]: ...
+def replay_sync(agent: Agent[Any, Any] | None, tape: Tape, **options: Unpack[ReplayOptions]) -> Replay[Any]:
     """Call `replay` from sync code."""
     return run_in_portal(lambda: replay(agent, tape, **options))
 
@@ -205,7 +225,7 @@ def _check_options(timing: object, on_divergence: object) -> None:
         raise ConfigError(f"replay(on_divergence={on_divergence!r}): must be 'stop' or 'live'")
 
 
-def _checked(live: Collection[str], passes: Sequence[TapedRun], agent: Agent[Any] | None) -> frozenset[str]:
+def _checked(live: Collection[str], passes: Sequence[TapedRun], agent: Agent[Any, Any] | None) -> frozenset[str]:
     """Check what is to be live.
 
     Raises:

@@ -25,7 +25,7 @@ from pellucid.replay.playback import Playback
 from pellucid.replay.stand_ins import TapeModel, TapeProvider
 from pellucid.replay.tape import TapedSpan
 from pellucid.run.outcomes import Suspended
-from pellucid.run.state import Setup, current_run
+from pellucid.run.state import Configuration, Setup, current_run
 from pellucid.run.subagent import agent_tool
 from pellucid.telemetry import Listeners
 from pellucid.tools import Tool
@@ -114,8 +114,8 @@ class _StagedProvider(TapeProvider):
         if span is None:
             return await answer(arguments, ctx)
         inner = outer.inside(nested)
-        setup, namespace = staged(agent.setup, inner), inner.taped.namespace(ctx.idempotency_key)
-        twin = agent_tool(setup, None, agent.name, agent.description, None, namespace)
+        setup, namespace = staged(agent.configured(), inner), inner.taped.namespace(ctx.idempotency_key)
+        twin = agent_tool(lambda: Configuration(setup), agent.name, agent.description, None, namespace)
         try:
             value = await _before(inner.ended, partial(twin.run, arguments, replace(ctx, deadline=None)))
         except Exception as error:

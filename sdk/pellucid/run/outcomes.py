@@ -9,14 +9,13 @@ from typing import Generic, Literal, TypeAlias
 from pellucid.approvals.decisions import ApprovalRequest
 from pellucid.approvals.external import ExternalRequest
 from pellucid.messages import Message, ToolResult, Usage
-from pellucid.run.structured_output import OutputT
-from pellucid.types import JSONObject
+from pellucid.types import JSONObject, OutputT_co
 
 Status: TypeAlias = Literal["completed", "limit_reached", "awaiting_approval", "awaiting_tools"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult(Generic[OutputT]):
+@dataclass(frozen=True, kw_only=True)  # with slots, Python 3.11 cannot call `RunResult[Output](...)`
+class RunResult(Generic[OutputT_co]):
     """Result of a run.
 
     Attributes:
@@ -38,7 +37,7 @@ class RunResult(Generic[OutputT]):
     """
 
     status: Status
-    output: OutputT
+    output: OutputT_co
     messages: tuple[Message, ...]
     usage: Usage
     iterations: int

@@ -39,6 +39,7 @@ class Setup:
     Attributes:
         tools: Own tools of the agent, which the first lister has, too.
         parameters: Hash of the settings and the output schema, which are part of every request.
+        is_warm: Whether the agent warms up in the background.
         recorded: Recorded configuration, by capture policy.
     """
 
@@ -59,7 +60,16 @@ class Setup:
     skills: Mapping[str, Skill]
     permissions: Permissions | None
     pin: bool
+    is_warm: bool = False
     recorded: dict[object, Recorded] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Configuration:
+    """Configuration of an agent's runs, and where their telemetry goes."""
+
+    setup: Setup
+    pipeline: Pipeline | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,13 +20,13 @@ from pellucid.events import Event
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import RunResult
 from pellucid.run.state import Run
-from pellucid.run.structured_output import OutputT
+from pellucid.types import OutputT_co
 
 MOST_TAKEN: Final = 16
 """Maximum number of events that a reader takes before other tasks get a turn of the event loop."""
 
 
-class RunStream(Generic[OutputT]):
+class RunStream(Generic[OutputT_co]):
     """Events of one run, as they happen: `async with agent.stream(...) as events: async for event in events: ...`.
 
     Leaving the block cancels the run if it has not ended. If the run fails, its exception is raised after the last
@@ -38,7 +38,7 @@ class RunStream(Generic[OutputT]):
         self._production: _Production | None = None
 
     @property
-    def result(self) -> RunResult[OutputT]:
+    def result(self) -> RunResult[OutputT_co]:
         """Result of the run, once its events have been read to the end.
 
         Raises:

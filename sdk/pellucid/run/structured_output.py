@@ -9,18 +9,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 from pydantic_core import ValidationError
-from typing_extensions import TypeForm, TypeVar
+from typing_extensions import TypeForm
 
 from pellucid.errors import ConfigError
 from pellucid.messages import Message, ServerToolCall, ServerToolResult
 from pellucid.models import ModelRequest, OutputSchema
-from pellucid.types import JSONObject, JSONValue
+from pellucid.types import JSONObject, JSONValue, OutputT_co
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, TypeAdapter
-
-OutputT = TypeVar("OutputT", default=str)
-"""Type of an agent's answers: text, unless `Agent(output=)` is given."""
 
 _FENCE = "```"
 
@@ -29,7 +26,7 @@ class Mismatch(Exception):
     """An answer is not of the output type; the text describes the problem to the model."""
 
 
-class Output(Generic[OutputT]):
+class Output(Generic[OutputT_co]):
     """Output type of an agent.
 
     Vendors require an object: other types (a list, a number, a union) are sent as the member `result` of an object.
@@ -41,7 +38,7 @@ class Output(Generic[OutputT]):
         ConfigError: pydantic cannot generate a JSON Schema for the type.
     """
 
-    def __init__(self, kind: type[OutputT] | TypeForm[OutputT]) -> None:
+    def __init__(self, kind: type[OutputT_co] | TypeForm[OutputT_co]) -> None:
         from pydantic import PydanticUserError, TypeAdapter, create_model
 
         self.name = getattr(kind, "__name__", None) or str(kind)
@@ -62,7 +59,7 @@ class Output(Generic[OutputT]):
             description=schema.get("description"),
         )
 
-    def parse(self, text: str) -> OutputT:
+    def parse(self, text: str) -> OutputT_co:
         """Return the value of an answer.
 
         Raises:
@@ -71,12 +68,12 @@ class Output(Generic[OutputT]):
         document, in_object = _unfenced(text), None
         try:
             if self._wrapped is not None:
-                return cast("OutputT", vars(self._wrapped.model_validate_json(document))["result"])
+                return cast("OutputT_co", vars(self._wrapped.model_validate_json(document))["result"])
         except ValidationError as error:
             in_object = error
         # Models that know the schema only from their instructions often omit the object.
         try:
-            return cast("OutputT", self._adapter.validate_json(document))
+            return cast("OutputT_co", self._adapter.validate_json(document))
         except ValidationError as error:
             relevant = error if in_object is None else _relevant(in_object, error)
             raise Mismatch(_problems(relevant)) from relevant

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import uuid
+from collections.abc import Callable
 from typing import Any, Final
 
 from pellucid.context import ToolContext
@@ -15,9 +16,8 @@ from pellucid.run.journal import NestedJournal
 from pellucid.run.loop import execute
 from pellucid.run.outcomes import Suspended
 from pellucid.run.start import ResumeRequest, conversation, create_run
-from pellucid.run.state import CallerContext, Run, Setup, current_run
+from pellucid.run.state import CallerContext, Configuration, Run, Setup, current_run
 from pellucid.run.tool_results import failure_text
-from pellucid.telemetry import Pipeline
 from pellucid.tools.tool import AgentTool, Tool
 from pellucid.types import JSONObject
 
@@ -36,21 +36,22 @@ _SCHEMA: Final[JSONObject] = {
 
 
 def agent_tool(
-    setup: Setup,
-    pipeline: Pipeline | None,
+    current: Callable[[], Configuration],
     name: str | None,
     description: str | None,
     timeout: float | None,
     namespace: uuid.UUID | None = None,
 ) -> Tool:
-    """Return a tool that runs an agent and returns its answer; its telemetry goes to `pipeline`, or the caller's.
+    """Return a tool that runs an agent, as it is configured at the time of the call, and returns its answer.
 
-    A `namespace` replaces that of the nested run's own id for the ids of its calls.
+    Its telemetry goes to the agent's own pipeline, or else the caller's. A `namespace` replaces that of the nested
+    run's own id for the ids of its calls.
 
     Raises:
         ConfigError: the tool has no description.
     """
-    agent, description = setup.name, description or setup.description
+    own = current().setup
+    agent, description = own.name, description or own.description
     if not description:
         raise ConfigError(
             f"Agent {agent!r}: as_tool() needs a description, by which the model selects the tool; "
@@ -58,7 +59,8 @@ def agent_tool(
         )
 
     async def run(arguments: JSONObject, ctx: ToolContext) -> Any:
-        outer = current_run()
+        outer, configuration = current_run(), current()
+        pipeline = configuration.pipeline
         target = outer.scope.pipeline if pipeline is None and outer is not None else pipeline
         journal = _journal(outer, ctx)
         caller = CallerContext(
@@ -71,7 +73,7 @@ def agent_tool(
             namespace=namespace,
         )
         try:
-            return await _nested(setup, outer, str(arguments["input"]), ctx, caller)
+            return await _nested(configuration.setup, outer, str(arguments["input"]), ctx, caller)
         except (PolicyHalt, ReliabilityFailFast) as error:
             if outer is None:
                 raise
@@ -84,8 +86,7 @@ def agent_tool(
         input_schema=_SCHEMA,
         run=run,
         timeout=timeout,
-        tools=setup.tools,
-        setup=setup,
+        configured=lambda: current().setup,
     )
 
 

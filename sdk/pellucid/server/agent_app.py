@@ -15,6 +15,7 @@ from pellucid.server.bodies import BodyReader
 from pellucid.server.callers import Authenticate, loopback_only
 from pellucid.server.draining import Draining
 from pellucid.server.openapi import document_without_store
+from pellucid.server.problems import Problem
 from pellucid.telemetry import Pipeline
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def create_agent_app(
-    agents: Iterable[Agent[Any]],
+    agents: Iterable[Agent[Any, Any]],
     *,
     authenticate: Authenticate = loopback_only,
     deps: Any = None,
@@ -58,6 +59,12 @@ def create_agent_app(
     if not by_name or len(by_name) < len(listed):
         names = [agent.name for agent in listed]
         raise ConfigError(f"create_agent_app: give one or more agents of different names, not {names}")
+
+    async def check() -> None:
+        not_ready = [agent.name for agent in listed if not agent.ready() and agent._setup.is_warm]  # noqa: SLF001
+        if not_ready:
+            raise Problem(503, f"tool providers have not answered yet, of the agents {', '.join(not_ready)}")
+
     draining = Draining()
     endpoints = AgentEndpoints(
         agents=by_name,
@@ -70,13 +77,9 @@ def create_agent_app(
     )
     return assemble(
         endpoints.routes(),
-        check=_ready,
+        check=check,
         description=document_without_store(has_metrics=metrics is not None),
         draining=draining,
         metrics=metrics,
         telemetry=telemetry,
     )
-
-
-async def _ready() -> None:
-    """There is nothing to wait for."""

@@ -53,7 +53,7 @@ class AgentEndpoints:
         draining: Ends runs when the server shuts down.
     """
 
-    agents: Mapping[str, Agent[Any]]
+    agents: Mapping[str, Agent[Any, Any]]
     authenticate: Authenticate
     deps: Any
     heartbeat: float
@@ -80,10 +80,11 @@ class AgentEndpoints:
             raise store_needed("callbackUrl")
         agent = self.agents[agent_named(body.agent, list(self.agents))]
         identity = replace(caller, conversation_id=body.conversation_id or caller.conversation_id)
-        options: RunOptions = {"identity": identity, "deps": self.deps}
+        options: RunOptions = {"identity": identity}
         is_streamed = "text/event-stream" in request.headers.get("accept", "")
         run = agent._create_run(  # noqa: SLF001  (not public: what a run may be offered is checked by the server)
             conversation((), input_of(body)),
+            self.deps,
             options,
             Listeners() if is_streamed else None,
             check_tools=refuse_external,

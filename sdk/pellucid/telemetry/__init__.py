@@ -6,6 +6,7 @@ from pellucid.module_names import module_getattr
 from pellucid.telemetry.boundary import Boundary, boundary, once
 from pellucid.telemetry.capture import DEFAULT_REDACTORS, CapturePolicy, Redactor
 from pellucid.telemetry.listeners import Listeners
+from pellucid.telemetry.observable import Observable
 from pellucid.telemetry.phases import AWAIT, COMPOSE, DISCOVERY, DISPATCH, INFERENCE, PHASES, RUN
 from pellucid.telemetry.pipeline import Listener, Pipeline, TelemetryOptions, current_default
 from pellucid.telemetry.recording import Recorded
@@ -24,6 +25,7 @@ __all__ = [
     "CapturePolicy",
     "Listener",
     "Listeners",
+    "Observable",
     "Pipeline",
     "Recorded",
     "Redactor",

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Generic
 
 import anyio
 
 from pellucid.context import DiscoveryContext
 from pellucid.tools import Tool
+from pellucid.tools.tool import NO_TOOLS
+from pellucid.types import DepsT
 
 
-class FakeHub:
+class FakeHub(Generic[DepsT]):
     """A hub for `DiscoveryProvider` with configurable latency, changes and failures.
 
     Args:
@@ -31,7 +33,7 @@ class FakeHub:
 
     def __init__(
         self,
-        tools: Sequence[Tool] | Callable[[int], Any] = (),
+        tools: Sequence[Tool[DepsT]] | Callable[[int], Any] = NO_TOOLS,
         *,
         latency: float = 0.0,
         faults: Sequence[BaseException | None] = (),
@@ -42,7 +44,7 @@ class FakeHub:
         self.calls: list[DiscoveryContext] = []
         self.cancelled = 0
 
-    async def fetch_catalog(self, ctx: DiscoveryContext) -> Sequence[Tool]:
+    async def fetch_catalog(self, ctx: DiscoveryContext) -> Sequence[Tool[DepsT]]:
         """Return the catalogue after the latency.
 
         Raises:
@@ -58,5 +60,5 @@ class FakeHub:
         fault = self.faults[number - 1] if number <= len(self.faults) else None
         if fault is not None:
             raise fault
-        tools: Sequence[Tool] = self.tools(number) if callable(self.tools) else self.tools
+        tools: Sequence[Tool[DepsT]] = self.tools(number) if callable(self.tools) else self.tools
         return tools

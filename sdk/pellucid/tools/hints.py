@@ -64,4 +64,5 @@ def _evaluated(text: str, classes: tuple[Any, ...]) -> Any:
     hint = eval(text, {"__builtins__": {}}, {name: each for name, each in known.items() if each is not None})  # noqa: S307
     if hint is None and text == "None":
         return type(None)
-    return hint if hint is Any or isinstance(hint, (type, types.GenericAlias, types.UnionType)) else None
+    is_simple = hint is Any or isinstance(hint, (type, types.GenericAlias, types.UnionType))
+    return hint if is_simple or isinstance(typing.get_origin(hint), type) else None

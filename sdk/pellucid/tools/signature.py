@@ -127,7 +127,7 @@ def signature_of(function: Callable[..., Any], *, context_type: type) -> Signatu
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise ConfigError(f"tool {name!r}: parameter {parameter} has no JSON Schema; use named parameters only")
         hint = hints.get(parameter.name, Any)
-        if hint is context_type:
+        if hint is context_type or typing.get_origin(hint) is context_type:
             context_parameter = parameter.name
             continue
         default = ... if parameter.default is parameter.empty else parameter.default

@@ -7,7 +7,23 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any, ClassVar, Literal, Self, TypeAlias, TypedDict, Unpack, get_args, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    get_args,
+    overload,
+)
 
 from opentelemetry.util.types import AttributeValue
 from pydantic_core import to_json
@@ -17,14 +33,14 @@ from pellucid.errors import ConfigError
 from pellucid.messages import ToolDefinition
 from pellucid.tools.functions import is_async, name_of
 from pellucid.tools.schema import Validator
-from pellucid.types import JSONObject
+from pellucid.types import DepsT, DepsT_contra, JSONObject
 
 DispatchMode: TypeAlias = Literal["inline", "thread", "mcp"]
 Execution: TypeAlias = Literal["same-invocation", "external-dispatch"]
 """Where an asynchronous call runs: in the background of the run, or in another process."""
 
 ToolFunction: TypeAlias = Callable[[JSONObject, ToolContext], Any]
-NeedsApproval: TypeAlias = bool | Callable[[JSONObject, ToolContext], bool | Awaitable[bool]]
+NeedsApproval: TypeAlias = bool | Callable[[JSONObject, ToolContext[Any]], bool | Awaitable[bool]]
 """Whether a person must approve a call, or a function of its arguments that decides; approval is needed if it fails."""
 
 
@@ -81,10 +97,15 @@ class Hub:
 
 ToolSource: TypeAlias = Builtin | Mcp | Hub
 
+Params = ParamSpec("Params")
+ResultT = TypeVar("ResultT")
+ResultT_co = TypeVar("ResultT_co", covariant=True)
+FunctionT_co = TypeVar("FunctionT_co", covariant=True)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Tool:
-    """Function that a model may call.
+class Tool(Generic[DepsT_contra]):
+    """Function that a model may call. `Tool[Deps]` needs a run with such `deps`; `Tool` needs none.
 
     Attributes:
         name: 1 to 64 characters of `[A-Za-z0-9_-]`.
@@ -113,7 +134,7 @@ class Tool:
     """
 
     name: str
-    run: ToolFunction = field(repr=False)
+    run: Callable[[JSONObject, ToolContext[DepsT_contra]], Any] = field(repr=False)
     description: str = ""
     input_schema: JSONObject = field(default_factory=lambda: {"type": "object", "properties": {}}, repr=False)
     source: ToolSource = Builtin()
@@ -222,6 +243,10 @@ def _hash(encoded: bytes) -> bytes:
     return blake2b(encoded, digest_size=16).digest()
 
 
+NO_TOOLS: Final[tuple[Tool, ...]] = ()
+"""Default of parameters, from which a type checker infers that no `deps` are needed."""
+
+
 class MetaTool(Tool):
     """Built-in tool with which a model changes the tools that it is offered; its name is reserved."""
 
@@ -231,12 +256,16 @@ class AgentTool(Tool):
     """Tool that runs an agent.
 
     Attributes:
-        tools: Own tools of the agent.
-        setup: Configuration of the agent; a `pellucid.run.state.Setup`.
+        configured: Function that returns the current `pellucid.run.state.Setup` of the agent.
     """
 
-    tools: tuple[Tool, ...] = field(default=(), repr=False)
-    setup: Any = field(default=None, repr=False)
+    configured: Callable[[], Any] = field(repr=False)
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """Own tools of the agent."""
+        tools: tuple[Tool, ...] = self.configured().tools
+        return tools
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -248,6 +277,67 @@ class BrokenTool(Tool):
     """
 
     problem: str
+
+
+class _Callable(Generic[FunctionT_co]):
+    """Object that is called as a function of the type `FunctionT_co`."""
+
+    if TYPE_CHECKING:
+        __call__: FunctionT_co  # of variable type, so that a list of different tools is a list of tools
+    else:
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return self.function(*args, **kwargs)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FunctionTool(_Callable[FunctionT_co], Tool[DepsT_contra], Generic[FunctionT_co, DepsT_contra]):
+    """Tool of a Python function, which can be called as before: without a run, its checks and its telemetry.
+
+    Attributes:
+        function: The function.
+    """
+
+    function: FunctionT_co = field(repr=False)
+
+    @property
+    def __wrapped__(self) -> FunctionT_co:
+        """The function, whose signature `inspect.signature` shows."""
+        return self.function
+
+
+class ContextFunction(Protocol[Params, ResultT_co, DepsT_contra]):
+    """Function whose first parameter is a `ToolContext`, which tells a type checker the `deps` that it needs.
+
+    A function is one if it fits both signatures: the first captures its parameters, the second the type of the context.
+    """
+
+    @overload
+    def __call__(self, *args: Params.args, **kwargs: Params.kwargs) -> ResultT_co: ...
+    @overload
+    def __call__(self, ctx: ToolContext[DepsT_contra], /, *args: Any, **kwargs: Any) -> ResultT_co: ...
+
+
+class PlainFunction(Protocol[Params, ResultT_co]):
+    """Function to convert to a tool. It has a `__name__`, unlike a tool, which can be called too."""
+
+    @property
+    def __name__(self) -> str:
+        """Default name of the tool."""
+
+    def __call__(self, *args: Params.args, **kwargs: Params.kwargs) -> ResultT_co:
+        """Run the tool."""
+
+
+class Decorator(Protocol):
+    """Result of `tool(...)` with options."""
+
+    @overload
+    def __call__(
+        self, function: ContextFunction[Params, ResultT, DepsT], /
+    ) -> FunctionTool[Callable[Params, ResultT], DepsT]: ...
+    @overload
+    def __call__(self, function: Callable[Params, ResultT], /) -> FunctionTool[Callable[Params, ResultT]]: ...
 
 
 class ToolOptions(TypedDict, total=False):
@@ -265,11 +355,13 @@ class ToolOptions(TypedDict, total=False):
 
 
 @overload
-def tool(function: Callable[..., Any], /) -> Tool: ...
+def tool(function: ContextFunction[Params, ResultT, DepsT], /) -> FunctionTool[Callable[Params, ResultT], DepsT]: ...
+@overload
+def tool(function: Callable[Params, ResultT], /) -> FunctionTool[Callable[Params, ResultT]]: ...
 @overload
 def tool(
     *, name: str | None = None, description: str | None = None, tags: Sequence[str] = (), **options: Unpack[ToolOptions]
-) -> Callable[[Callable[..., Any]], Tool]: ...
+) -> Decorator: ...
 def tool(
     function: Callable[..., Any] | None = None,
     /,
@@ -278,7 +370,7 @@ def tool(
     description: str | None = None,
     tags: Sequence[str] = (),
     **options: Unpack[ToolOptions],
-) -> Tool | Callable[[Callable[..., Any]], Tool]:
+) -> Any:
     """Create a tool from a function, with a schema from its type hints and descriptions from its docstring.
 
     ```python
@@ -287,7 +379,10 @@ def tool(
         "Return the forecast."
     ```
 
-    Sync functions run in a worker thread. A parameter annotated `ToolContext` receives the context.
+    Sync functions run in a worker thread. A parameter annotated `ToolContext` receives the context. With
+    `ToolContext[Deps]`, type checkers accept the tool for agents whose `deps` are `Deps`, if it is the first parameter.
+
+    The tool can be called as the function: `await weather("Bergen")`.
 
     Args:
         function: The function; Google, NumPy and Sphinx docstrings are supported.
@@ -309,11 +404,12 @@ def tool(
         ConfigError: an option has no meaning, or the function's parameters cannot be described in JSON Schema.
     """
 
-    def create(function: Callable[..., Any]) -> Tool:
+    def create(function: Callable[..., Any]) -> FunctionTool[Callable[..., Any]]:
         from pellucid.tools.signature import signature_of
 
         signature = signature_of(function, context_type=ToolContext)
-        return Tool(
+        return FunctionTool(
+            function=function,
             name=name or name_of(function),
             description=signature.description if description is None else description,
             input_schema=signature.input_schema,

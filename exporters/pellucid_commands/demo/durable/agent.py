@@ -78,7 +78,7 @@ class _Freight:
 
 def freight_agent(
     name: str, notebook: Notebook, jobs: Path, stall: Callable[[], Awaitable[None]] | None = None
-) -> Agent[str]:
+) -> Agent:
     """Return the agent.
 
     Args:

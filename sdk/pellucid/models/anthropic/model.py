@@ -20,6 +20,7 @@ from pellucid.messages import PROVIDER_TOOLS
 from pellucid.models.anthropic.requests import SAMPLING, SETTINGS, body_of
 from pellucid.models.anthropic.responses import Pieces, ReportedError, Turn
 from pellucid.models.base import ModelDelta, ModelRequest, ModelResponse, StreamItem
+from pellucid.models.guard import check_allowed
 from pellucid.models.http import TIMEOUT, Clients, failure, missing_key, refuse_unknown, server_at, trusted
 from pellucid.models.sse import read_events
 from pellucid.types import JSONObject
@@ -144,6 +145,7 @@ class AnthropicModel:
 
     async def generate(self, request: ModelRequest) -> ModelResponse:
         """Return the complete response."""
+        check_allowed(self)
         turn = Turn(self._body(request))
         while True:
             response = await self._send(turn.body, request, stream=False)
@@ -153,6 +155,7 @@ class AnthropicModel:
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
         """Yield deltas as they arrive, then the complete response."""
+        check_allowed(self)
         turn = Turn(self._body(request))
         whole: ModelResponse | None = None
         streamed = ""

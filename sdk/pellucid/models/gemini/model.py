@@ -29,6 +29,7 @@ from pellucid.models.gemini.requests import (
     server_tool,
 )
 from pellucid.models.gemini.responses import Answer
+from pellucid.models.guard import check_allowed
 from pellucid.models.http import TIMEOUT, Clients, failure, missing_key, server_at
 
 _KEYS: Final = ("GOOGLE_API_KEY", "GEMINI_API_KEY")
@@ -105,6 +106,7 @@ class GeminiModel:
 
     async def generate(self, request: ModelRequest) -> ModelResponse:
         """Return the complete response."""
+        check_allowed(self)
         call = self._call(request)
         answer = Answer(self.name, self.provider_name)
         token: bytes | None = None
@@ -121,6 +123,7 @@ class GeminiModel:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamItem]:
         """Yield deltas as they arrive, then the complete response."""
+        check_allowed(self)
         call = self._call(request)
         answer = Answer(self.name, self.provider_name)
         token: bytes | None = None

@@ -17,6 +17,7 @@ from pellucid import semconv
 from pellucid.errors import ConfigError, ErrorKind, ModelError
 from pellucid.failures import describe
 from pellucid.models.base import ModelRequest, ModelResponse, StreamItem
+from pellucid.models.guard import check_allowed
 from pellucid.models.http import TIMEOUT, Clients, failure, json_object, missing_key, server_at, trusted
 from pellucid.models.openai.chat import ChatCompletions
 from pellucid.models.openai.content import ReportedError, members
@@ -118,6 +119,7 @@ class OpenAIModel:
 
     async def generate(self, request: ModelRequest) -> ModelResponse:
         """Return the complete response."""
+        check_allowed(self)
         body = self._body(request, stream=False)
         response = await self._send(body, stream=False)
         try:
@@ -128,6 +130,7 @@ class OpenAIModel:
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
         """Yield deltas as they arrive, then the complete response."""
+        check_allowed(self)
         body = self._body(request, stream=True)
         response = await self._send(body, stream=True)
         pieces = self._api.pieces()

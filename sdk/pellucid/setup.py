@@ -1,0 +1,134 @@
+"""From the options of an agent to the configuration that its runs share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from pellucid.context import DiscoveryContext, Limits
+from pellucid.errors import ConfigError
+from pellucid.models import Model, Prices, PublishedPrices, Settings
+from pellucid.models.base import require_model
+from pellucid.models.fallback import candidates
+from pellucid.models.names import resolve
+from pellucid.models.prices import load_prices
+from pellucid.offer.permission import Permissions
+from pellucid.options import AgentOptions
+from pellucid.providers import Lister, static_tools
+from pellucid.providers.skills import SkillProvider
+from pellucid.run.compose import digest_of_parameters
+from pellucid.run.state import Setup
+from pellucid.run.structured_output import Output
+from pellucid.telemetry import Listeners
+from pellucid.tools import Tool, tool
+from pellucid.tools.catalog import Catalogs, check_mode
+from pellucid.tools.collisions import check_policy
+from pellucid.tools.tool import PlainFunction
+
+
+def make_setup(name: str, output: Any, options: AgentOptions[Any], listeners: Listeners) -> Setup:
+    """Check the options of an agent, and return the configuration that its runs share.
+
+    Args:
+        name: Name of the agent.
+        output: Type of its answers, or None for text.
+        options: Its other options.
+        listeners: Its listeners.
+
+    Raises:
+        ConfigError: an option is invalid.
+        InvalidCatalog: a tool is invalid, or two tools have the same name.
+    """
+    if not name:
+        raise ConfigError.empty("Agent", "name", "it names the agent in traces and metrics")
+    agent = f"Agent {name!r}"
+    model = options["model"]
+    model = resolve(model) if isinstance(model, str) else require_model(model, agent)
+    collisions, registry_mode = options.get("collisions", "error"), options.get("registry_mode", "full")
+    prices = _prices(agent, model, options.get("prices"))
+    check_policy(agent, collisions)
+    check_mode(agent, registry_mode)
+    loader = SkillProvider(options.get("skills", ()))
+    tools = _tools(agent, options.get("tools", ()))
+    listers = _listers(agent, tools, options, loader)
+    answer_type = Output(output) if output is not None and output is not str else None
+    settings = _checked(agent, options.get("settings") or Settings())
+    limits, policy = options.get("limits") or Limits(), options.get("policy")
+    return Setup(
+        name=name,
+        description=options.get("description"),
+        model=model,
+        instructions=options.get("instructions"),
+        output=answer_type,
+        settings=settings,
+        parameters=digest_of_parameters(settings, answer_type.schema if answer_type is not None else None),
+        reliability=options.get("reliability"),
+        prices=prices,
+        tools=tuple(tools),
+        listers=listers,
+        limits=limits,
+        catalogs=Catalogs(collisions, is_lazy=registry_mode == "lazy"),
+        listeners=listeners,
+        skills=loader.skills,
+        permissions=Permissions(policy, limits.policy_timeout) if policy is not None else None,
+        pin=options.get("pin", False),
+        is_warm=options.get("warm", False),
+    )
+
+
+def _prices(agent: str, model: Model, prices: Prices | None) -> Prices:
+    if prices is not None and not callable(prices):
+        raise ConfigError(
+            f"{agent}: prices must be a function of provider, model and usage; for fixed prices use "
+            f"PriceTable({{'openai:gpt-6-sol': Price(input=..., output=...)}})"
+        )
+    prices = prices if prices is not None else PublishedPrices()
+    load_prices(prices, [(candidate.provider_name, candidate.name) for candidate in candidates(model)])
+    return prices
+
+
+def _listers(
+    agent: str, tools: Sequence[Tool], options: AgentOptions[Any], loader: SkillProvider
+) -> tuple[Lister, ...]:
+    """Return a lister for each provider of an agent; check the agent's own tools and skills before any run."""
+    static_provider = static_tools(tools)
+    providers = list(options.get("providers", ()))
+    if tools or not (providers or loader.skills):
+        providers.insert(0, static_provider)
+    if loader.skills:
+        providers.append(loader)
+    listers = tuple(map(Lister, providers))
+    ids = [lister.provider.id for lister in listers]
+    if len(set(ids)) < len(ids):
+        raise ConfigError(f"{agent}: duplicate provider id in {ids}; give each provider an id of its own")
+    if tools:
+        listers[0].check(static_provider.list_tools(DiscoveryContext()))
+    if loader.skills:
+        listers[-1].check(loader.list_tools(DiscoveryContext(active_skill_ids=tuple(loader.skills))))
+    return listers
+
+
+def _tools(agent: str, tools: Sequence[Tool[Any] | PlainFunction[..., object]]) -> list[Tool]:
+    if not isinstance(tools, Iterable):
+        raise ConfigError(f"{agent}: tools={tools!r} is not a sequence; give a list of tools and functions")
+    items = list(tools)
+    for index, item in enumerate(items):
+        if not isinstance(item, Tool) and not callable(item):
+            raise ConfigError(f"{agent}: tools[{index}]={item!r} is not a tool; give a Tool or a function")
+    return [item if isinstance(item, Tool) else tool(item) for item in items]
+
+
+def _checked(agent: str, settings: Settings) -> Settings:
+    allowed = Settings.__annotations__
+    for name in settings:
+        if name not in allowed:
+            close = get_close_matches(name, allowed, 1)
+            raise ConfigError(
+                f"{agent}: unknown setting {name!r}; "
+                f"{f'did you mean {close[0]!r}? ' if close else ''}"
+                f"known settings are {', '.join(allowed)}; settings of a single vendor go into `extra`"
+            )
+    if isinstance(settings.get("stop_sequences"), str):
+        raise ConfigError(f"{agent}: the setting stop_sequences must be a list of texts, not one text")
+    return settings.copy()

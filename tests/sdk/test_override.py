@@ -1,0 +1,121 @@
+"""Overriding an agent's options, as tests of applications do."""
+
+from __future__ import annotations
+
+import threading
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from pellucid import Agent, ConfigError, Tool, ToolCall, static_tools, tool
+from pellucid.models import OpenAIModel
+from pellucid.testing import Captured, ScriptedModel, no_model_calls
+from support.runs import within
+
+pytestmark = pytest.mark.anyio
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+def real_agent() -> Agent:
+    """Return an agent as applications have it at import."""
+    model = OpenAIModel("gpt-6-sol", api_key="none", base_url="http://127.0.0.1:1")
+    return Agent("real", model=model, description="Answers.", limits=None)
+
+
+async def test_runs_of_other_threads_are_overridden(telemetry: Captured) -> None:
+    """An application runs the agent in its own threads and event loops, which began before the block."""
+    agent, begun, go, done = real_agent(), threading.Event(), threading.Event(), threading.Event()
+    outputs: list[str] = []
+
+    def serve() -> None:
+        begun.set()
+        go.wait()
+        outputs.append(agent.run_sync("hi").output)
+        done.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(anyio.to_thread.run_sync, serve)
+        await anyio.to_thread.run_sync(begun.wait)
+        with agent.override(model=ScriptedModel("over")):
+            go.set()
+            await anyio.to_thread.run_sync(done.wait)
+    assert outputs == ["over"]
+    assert telemetry.span("chat").name == "chat scripted"
+
+
+async def test_blocks_are_nested() -> None:
+    """An inner block keeps what the outer one replaced; what was before is again afterwards."""
+    agent, offered = real_agent(), ScriptedModel(ToolCall("add", {"a": 1, "b": 2}), "3", "plain")
+    with agent.override(model=offered):
+        with agent.override(providers=[static_tools([add])]):
+            await within(agent.run("1 + 2?"))
+        await within(agent.run("hi"))
+    assert [[each.name for each in request.tools] for request in offered.requests] == [["add"], ["add"], []]
+    assert "gpt-6-sol" in repr(agent)
+
+
+async def test_it_ends_in_any_order() -> None:
+    """Blocks of tasks that overlap each remove their own options."""
+    agent = real_agent()
+    first, second = agent.override(model=ScriptedModel("first")), agent.override(model=ScriptedModel("second"))
+    with first:
+        second.__enter__()
+    assert (await within(agent.run("hi"))).output == "second"
+    second.__exit__(None, None, None)
+    assert "gpt-6-sol" in repr(agent)
+
+
+async def test_a_tool_that_is_an_agent_is_overridden() -> None:
+    """Also if the tool was made before: an application has it in the options of another agent."""
+    helper = real_agent()
+    outer = Agent("outer", model=ScriptedModel(ToolCall("real", {"input": "x"}), "done"), tools=[helper.as_tool()])
+    model = ScriptedModel("over")
+    with helper.override(model=model):
+        assert (await within(outer.run("hi"))).output == "done"
+    assert len(model.requests) == 1
+
+
+async def test_listeners_stay() -> None:
+    """What listened to the agent hears the runs of the block."""
+    agent, heard = real_agent(), list[str]()
+    agent.on("run.completed", lambda event: heard.append(event.name))
+    with agent.override(model=ScriptedModel("x")):
+        await within(agent.run("hi"))
+    assert heard == ["run.completed"]
+
+
+def test_bad_options_are_refused() -> None:
+    """As by `Agent`; the name and the type of the output stay."""
+    agent = real_agent()
+    broken = Tool(name="t", description="T", input_schema={"type": 7}, run=lambda _, __: None)
+    with pytest.raises(Exception, match="'t'"), agent.override(tools=[broken]):
+        pass
+    with pytest.raises(TypeError, match=r"Agent\.override\(\) got an unexpected keyword argument 'output'"):
+        agent.override(output=int).__enter__()  # type: ignore[call-arg]
+    assert "gpt-6-sol" in repr(agent)
+
+
+async def read(agent: Agent) -> None:
+    """Read all events of a run."""
+    async with agent.stream("hi") as events:
+        async for _ in events:
+            pass
+
+
+async def test_a_guard_refuses_calls_of_models(telemetry: Captured) -> None:
+    """Streamed or not, the run fails before anything is sent, and the text says what to do."""
+    agent = real_agent()
+    with no_model_calls():
+        with pytest.raises(ConfigError, match=r"OpenAIModel\('gpt-6-sol'.*no_model_calls\(\) is active.*override"):
+            await within(agent.run("hi"))
+        with pytest.raises(ConfigError, match="no_model_calls"):
+            await within(read(agent))
+    assert len(telemetry.find("chat")) == 2
+    with pytest.raises(Exception, match="onnect"):
+        await within(agent.run("hi"))
