@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import socket
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import anyio
@@ -43,7 +43,7 @@ agent = Agent("weather", model=FunctionModel(answer), tools=[forecast])
 
 
 @asynccontextmanager
-async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
     """Configure telemetry in each process that serves, and end open streams when it is stopped."""
     instance = {"service.instance.id": str(uuid.uuid4())}
     telemetry = configure("weather", prometheus=Prometheus(port=range(9464, 9480)), resource=instance)

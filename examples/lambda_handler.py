@@ -23,7 +23,8 @@ agent.warm_up_sync()  # while the function starts
 @flush_after(telemetry)
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     """Answer a request of API Gateway, in the trace of its caller."""
-    token = attach(extract(event.get("headers") or {}))
+    headers: dict[str, str] = event.get("headers") or {}
+    token = attach(extract(headers))
     try:
         result = agent.run_sync(event["body"])
     finally:

@@ -1,7 +1,7 @@
 """An agent in tasks of Taskiq: the run belongs to the trace of whoever sent the task.
 
-Needs `pip install pellucid taskiq taskiq-nats`. Without `NATS_URL`, the tasks run in the process that
-sends them. With it, and after `taskiq worker taskiq_worker:broker`, they run in another one.
+Needs `pip install pellucid taskiq taskiq-redis`. Without `REDIS_URL`, the task runs in the process that sends
+it. With it, and after `taskiq worker taskiq_worker:broker`, it runs in another one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import uuid
 import anyio
 from opentelemetry import trace
 from taskiq import AsyncBroker, InMemoryBroker, TaskiqEvents, TaskiqState
-from taskiq_nats import NATSObjectStoreResultBackend, PullBasedJetStreamBroker
+from taskiq_redis import ListQueueBroker, RedisAsyncResultBackend
 
 from pellucid import Agent
 from pellucid.testing import FunctionModel
@@ -23,10 +23,10 @@ from pellucid_exporters.taskiq import TraceMiddleware
 telemetry = configure("orders", resource={"service.instance.id": str(uuid.uuid4())})
 agent = Agent("orders", model=FunctionModel(lambda _: "It arrives tomorrow."))  # stands for a model
 
-url = os.environ.get("NATS_URL")
+url = os.environ.get("REDIS_URL")
 broker: AsyncBroker = InMemoryBroker()
 if url is not None:
-    broker = PullBasedJetStreamBroker(url).with_result_backend(NATSObjectStoreResultBackend(url))
+    broker = ListQueueBroker(url).with_result_backend(RedisAsyncResultBackend(url))
 broker = broker.with_middlewares(TraceMiddleware())
 
 

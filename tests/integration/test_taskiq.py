@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,9 +18,9 @@ from taskiq.middlewares.opentelemetry_middleware import OpenTelemetryMiddleware
 from pellucid import Agent
 from pellucid.testing import ScriptedModel
 from pellucid_exporters.taskiq import TraceMiddleware
-from support.nats_server import nats_server
 from support.otlp_receiver import otlp_receiver
 from support.processes import PATIENCE
+from support.redis_server import redis_server
 
 if TYPE_CHECKING:
     from pellucid_exporters.testing import Captured
@@ -31,11 +32,11 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 def test_a_trace_continues_across_the_queue() -> None:
     """The run is below the span of the caller; the worker sends the rest when it ends."""
-    with nats_server() as nats, otlp_receiver("http/protobuf") as receiver:
+    with redis_server() as redis, otlp_receiver("http/protobuf") as receiver:
         variables = {name: text for name, text in os.environ.items() if not name.startswith("OTEL_")}
-        environment = {**variables, "NATS_URL": nats.url, "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint}
+        environment = {**variables, "REDIS_URL": redis, "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint}
         command = [sys.executable, "-m", "taskiq", "worker", "taskiq_worker:broker", "--workers", "1"]
-        with subprocess.Popen(command, cwd=EXAMPLES, env=environment) as worker:
+        with subprocess.Popen(command, cwd=EXAMPLES, env=environment, start_new_session=True) as worker:
             try:
                 command = [sys.executable, "taskiq_worker.py"]
                 sent = subprocess.run(
@@ -51,7 +52,8 @@ def test_a_trace_continues_across_the_queue() -> None:
                 worker.send_signal(signal.SIGTERM)
                 worker.wait(PATIENCE)
             finally:
-                worker.kill()
+                with suppress(ProcessLookupError):
+                    os.killpg(worker.pid, signal.SIGKILL)  # its processes, too
         assert receiver.faults == []
         by_name = {span.name: span for span in receiver.spans}
         run, caller = by_name["invoke_agent orders"], by_name["POST /orders"]
@@ -82,4 +84,4 @@ async def test_the_middleware_of_taskiq_keeps_its_spans(
         assert get_current_span() is caller
     [run], [_, task] = telemetry.find("invoke_agent orders"), telemetry.find("execute/answer")
     assert run.parent == task.context
-    assert {span.context.trace_id for span in telemetry.spans if span.context} == {caller.get_span_context().trace_id}
+    assert {span.context.trace_id for span in telemetry.spans} == {caller.get_span_context().trace_id}

@@ -18,18 +18,8 @@ from pellucid_exporters.celery import connect_celery
 if TYPE_CHECKING:
     from pellucid_exporters import Telemetry
 
-folder = os.environ["BROKER"]
-app = Celery("orders", broker="filesystem://", backend=f"file://{folder}")
-app.conf.update(
-    broker_transport_options={
-        "data_folder_in": folder,
-        "data_folder_out": folder,
-        "control_folder": folder,
-        "polling_interval": 0.05,
-    },
-    worker_max_tasks_per_child=2,
-    worker_concurrency=2,
-)
+app = Celery("orders", broker=os.environ["REDIS_URL"], backend=os.environ["REDIS_URL"])
+app.conf.update(worker_max_tasks_per_child=3, worker_concurrency=2)
 
 
 def start() -> Telemetry:
