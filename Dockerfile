@@ -12,6 +12,7 @@ COPY pyproject.toml constraints.txt README.md LICENSE /src/
 COPY sdk /src/sdk
 COPY exporters /src/exporters
 COPY dashboards /src/dashboards
+COPY docs/runbooks.md /src/docs/runbooks.md
 RUN pip install --no-cache-dir --disable-pip-version-check --constraint /src/constraints.txt "/src[demo]"
 
 USER pellucid

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import anyio
 
-from pellucid import Agent, ToolCall, ToolContext, ToolResult, tool
+from pellucid import Agent, ModelRequest, ToolCall, ToolContext, ToolResult, tool
 from pellucid.durable import open_store
 from pellucid.durable_runs import DurableRuns
 from pellucid.testing import FunctionModel
@@ -20,7 +19,7 @@ async def quote(ctx: ToolContext, city: str) -> None:
     """Request a quote for a transport. The carrier would get the result id here, and `ctx.external.headers`."""
 
 
-def answer(request: Any) -> Any:
+def answer(request: ModelRequest) -> ToolCall | str:
     """Answer as a model would."""
     results = [part for message in request.messages for part in message.parts if isinstance(part, ToolResult)]
     if not results:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import queue
 import sys
-from typing import Any
 
 from pellucid import Agent, ExternalResult, ToolCall, ToolContext, tool
 from pellucid.external import external_tools
-from pellucid.testing import OutsideService, ScriptedModel
+from pellucid.testing import OutsideService, ScriptedModel, Step
 from pellucid_exporters import configure
 from pellucid_exporters.console import Console
 
@@ -24,7 +23,7 @@ async def summarize(ctx: ToolContext, text: str) -> str:
 def main() -> None:
     """Dispatch a job and a call in the background, and resume with the result of the job."""
     completed: queue.Queue[tuple[str, object]] = queue.Queue()
-    steps: list[Any] = [
+    steps: list[Step] = [
         [
             ToolCall("test_external_async", {"message": "sales are up"}),
             ToolCall("summarize", {"text": "a long report about sales"}),

@@ -19,6 +19,7 @@ import anyio
 import httpx2
 import uvicorn
 from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
 from pellucid import Agent, ToolCall, tool
@@ -39,7 +40,7 @@ def answer(request: ModelRequest) -> ToolCall | str:
     return ToolCall("forecast", {"city": "Bergen"}) if len(request.messages) == 1 else "Take an umbrella."
 
 
-agent = Agent("weather", model=FunctionModel(answer), tools=[forecast])
+agent = Agent("weather", model=FunctionModel(answer), tools=[forecast], warm=True)
 
 
 @asynccontextmanager
@@ -47,7 +48,6 @@ async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
     """Configure telemetry in each process that serves, and end open streams when it is stopped."""
     instance = {"service.instance.id": str(uuid.uuid4())}
     telemetry = configure("weather", prometheus=Prometheus(port=range(9464, 9480)), resource=instance)
-    await agent.warm_up()
     with drain_at_signals(app):
         yield
     telemetry.shutdown()  # at SIGTERM, uvicorn ends without the exit handlers of Python
@@ -81,6 +81,13 @@ async def create_answer(question: Question, request: Request) -> Answer:
 async def stream_answer(text: str) -> EventStreamResponse:
     """Stream the events of a run; in a browser, read them with `EventSource` and close it at the event `run`."""
     return EventStreamResponse(agent.stream(text))
+
+
+@app.get("/readyz")
+async def readyz() -> JSONResponse:
+    """Say whether the hubs of the agent have answered; the first probe connects to them."""
+    readiness = agent.ready()
+    return JSONResponse(readiness.to_dict(), 200 if readiness else 503)
 
 
 async def main() -> None:

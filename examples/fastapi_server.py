@@ -14,7 +14,6 @@ import socket
 import tempfile
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
 
 import anyio
 import httpx2
@@ -27,19 +26,20 @@ from pellucid.durable_runs import Callbacks, DurableRuns, verify_callback
 from pellucid.errors import InvalidCallback
 from pellucid.server import create_app, drain_at_signals
 from pellucid.testing import FunctionModel
+from pellucid.types import JSONObject
 
 AGENT = Agent("freight", model=FunctionModel(lambda _: "It costs 1,860 EUR."))  # stands for a model
 USERS = {"key-of-ann": "ann"}
 KEY = f"whsec_{base64.b64encode(secrets.token_bytes(32)).decode()}"  # in production, PELLUCID_CALLBACK_KEYS
 
 
-def authenticate(request: Any) -> Identity | None:
+def authenticate(request: Request) -> Identity | None:
     """Return the caller of `/agents`, who sees only runs of their own."""
     user = USERS.get(request.headers.get("x-api-key", ""))
     return Identity(tenant="acme", principal=user) if user is not None else None
 
 
-def create_application(store_url: str, url: str, received: Callable[[str, Any], None]) -> FastAPI:
+def create_application(store_url: str, url: str, received: Callable[[str, JSONObject], None]) -> FastAPI:
     """Return the application; `received` gets what arrives at its hooks."""
 
     @asynccontextmanager
@@ -73,7 +73,7 @@ async def main() -> None:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         is_received = anyio.Event()
 
-        def received(order: str, state: Any) -> None:
+        def received(order: str, state: JSONObject) -> None:
             print(f"callback for {order}: {state['status']}, {state['output']}")
             is_received.set()
 

@@ -1,8 +1,7 @@
 """A lazy registry of 1,000 tools: the model searches for the tool it needs, and is offered only that one."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from itertools import product
-from typing import Any
 
 from pellucid import Agent, Tool, ToolCall, ToolRegistry
 from pellucid.testing import ScriptedModel
@@ -13,7 +12,7 @@ THINGS = ("invoice", "customer", "order", "ticket", "contract", "shipment", "pay
 SYSTEMS = ("crm", "erp", "helpdesk", "hr", "warehouse", "billing", "calendar", "wiki", "mail", "drive")
 
 
-def pretending(done: str) -> Callable[..., Any]:
+def pretending(done: str) -> Callable[[dict[str, str], object], Awaitable[str]]:
     """Return a tool function that only pretends to work."""
 
     async def run(arguments: dict[str, str], ctx: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import signal
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,12 @@ def pytest_configure() -> None:
     """Let the processes that tests start be interrupted: a shell's background job ignores that, and so would they."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_sessionstart() -> None:
+    """Let no terminal, real or pytest-xdist's, decide on the width and colours of what tests look at."""
+    for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR"):
+        os.environ.pop(name, None)
 
 
 @pytest.hookimpl(trylast=True)

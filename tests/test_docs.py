@@ -18,6 +18,7 @@ import pytest
 
 from support import anthropic_wire, gemini_wire, openai_wire
 from support.nats_server import nats_server
+from support.pages import BLOCK, PAGES, ROOT, blocks_of
 from support.processes import PATIENCE, python
 from support.vendor_server import answer_json, vendor_server
 
@@ -26,23 +27,15 @@ if TYPE_CHECKING:
 
     from support.vendor_server import Answer, Received
 
-ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NATS = "nats://localhost:4222"
 PELLUCID = "import sys; from pellucid.cli import main; sys.exit(main())"
-BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 pytestmark = pytest.mark.docs
 
 
 def blocks(language: str) -> list[object]:
     """Return the blocks of one language in all pages, as parameters."""
-    return [
-        pytest.param(match["code"], id=f"{page.name}:{page.read_text()[: match.start()].count(chr(10)) + 1}")
-        for page in PAGES
-        for match in BLOCK.finditer(page.read_text())
-        if match["language"] == language
-    ]
+    return [pytest.param(code, id=f"{page.name}:{line}") for page, line, code in blocks_of(language)]
 
 
 def reply(asked: Received) -> Answer:
@@ -90,7 +83,9 @@ def test_python_blocks_run(code: str, tmp_path: Path, vendors: dict[str, str]) -
 @pytest.mark.parametrize("code", blocks("console"))
 def test_console_blocks_name_what_there_is(code: str) -> None:
     """Each command that is shown exists: make knows its targets, and the command line its options."""
-    commands = [line.removeprefix("$ ").split("  #")[0].strip() for line in code.splitlines() if line.startswith("$ ")]
+    commands = [
+        re.split("  #| > ", line.removeprefix("$ "))[0].strip() for line in code.splitlines() if line.startswith("$ ")
+    ]
     assert commands
     for command in commands:
         words = shlex.split(command)
@@ -176,7 +171,7 @@ def test_links_between_pages_lead_somewhere() -> None:
     broken = [
         f"{page.name}: {target}"
         for page in [*PAGES, ROOT / "CONTRIBUTING.md"]
-        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text())
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", BLOCK.sub("", page.read_text()))
         if not (page.parent / target).exists()
     ]
     assert broken == []

@@ -49,4 +49,8 @@ COMMAND: Final = Command(
     help="Write the Grafana dashboards of Pellucid.",
     add_arguments=add_arguments,
     run=run,
+    examples=(
+        "pellucid dashboards export dashboards",
+        "pellucid dashboards export /etc/grafana/dashboards --prometheus-uid metrics --jaeger-uid traces",
+    ),
 )

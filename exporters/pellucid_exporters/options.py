@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 from pellucid.errors import ConfigError
-from pellucid_exporters.urls import is_url
+from pellucid_exporters.urls import is_url, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -242,9 +242,11 @@ def _check_files(what: str, options: object, names: Sequence[str]) -> None:
 
 def _check_endpoint(endpoint: str) -> None:
     if not is_url(endpoint):
-        raise ConfigError(f"OTLP endpoint {endpoint!r} is not a URL; write it as http://host:port or https://host:port")
+        raise ConfigError(
+            f"OTLP endpoint {shown(endpoint)!r} is not a URL; write it as http://host:port or https://host:port"
+        )
     if urlsplit(endpoint).path.rstrip("/").endswith(("/v1/traces", "/v1/metrics", "/v1/logs")):
-        raise ConfigError(f"OTLP endpoint {endpoint!r} names one signal; give the base URL, without /v1/…")
+        raise ConfigError(f"OTLP endpoint {shown(endpoint)!r} names one signal; give the base URL, without /v1/…")
 
 
 def _parse_address(text: str) -> Prometheus:

@@ -35,7 +35,6 @@ from pellucid_exporters.options import (
     Otlp,
     Prometheus,
     Settings,
-    exporters_of,
     resolve_console,
     resolve_file,
     resolve_local,
@@ -112,7 +111,7 @@ def configure(
         service_name: Name of this service.
         otlp: Base URL of a collector, `True` for where the environment says, or full options. `False` is off.
         prometheus: Port for `/metrics` on this machine, "host:port", `True` for port 9464, or full options.
-        console: Show runs as a live tree if standard output is a terminal; a `Console` can show them elsewhere too.
+        console: Show each run as a tree: live in a terminal and in a notebook, elsewhere as plain text when it ends.
         file: Path of a file for spans, events and boundaries as JSON Lines, or full options.
         local: `True` for the local store in `.pellucid/telemetry.db`, the path of another one, or full options.
         tail_sampling: Export the spans of failed, slow and costly runs, and of a share of the others.
@@ -260,12 +259,10 @@ def _span_processors(
 ) -> Iterator[SpanProcessor]:
     if settings.console is not None:
         from pellucid_exporters.console import ConsoleProcessor
-        from pellucid_exporters.console.processor import is_shown
 
-        if is_shown(settings.console, force="console" in exporters_of("traces")):
-            console = ConsoleProcessor(settings.console)
-            parts.renewable.append(console)
-            yield console
+        console = ConsoleProcessor(settings.console)
+        parts.renewable.append(console)
+        yield console
     if parts.local is not None:  # before the tail sampler: it also receives starts, and has a retention of its own
         yield parts.local
     queues = list(_span_queues(settings, parts, faults))

@@ -1,8 +1,8 @@
-"""Validation of URLs."""
+"""Validation of URLs, and what may be shown of them."""
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 
 def is_url(text: str) -> bool:
@@ -12,3 +12,14 @@ def is_url(text: str) -> bool:
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:  # brackets without an IPv6 address, or a port beyond 65535
         return False
+
+
+def shown(url: str) -> str:
+    """Return a URL without credentials, query and fragment."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url.partition("?")[0].rpartition("@")[2]
+    if not parts.scheme or not parts.netloc:
+        return parts.path.rpartition("@")[2]
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

@@ -11,11 +11,15 @@ demo = "pellucid_commands.demo.command:COMMAND"
 from __future__ import annotations
 
 import os
+import shlex
 import sys
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter, _SubParsersAction
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Final
 
 import pellucid
@@ -26,6 +30,15 @@ __all__ = ["GROUP", "Command", "main"]
 
 GROUP: Final = "pellucid.commands"
 """The entry-point group of subcommands."""
+
+SHELLS: Final = ("bash", "zsh", "fish")
+
+_EXAMPLES: Final = (
+    "pellucid demo",
+    "pellucid runs --outcome failed",
+    "pellucid doctor --otlp http://localhost:4318",
+    "pellucid --print-completion bash > ~/.local/share/bash-completion/completions/pellucid",
+)
 
 FAILED: Final = 1
 MISUSED: Final = 2
@@ -43,12 +56,14 @@ class Command:
         add_arguments: Function that declares the subcommand's options.
         run: Function that runs the subcommand with the parsed options and returns the exit code. A `ConfigError`
             becomes a message and exit code 2, any other `PellucidError` a message and 1, an interrupt 130.
+        examples: Command lines for `--help`. The help of a nested subcommand has those that begin with it.
     """
 
     name: str
     help: str
     add_arguments: Callable[[ArgumentParser], None]
     run: Callable[[Namespace], int]
+    examples: Sequence[str] = ()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,10 +75,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else argv
     parser = _parser(_installed_commands(given[0] if given else None))
     options = parser.parse_args(given)
+    if options.print_completion is not None:
+        return _run("--print-completion", partial(_print_completion, parser, options.print_completion))
     if options.command is None:
         parser.print_help(sys.stderr)
         return MISUSED
-    return _run(options.command, options)
+    return _run(options.command.name, partial(options.command.run, options))
 
 
 def _installed_commands(wanted: str | None) -> list[Command]:
@@ -104,21 +121,65 @@ def _parser(commands: Sequence[Command]) -> ArgumentParser:
         prog="pellucid", description="See through your agents: run them, look at them, and alert on them."
     )
     parser.add_argument("--version", action="version", version=f"pellucid {pellucid.__version__}")
+    parser.add_argument(
+        "--print-completion",
+        choices=SHELLS,
+        help="print a script that completes commands, options and files; needs pellucid[completion]",
+    )
     parser.set_defaults(command=None)
     subparsers = parser.add_subparsers(title="commands", metavar="command")
     for command in commands:
         subparser = subparsers.add_parser(command.name, help=command.help, description=command.help)
         command.add_arguments(subparser)
         subparser.set_defaults(command=command)
+        for each in _with_nested(subparser):
+            _add_examples(each, command.examples)
+    _add_examples(parser, _EXAMPLES)
     return parser
 
 
-def _run(command: Command, options: Namespace) -> int:
+def _with_nested(parser: ArgumentParser) -> Iterator[ArgumentParser]:
+    yield parser
+    for action in parser._actions:  # noqa: SLF001  (argparse has no other list of what was added to it)
+        if isinstance(action, _SubParsersAction):
+            for nested in action.choices.values():
+                yield from _with_nested(nested)
+
+
+def _add_examples(parser: ArgumentParser, examples: Sequence[str]) -> None:
+    """Append the examples that begin with the parser's own words to its help."""
+    words = parser.prog.split()
+    own = [example for example in examples if shlex.split(example)[: len(words)] == words]
+    if own:
+        parser.formatter_class = RawDescriptionHelpFormatter
+        lines = "\n".join(f"  {example}" for example in own)
+        parser.epilog = f"examples:\n{lines}".replace("%", "%%")
+
+
+def _print_completion(parser: ArgumentParser, shell: str) -> int:
+    """Print the completion script for a shell, and return the exit code.
+
+    Raises:
+        ConfigError: shtab is not installed.
+    """
+    if find_spec("shtab") is None:
+        raise ConfigError("shtab is not installed; run: pip install 'pellucid[completion]'")
+    import shtab
+
+    for each in _with_nested(parser):
+        for action in each._actions:  # noqa: SLF001  (likewise)
+            if action.type is Path:
+                action.complete = shtab.FILE  # type: ignore[attr-defined]  # the attribute that shtab looks for
+    print(shtab.complete(parser, shell))  # noqa: T201  (the output of the option)
+    return 0
+
+
+def _run(name: str, work: Callable[[], int]) -> int:
     try:
-        code = command.run(options)
+        code = work()
         sys.stdout.flush()  # here, so that a closed pipe is not a traceback at exit
     except PellucidError as error:
-        _print_error(f"{command.name}: {error}")
+        _print_error(f"{name}: {error}")
         return MISUSED if isinstance(error, ConfigError) else FAILED
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -1,7 +1,8 @@
 """Events of a run, as frozen records. The class is the name, the payload and the registration.
 
-Subscribe with `agent.on("tools.discovery_failed", listener)`, or with the patterns `"tools.*"` and `"*"`. Payloads
-follow the run's capture policy: error texts are redacted, and absent in the modes `metadata` and `off`.
+Subscribe with `agent.on("tools.discovery_failed", listener)`, with the class `ToolsDiscoveryFailed`, or with the
+patterns `"tools.*"` and `"*"`; `pellucid.telemetry.observable` has a signature for each event. Payloads follow the
+run's capture policy: error texts are redacted, and absent in the modes `metadata` and `off`.
 """
 
 from __future__ import annotations

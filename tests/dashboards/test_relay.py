@@ -30,7 +30,7 @@ from pellucid import Agent, DiscoveryProvider, Tool
 from pellucid.cli import main
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_dashboards.relay.enriching import Relay
-from pellucid_dashboards.relay.server import RelayServer
+from pellucid_dashboards.relay.server import MOST_BYTES, RelayServer
 from pellucid_exporters.options import Otlp, Prometheus, Settings
 from pellucid_exporters.pipeline import build
 from support.alertmanager_server import alertmanager_server, alerts_of, post, serving, webhook
@@ -221,12 +221,58 @@ def test_what_is_no_alertmanager_does_not_keep_them_from_one(prometheus: FakePro
             relayed(base, hook, {"alertname": "ToolHubSlow", "pellucid_provider_id": "hub"})
 
 
-@pytest.mark.parametrize("body", [{"alerts": "none"}, [1], "text"])
-def test_refuses_what_are_not_alerts(relay: str, body: Any) -> None:
+@pytest.mark.parametrize(
+    "body", [b'{"alerts": "none"}', b"[1]", b'"text"', b"[" * 200_000], ids=lambda body: str(body[:9])
+)
+def test_refuses_what_are_not_alerts(relay: str, body: bytes) -> None:
     """Nonsense is answered with 400."""
     for path in ("api/v2/alerts", "webhook"):
         with pytest.raises(HTTPError, match="400"):
-            post(f"{relay}/{path}", body)
+            urlopen(f"{relay}/{path}", body, timeout=60)
+
+
+def test_it_shows_runbooks(relay: str) -> None:
+    """At the address that the alerts have, with their labels; a page that does not exist is not found."""
+    with urlopen(f"{relay}/runbooks/ToolHubSlow?job=shop&pellucid_provider_id=c%26t&", timeout=60) as answer:
+        page = answer.read().decode()
+        assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    assert "discover_tools c&amp;t" in page
+    with urlopen(f"{relay}/runbooks/", timeout=60) as answer:
+        assert "href='ToolHubSlow'" in answer.read().decode()
+    for path in ("/runbooks/Other", "/runbooks/%ff", "/runbooks"):
+        with pytest.raises(HTTPError, match="404"):
+            urlopen(f"{relay}{path}", timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ([], 411),
+        (["Transfer-Encoding: chunked"], 411),
+        (["Content-Length: 2", "Transfer-Encoding: chunked"], 400),
+        (["Content-Length: 2", "Content-Length: 3"], 400),
+        *[
+            ([f"Content-Length: {length}"], 400)
+            for length in ("\N{SUPERSCRIPT TWO}", "-1", "+2", "1_0", "2, 2", "0x2", "")
+        ],
+        ([f"Content-Length: {MOST_BYTES + 1}"], 413),
+        (["Content-Length: " + "9" * 5_000], 413),
+        (["Content-Length: 2", "Content-Length: 2"], 200),
+        (["Content-Length: 2 "], 200),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_the_length_of_a_request_is_a_number(relay: str, headers: list[str], status: int) -> None:
+    """Whatever a client writes there, it gets an answer (RFC 9110, section 8.6)."""
+    address = urlsplit(relay)
+    assert address.hostname is not None
+    with socket.create_connection((address.hostname, address.port or 80), timeout=60) as client:
+        client.sendall(
+            "\r\n".join(["POST /api/v2/alerts HTTP/1.1", "Host: relay", *headers, "", "[]"]).encode("latin-1")
+        )
+        answer = client.makefile("rb").read()
+    assert int(answer.split()[1]) == status, answer
 
 
 def test_knows_its_paths(relay: str) -> None:

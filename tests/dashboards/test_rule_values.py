@@ -235,6 +235,12 @@ SAID = [
 ]  # fmt: skip
 
 
+def runbook_url(name: str, labels: Mapping[str, str]) -> str:
+    """Return the address of the page that the relay serves for an alert."""
+    query = "".join(f"{label}={quote_plus(labels[label])}&" for label in sorted(labels))
+    return f"http://localhost:9095/runbooks/{name}?{query}"
+
+
 @pytest.mark.parametrize(("name", "severity", "made", "labels", "summary"), SAID, ids=[f"{n}-{s}" for n, s, *_ in SAID])
 def test_each_alert_names_who_and_how_much(
     trial: Make,
@@ -254,7 +260,7 @@ def test_each_alert_names_who_and_how_much(
     annotations = {
         "summary": summary,
         "description": alert.description,
-        "runbook_url": f"https://pellucid.example/docs/runbooks.md#{name.lower()}",
+        "runbook_url": runbook_url(name, labels),
         "dashboard_url": f"http://localhost:3000{link}",
     }
     found = trial(made)
@@ -284,7 +290,7 @@ def test_names_are_only_text(trial: Make, name: str) -> None:
         "summary": f"Tool hub {name} (shop) hangs: a fetch of its tools has been under way for 1m 35s; "
         "its objective is 200ms.",
         "description": alert.description,
-        "runbook_url": "https://pellucid.example/docs/runbooks.md#toolhubhanging",
+        "runbook_url": runbook_url("ToolHubHanging", {"job": "shop", "pellucid_provider_id": name}),
         "dashboard_url": f"http://localhost:3000/d/pellucid-tool-hubs?var-service=shop&var-provider={quote_plus(name)}",
     }
     found.told(85, "ToolHubHanging", {"job": "shop", "pellucid_provider_id": name, "severity": "page"}, annotations)

@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 import pytest
@@ -240,11 +240,57 @@ def test_a_terminal_gets_colours_and_a_live_tree() -> None:
     assert "invoke_agent [red]x" in text
 
 
-def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`NO_COLOR` leaves the tree without colours even in a terminal."""
-    monkeypatch.setenv("NO_COLOR", "1")
-    text = shown(Console(stream=Terminal(), live=False, width=100), adder({"a": 1, "b": 2}))
-    assert "\x1b" not in text
+@pytest.mark.parametrize(
+    ("variables", "stream", "is_coloured"),
+    [
+        ({"NO_COLOR": "1"}, "Terminal", False),
+        ({"NO_COLOR": "", "FORCE_COLOR": ""}, "StringIO", False),
+        ({"FORCE_COLOR": "1"}, "StringIO", True),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, "Terminal", False),
+        ({"TERM": "dumb"}, "Terminal", False),
+    ],
+)
+def test_the_environment_chooses_colours(
+    variables: dict[str, str], stream: str, *, is_coloured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`NO_COLOR` wins over `FORCE_COLOR`, which colours a pipe too; a dumb terminal has none."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    where = Terminal() if stream == "Terminal" else io.StringIO()
+    text = shown(Console(stream=where, live=False, width=100), adder({"a": 1, "b": 2}))
+    assert ("\x1b" in text) is is_coloured
+    assert text.count("invoke_agent") == 1
+
+
+def test_the_environment_chooses_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`COLUMNS` is the width where there is no terminal."""
+    monkeypatch.setenv("COLUMNS", "44")
+    text = shown(Console(stream=io.StringIO()), adder({"a": -1, "b": 2}))
+    assert max(map(len, text.splitlines())) == 44
+
+
+def test_a_plain_tree_has_the_width_of_its_terminal() -> None:
+    """Lines do not wrap in a terminal without colours either."""
+    termios = pytest.importorskip("termios", reason="needs a pseudo-terminal")
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(theirs, (24, 40))
+    with os.fdopen(ours, "rb", buffering=0) as screen, os.fdopen(theirs, "w") as stream:
+        with spans(Console(stream=stream, color=False)) as tracer:
+            tracer.start_span("invoke_agent " + "a" * 60).end()
+        line = screen.read(1000).decode().splitlines()[0]
+    assert len(line) <= 40
+    assert line.endswith("ms")
+
+
+def test_the_tree_goes_to_what_is_standard_output_by_then() -> None:
+    """As what the application prints does, where a test or a caller redirects it; without one it goes nowhere."""
+    redirected = io.StringIO()
+    with spans(Console()) as tracer:
+        with redirect_stdout(redirected):
+            tracer.start_span("invoke_agent a").end()
+        with redirect_stdout(None):
+            tracer.start_span("invoke_agent b").end()
+    assert names(redirected) == ["invoke_agent a", ""]
 
 
 def test_no_colour_means_no_escape_codes() -> None:
@@ -375,13 +421,16 @@ def test_spans_of_other_libraries_may_say_anything(*, content: bool, caplog: pyt
 
 
 def test_a_stream_without_unicode_gets_what_it_can_show() -> None:
-    """Where the tree's lines cannot be encoded, the words still are."""
+    """Where the tree's lines cannot be encoded they are drawn in ASCII, and the words stay as they can."""
     written = io.BytesIO()
-    with spans(Console(stream=io.TextIOWrapper(written, encoding="ascii"))) as tracer:
+    with spans(Console(stream=io.TextIOWrapper(written, encoding="latin-1"))) as tracer:
         root = tracer.start_span("invoke_agent a")
-        tracer.start_span("chat m", context=inside(root)).end()
+        for name in ("chat café", "chat 茶"):
+            tracer.start_span(name, context=inside(root)).end()
         root.end()
-        assert b"?? chat m" in written.getvalue()
+        shown = written.getvalue()
+    assert b"\n|- chat caf\xe9 " in shown
+    assert b"\n`- chat ? " in shown
 
 
 def test_a_stream_that_fails_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -394,6 +443,20 @@ def test_a_stream_that_fails_is_logged_once(caplog: pytest.LogCaptureFixture) ->
     assert [record.name for record in caplog.records] == ["pellucid_exporters"]
 
 
+def test_a_reader_that_has_gone_fails_no_run(caplog: pytest.LogCaptureFixture) -> None:
+    """As behind `| head`: one line of the log says so, without a traceback."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    stream = os.fdopen(writer, "w", closefd=False)
+    with spans(Console(stream=stream)) as tracer:
+        for _ in range(3):
+            tracer.start_span("invoke_agent a").end()
+    os.close(writer)
+    assert [(record.message, record.exc_info) for record in caplog.records] == [
+        ("the console exporter cannot write; runs are not affected: [Errno 32] Broken pipe", None)
+    ]
+
+
 def test_without_rich_a_terminal_gets_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rich is an extra; the tree does not depend on it."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
@@ -404,45 +467,62 @@ def test_without_rich_a_terminal_gets_plain_text(monkeypatch: pytest.MonkeyPatch
     assert "\x1b" not in stream.getvalue()
 
 
+class Pipe(io.StringIO):
+    """A stream without a terminal that counts what is written to it at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[str] = []
+
+    def write(self, text: str) -> int:
+        """Write."""
+        self.writes.append(text)
+        return super().write(text)
+
+
+@pytest.mark.parametrize("options", [{}, {"color": True}, {"live": True}], ids=str)
+def test_without_a_terminal_each_run_is_one_write(options: dict[str, Any]) -> None:
+    """Also with colours, and with a live tree, which needs a terminal: nothing can get into the middle of a run."""
+    stream = Pipe()
+    with spans(Console(stream=stream, **options)) as tracer:
+        for name in ("invoke_agent a", "invoke_agent b"):
+            root = tracer.start_span(name)
+            tracer.start_span("chat m", context=inside(root)).end()
+            root.end()
+    assert [text.count("invoke_agent") for text in stream.writes if text] == [1, 1]
+    assert all(text.endswith("\n\n") for text in stream.writes if text)
+    assert "\x1b[2K" not in stream.getvalue()
+
+
 PIPED = """
-    import logging
     import sys
     from pellucid import Agent
     from pellucid.testing import ScriptedModel
     from pellucid_exporters import Console, configure
 
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-    logging.getLogger("pellucid").setLevel(logging.WARNING)
-    telemetry = configure("shop", console=eval(sys.argv[1]))
-    Agent("a", model=ScriptedModel("x")).run_sync("x")
+    console = eval(sys.argv[1])
+    telemetry = configure("shop", console=console)
+    answer = Agent("a", model=ScriptedModel("x")).run_sync("x").output
     telemetry.shutdown()
+    print(answer, file=sys.stderr)
     """
-
-
-def test_without_a_terminal_nothing_is_shown() -> None:
-    """`console=True` writes nothing into a pipe, and one line of the log says why and what to do."""
-    done = run_python(PIPED, "True")
-    assert done.stdout == ""
-    (said,) = done.stderr.splitlines()
-    assert said.startswith("INFO console= shows nothing because standard output is not a terminal")
-    assert run_python(PIPED, "Console(content=True)").stdout == ""
 
 
 @pytest.mark.parametrize(
     ("console", "environment"),
     [
-        ("Console(live=False)", {}),
+        ("True", {}),
         ("Console(stream=sys.stdout)", {}),
         ("False", {"OTEL_TRACES_EXPORTER": "console"}),
-        ("True", {"OTEL_TRACES_EXPORTER": "console"}),
     ],
 )
-def test_whoever_asks_is_shown_the_tree_anywhere(console: str, environment: dict[str, str]) -> None:
-    """A given `live` or `stream`, and `OTEL_TRACES_EXPORTER`, ask for the plain tree where there is no terminal."""
+def test_without_a_terminal_the_plain_tree_is_shown(console: str, environment: dict[str, str]) -> None:
+    """In a pipe, a file, `docker logs` and CI each run is written when it ends, without codes for a terminal."""
     done = run_python(PIPED, console, **environment)
     assert done.stdout.startswith("invoke_agent a ")
+    assert done.stdout.count("invoke_agent") == 1
     assert "\x1b" not in done.stdout
-    assert done.stderr == ""
+    assert done.stderr == "x\n"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")

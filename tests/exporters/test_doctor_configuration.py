@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pellucid import ConfigError
+from pellucid_commands.doctor.configuration import check_capture
+from pellucid_commands.doctor.findings import Setup
 from support.doctor import Doctor, doctor
 
 if TYPE_CHECKING:
@@ -179,6 +181,29 @@ def test_credentials_in_the_clear_are_named(doctor: Doctor) -> None:
     assert SECRET not in report.text
 
 
+@pytest.mark.parametrize(
+    ("url", "headers", "level"),
+    [
+        ("http://collector.invalid:4318", "", "note"),
+        ("http://collector.invalid:4317", "", ""),
+        ("http://collector.invalid:4317", "a=b", "wrong"),
+        ("http://collector:4318", "", ""),
+        ("http://collector:4318", "a=b", "note"),
+        ("http://10.1.2.3:4318", "", ""),
+        ("http://8.8.8.8:4318", "", "note"),
+        ("http://otel.observability.svc:4318", "", ""),
+        ("http://localhost:4318", "a=b", ""),
+    ],
+)
+def test_encryption_is_advised_where_it_is_usual(
+    monkeypatch: pytest.MonkeyPatch, url: str, headers: str, level: str
+) -> None:
+    """Beyond the network of containers, a cluster or an office, and for credentials; not for a gRPC port."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", headers)
+    found = [finding.level for finding in check_capture(Setup(otlp=url)) if "unencrypted" in finding.text]
+    assert found == ([level] if level else [])
+
+
 def test_no_secret_is_printed(doctor: Doctor, tmp_path: Path) -> None:
     """Not from headers, not from addresses, not from the token's file, whatever is wrong with them."""
     token = tmp_path / "token"
@@ -213,10 +238,17 @@ def test_no_secret_is_printed(doctor: Doctor, tmp_path: Path) -> None:
         (["--protocol", "grpc"], "--otlp"),
         (["--signal", "logs"], "--otlp"),
         (["--ca", "/no/such/file"], "no such file"),
+        (["--ca", __file__], "PEM certificates"),
+        (["--otlp", "banana"], "'banana' is not a URL; write it as http://host:port"),
+        (["--otlp", f"http://me:{SECRET}@host:99999?key={SECRET}"], "'http://host:99999' is not a URL"),
+        (["--otlp", f"http://me:{SECRET}@[::1?key={SECRET}"], r"'\[::1' is not a URL"),
+        (["--metrics", "banana"], "'banana' is not a URL; write it like http://127.0.0.1:9464/metrics"),
+        (["--prometheus", "ftp://x"], "'ftp://x' is not a URL; write it like http://localhost:9090"),
         (["--token-file", "/no/such/file"], "No such file"),
     ],
 )
 def test_options_that_cannot_work_are_refused(doctor: Doctor, arguments: list[str], words: str) -> None:
     """Before anything is asked."""
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=words) as refusal:
         doctor(*arguments)
+    assert SECRET not in str(refusal.value)

@@ -168,13 +168,6 @@ def test_an_answer_without_an_end_ends_the_check(doctor: Doctor) -> None:
     assert "came to no end" in report.about("metrics", "wrong")[0]
 
 
-def test_what_is_no_address_is_refused(doctor: Doctor) -> None:
-    """With how to write it."""
-    report = doctor("--metrics", "localhost:9464", "--prometheus", "localhost:9090")
-    assert "http://host:port/metrics" in report.about("/metrics", "wrong")[0]
-    assert "http://host:port" in report.about("Prometheus", "wrong")[0]
-
-
 @contextmanager
 def observed(tmp_path: Path, telemetry: Telemetry, **more: Any) -> Iterator[PrometheusServer]:
     """Run a Prometheus with our rules that has scraped the application."""

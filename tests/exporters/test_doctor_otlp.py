@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import socket
-from contextlib import ExitStack, contextmanager
+import threading
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -80,11 +81,15 @@ def test_a_collector_that_takes_everything_is_fine(doctor: Doctor, protocol: str
 
 
 def test_an_agent_that_is_not_ours_is_fine(doctor: Doctor, tmp_path: Path) -> None:
-    """A real OTLP agent takes all three."""
+    """A real OTLP agent takes all three; which protocol each of its ports speaks is tried and said."""
     with agent_before(None, tmp_path) as agent:
-        report = doctor("--otlp", agent.endpoint)
-    assert report.code == 0, report.text
-    assert len(report.about("OTLP", "ok")) == 3
+        for protocol, endpoint, other in ((HTTP, agent.endpoint, GRPC), (GRPC, agent.grpc_endpoint, HTTP)):
+            report = doctor("--otlp", endpoint, "--protocol", protocol)
+            assert report.code == 0, report.text
+            assert len(report.about("OTLP", "ok")) == 3
+            lines = doctor("--otlp", endpoint, "--protocol", other).about("OTLP")
+            assert_all_wrong(lines, f"it speaks {protocol}: set OTEL_EXPORTER_OTLP_PROTOCOL={protocol}")
+            assert not any("TLS" in line for line in lines)
 
 
 def test_the_environment_says_where_and_what(doctor: Doctor, protocol: str) -> None:
@@ -117,6 +122,33 @@ def test_a_closed_port_is_named(doctor: Doctor, protocol: str) -> None:
     report = doctor("--otlp", f"http://127.0.0.1:{port}", "--protocol", protocol)
     assert report.code == 1
     assert_all_wrong(report.about("OTLP"), f"127.0.0.1:{port}", "refused", "start the collector")
+
+
+def test_this_machine_may_be_a_container(doctor: Doctor) -> None:
+    """There an address of its own is not that of the host, nor of another container."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    addresses = ("--otlp", f"http://localhost:{port}", "--prometheus", f"http://127.0.0.1:{port}")
+    report = doctor(*addresses, variables=[("KUBERNETES_SERVICE_HOST", "10.0.0.1")])
+    for line in (*report.about("OTLP"), *report.about("Prometheus")):
+        assert "in a container this address is the container itself: name the service or the host" in line
+
+
+def test_what_answers_nothing_is_not_taken_for_tls(doctor: Doctor, protocol: str) -> None:
+    """A server that closes each connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=_close_each, args=(server,))
+        thread.start()
+        report = doctor("--otlp", f"http://127.0.0.1:{server.getsockname()[1]}", "--protocol", protocol)
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    assert_all_wrong(report.about("OTLP"), "neither by gRPC nor by HTTP, with and without TLS")
+
+
+def _close_each(server: socket.socket) -> None:
+    with suppress(OSError):
+        while True:
+            server.accept()[0].close()
 
 
 def test_an_unknown_host_is_named(doctor: Doctor, protocol: str) -> None:
@@ -152,7 +184,7 @@ def test_no_tls_where_there_should_be_is_named(doctor: Doctor, protocol: str, pa
         # By gRPC, localhost is ::1 too, where nothing listens.
         address = receiver.endpoint.replace("https://localhost:", "http://127.0.0.1:")
         report = doctor("--otlp", address, "--protocol", protocol)
-    assert_all_wrong(report.about("OTLP"), "closed the connection", "write https://")
+    assert_all_wrong(report.about("OTLP"), "closed the connection", "it speaks TLS: write https://")
 
 
 def test_an_untrusted_certificate_is_named(doctor: Doctor, protocol: str, papers: Papers) -> None:
@@ -251,15 +283,13 @@ def test_a_web_server_is_no_collector(doctor: Doctor) -> None:
 
 @pytest.mark.parametrize("address", ["http://[::1", "http://collector:43180000", "collector"])
 def test_what_is_no_address_is_refused(doctor: Doctor, address: str, protocol: str) -> None:
-    """In an option and in the environment, with how to write it, and never as a bug of the command."""
-    by_option = doctor("--otlp", address, "--protocol", protocol)
+    """In the environment it is a finding with how to write it, and never a bug of the command."""
     there = [("OTEL_EXPORTER_OTLP_ENDPOINT", address), ("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)]
-    by_variable = doctor(variables=there, timeout=1.0)
-    for report in (by_option, by_variable):
-        assert report.code == 1
-        assert "write it as http://host:port" in report.text
-        assert "report it as a bug" not in report.text
-        assert "see the collector's log" not in report.text
+    report = doctor(variables=there, timeout=1.0)
+    assert report.code == 1
+    assert "write it as http://host:port" in report.text
+    assert "report it as a bug" not in report.text
+    assert "see the collector's log" not in report.text
 
 
 def test_without_a_collector_it_says_how_to_ask(doctor: Doctor) -> None:

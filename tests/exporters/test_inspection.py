@@ -191,9 +191,8 @@ async def test_top_shows_what_hangs(tmp_path: Path, capsys: pytest.CaptureFixtur
             tasks.cancel_scope.cancel()
     lines = text.splitlines()
     assert "1 run under way, 2 alerts" in lines[0]
-    assert (
-        "PAGE    Agent fails (shop) fails: 100% of its runs in 10m; the limit is 10%.  runbooks.md#runfailing" in lines
-    )
+    summary = "PAGE    Agent fails (shop) fails: 100% of its runs in 10m; the limit is 10%."
+    assert f"{summary}  pellucid runbook RunFailing" in lines
     assert any(line.split()[:1] == ["hangs"] and line.endswith("  HANGS") for line in lines)
     assert any(line.startswith("discover_tools hangs") for line in lines)
     found = json.loads(capsys.readouterr().out)

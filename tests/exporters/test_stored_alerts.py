@@ -36,7 +36,7 @@ from pellucid.testing import FakeHub, FunctionModel, ScriptedModel
 from pellucid_dashboards.rules import Alert as Rule
 from pellucid_dashboards.rules import Thresholds, all_groups
 from pellucid_exporters import StoreReader, Telemetry
-from pellucid_exporters.alerting.definition import Context, runbook
+from pellucid_exporters.alerting.definition import Context, runbook_address
 from pellucid_exporters.stored.alerts import UNTOLD, Alert, evaluate
 from support.local_store import eventually, storing
 
@@ -178,7 +178,8 @@ def test_an_alert_says_what_the_rule_says(scene: tuple[list[Alert], StoreReader]
         rules = [rule for rule in RULES if (rule.name, rule.severity) == (alert.name, alert.severity)]
         assert alert.description in {rule.description for rule in rules}
         assert any(re.fullmatch(pattern(rule.summary), alert.summary) for rule in rules), alert.summary
-        assert alert.runbook == runbook(alert.name, LOW)
+        hub = f"pellucid_provider_id={alert.provider_id}" if alert.provider_id else ""
+        assert alert.runbook == runbook_address(alert.name, LOW, hub)
     assert {(alert.name, alert.severity) for alert in scene[0]} >= {("ToolHubSlow", "page"), ("ToolHubSlow", "ticket")}
 
 

@@ -251,6 +251,9 @@ async def test_alerts_are_those_of_the_rules(http: httpx.AsyncClient, tmp_path: 
         link = re.search(r'ToolFailing</h2>.*?href="(/runs/[^"]+)">a span that shows it', page, re.DOTALL)
         assert link is not None
         assert "execute_tool track_parcel" in await text_of(failing, link.group(1))
+        advice = await text_of(failing, "/runbooks/ToolFailing?gen_ai_tool_name=%3Cb%3E")
+        assert "<code>execute_tool &lt;b&gt;</code>" in advice
+        assert (await failing.get("/runbooks/None")).status_code == 404
 
 
 async def test_traces_link_to_jaeger(reader: StoreReader) -> None:

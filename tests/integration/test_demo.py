@@ -186,15 +186,37 @@ def test_asks_about_the_repository_around_a_folder(tmp_path: Path) -> None:
     ],
 )
 def test_refuses_what_has_no_commits(tmp_path: Path, prepare: tuple[str, ...], problem: str) -> None:
-    """Outside of a repository, and in an empty one, it says what to do instead."""
+    """A named folder outside of a repository, and an empty one, are not replaced by something else."""
     if prepare:
         git(tmp_path, *prepare)
-    ran = run_demo(cwd=tmp_path)
+    ran = run_demo("--repository", ".", cwd=tmp_path)
     assert ran.returncode == 2
     assert problem in ran.stderr
-    assert "pellucid demo --repository PATH" in ran.stderr
+    assert "--repository ." in ran.stderr
     assert "Traceback" not in ran.stderr
     assert ran.stdout == ""
+
+
+def test_shows_a_sample_outside_of_a_repository(tmp_path: Path) -> None:
+    """Without git, a home and a folder to write to, all is shown, with commits that are said to be invented."""
+    folder = Path("/proc") if Path("/proc/self").exists() else tmp_path
+    (tmp_path / "bin").mkdir()
+    ran = subprocess.run(
+        [sys.executable, "-m", "pellucid", "demo", "--no-color", "--port", "0"],
+        cwd=folder,
+        env={"PATH": str(tmp_path / "bin"), "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == ""
+    said = " ".join(ran.stdout.split())
+    assert "a sample of invented commits, because git is not installed or not on PATH; --repository PATH" in said
+    assert 'by Ada Sample, 2 hours ago: "Retry the catalogue once it is back"' in said
+    assert "most often catalogue (4x)" in said
+    assert re.search(r"^ *catalogue .* slow$", ran.stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize(("extra", "package", "option"), [("demo", "mcp", "--serve"), ("view", "jinja2", "--view")])

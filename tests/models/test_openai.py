@@ -403,6 +403,7 @@ async def test_an_answer_that_is_none_is_invalid(server: VendorServer, model: Op
         ({"message": "Too long.", "type": "BadRequest", "code": "context_length_exceeded"}, "invalid_request", None),
         ({"message": "No.", "type": "invalid_request_error", "code": None}, "invalid_request", None),
         ({"code": None}, "unavailable", None),
+        ({"code": "\N{SUPERSCRIPT TWO}", "type": "4" * 5_000}, "unavailable", None),
         ("it broke", "unavailable", None),
     ],
 )

@@ -207,6 +207,12 @@ def test_wrong_arguments_are_refused(shop: Shop, arguments: list[str], message: 
         shop.call(replay.COMMAND, *given)
 
 
+def test_a_tape_that_cannot_be_written_is_refused(shop: Shop) -> None:
+    """The place is named, with the option."""
+    with pytest.raises(ConfigError, match=r"written to \. \(Is a directory\); give --tape another path"):
+        shop.call(test.COMMAND, shop.runs["support"], "--tape", ".")
+
+
 def test_a_run_becomes_tests_that_pass(
     shop: Shop, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

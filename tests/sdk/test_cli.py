@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
+import textwrap
 from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,12 +21,14 @@ from support.processes import PATIENCE
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Callable
-    from pathlib import Path
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare one option."""
+    """Declare options and a nested command."""
     parser.add_argument("--times", type=int, default=1)
+    parser.add_argument("--tone", choices=("friendly", "formal"))
+    parser.add_argument("--names", type=Path)
+    parser.add_subparsers().add_parser("everybody")
 
 
 def greet(options: Namespace) -> int:
@@ -46,7 +52,13 @@ def interrupted(options: Namespace) -> int:
     raise KeyboardInterrupt
 
 
-GREET = Command(name="greet", help="Say hello.", add_arguments=add_arguments, run=greet)
+GREET = Command(
+    name="greet",
+    help="Say hello.",
+    add_arguments=add_arguments,
+    run=greet,
+    examples=("pellucid greet --times 2", "pellucid greet everybody"),
+)
 MISCONFIGURED = Command(name="misconfigured", help="Refuse.", add_arguments=add_arguments, run=misconfigured)
 FAILING = Command(name="failing", help="Fail.", add_arguments=add_arguments, run=failing)
 INTERRUPTED = Command(name="interrupted", help="Stop.", add_arguments=add_arguments, run=interrupted)
@@ -111,6 +123,80 @@ def test_failures_are_messages_and_exit_codes(
     assert capsys.readouterr().err == message
 
 
+@pytest.mark.parametrize(
+    ("words", "examples"),
+    [
+        (["greet"], "  pellucid greet --times 2\n  pellucid greet everybody\n"),
+        (["greet", "everybody"], "  pellucid greet everybody\n"),
+    ],
+)
+def test_help_ends_with_examples(
+    install: Callable[..., None], capsys: pytest.CaptureFixture[str], words: list[str], examples: str
+) -> None:
+    """Those of the command, and in the help of a nested command its own."""
+    install("GREET")
+    with pytest.raises(SystemExit):
+        main([*words, "--help"])
+    assert capsys.readouterr().out.endswith(f"\nexamples:\n{examples}")
+
+
+COMPLETE = {
+    "bash": """
+        source $1
+        COMP_WORDS=(${@:2} "$WORD"); COMP_CWORD=$(($# - 1)); _shtab_pellucid; printf '%s\\n' "${COMPREPLY[@]}"
+        """,
+    "fish": 'source $argv[1]; complete --do-complete "$argv[2..] $WORD"',
+}
+"""Programs that complete the last word of a command line; zsh completes only in a terminal."""
+
+
+@pytest.mark.parametrize("shell", ["bash", "fish", "zsh"])
+def test_a_shell_completes_commands_options_choices_and_files(
+    install: Callable[..., None], capsys: pytest.CaptureFixture[str], tmp_path: Path, shell: str
+) -> None:
+    """In each shell that is installed; the script is written for all."""
+    install("GREET", "FAILING")
+    assert main(["--print-completion", shell]) == 0
+    script = tmp_path / "script"
+    script.write_text(capsys.readouterr().out)
+    assert "pellucid" in script.read_text()
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    if shell == "zsh":
+        subprocess.run([shell, "-n", script], check=True, timeout=PATIENCE)
+        return
+    (tmp_path / "names.txt").touch()
+    for words, expected in (
+        ("gr", "greet"),
+        ("greet --ti", "--times"),
+        ("greet --tone fr", "friendly"),
+        ("greet --names na", "names.txt"),
+        ("greet ev", "everybody"),
+    ):
+        *before, word = words.split()
+        command = [shell, "-c", textwrap.dedent(COMPLETE[shell]), *(["-"] if shell == "bash" else [])]
+        ran = subprocess.run(
+            [*command, script, "pellucid", *before],
+            cwd=tmp_path,
+            env={**os.environ, "WORD": word},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=PATIENCE,
+        )
+        assert [line.partition("\t")[0].strip() for line in ran.stdout.splitlines()] == [expected], ran.stderr
+
+
+def test_completion_without_shtab_is_refused(
+    install: Callable[..., None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is an extra, which is named."""
+    install("GREET")
+    monkeypatch.setattr("pellucid.cli.find_spec", lambda name: None)
+    assert main(["--print-completion", "bash"]) == 2
+    assert capsys.readouterr().err.endswith("shtab is not installed; run: pip install 'pellucid[completion]'\n")
+
+
 def install_package(folder: Path, name: str, *points: str) -> None:
     """Write the metadata of a package with entry points; `{}` in them stands for this module."""
     info = folder / f"{name}-1.0.dist-info"
@@ -166,9 +252,9 @@ def test_a_command_that_cannot_be_imported_is_named(
 
 
 def test_version_of_the_installed_command() -> None:
-    """The installed command prints the version, in a process of its own."""
+    """`python -m pellucid` is the command; it prints the version, in a process of its own."""
     ran = subprocess.run(
-        [sys.executable, "-c", "import sys; from pellucid.cli import main; sys.exit(main(['--version']))"],
+        [sys.executable, "-m", "pellucid", "--version"],
         capture_output=True,
         text=True,
         check=True,

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import inspect
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import pytest
 
-from pellucid import Builtin, ConfigError, Tool, ToolContext, tool
+from pellucid import Builtin, ConfigError, Hub, Tool, ToolContext, tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-async def run(of: Tool, **arguments: Any) -> Any:
+async def run(of: Tool[Any], **arguments: Any) -> Any:
     """Run an async tool outside of an agent."""
     with anyio.fail_after(60):
         return await of.run(arguments, ToolContext(run_id="r1"))
@@ -70,6 +71,43 @@ async def test_the_context_reaches_its_parameter() -> None:
 
     assert who.input_schema["properties"] == {}
     assert await run(who) == "r1"
+
+
+async def test_a_decorated_tool_is_called_as_its_function() -> None:
+    """With the arguments and the result of the function, also after a provider has copied the tool."""
+
+    @tool
+    async def price(ctx: ToolContext[dict[str, float]], item: str, count: int = 1) -> float:
+        """Return a price."""
+        return ctx.deps[item] * count
+
+    @tool(timeout=1.0)
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    ctx = ToolContext[dict[str, float]](deps={"pen": 1.5})
+    assert await price(ctx, "pen") == 1.5
+    assert await price(ctx=ctx, item="pen", count=2) == 3.0
+    assert await price.named("other").of(Hub("shop"))(ctx, "pen") == 1.5
+    assert add(1, b=2) == 3
+    assert str(inspect.signature(add)) == "(a: 'int', b: 'int') -> 'int'"
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'b'"):
+        cast("Any", add)(1)
+
+
+async def test_a_context_may_say_the_type_of_deps() -> None:
+    """It is the context in each spelling; in the schema there are only the other parameters."""
+
+    @tool
+    async def first(ctx: ToolContext[int], item: str) -> str:
+        return f"{ctx.run_id} {item}"
+
+    async def second(item: str, ctx: "ToolContext[list[str] | None]") -> str:  # noqa: UP037
+        return f"{ctx.run_id} {item}"
+
+    for made in (first, tool(second)):
+        assert list(made.input_schema["properties"]) == ["item"]
+        assert await run(made, item="pen") == "r1 pen"
 
 
 async def plus(a: int, b: int) -> int:

@@ -6,13 +6,27 @@ import functools
 import typing
 from collections.abc import Callable
 from enum import Enum
-from typing import Annotated, Any, List, Literal, Optional, TypeAlias  # noqa: UP035  (hints that are not simple)
+from typing import Annotated, Any, Generic, List, Literal, Optional, TypeAlias, TypeVar  # noqa: UP035  (hints that are not simple)
 
 import pytest
 
-from pellucid import ConfigError, tool
+from pellucid import (
+    Agent,
+    ConfigError,
+    DiscoveryProvider,
+    RunResult,
+    Skill,
+    Tool,
+    ToolContext,
+    ToolRegistry,
+    Usage,
+    tool,
+)
+from pellucid.providers.provider import HubCatalog
+from pellucid.testing import FakeHub, ScriptedModel
 from pellucid.tools.hints import hints_of
 
+T = TypeVar("T")
 Words: TypeAlias = list["Color"]
 Nothing: TypeAlias = None
 
@@ -40,6 +54,14 @@ def literal(a: Literal["int"], b: Annotated[int, "x"], c: int) -> None:
     """Use texts in types."""
 
 
+class Box(Generic[T]):
+    """A class with a type parameter."""
+
+
+def generic(a: Box[int], b: Box[Color] | None, c: Box) -> None:  # type: ignore[type-arg]
+    """Use a class with a type parameter."""
+
+
 def reordered(a: int | str, b: str | int, c: tuple[int, ...]) -> None:
     """Use equal types that are written in another order."""
 
@@ -53,7 +75,7 @@ def bare(a, b):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
     """Use no hints."""
 
 
-FUNCTIONS = [simple, odd, literal, reordered, wrapper, bare, functools.partial, Outer.__init__]
+FUNCTIONS = [simple, odd, literal, generic, reordered, wrapper, bare, functools.partial, Outer.__init__]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -78,3 +100,16 @@ def test_hints_that_cannot_be_resolved_are_refused(annotation: str) -> None:
     names["search"].__annotations__ = {"a": annotation}
     with pytest.raises(ConfigError, match="tool 'search': its type hints cannot be resolved"):
         tool(names["search"])
+
+
+def test_classes_are_called_with_types() -> None:
+    """What has a type parameter can be made with it, also where objects are frozen."""
+    ends: dict[str, Any] = {"status": "completed", "messages": (), "usage": Usage(), "iterations": 1, "stop_reason": ""}
+    Agent[int, str]("a", model=ScriptedModel("text"))
+    DiscoveryProvider[int](FakeHub[int](), id="hub")
+    HubCatalog[int]((), 1.0)
+    RunResult[int](output=1, trace_id="", run_id="", **ends)
+    Skill[int]("id", "description", "body")
+    Tool[int](name="tool", run=print)
+    ToolContext[int](deps=1)
+    ToolRegistry[int]()

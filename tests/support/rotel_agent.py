@@ -21,11 +21,16 @@ PROGRAM = Path(rotel.__file__).parent / "rotel-agent"
 
 
 class Agent:
-    """Forwards what it gets to a collector, if there is one. Attributes: endpoint: its base URL, over HTTP."""
+    """Forwards what it gets to a collector, if there is one.
+
+    Attributes:
+        endpoint: Its base URL, over HTTP.
+        grpc_endpoint: Its base URL, over gRPC.
+    """
 
     def __init__(self, collector: str | None, folder: Path) -> None:
         self._port, other = _free_port(), _free_port()
-        self.endpoint = f"http://127.0.0.1:{self._port}"
+        self.endpoint, self.grpc_endpoint = f"http://127.0.0.1:{self._port}", f"http://127.0.0.1:{other}"
         self._command = [
             str(PROGRAM), "start",
             "--otlp-http-endpoint", f"127.0.0.1:{self._port}",

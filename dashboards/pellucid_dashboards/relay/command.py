@@ -14,7 +14,7 @@ from pellucid_exporters.urls import is_url
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-PORT: Final = 9465
+PORT: Final = 9095
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -74,4 +74,8 @@ COMMAND: Final = Command(
     help="Give alerts the link to a trace, on their way to Alertmanager.",
     add_arguments=add_arguments,
     run=run,
+    examples=(
+        "pellucid alerts relay --alertmanager http://localhost:9093",
+        "pellucid alerts relay --prometheus http://prometheus:9090 --traces https://jaeger.example.org --host 0.0.0.0",
+    ),
 )

@@ -101,4 +101,10 @@ COMMAND: Final = Command(
     help="Export Prometheus rules with thresholds of your own, or check a file of them.",
     add_arguments=add_arguments,
     run=run,
+    examples=(
+        "pellucid rules export --out rules.yml",
+        "pellucid rules export --set hanging_after=30 --set slow_budget=0.05 > rules.yml",
+        "pellucid rules check rules.yml",
+        "pellucid rules thresholds",
+    ),
 )

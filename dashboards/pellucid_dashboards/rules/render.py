@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from pellucid_dashboards.rules.groups import all_groups
 from pellucid_dashboards.rules.model import Alert, Group, Record
-from pellucid_exporters.alerting.definition import Context, runbook
+from pellucid_dashboards.rules.words import LABELS
+from pellucid_exporters.alerting.definition import Context, runbook_address
 from pellucid_exporters.alerting.thresholds import Thresholds
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def _alert(alert: Alert, context: Context) -> Iterator[str]:
     annotations = {
         "summary": alert.summary,
         "description": alert.description,
-        "runbook_url": runbook(alert.name, thresholds),
+        "runbook_url": runbook_address(alert.name, thresholds, LABELS),
         "dashboard_url": f"{thresholds.dashboard_base.rstrip('/')}{alert.dashboard}",
     }
     yield f"      - alert: {alert.name}"

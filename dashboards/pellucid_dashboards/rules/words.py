@@ -42,6 +42,10 @@ def dashboard(uid: str, **variables: str) -> str:
     return f"/d/{uid}?{query}"
 
 
+_PAIR: Final = "{{ $name }}={{ $value | urlquery }}&"
+LABELS: Final = '{{ range $name, $value := $labels }}{{ if ne $name "__name__" }}' + _PAIR + "{{ end }}{{ end }}"
+"""Template of all labels of an alert, as a query of an address."""
+
 HUB: Final = f"Tool hub {value_of(label(semconv.PROVIDER_ID))} ({value_of(JOB)})"
 MODEL: Final = f"Model {value_of(label(semconv.REQUEST_MODEL))} ({value_of(JOB)})"
 TOOL: Final = f"Tool {value_of(label(semconv.TOOL_NAME))} ({value_of(JOB)})"

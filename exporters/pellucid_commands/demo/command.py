@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from argparse import ArgumentTypeError
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from pellucid.cli import Command
 from pellucid.errors import ConfigError
 from pellucid_commands.demo.durable import command as durable
+from pellucid_commands.demo.repository import choose_repository
 from pellucid_commands.view import command as view
 
 if TYPE_CHECKING:
@@ -25,9 +25,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--repository",
         type=Path,
-        default=Path(),
         metavar="PATH",
-        help="git repository to ask about (default: this one)",
+        help="git repository to ask about (default: the one around this folder, or a sample without git)",
     )
     parser.add_argument(
         "--model",
@@ -75,47 +74,9 @@ def run(options: Namespace) -> int:
         missing = [name for name in needed if find_spec(name) is None]
         if missing:
             raise ConfigError(f"{' and '.join(missing)} not installed; run: pip install 'pellucid[{extra}]'")
-    repository = find_repository(options.repository)
     from pellucid_commands.demo.session import show
 
-    return show(options, repository)
-
-
-def find_repository(path: Path) -> Path:
-    """Return the top folder of the work tree around `path`.
-
-    Raises:
-        ConfigError: there is no work tree, it has no commit, or git is missing.
-    """
-    if not path.is_dir():
-        raise ConfigError(f"{path} is not a folder; give --repository the path of a git repository")
-    top, problem = _git(path, "rev-parse", "--show-toplevel")
-    if problem:
-        raise ConfigError(
-            f"{path.resolve()} is not a git repository ({problem}); "
-            f"run the demo inside of one, or name one: pellucid demo --repository PATH"
-        )
-    if _git(path, "rev-parse", "--verify", "HEAD^{commit}")[1]:
-        raise ConfigError(
-            f"the git repository {top} has no commit to ask about; "
-            f"commit something, or name another: pellucid demo --repository PATH"
-        )
-    return Path(top)
-
-
-def _git(path: Path, *arguments: str) -> tuple[str, str]:
-    """Return the output and the error of a git command."""
-    try:
-        ran = subprocess.run(  # noqa: S603  (a fixed command)
-            ["git", "-C", str(path), *arguments],  # noqa: S607  (whichever git the user has)
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    except FileNotFoundError:
-        raise ConfigError("git is not installed or not on PATH; install it, the demo asks about a repository") from None
-    problem = ran.stderr.strip().partition("\n")[0] or f"git exit code {ran.returncode}"
-    return ran.stdout.strip(), problem.removeprefix("fatal: ") if ran.returncode else ""
+    return show(options, choose_repository(options.repository))
 
 
 COMMAND: Final = Command(
@@ -123,4 +84,11 @@ COMMAND: Final = Command(
     help="Run an agent on three real tool hubs, one of them slow and failing, and see all of it.",
     add_arguments=add_arguments,
     run=run,
+    examples=(
+        "pellucid demo",
+        "pellucid demo --repository ~/src/project --content",
+        "pellucid demo --otlp http://localhost:4318 --repeat 10",
+        "pellucid demo --view",
+        "pellucid demo durable --workers 2 --serve",
+    ),
 )

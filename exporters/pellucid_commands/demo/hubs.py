@@ -15,19 +15,17 @@ from pellucid.mcp import MCPProvider
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from pellucid import DiscoveryContext, ToolContext
+    from pellucid_commands.demo.repository import Repository
 
 OBJECTIVE: Final = 0.2
 """Objective of each hub for listing its tools, in seconds."""
 
 
-def git_hub(repository: Path) -> MCPProvider:
-    """Return the tools of `mcp-server-git`, confined to one repository."""
-    return MCPProvider.stdio(
-        sys.executable, "-m", "mcp_server_git", "--repository", str(repository), id="git", objective=OBJECTIVE
-    )
+def git_hub(repository: Repository) -> MCPProvider:
+    """Return the tools of the server of one repository."""
+    return MCPProvider.stdio(sys.executable, *repository.command, id="git", objective=OBJECTIVE)
 
 
 def time_hub() -> MCPProvider:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import logging
-import os
 import sys
 import textwrap
 import warnings
 from typing import Final
 
 from pellucid.text import clean
+from pellucid_exporters.console.terminal import has_colors
 
 WIDTH: Final = 98
 COLLECTOR: Final = "http://localhost:4318"
@@ -26,8 +26,8 @@ def prepare_output() -> None:
 
 
 def use_color(*, no_color: bool) -> bool:
-    """Return whether to use colours: in a terminal, unless disabled (https://no-color.org)."""
-    return sys.stdout.isatty() and not no_color and not os.environ.get("NO_COLOR")
+    """Return whether to use colours: as the terminal and the environment say, unless disabled."""
+    return not no_color and has_colors(sys.stdout)
 
 
 def title(text: str, *, color: bool) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pellucid import DiscoveryBackoff, DiscoveryError, RunResult
+    from pellucid_commands.demo.repository import Repository
     from pellucid_exporters.console.hub_stats import HubStats
 
 
@@ -33,13 +34,13 @@ class Report:
     color: bool
     runs: int = 0
 
-    def introduce(self, repository: Path, model: Sequence[str]) -> None:
+    def introduce(self, repository: Repository, model: Sequence[str]) -> None:
         """Print the introduction."""
         self._title("Pellucid demo: one agent, three tool hubs, nothing hidden")
         row("question", QUESTION)
-        row("repository", str(repository))
-        row("hub git", "mcp-server-git, a process of its own, over stdio")
-        row("hub time", "mcp-server-time, likewise")
+        row("repository", repository.about)
+        row("hub git", repository.server)
+        row("hub time", "mcp-server-time, a process of its own, too")
         row("hub catalogue", f"an HTTP server of this demo; slow on purpose ({LATENCY:g} s), and down at first")
         row("objective", f"each hub should list its tools within {OBJECTIVE:g} s")
         for line, text in enumerate(model):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pellucid import Model, RunResult
+    from pellucid_commands.demo.repository import Repository
     from pellucid_exporters import Telemetry
 
 PORT: Final = 9464
@@ -40,10 +41,10 @@ DELIVERY: Final = 3.0
 """Timeout in seconds for sending telemetry to a collector."""
 
 
-def show(options: Namespace, repository: Path) -> int:
+def show(options: Namespace, repository: Repository) -> int:
     """Run the demo and return the exit code."""
     prepare_output()
-    model, description = choose(options.model, repository)
+    model, description = choose(options.model, repository.path)
     color = use_color(no_color=options.no_color)
     store = writable_store()
     if options.view and store is None:
@@ -89,14 +90,16 @@ def _point_out(report: Report, telemetry: Telemetry, options: Namespace, result:
         _wait_for_interrupt()
 
 
-async def _converse(repository: Path, model: Model, report: Report) -> tuple[RunResult, Mapping[str, float | None]]:
+async def _converse(
+    repository: Repository, model: Model, report: Report
+) -> tuple[RunResult, Mapping[str, float | None]]:
     """Start the hubs, run the agent, stop the hubs; return the result and the hubs' objectives."""
     with catalogue_server() as port:
         async with git_hub(repository) as git, time_hub() as time, aclosing(catalogue_hub(port)) as catalogue:
             agent = Agent(
                 "demo",
                 model=model,
-                instructions=(f"Answer only from the results of the tools. The git repository is at {repository}."),
+                instructions=f"Answer only from the results of the tools. The git repository is at {repository.path}.",
                 providers=[git, time, catalogue],
             )
             result = await _ask(agent, report)

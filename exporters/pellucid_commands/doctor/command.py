@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import ssl
 import time
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from pellucid_commands.doctor.findings import Check, Finding, Setup, hide_secret
 from pellucid_commands.doctor.metrics import check_metrics
 from pellucid_commands.doctor.otlp import check_otlp
 from pellucid_commands.doctor.prometheus import check_prometheus
-from pellucid_exporters.options import SIGNALS
+from pellucid_exporters.options import SIGNALS, Otlp
+from pellucid_exporters.urls import is_url, shown
 from pellucid_exporters.worker import WorkerThread
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ CHECKS: Final[Sequence[Check]] = (
 )
 """Checks in the order of output."""
 
-REQUESTS: Final = 8
+REQUESTS: Final = 10
 """Maximum number of sequential requests of one check."""
 LONGEST: Final = 3600
 """Timeout of one request, in seconds."""
@@ -128,8 +130,14 @@ def _setup(options: Namespace) -> Setup:
         raise ConfigError("--protocol says how to speak to --otlp URL; give that too")
     if options.signals and not options.otlp:
         raise ConfigError("--signal says what to send to --otlp URL; give that too")
-    if options.ca is not None and not options.ca.is_file():
-        raise ConfigError(f"--ca {options.ca}: there is no such file")
+    for option, example in (("metrics", "http://127.0.0.1:9464/metrics"), ("prometheus", "http://localhost:9090")):
+        url = getattr(options, option)
+        if url is not None and not is_url(url):
+            raise ConfigError(f"--{option} {shown(url)!r} is not a URL; write it like {example}")
+    if options.otlp is not None:
+        Otlp(endpoint=options.otlp)
+    if options.ca is not None:
+        _check_authority(options.ca)
     return Setup(
         otlp=options.otlp,
         protocol=options.protocol,
@@ -140,6 +148,15 @@ def _setup(options: Namespace) -> Setup:
         prometheus=options.prometheus,
         timeout=options.timeout,
     )
+
+
+def _check_authority(file: Path) -> None:
+    try:
+        ssl.create_default_context(cafile=file)
+    except FileNotFoundError:
+        raise ConfigError(f"--ca {file}: there is no such file") from None
+    except OSError as error:
+        raise ConfigError(f"--ca {file}: this is no file of PEM certificates that can be read ({error})") from None
 
 
 def _token(file: Path | None) -> str | None:
@@ -156,4 +173,10 @@ COMMAND: Final = Command(
     help="Check that telemetry is set up and arrives, and say what to mend.",
     add_arguments=add_arguments,
     run=run,
+    examples=(
+        "pellucid doctor",
+        "pellucid doctor --otlp http://localhost:4318",
+        "pellucid doctor --otlp http://localhost:4317 --protocol grpc --signal traces",
+        "pellucid doctor --metrics http://127.0.0.1:9464/metrics --prometheus http://localhost:9090",
+    ),
 )

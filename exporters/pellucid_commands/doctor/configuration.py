@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
 from pellucid.errors import ConfigError
 from pellucid.telemetry.capture import CapturePolicy
-from pellucid_commands.doctor.findings import Finding, Level, Setup, shown
+from pellucid_commands.doctor.addresses import is_far, is_outside
+from pellucid_commands.doctor.findings import Finding, Level, Setup
 from pellucid_exporters.options import SIGNALS, Otlp, Signal, exporters_of, resolve_otlp, resolve_prometheus
+from pellucid_exporters.urls import shown
 
 About: Final = "configuration"
 _OTLP: Final = "OTEL_EXPORTER_OTLP_"
+GRPC_PORT: Final = 4317
 _LEAVES: Final = {
     "full": "messages, arguments and results leave as they are",
     "redacted": "messages, arguments and results leave with secrets masked",
@@ -90,18 +92,26 @@ def check_capture(setup: Setup) -> Iterator[Finding]:
         yield Finding(
             "note", "capture", "PELLUCID_CAPTURE wins over OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
         )
-    yield from _in_the_clear(setup, policy)
+    yield from _in_the_clear(setup)
 
 
-def _in_the_clear(setup: Setup, policy: CapturePolicy) -> Iterator[Finding]:
+def _in_the_clear(setup: Setup) -> Iterator[Finding]:
+    """Report what is sent unencrypted: credentials, and beyond the private network anything but gRPC.
+
+    A gRPC port without TLS is usual, as that of an agent or collector beside the application.
+    """
     names = [f"{_OTLP}ENDPOINT", *(f"{_OTLP}{signal.upper()}_ENDPOINT" for signal in SIGNALS)]
+    protocol = setup.protocol or os.environ.get(f"{_OTLP}PROTOCOL")
     for url in {url for url in (setup.otlp, *(os.environ.get(name) for name in names)) if url}:
-        if url.lower().startswith("http://") and is_far(url):
-            what = "telemetry and its headers go" if _has_headers() else "telemetry goes"
-            level: Level = "wrong" if _has_headers() else "note"
-            yield Finding(
-                level, "capture", f"{what} unencrypted to {shown(url)}", "use https:// outside of your network"
-            )
+        if not url.lower().startswith("http://") or not is_far(url):
+            continue
+        if _has_headers():
+            level: Level = "wrong" if is_outside(url) else "note"
+            text = f"telemetry and its headers go unencrypted to {shown(url)}"
+            yield Finding(level, "capture", text, "use https:// outside of your network")
+        elif is_outside(url) and _port(url) != GRPC_PORT and protocol != "grpc":
+            text = f"telemetry goes unencrypted to {shown(url)}"
+            yield Finding("note", "capture", text, "use https:// outside of your network")
 
 
 def _protocol(part: str) -> Iterator[Finding]:
@@ -110,7 +120,7 @@ def _protocol(part: str) -> Iterator[Finding]:
     ).strip()
     endpoint = os.environ.get(f"{_OTLP}{part}ENDPOINT", "")
     port = _port(endpoint)
-    if (protocol, port) in (("grpc", 4318), ("http/protobuf", 4317)):
+    if (protocol, port) in (("grpc", 4318), ("http/protobuf", GRPC_PORT)):
         other = "http/protobuf" if protocol == "grpc" else "grpc"
         text = f"{_OTLP}{part}ENDPOINT names port {port}, the usual one of {other}, but the protocol is {protocol}"
         yield Finding("note", About, text, f"set {_OTLP}{part}PROTOCOL={other}, or use the other port")
@@ -139,7 +149,7 @@ def _describe_otlp(otlp: Otlp) -> str:
 
 def _endpoint(otlp: Otlp, signal: Signal) -> str:
     named = os.environ.get(f"{_OTLP}{signal.upper()}_ENDPOINT") or os.environ.get(f"{_OTLP}ENDPOINT")
-    return shown(named) if named else f"localhost:{4317 if otlp.protocol_of(signal) == 'grpc' else 4318}"
+    return shown(named) if named else f"localhost:{GRPC_PORT if otlp.protocol_of(signal) == 'grpc' else 4318}"
 
 
 def _is_true(name: str) -> bool:
@@ -155,12 +165,3 @@ def _port(url: str) -> int | None:
         return urlsplit(url).port
     except ValueError:
         return None
-
-
-def is_far(url: str) -> bool:
-    """Return whether an address may belong to another machine."""
-    try:
-        host = urlsplit(url).hostname or ""
-        return host != "localhost" and not ip_address(host).is_loopback
-    except ValueError:
-        return True

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from opentelemetry.util.re import parse_env_headers
 
@@ -62,17 +62,6 @@ def hide_secrets(text: str, setup: Setup) -> str:
     for secret in sorted(_secrets(setup), key=len, reverse=True):
         text = text.replace(secret, MASK)
     return clean(mask_secret_shapes((), text))
-
-
-def shown(url: str) -> str:
-    """Return a URL without credentials, query and fragment."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return "(not a URL)"
-    if not parts.scheme or not parts.netloc:
-        return parts.path.rpartition("@")[2]
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def _secrets(setup: Setup) -> set[str]:

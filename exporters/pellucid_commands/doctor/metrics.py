@@ -11,11 +11,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from pellucid import semconv
 from pellucid.errors import ConfigError
-from pellucid_commands.doctor.findings import Finding, Setup, shown
+from pellucid_commands.doctor.findings import Finding, Setup
 from pellucid_commands.doctor.web import Page, Unreachable, fetch, unreachable
 from pellucid_exporters.options import resolve_prometheus
 from pellucid_exporters.prometheus.naming import to_name
-from pellucid_exporters.urls import is_url
+from pellucid_exporters.urls import is_url, shown
 
 About: Final = "/metrics"
 OPENMETRICS: Final = "application/openmetrics-text"

@@ -10,11 +10,11 @@ from urllib.parse import urlencode, urlsplit
 
 from pellucid import semconv
 from pellucid.text import excerpt
-from pellucid_commands.doctor.configuration import is_far
-from pellucid_commands.doctor.findings import Finding, Setup, shown
+from pellucid_commands.doctor.addresses import is_far
+from pellucid_commands.doctor.findings import Finding, Setup
 from pellucid_commands.doctor.web import Trouble, Unreachable, fetch, unreachable
 from pellucid_exporters.prometheus.naming import to_name
-from pellucid_exporters.urls import is_url
+from pellucid_exporters.urls import shown
 
 About: Final = "Prometheus"
 JOB: Final = "pellucid"
@@ -32,9 +32,6 @@ def check_prometheus(setup: Setup) -> Iterator[Finding]:
     url = setup.prometheus
     if url is None:
         yield Finding("note", About, "not checked", "--prometheus http://localhost:9090 checks a server")
-        return
-    if not is_url(url):
-        yield Finding("wrong", About, f"{shown(url)} is not a URL", "write it as http://host:port")
         return
 
     def ask(path: str, **parameters: str) -> Any:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import http.client
+import os
 import socket
 import ssl
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 import requests
 import urllib3.exceptions
 
-from pellucid_commands.doctor.findings import Finding, Setup, shown
+from pellucid_commands.doctor.addresses import is_far
+from pellucid_commands.doctor.findings import Finding, Setup
+from pellucid_exporters.urls import shown
 
 Kind: TypeAlias = Literal[
     # no response
@@ -23,6 +27,9 @@ Kind: TypeAlias = Literal[
     "credentials", "not_allowed", "path", "overloaded", "redirect", "page",
     "other",
 ]  # fmt: skip
+
+_CONTAINER_FILES: Final = ("/.dockerenv", "/run/.containerenv")
+"""Files that Docker and Podman make in their containers."""
 
 MAX_BYTES: Final = 32 * 1024 * 1024
 
@@ -102,7 +109,16 @@ def fetch(url: str, setup: Setup, *, accept: str = "*/*", token: str | None = No
 
 def unreachable(about: str, url: str, trouble: Trouble) -> Finding:
     """Return the finding for an unreachable page."""
-    return Finding("wrong", about, f"{shown(url)} {trouble.text}", REMEDIES[trouble.kind])
+    hint = container_hint(url) if trouble.kind == "refused" else ""
+    return Finding("wrong", about, f"{shown(url)} {trouble.text}", f"{REMEDIES[trouble.kind]}{hint}")
+
+
+def container_hint(url: str) -> str:
+    """Return the hint that this machine is a container, if it is, for addresses of this machine."""
+    is_container = any(Path(file).exists() for file in _CONTAINER_FILES) or "KUBERNETES_SERVICE_HOST" in os.environ
+    if is_far(url) or not is_container:
+        return ""
+    return "; in a container this address is the container itself: name the service or the host that has the server"
 
 
 def why(error: BaseException, timeout: float) -> Trouble:

@@ -84,4 +84,8 @@ COMMAND: Final = Command(
     help="Compare two runs of the local store: where they part, and in what.",
     add_arguments=add_arguments,
     run=run,
+    examples=(
+        "pellucid diff 615b43f4 96c287f9",
+        "pellucid diff 615b43f4 96c287f9 --all",
+    ),
 )

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from pellucid_exporters.stored.rows import RunRow
 
+LARGEST: Final = 1_000_000
+"""Maximum of a number on the command line: of rows, minutes, seconds or dollars."""
 RUN: Final = "its id, a prefix of it, or its trace id"
 
 
@@ -39,13 +41,13 @@ def run_of(reader: StoreReader, name: str) -> RunRow:
 
 
 def positive(text: str) -> int:
-    """Parse a number above 0.
+    """Parse a whole number above 0.
 
     Raises:
         ArgumentTypeError: it is none.
     """
-    if not text.isdecimal() or not int(text):
-        raise ArgumentTypeError(f"{text!r} is not a number above 0")
+    if not text.isdecimal() or not 0 < int(text[:20]) <= LARGEST:
+        raise ArgumentTypeError(f"{text!r} is not a whole number from 1 to {LARGEST:,}")
     return int(text)
 
 
@@ -59,6 +61,6 @@ def amount(text: str) -> float:
         number = float(text)
     except ValueError:
         number = -1.0
-    if not number >= 0:
-        raise ArgumentTypeError(f"{text!r} is not a number of at least 0")
+    if not 0 <= number <= LARGEST:
+        raise ArgumentTypeError(f"{text!r} is not a number from 0 to {LARGEST:,}")
     return number

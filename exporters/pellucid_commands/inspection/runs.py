@@ -91,5 +91,13 @@ def _moment(given: str) -> int:
 
 
 COMMAND: Final = Command(
-    name="runs", help="List the runs of the local store, the newest first.", add_arguments=add_arguments, run=run
+    name="runs",
+    help="List the runs of the local store, the newest first.",
+    add_arguments=add_arguments,
+    run=run,
+    examples=(
+        "pellucid runs",
+        "pellucid runs --outcome failed --hub catalogue",
+        "pellucid runs --min-duration 10 --before 2026-05-04T12:30 --json",
+    ),
 )

@@ -158,4 +158,9 @@ COMMAND: Final = Command(
     help="Show one run of the local store: its spans, and what went in and out.",
     add_arguments=add_arguments,
     run=run,
+    examples=(
+        "pellucid show 96c287f9",
+        "pellucid show 96c287f9 --span 5",
+        "pellucid show 96c287f9 --content --json",
+    ),
 )

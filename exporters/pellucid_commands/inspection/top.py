@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Sized
@@ -100,12 +101,18 @@ def read(reader: StoreReader, window: int, *, replays: bool) -> State:
     )
 
 
+def _advice(alert: Alert) -> str:
+    """Return the command that prints what to do."""
+    hub = f" --hub {shlex.quote(alert.provider_id)}" if alert.provider_id else ""
+    return f"pellucid runbook {alert.name}{flat(hub)}"
+
+
 def screen(state: State, window: int) -> Iterator[str]:
     """Yield the lines of the screen."""
     counts = f"{_counted(state.running, 'run')} under way, {_counted(state.alerts, 'alert')}"
     yield cut(f"pellucid top  {text.clock(state.now)}  {counts}")
     for alert in state.alerts:
-        yield cut(f"{alert.severity.upper():<6}  {flat(alert.summary)}  {alert.runbook.rpartition('/')[2]}")
+        yield cut(f"{alert.severity.upper():<6}  {flat(alert.summary)}  {_advice(alert)}")
     yield ""
     yield from table(_HUB_TITLES, (_hub_cells(hub, state.now) for hub in state.hubs), right=_HUB_RIGHT)
     if not state.hubs:
@@ -168,4 +175,9 @@ COMMAND: Final = Command(
     help="Watch the local store: alerts, hubs, what is in flight, and runs.",
     add_arguments=add_arguments,
     run=run,
+    examples=(
+        "pellucid top",
+        "pellucid top --window 10 --interval 2",
+        "pellucid top --once --json",
+    ),
 )

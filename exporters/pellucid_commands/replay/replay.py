@@ -180,4 +180,9 @@ COMMAND: Final = Command(
     help="Play a recorded run again, without its model, hubs and tools, and compare.",
     add_arguments=add_arguments,
     run=run,
+    examples=(
+        "pellucid replay 96c287f9 --agent app.agents:support",
+        "pellucid replay 96c287f9 --agent app.agents:support --live tool:search",
+        "pellucid replay 96c287f9 --models openai:gpt-6-luna,anthropic:claude-haiku-5-5",
+    ),
 )

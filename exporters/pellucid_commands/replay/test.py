@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pellucid.cli import FAILED, Command
+from pellucid.errors import ConfigError
 from pellucid.replay import replay_sync
 from pellucid_commands.replay.modules import module_of
 from pellucid_commands.replay.sources import add_source_options, agent_of, tape_of
@@ -31,7 +32,7 @@ def run(options: Namespace) -> int:
 
     Raises:
         TapeError: there is no such run, or the recording lacks something.
-        ConfigError: there is no such agent.
+        ConfigError: there is no such agent, or the tape cannot be written.
     """
     tape = tape_of(options)
     agent = agent_of(options.agent, tape)
@@ -43,7 +44,12 @@ def run(options: Namespace) -> int:
         )
         return FAILED
     path = options.tape or FOLDER / f"{tape.run_id[:DIGITS]}.jsonl"
-    tape.save(path)
+    try:
+        tape.save(path)
+    except OSError as error:
+        raise ConfigError(
+            f"the tape cannot be written to {path} ({error.strerror}); give --tape another path"
+        ) from None
     print(module_of(replayed, path, options.agent, agent), end="")
     notes = [f"wrote {path}, and the test to standard output; run it from here: python -m pytest FILE"]
     if agent is None:
@@ -62,4 +68,8 @@ COMMAND: Final = Command(
     help="Turn a recorded run into a test: write its tape, and print a module for pytest.",
     add_arguments=add_arguments,
     run=run,
+    examples=(
+        "pellucid test 96c287f9 --agent app.agents:support > tests/test_refund.py",
+        "pellucid test 96c287f9 --tape tests/tapes/refund.jsonl > tests/test_refund.py",
+    ),
 )

@@ -52,7 +52,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help=f"nats://host:4222 wakes workers and streams events (default: ${QUEUE_VARIABLE}, or none)",
     )
     parser.add_argument(
-        "--concurrency", type=_positive, default=8, metavar="N", help="runs at the same time (default: 8)"
+        "--concurrency", type=positive, default=8, metavar="N", help="runs at the same time (default: 8)"
     )
     parser.add_argument(
         "--lease", type=float, default=30.0, metavar="SECONDS", help="when others continue a lost run (default: 30)"
@@ -136,7 +136,8 @@ def log_to_stderr() -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """Return a number of the command line."""
     if not text.isascii() or not text.isdecimal() or int(text) < 1:
         raise ArgumentTypeError(f"{text!r} is not a number of 1 or more")
     return int(text)

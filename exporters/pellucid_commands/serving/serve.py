@@ -22,6 +22,7 @@ from pellucid_commands.serving.options import (
     log_to_stderr,
     opened_store,
     port_number,
+    positive,
     queue_of,
     telemetry_of,
     tokens_of_environment,
@@ -50,7 +51,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--port", type=port_number, default=8000, metavar="N", help="port (default: 8000)")
     parser.add_argument(
         "--max-connections",
-        type=int,
+        type=positive,
         default=2000,
         metavar="N",
         help="further ones are answered with 503 (default: 2000)",
@@ -176,4 +177,9 @@ COMMAND: Final = Command(
     help="Serve runs of agents over HTTP, durable ones unless without a store.",
     add_arguments=add_arguments,
     run=run,
+    examples=(
+        "pellucid serve app.agents:support",
+        "pellucid serve app.agents:support --store postgresql://app@localhost/runs --port 8080",
+        "pellucid serve app.agents:support --no-store",
+    ),
 )

@@ -77,4 +77,8 @@ COMMAND: Final = Command(
     help="Continue durable runs of agents, until SIGTERM.",
     add_arguments=add_arguments,
     run=run,
+    examples=(
+        "pellucid worker app.agents:support --store postgresql://app@localhost/runs",
+        "pellucid worker app.agents:support --queue nats://localhost:4222 --metrics-port 9464",
+    ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -155,7 +156,7 @@ def _positive(text: str) -> float:
         number = float(text)
     except ValueError:
         number = 0
-    if not number > 0:
+    if not (math.isfinite(number) and number > 0):
         raise ArgumentTypeError(f"{text!r} is not a number above 0")
     return number
 
@@ -165,4 +166,10 @@ COMMAND: Final = Command(
     help="Show, compact or export the local store of telemetry.",
     add_arguments=add_arguments,
     run=run,
+    examples=(
+        "pellucid store stats",
+        "pellucid store compact --max-age 30 --max-bytes 500000000",
+        "pellucid store export > telemetry.jsonl",
+        "pellucid store export --run 96c287f9 --parquet tables",
+    ),
 )

@@ -82,4 +82,8 @@ COMMAND: Final = Command(
     help="Show the local store of telemetry in a browser, on this machine only.",
     add_arguments=add_arguments,
     run=run,
+    examples=(
+        "pellucid view --open",
+        "pellucid view .pellucid/telemetry.db --port 4380 --jaeger http://localhost:16686",
+    ),
 )

@@ -84,9 +84,10 @@ class Definition:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-def runbook(name: str, thresholds: Thresholds) -> str:
-    """Return the address of an alert's runbook."""
-    return f"{thresholds.runbook_base}#{name.lower()}"
+def runbook_address(name: str, thresholds: Thresholds, query: str = "") -> str:
+    """Return the address of an alert's runbook: a page with the alert's labels as a query, or a section of one page."""
+    base = thresholds.runbook_base
+    return f"{base}{name}{'?' if query else ''}{query}" if base.endswith("/") else f"{base}#{name.lower()}"
 
 
 def share(value: float) -> str:

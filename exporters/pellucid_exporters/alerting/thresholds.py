@@ -126,7 +126,8 @@ class UpkeepThresholds:
         target_missing_after: Seconds for which a target of Prometheus or all of a service is gone.
         target_seen_within: Seconds for which a service that has measured something is expected to be there.
         jobs: Regular expression of the jobs whose targets must be up, in addition to those seen to run Pellucid.
-        runbook_base: Address of `docs/runbooks.md` for those on call.
+        runbook_base: Address of the runbooks for those on call. If it ends with a slash, each has a page of its own
+            below it, as the relay of alerts serves them; otherwise it is one page with a section for each.
         dashboard_base: Address of Grafana.
     """
 
@@ -134,7 +135,7 @@ class UpkeepThresholds:
     target_missing_after: float = 300.0
     target_seen_within: float = 3600.0
     jobs: str = "pellucid"
-    runbook_base: str = "https://pellucid.example/docs/runbooks.md"
+    runbook_base: str = "http://localhost:9095/runbooks/"
     dashboard_base: str = "http://localhost:3000"
 
 

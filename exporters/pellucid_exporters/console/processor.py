@@ -1,24 +1,21 @@
-"""Runs as trees: live in a terminal; elsewhere, on request, as plain text when they end."""
+"""Runs as trees: the spans of each run, and when to show them."""
 
 from __future__ import annotations
 
-import importlib.util
 import logging
-import os
-import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, TextIO, TypeAlias
+from typing import Final, TypeVar
 
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
-from opentelemetry.trace import SpanContext
 
 from pellucid import semconv
-from pellucid_exporters.console.terminal import Page, Screen, Writer, is_terminal
-from pellucid_exporters.console.tree import Line, Node, Word, counted, lines
+from pellucid_exporters.console.displays import make_display
+from pellucid_exporters.console.options import Console
+from pellucid_exporters.console.tree import Key, Node, Tree, counted, key_of
 
 MOST_RUNS: Final = 256
 MOST_SPANS: Final = 2_000
@@ -27,38 +24,7 @@ MOST_LIVE: Final = 8
 
 _LOGGER: Final = logging.getLogger("pellucid_exporters")
 
-_Key: TypeAlias = tuple[int, int]
-"""Trace id and span id; a span id alone is not unique, because callers can choose it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Console:
-    """Options of the console. Without a terminal, runs are shown only if `live` or `stream` is given.
-
-    Attributes:
-        content: Show recorded input and output.
-        live: Show runs while they are in progress; by default in a terminal with colours. Needs the extra `console`.
-        color: Use colours; by default depends on the stream and `NO_COLOR`. Needs the extra `console`.
-        width: Columns; by default those of the terminal, or 100 without one.
-        stream: Output stream; by default standard output.
-    """
-
-    content: bool = False
-    live: bool | None = None
-    color: bool | None = None
-    width: int | None = None
-    stream: TextIO | None = None
-
-
-def is_shown(options: Console, *, force: bool = False) -> bool:
-    """Return whether runs can be shown. `force`: show them even without a terminal."""
-    if force or options.live is not None or options.stream is not None or is_terminal(sys.stdout):
-        return True
-    _LOGGER.info(
-        "console= shows nothing because standard output is not a terminal; "
-        "Console(live=False) shows each run there when it is over"
-    )
-    return False
+_Shown = TypeVar("_Shown")
 
 
 @dataclass(slots=True)
@@ -69,36 +35,35 @@ class _Run:
         omitted: Number of spans over the limit, which are not shown.
     """
 
-    root: _Key
-    spans: dict[_Key, ReadableSpan] = field(default_factory=dict)
+    root: Key
+    spans: dict[Key, ReadableSpan] = field(default_factory=dict)
     omitted: int = 0
 
-    def tree(self) -> Node:
+    def tree(self, omissions: Sequence[str] = ()) -> Tree:
         """Return the spans as a tree, in start order."""
         nodes = {key: Node(span) for key, span in self.spans.items()}
         for key, node in nodes.items():
             if key != self.root and node.span.parent is not None:
-                nodes.get(_key(node.span.parent), nodes[self.root]).children.append(node)
+                nodes.get(key_of(node.span.parent), nodes[self.root]).children.append(node)
         for node in nodes.values():
             node.children.sort(key=lambda child: child.span.start_time or 0)
-        return nodes[self.root]
+        return Tree(nodes[self.root], omissions)
 
 
 class ConsoleProcessor(SpanProcessor):
     """Span processor that shows each run as a tree. Errors are logged once and never raised."""
 
     def __init__(self, options: Console) -> None:
-        self._content = options.content
         self._failed = False
         self._clear()
-        self._writer = make_writer(options, self._under_way)
+        self._display = make_display(options, self._under_way)
 
     def _clear(self) -> None:
         # Reentrant: the garbage collector may end an abandoned span while this thread holds the lock.
         self._lock = threading.RLock()
         self._writing = threading.RLock()
-        self._runs: OrderedDict[_Key, _Run] = OrderedDict()
-        self._owners: dict[_Key, _Run] = {}
+        self._runs: OrderedDict[Key, _Run] = OrderedDict()
+        self._owners: dict[Key, _Run] = {}
         self._left_out = 0
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
@@ -107,7 +72,7 @@ class ConsoleProcessor(SpanProcessor):
             run = self._owner(span)
             if run is None:
                 return
-            key = _key(span.get_span_context())
+            key = key_of(span.get_span_context())
             if len(run.spans) >= MOST_SPANS:
                 run.omitted += 1
                 return
@@ -122,11 +87,11 @@ class ConsoleProcessor(SpanProcessor):
         if context is None:
             return
         with self._lock:
-            run = self._owners.get(_key(context))
+            run = self._owners.get(key_of(context))
             if run is None:
                 return
-            run.spans[_key(context)] = span
-            if run.root != _key(context):
+            run.spans[key_of(context)] = span
+            if run.root != key_of(context):
                 return
             self._drop(run)
         self._show(run)
@@ -134,7 +99,7 @@ class ConsoleProcessor(SpanProcessor):
     def shutdown(self) -> None:
         """Stop the display and restore the terminal."""
         with self._writing:
-            self._writer.stop()
+            self._display.stop()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Return at once: nothing is queued."""
@@ -143,13 +108,13 @@ class ConsoleProcessor(SpanProcessor):
     def renew(self) -> None:
         """Reset in a forked child: runs in progress and their display belong to the parent."""
         self._clear()
-        self._writer.renew()
+        self._display.renew()
 
     def _owner(self, span: Span) -> _Run | None:
         """Return the run that a span belongs to; create it for the first span."""
         is_run = _is_run(span)
         if span.parent is not None and not (is_run and span.parent.is_remote):
-            owner = self._owners.get(_key(span.parent))
+            owner = self._owners.get(key_of(span.parent))
             if owner is not None:
                 return owner
         if not is_run:
@@ -157,7 +122,7 @@ class ConsoleProcessor(SpanProcessor):
         if len(self._runs) >= MOST_RUNS:
             self._drop(next(iter(self._runs.values())))
             self._left_out += 1
-        run = self._runs[_key(span.get_span_context())] = _Run(_key(span.get_span_context()))
+        run = self._runs[key_of(span.get_span_context())] = _Run(key_of(span.get_span_context()))
         return run
 
     def _waiting(self, span: Span) -> _Run | None:
@@ -174,30 +139,31 @@ class ConsoleProcessor(SpanProcessor):
         for key in run.spans:
             self._owners.pop(key, None)
 
-    def _under_way(self) -> list[Line]:
-        """Return the lines of runs in progress; called from the thread that redraws the screen."""
+    def _under_way(self, show: Callable[[Tree], _Shown]) -> list[_Shown]:
+        """Apply a function to the newest runs in progress; called from the thread that redraws them."""
         with self._lock:
             runs = [replace(run, spans=dict(run.spans)) for run in list(self._runs.values())[-MOST_LIVE:]]
         try:
-            return [line for run in runs for line in lines(run.tree())]
+            return [show(run.tree()) for run in runs]
         except Exception as error:  # noqa: BLE001  (never fails the run)
             self._complain(error)
             return []
 
     def _show(self, run: _Run | None = None) -> None:
         try:
-            finished = [*lines(run.tree(), content=self._content), *self._omissions(run)] if run is not None else []
+            ended = run.tree(self._omissions(run)) if run is not None else None
             with self._writing:
-                self._writer.show(finished, busy=bool(self._runs))
+                self._display.show(ended, busy=bool(self._runs))
         except Exception as error:  # noqa: BLE001  (never fails the run)
             self._complain(error)
 
     def _complain(self, error: Exception) -> None:
         if not self._failed:
             self._failed = True
-            _LOGGER.warning("the console exporter cannot write; runs are not affected", exc_info=error)
+            trace = None if isinstance(error, OSError) else error
+            _LOGGER.warning("the console exporter cannot write; runs are not affected: %s", error, exc_info=trace)
 
-    def _omissions(self, run: _Run) -> list[Line]:
+    def _omissions(self, run: _Run) -> list[str]:
         """Return a summary of omitted spans of this run and of runs evicted before it."""
         with self._lock:
             left_out, self._left_out = self._left_out, 0
@@ -206,22 +172,7 @@ class ConsoleProcessor(SpanProcessor):
             omissions.append(f"… and {counted(run.omitted, 'more span')}, with all below them")
         if left_out:
             omissions.append(f"… and {counted(left_out, 'run')} left out: over {MOST_RUNS} were under way at once")
-        return [[Word(omission, "tree")] for omission in omissions]
-
-
-def make_writer(options: Console, under_way: Callable[[], list[Line]] = list) -> Writer:
-    """Return a writer to the stream of the options: a screen if there are colours, and Rich is installed."""
-    stream = options.stream or sys.stdout
-    terminal = stream.isatty()
-    color = options.color if options.color is not None else terminal and not os.environ.get("NO_COLOR")
-    live = options.live if options.live is not None else terminal and color
-    if (color or live) and importlib.util.find_spec("rich") is not None:
-        return Screen(stream, under_way, width=options.width, color=color, live=live)
-    return Page(stream, width=options.width)
-
-
-def _key(context: SpanContext) -> _Key:
-    return context.trace_id, context.span_id
+        return omissions
 
 
 def _is_run(span: ReadableSpan) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, TextIO
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 PLAIN_WIDTH: Final = 100
 """Columns without a terminal."""
+
+ASCII: Final = str.maketrans("├└│─…→", "|`|-~>")
+"""Replacements of the tree's characters for streams that cannot encode them, of the same width."""
 
 STYLES: Final = {
     "tree": "dim",
@@ -41,17 +45,18 @@ class Writer(Protocol):
 
 
 class Page:
-    """Plain text, written once per run."""
+    """Plain text, written at once when a run has ended; without a stream, to what is standard output by then."""
 
-    def __init__(self, stream: TextIO, *, width: int | None) -> None:
+    def __init__(self, stream: TextIO | None, *, width: int | None) -> None:
         self._stream = stream
-        self._width = width or PLAIN_WIDTH
+        self._width = width
 
     def show(self, finished: Sequence[Line], *, busy: bool) -> None:
         """Write the lines of an ended run."""
-        if finished:
-            self._stream.write(_encodable(f"{plain(fitted(finished, self._width))}\n\n", self._stream))
-            self._stream.flush()
+        stream: TextIO | None = self._stream or sys.stdout
+        if finished and stream is not None:  # standard output may be None, which `print` ignores too
+            stream.write(_encodable(f"{plain(fitted(finished, self._width or columns(stream)))}\n\n", stream))
+            stream.flush()
 
     def stop(self) -> None:
         """Do nothing: the stream is unchanged."""
@@ -81,8 +86,7 @@ class Screen:
         elif self._redraws and self._live is None:
             self._start()
         if finished:
-            self._console.print(self._text(finished), no_wrap=True, overflow="ellipsis")
-            self._console.print()
+            self._console.print(self._text(finished).append("\n"), no_wrap=True, overflow="ellipsis")
 
     def stop(self) -> None:
         """End the live display."""
@@ -103,8 +107,9 @@ class Screen:
 
         return Console(
             file=self._stream,
-            width=self._width or (None if self._stream.isatty() else PLAIN_WIDTH),
+            width=self._width or (None if self._stream.isatty() else columns(self._stream)),
             force_terminal=True,
+            force_jupyter=False,
             color_system="auto" if self._has_color else None,
             no_color=not self._has_color,
             highlight=False,
@@ -146,7 +151,33 @@ def is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and not stream.closed and stream.isatty()
 
 
+def has_colors(stream: TextIO | None) -> bool:
+    """Return whether to use colours: in a terminal, unless the environment decides.
+
+    `NO_COLOR` (https://no-color.org) turns them off, `FORCE_COLOR` (https://force-color.org) on, also without a
+    terminal; if both are set, `NO_COLOR` applies, as in Python itself. A `dumb` terminal has none.
+    """
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or (is_terminal(stream) and os.environ.get("TERM") != "dumb")
+
+
+def columns(stream: TextIO) -> int:
+    """Return the width of a stream: `COLUMNS`, that of the terminal, or 100."""
+    given = os.environ.get("COLUMNS", "")
+    if given.isascii() and given.isdigit() and int(given[:5]):
+        return int(given[:5])
+    try:
+        return (is_terminal(stream) and os.get_terminal_size(stream.fileno()).columns) or PLAIN_WIDTH
+    except OSError:  # a terminal of the application's own
+        return PLAIN_WIDTH
+
+
 def _encodable(text: str, stream: TextIO) -> str:
-    """Replace characters that the stream cannot encode, as on terminals without Unicode."""
+    """Replace characters that the stream cannot encode: those of the tree by similar ones, any other by `?`."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    return text.encode(encoding, "replace").decode(encoding)
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(ASCII).encode(encoding, "replace").decode(encoding)
+    return text

@@ -8,10 +8,10 @@ import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import StatusCode
+from opentelemetry.trace import SpanContext, StatusCode
 
 from pellucid import semconv
 from pellucid.text import clean
@@ -38,6 +38,9 @@ class Word(NamedTuple):
 
 Line = list[Word]
 
+Key: TypeAlias = tuple[int, int]
+"""Trace id and span id; a span id alone is not unique, because callers can choose it."""
+
 
 @dataclass(slots=True)
 class Node:
@@ -47,16 +50,65 @@ class Node:
     children: list[Node] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A run to be shown.
+
+    Attributes:
+        root: Span of the run, with those below it.
+        omissions: Remarks about what is left out.
+    """
+
+    root: Node
+    omissions: Sequence[str] = ()
+
+    @property
+    def key(self) -> Key:
+        """Identity of the run."""
+        context = self.root.span.get_span_context()
+        assert context is not None
+        return key_of(context)
+
+    def lines(self, *, content: bool = False) -> list[Line]:
+        """Return the lines of the tree and its omissions; with `content`, the recorded input and output too."""
+        return [*lines(self.root, content=content), *([Word(omission, "tree")] for omission in self.omissions)]
+
+
+def key_of(context: SpanContext) -> Key:
+    """Return the identity of a span."""
+    return context.trace_id, context.span_id
+
+
 def lines(root: Node, *, content: bool = False) -> list[Line]:
     """Return the lines of a tree; with `content`, the recorded input and output too."""
+    result: list[Line] = []
+    for line, below, span in rows(root):
+        result.append(line)
+        if content:
+            result += [
+                [Word(below, "tree"), Word(f"{word:<3} {_short(text)}", "content")] for word, text in recorded(span)
+            ]
+    return result
+
+
+def rows(root: Node) -> Iterator[tuple[Line, str, ReadableSpan]]:
+    """Yield the line of each span, the prefix of what is below it, and the span."""
     placed = list(_placed(root))
     width = min(WIDEST_NAME, max(len(prefix) + len(clean(node.span.name)) for prefix, _, node in placed)) + 2
-    result: list[Line] = []
     for prefix, below, node in placed:
-        result.append(_line(prefix, node.span, width))
-        if content:
-            result += [[Word(below, "tree"), Word(text, "content")] for text in _content(node.span)]
-    return result
+        yield _line(prefix, node.span, width), below, node.span
+
+
+def recorded(span: ReadableSpan) -> Iterator[tuple[str, str]]:
+    """Yield the recorded input and output of a span, each as `in` or `out` and its text."""
+    attributes: Mapping[str, Any] = span.attributes or {}
+    for word, names in (
+        ("in", (semconv.INPUT_MESSAGES, semconv.TOOL_CALL_ARGUMENTS, semconv.INPUT)),
+        ("out", (semconv.OUTPUT_MESSAGES, semconv.TOOL_CALL_RESULT, semconv.OUTPUT)),
+    ):
+        for name in names:
+            if (text := attributes.get(name)) is not None:
+                yield word, str(text)
 
 
 def fitted(tree: Sequence[Line], width: int) -> list[Line]:
@@ -225,23 +277,12 @@ def _problem(span: ReadableSpan, attributes: Mapping[str, Any]) -> str:
     return " ".join([*words, *([f"{name}{':' if text else ''}"] if name else []), *([text] if text else [])])
 
 
-def _content(span: ReadableSpan) -> Iterator[str]:
-    attributes: Mapping[str, Any] = span.attributes or {}
-    for word, names in (
-        ("in ", (semconv.INPUT_MESSAGES, semconv.TOOL_CALL_ARGUMENTS, semconv.INPUT)),
-        ("out", (semconv.OUTPUT_MESSAGES, semconv.TOOL_CALL_RESULT, semconv.OUTPUT)),
-    ):
-        for name in names:
-            if (recorded := attributes.get(name)) is not None:
-                yield f"{word} {clean(_short(str(recorded)))}"
-
-
-def _short(recorded: str) -> str:
+def _short(content: str) -> str:
     """Return recorded JSON in short form, as plain text if it is a string."""
     try:
-        value = json.loads(recorded)
+        value = json.loads(content)
     except (ValueError, RecursionError):
-        value = recorded
-    text = value if isinstance(value, str) else recorded
+        value = content
+    text = value if isinstance(value, str) else content
     text = " ".join(text.split())
-    return text if len(text) <= LONGEST_CONTENT else f"{text[:LONGEST_CONTENT]}… ({len(text):,} characters)"
+    return clean(text if len(text) <= LONGEST_CONTENT else f"{text[:LONGEST_CONTENT]}… ({len(text):,} characters)")

@@ -17,7 +17,7 @@ from starlette.staticfiles import StaticFiles
 from pellucid.errors import ConfigError
 from pellucid.text import clean
 from pellucid_exporters.stored.reader import Reader
-from pellucid_exporters.viewer.alerts_page import alerts_page
+from pellucid_exporters.viewer.alerts_page import alerts_page, runbook_page
 from pellucid_exporters.viewer.compare_page import compare_page
 from pellucid_exporters.viewer.hubs_page import bucket_exemplar, hub_page, hubs_page
 from pellucid_exporters.viewer.pages import reader_of, render
@@ -51,6 +51,7 @@ def create_viewer_app(reader: Reader, *, label: str = "", jaeger: str | None = N
             Route("/runs/{run_id}/{sequence}/request", request_text),
             Route("/runs/{run_id}/{sequence}/raw/{attribute}", raw_text),
             Route("/alerts", alerts_page),
+            Route("/runbooks/{name}", runbook_page),
             Route("/compare", compare_page),
             Route("/changes", _changes),
             Mount("/static", StaticFiles(directory=STATIC)),

@@ -16,7 +16,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from pellucid import semconv
-from pellucid_exporters.alerting.thresholds import Thresholds
 from pellucid_exporters.stored import text
 from pellucid_exporters.stored.alerts import Alert, evaluate
 from pellucid_exporters.stored.content import parse
@@ -30,9 +29,6 @@ ALERTS_AGE: Final = 2.0
 
 LARGEST: Final = 2**63 - 1
 """Largest number of nanoseconds in a store."""
-
-PLACEHOLDER: Final = Thresholds().runbook_base
-"""Default address of the runbooks, at which there is nothing."""
 
 
 def reader_of(request: Request) -> Reader:
@@ -120,7 +116,7 @@ def _templates() -> jinja2.Environment:
         tree=tree,
     )
     environment.tests["array"] = lambda value: isinstance(value, list)
-    environment.globals.update(FAULTS=FAULTS, MOST=text.MOST, PLACEHOLDER=PLACEHOLDER, query=query, semconv=semconv)
+    environment.globals.update(FAULTS=FAULTS, MOST=text.MOST, query=query, semconv=semconv)
     return environment
 
 

@@ -19,7 +19,7 @@ from pellucid_commands.demo.durable.counts import HEAD
 from pellucid_commands.demo.durable.trace import tree_of
 from pellucid_commands.demo.page import COLLECTOR, paragraph, row, say, title
 from pellucid_exporters.console import Console
-from pellucid_exporters.console.processor import make_writer
+from pellucid_exporters.console.displays import make_writer
 from pellucid_exporters.console.tables import table
 
 if TYPE_CHECKING:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from urllib.parse import urlencode
 
-from pellucid_exporters.alerting.definition import Definition, Severity, runbook
+from pellucid_exporters.alerting.definition import Definition, Severity, runbook_address
+from pellucid_exporters.alerting.runbooks import PLACEHOLDERS
 from pellucid_exporters.alerting.thresholds import Thresholds
 
 
@@ -37,6 +39,10 @@ class Alert:
     since: int
 
 
+def _query(provider_id: str | None) -> str:
+    return urlencode({PLACEHOLDERS["hub"]: provider_id}) if provider_id else ""
+
+
 def fire(
     definition: Definition,
     thresholds: Thresholds,
@@ -53,7 +59,7 @@ def fire(
         severity=definition.severity,
         summary=definition.summary,
         description=definition.description,
-        runbook=runbook(definition.name, thresholds),
+        runbook=runbook_address(definition.name, thresholds, _query(provider_id)),
         provider_id=provider_id,
         run_id=run_id or None,
         span_id=span_id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
@@ -42,7 +43,7 @@ class ReportedError(Exception):
         details = error if isinstance(error, Mapping) else {"message": error}
         super().__init__(str(details.get("message") or "the vendor reports an error without a message"))
         names = [str(name).lower() for name in (details.get("code"), details.get("type")) if name is not None]
-        self.status = next((int(name) for name in names if name.isdigit() and 400 <= int(name) < 600), None)  # noqa: PLR2004
+        self.status = next((int(name) for name in names if re.fullmatch("[45][0-9][0-9]", name)), None)
         self.kind: ErrorKind | None = None if self.status is not None else _kind_of(names)
 
 
