@@ -26,7 +26,9 @@ TESTS = Path(__file__).parent.parent
 WORKER = ("celery", "--quiet", "--app", "support.celery_app", "worker", "--loglevel", "warning", "--without-mingle")
 
 
-@pytest.mark.parametrize("settings", [{}, {"INSTRUMENTED": "1"}], ids=["alone", "with-instrumentation"])
+@pytest.mark.parametrize(
+    "settings", [{}, {"INSTRUMENTED": "1"}], ids=["each-process", "before-the-fork-with-instrumentation"]
+)
 def test_a_trace_continues_across_the_queue(settings: Mapping[str, str]) -> None:
     """A task, one that it starts, a chain and a retry are one trace, with the baggage; ended processes lose nothing."""
     variables = {name: text for name, text in os.environ.items() if not name.startswith("OTEL_")}
@@ -51,14 +53,15 @@ def test_a_trace_continues_across_the_queue(settings: Mapping[str, str]) -> None
             finally:
                 with suppress(ProcessLookupError):
                     os.killpg(worker.pid, signal.SIGKILL)  # its processes, too
-        assert sent.stdout.splitlines() == [f" question {n}:t{n} retried:t{n}" for n in range(2)]
+        assert sent.stdout.splitlines() == [f" question {n}:t{n} retried:t{n} last:t{n}" for n in range(2)]
         assert receiver.faults == []
         assert receiver.unresolved_parents() == []
         traces = {span.name: span.trace_id for span in receiver.spans if span.name.startswith("caller")}
-        runs = [span for span in receiver.spans if span.name == "invoke_agent orders"]
-        # Of each caller: its question, that of the task which the second one starts, and that of the one that retries.
-        assert Counter(span.trace_id for span in runs) == dict.fromkeys(traces.values(), 3)
+        runs = [span for span in receiver.spans if span.name == "invoke_agent orders" and span.parent_span_id]
+        # Of each caller: the first task, the one that the second starts, the one that retries, and the last.
+        assert Counter(span.trace_id for span in runs) == dict.fromkeys(traces.values(), 4)
         names = Counter(span.name for span in receiver.spans)
         assert names["run/retry"] == (4 if settings else 0)
-        # The caller, two processes of the pool, and one that took the place of another after three tasks.
-        assert len({resource["service.instance.id"] for resource in receiver.resources}) > 3
+        # The caller, and each process of the pool, which ends after three tasks; or the caller and the worker for all.
+        instances = {resource["service.instance.id"] for resource in receiver.resources}
+        assert len(instances) == 2 if settings else len(instances) > 3
