@@ -7,7 +7,6 @@ and after `celery --app celery_worker worker`, it runs in another one.
 from __future__ import annotations
 
 import os
-import uuid
 
 from celery import Celery
 from opentelemetry import trace
@@ -26,7 +25,7 @@ app.conf.task_always_eager = url is None
 
 def start() -> Telemetry:
     """Configure telemetry; the OTEL_* variables say where it goes."""
-    return configure("orders", resource={"service.instance.id": str(uuid.uuid4())})
+    return configure("orders")
 
 
 connect_celery(start)  # calls it in each process of the pool

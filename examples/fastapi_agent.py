@@ -11,7 +11,6 @@ Needs `pip install 'pellucid[server]' fastapi`. With curl instead of the client 
 from __future__ import annotations
 
 import socket
-import uuid
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -46,8 +45,7 @@ agent = Agent("weather", model=FunctionModel(answer), tools=[forecast], warm=Tru
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
     """Configure telemetry in each process that serves, and end open streams when it is stopped."""
-    instance = {"service.instance.id": str(uuid.uuid4())}
-    telemetry = configure("weather", prometheus=Prometheus(port=range(9464, 9480)), resource=instance)
+    telemetry = configure("weather", prometheus=Prometheus(port=range(9464, 9480)))
     with drain_at_signals(app):
         yield
     telemetry.shutdown()  # at SIGTERM, uvicorn ends without the exit handlers of Python

@@ -7,7 +7,6 @@ it. With it, and after `taskiq worker taskiq_worker:broker`, it runs in another 
 from __future__ import annotations
 
 import os
-import uuid
 
 import anyio
 from opentelemetry import trace
@@ -20,7 +19,7 @@ from pellucid_exporters import configure
 from pellucid_exporters.taskiq import TraceMiddleware
 
 # In each process, because those of a worker import this module; the OTEL_* variables say where telemetry goes.
-telemetry = configure("orders", resource={"service.instance.id": str(uuid.uuid4())})
+telemetry = configure("orders")
 agent = Agent("orders", model=FunctionModel(lambda _: "It arrives tomorrow."))  # stands for a model
 
 url = os.environ.get("REDIS_URL")

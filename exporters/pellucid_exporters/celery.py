@@ -2,7 +2,7 @@
 
 ```python
 app = Celery("orders", broker="redis://localhost")
-connect_celery(lambda: configure("orders", resource={"service.instance.id": str(uuid.uuid4())}))
+connect_celery(lambda: configure("orders"))
 ```
 """
 
@@ -34,8 +34,8 @@ def connect_celery(start: Callable[[], Telemetry] | None = None) -> None:
     Args:
         start: Configures telemetry, such as `lambda: configure("orders")`. Called in each process of a prefork pool
             after its fork, and in that of a solo pool; a pool process sends the rest when it ends, which it does
-            without the exit handlers of Python. Give each process a `service.instance.id` of its own. The other pools
-            run tasks in the worker itself: call `configure()` in the module.
+            without the exit handlers of Python. The other pools run tasks in the worker itself: call
+            `configure()` in the module.
     """
     signals.before_task_publish.connect(_inject, weak=False)
     signals.task_prerun.connect(_continue, weak=False)

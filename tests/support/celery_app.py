@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import uuid
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery, chain
@@ -24,7 +23,7 @@ app.conf.update(worker_max_tasks_per_child=3, worker_concurrency=2)
 
 def start() -> Telemetry:
     """Configure telemetry."""
-    return configure("orders", resource={"service.instance.id": str(uuid.uuid4())})
+    return configure("orders")
 
 
 if "INSTRUMENTED" in os.environ:  # before the fork, as applications do that call it at import

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import uuid
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -48,8 +47,7 @@ if "RUN_AT_IMPORT" in os.environ:
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Configure telemetry in each process."""
     port = int(os.environ["METRICS_PORT"]) if "METRICS_PORT" in os.environ else None
-    instance = {"service.instance.id": str(uuid.uuid4())}
-    telemetry = configure("web", prometheus=Prometheus(port=port), resource=instance)
+    telemetry = configure("web", prometheus=Prometheus(port=port))
     with drain_at_signals(app):
         yield
     telemetry.shutdown()
