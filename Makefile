@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo up down test check format dashboards bench bench-first bench-durable bench-server bench-scaling bench-search bench-store bench-view bench-replay storm fuzz coverage clean
+.PHONY: help demo up down test test-migrating check format dashboards bench bench-first bench-durable bench-server bench-scaling bench-search bench-store bench-view bench-replay storm fuzz coverage clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -81,6 +81,9 @@ bench-search: $(VENV)/dev ## Measure how well tool_search finds tools of real MC
 
 bench-replay: $(VENV)/dev ## Measure replays: time for an iteration, and recorded timing beside the recorded duration.
 	@PYTHONPATH=tests $(BIN)/python -m bench.replay $(ARGS)
+
+test-migrating: $(VENV)/dev ## Run the programs of docs/migrating.md, with other frameworks (downloads them); what they record: ARGS="--telemetry".
+	@PYTHONPATH=tests $(BIN)/python -m bench.migrating $(ARGS)
 
 coverage: $(VENV)/dev ## Run the test suite and report what it does not reach.
 	$(BIN)/coverage run -m pytest

@@ -172,8 +172,9 @@ async def test_the_sdk_tries_once() -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_client_with_its_own_connections(anyio_backend: str) -> None:
-    """It works on asyncio, and its streams close when they are left."""
+async def test_a_client_with_its_own_connections(anyio_backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It works on asyncio, and without aiohttp its streams close when they are left."""
+    monkeypatch.setattr("google.genai._api_client.has_aiohttp", False)  # other packages of the tests need aiohttp
     with vendor_server() as server:
         client = genai.Client(api_key=KEY, vertexai=False, http_options=types.HttpOptions(base_url=server.url))
         model = GeminiModel(NAME, client=client)

@@ -4,5 +4,15 @@ from pellucid.server.agent_app import create_agent_app
 from pellucid.server.app import create_app
 from pellucid.server.callers import Authenticate, bearer, loopback_only
 from pellucid.server.draining import drain_at_signals
+from pellucid.server.run_streams import EventStreamResponse, cancel_on_disconnect
 
-__all__ = ["Authenticate", "bearer", "create_agent_app", "create_app", "drain_at_signals", "loopback_only"]
+__all__ = [
+    "Authenticate",
+    "EventStreamResponse",
+    "bearer",
+    "cancel_on_disconnect",
+    "create_agent_app",
+    "create_app",
+    "drain_at_signals",
+    "loopback_only",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from anyio.lowlevel import current_token
@@ -14,6 +14,10 @@ from pellucid.concurrency.tasks import call_soon
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
+    from starlette.types import Scope
+
+_STATE: Final = "pellucid_draining"
+"""Attribute of the state of an application."""
 
 
 class Draining:
@@ -46,14 +50,28 @@ class Draining:
             scope.cancel()
 
 
+def draining_of(scope: Scope) -> Draining:
+    """Return what `drain_at_signals` starts for the application of a request; a new one that nobody starts without."""
+    return getattr(getattr(scope.get("app"), "state", None), _STATE, None) or Draining()
+
+
 @contextmanager
 def drain_at_signals(app: Starlette) -> Iterator[None]:
-    """Drain an application of this package at SIGTERM and SIGINT, for servers such as uvicorn.
+    """End long requests of an application at SIGTERM and SIGINT, for servers such as uvicorn.
 
     They wait for open streams before they end the lifespan of an application. Enter it in that lifespan, in the main
     thread; the handlers of the server are called as before.
+
+    Args:
+        app: An application of this package, or one whose endpoints use `EventStreamResponse` and
+            `cancel_on_disconnect`.
     """
-    token, drain = current_token(), app.state.drain
+    if not hasattr(app.state, "drain"):  # those of this package have one
+        setattr(app.state, _STATE, draining := Draining())
+        drain = draining.start
+    else:
+        drain = app.state.drain
+    token = current_token()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def handle(number: int, frame: Any) -> None:

@@ -1,0 +1,129 @@
+"""Runs in endpoints of an application: as a stream of events, and awaited."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import anyio
+from starlette.background import BackgroundTask
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from pellucid.durable_runs import RunState
+from pellucid.errors import RunCancelled
+from pellucid.run.stream import RunStream
+from pellucid.server.attached_runs import EventWriter, cancel_with_client, completed_state, failed_state, next_event
+from pellucid.server.draining import draining_of
+
+CLIENT_CLOSED_REQUEST: Final = 499
+"""Status of a request whose client has left, as nginx logs it; nobody receives it."""
+
+_WAITS: Final = "the run waits for approvals; the result of its stream has the checkpoint with which to resume it"
+_SHUTDOWN: Final = "the server shuts down"
+
+
+class EventStreamResponse(Response):
+    """The events of a run as server-sent events (WHATWG HTML, section 9.2), for endpoints of Starlette and FastAPI.
+
+    ```python
+    @app.get("/answer")
+    async def answer(question: str) -> EventStreamResponse:
+        return EventStreamResponse(agent.stream(question))
+    ```
+
+    The last event is `run`, with the state of the run: `status`, `output`, `error`, `usage`. Also a run that fails ends
+    with it. The run starts with the answer, in the trace of the request. A client that leaves cancels it, and so does a
+    server that shuts down within `drain_at_signals`. A client that connects again with `Last-Event-ID`, as browsers do,
+    is answered 204, which ends its attempts: the run is not started a second time.
+
+    Args:
+        stream: What `agent.stream(...)` returned.
+        heartbeat: Seconds between comments while there are no events; they keep connections open, and notice clients
+            that have left.
+        headers: Additional headers.
+        background: Task that runs after the answer, also when the client has left; it may read `stream.result`.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        stream: RunStream[Any],
+        *,
+        heartbeat: float = 15.0,
+        headers: Mapping[str, str] | None = None,
+        background: BackgroundTask | None = None,
+    ) -> None:
+        super().__init__(background=background)
+        self._stream = stream
+        self._heartbeat = heartbeat
+        self._additional = dict(headers or {})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run, and send the events."""
+        if "last-event-id" in Headers(scope=scope):
+            await Response(status_code=204)(scope, receive, send)
+            return
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(cancel_with_client, receive, tasks.cancel_scope)
+            writer = EventWriter(send, self._additional, is_numbered=True)
+            await writer.end(await self._followed(scope, writer))
+            tasks.cancel_scope.cancel()
+        if self.background is not None:
+            await self.background()
+
+    async def _followed(self, scope: Scope, writer: EventWriter) -> RunState:
+        """Write the events of the run, and return the state in which it has ended."""
+        run = self._stream._run  # noqa: SLF001  (not public: its capture policy decides about the text of errors)
+        state = failed_state(run, RunCancelled(run.scope.agent, _SHUTDOWN))
+        with draining_of(scope).interruptible():
+            try:
+                async with self._stream as events:
+                    while (event := await next_event(events, self._heartbeat)) is not None:
+                        await writer.write(event)
+                state = completed_state(run, events.result, _WAITS)
+            except Exception as error:  # noqa: BLE001  (its text is the state of the run)
+                state = failed_state(run, error)
+        return state
+
+
+@asynccontextmanager
+async def cancel_on_disconnect(request: Request) -> AsyncIterator[None]:
+    """Cancel the block when the client leaves, or the server shuts down within `drain_at_signals`.
+
+    ```python
+    @app.post("/answer")
+    async def answer(question: Question, request: Request) -> Answer:
+        async with cancel_on_disconnect(request):
+            result = await agent.run(question.text)
+        return Answer(text=result.output)
+    ```
+
+    Read the body of the request before the block.
+
+    Raises:
+        HTTPException: 499, the client has left; 503, the server shuts down.
+    """
+    draining = draining_of(request.scope)
+    failure: Exception | None = None
+    is_done = False
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(cancel_with_client, request.receive, tasks.cancel_scope)
+        with draining.interruptible():
+            try:
+                yield
+            except Exception as error:  # noqa: BLE001  (raised again outside of the task group, which would wrap it)
+                failure = error
+            is_done = True
+        tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    if not is_done and draining.is_active:
+        raise HTTPException(503, _SHUTDOWN)
+    if not is_done:
+        raise HTTPException(CLIENT_CLOSED_REQUEST, "the client has left")

@@ -1,0 +1,177 @@
+"""Runs in endpoints of an application: streamed as events, and awaited."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.background import BackgroundTask
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.opentelemetry import OpenTelemetryMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from pellucid import Agent, Tool, ToolCall
+from pellucid.server import EventStreamResponse, cancel_on_disconnect
+from pellucid.testing import FunctionModel, ScriptedModel
+from support.durable_agents import PAY
+from support.processes import PATIENCE
+from support.server_scene import BASE, events, listening
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from pellucid_exporters.testing import Captured
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet_opentelemetry")]
+
+
+def application(agent: Agent[Any], **options: Any) -> Starlette:
+    """Return an application with an endpoint that streams a run, and one that awaits it."""
+
+    async def stream(_request: Request) -> Response:
+        return EventStreamResponse(agent.stream("Hi"), **options)
+
+    async def answer(request: Request) -> Response:
+        async with cancel_on_disconnect(request):
+            result = await agent.run("Hi")
+        return PlainTextResponse(result.output)
+
+    return Starlette(routes=[Route("/stream", stream), Route("/answer", answer)])
+
+
+@asynccontextmanager
+async def client(app: Starlette) -> AsyncIterator[httpx.AsyncClient]:
+    """Return a client of an application."""
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=BASE) as http:
+        with anyio.fail_after(PATIENCE):
+            yield http
+
+
+async def test_a_stream_has_the_events_and_the_state() -> None:
+    """In order and numbered, with pieces of the answer; the headers keep proxies from holding it back."""
+    agent = Agent("a", model=ScriptedModel("Hello."))
+    async with client(application(agent, headers={"x-run": "1"})) as http:
+        answer = await http.get("/stream")
+    seen = events(answer.text)
+    assert [seq for seq, _, _ in seen] == [str(number) for number in range(1, len(seen) + 1)]
+    names = [name for _, name, _ in seen]
+    assert (names[0], names[-2:]) == ("run.started", ["run.completed", "run"])
+    assert (seen[-1][2]["status"], seen[-1][2]["output"]) == ("completed", "Hello.")
+    assert "".join(data["content"] for _, name, data in seen if name == "inference.delta") == "Hello."
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert (answer.headers["cache-control"], answer.headers["x-run"]) == ("no-store", "1")
+
+
+async def test_a_run_that_fails_ends_the_stream_with_its_error() -> None:
+    """The status of the answer was sent long before; the text of the error follows the capture policy."""
+
+    def fail(_request: Any) -> str:
+        raise RuntimeError("password=hunter2")
+
+    async with client(application(Agent("a", model=FunctionModel(fail)))) as http:
+        answer = await http.get("/stream")
+    _, name, state = events(answer.text)[-1]
+    assert (answer.status_code, name, state["status"]) == (200, "run", "failed")
+    assert state["error"]["type"] == "RuntimeError"
+    assert "hunter2" not in answer.text
+
+
+async def test_a_client_that_connects_again_starts_no_second_run() -> None:
+    """Browsers do so after each end of a stream, unless they are answered 204."""
+    model = ScriptedModel()
+    async with client(application(Agent("a", model=model))) as http:
+        answer = await http.get("/stream", headers={"Last-Event-ID": "7"})
+    assert (answer.status_code, answer.text, model.requests) == (204, "", [])
+
+
+async def test_a_stream_without_events_has_comments() -> None:
+    """They keep connections open while a tool works."""
+    is_beaten = anyio.Event()
+
+    async def wait(_arguments: Any, _ctx: Any) -> str:
+        await is_beaten.wait()
+        return "done"
+
+    agent = Agent("a", model=ScriptedModel(ToolCall("wait"), "x"), tools=[Tool(name="wait", run=wait)])
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        await anyio.sleep_forever()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+        if b": waiting" in message.get("body", b""):
+            is_beaten.set()
+
+    with anyio.fail_after(PATIENCE):
+        scope: Any = {"type": "http", "method": "GET", "headers": []}
+        await EventStreamResponse(agent.stream("Hi"), heartbeat=0.01)(scope, receive, send)
+    assert is_beaten.is_set()
+    assert sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
+
+
+async def test_a_background_task_reads_the_result() -> None:
+    """Such as the checkpoint of a run that waits for an approval, which only the application can keep."""
+    stream = Agent("a", model=ScriptedModel(ToolCall("pay")), tools=[PAY]).stream("Hi")
+    checkpoints: list[Any] = []
+    task = BackgroundTask(lambda: checkpoints.append(stream.result.checkpoint))
+
+    async def endpoint(_request: Request) -> Response:
+        return EventStreamResponse(stream, background=task)
+
+    async with client(Starlette(routes=[Route("/", endpoint)])) as http:
+        _, _, state = events((await http.get("/")).text)[-1]
+    assert (state["status"], "checkpoint" in state["error"]["message"]) == ("awaiting_approval", True)
+    assert checkpoints[0]["run_id"] == state["id"]
+
+
+async def test_an_awaited_run_answers_or_raises_as_ever() -> None:
+    """Exceptions of the block are not wrapped in a group."""
+
+    async def refuse(request: Request) -> Response:
+        async with cancel_on_disconnect(request):
+            raise HTTPException(404, "no such question")
+
+    app = application(Agent("a", model=ScriptedModel("Hello.")))
+    app.router.routes.append(Route("/refuse", refuse))
+    async with client(app) as http:
+        assert (await http.get("/answer")).text == "Hello."
+        refused = await http.get("/refuse")
+        assert (refused.status_code, refused.text) == (404, "no such question")
+
+
+@pytest.mark.parametrize("path", ["/stream", "/answer"])
+def test_a_client_that_leaves_cancels_its_run(path: str, telemetry: Captured) -> None:
+    """Its tool is cancelled in the middle, and the run ends as cancelled, with a complete trace below the request."""
+    is_started, is_ended = threading.Event(), threading.Event()
+
+    async def wait(_arguments: Any, _ctx: Any) -> str:
+        is_started.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            is_ended.set()
+        return "never"
+
+    agent = Agent("a", model=ScriptedModel(ToolCall("wait")), tools=[Tool(name="wait", run=wait, timeout=600)])
+    app = application(agent)
+    app.user_middleware.append(Middleware(OpenTelemetryMiddleware, tracer_provider=telemetry.tracer_provider))
+    with listening(app) as port:
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+            assert is_started.wait(PATIENCE)
+        assert is_ended.wait(PATIENCE)
+    [run] = telemetry.find("invoke_agent a")
+    [request] = telemetry.find(f"GET {path}")
+    assert run.attributes is not None
+    assert run.attributes["pellucid.outcome"] == "cancelled"
+    assert run.parent == request.context
