@@ -92,6 +92,15 @@ async def test_a_hub_that_hangs_is_pending() -> None:
         await provider.aclose()
 
 
+async def test_a_hub_that_a_run_went_on_without_is_pending() -> None:
+    """It was asked, and has not answered."""
+    provider = DiscoveryProvider(FakeHub(latency=math.inf), id="hub", patience=0)
+    agent = Agent("a", model=ScriptedModel("x"), providers=[provider])
+    await within(agent.run("hi"))
+    assert states(agent) == {"hub": "pending"}
+    await provider.aclose()
+
+
 async def test_an_agent_warms_up_in_the_background(telemetry: Captured) -> None:
     """It begins as the agent is made in an event loop; the first run finds the catalogue."""
     hub = FakeHub(named("a"))

@@ -90,7 +90,7 @@ def _is_needed(provider: ToolProvider) -> bool:
 
 def _state(provider_id: str, answers: Answers, *, is_required: bool) -> HubState:
     error, at = answers.error, answers.at
-    state: State = "ready" if at is not None else "pending" if answers.asked else "unknown"
+    state: State = "ready" if at is not None else "pending" if answers.asked or answers.is_outstanding else "unknown"
     return HubState(
         provider_id=provider_id,
         state="failed" if error is not None else state,
