@@ -115,7 +115,7 @@ class Database:
 
 
 def create(path: Path) -> None:
-    """Create the file of a store and its folder for their owner only, unless they exist; git ignores the default folder.
+    """Create the file of a store and its folder for their owner only, unless they exist; git ignores `.pellucid`.
 
     Raises:
         OSError: that is impossible.
