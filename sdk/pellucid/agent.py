@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Unpack, overload
@@ -11,6 +11,7 @@ from typing import Any, Generic, Unpack, overload
 from typing_extensions import TypeForm
 
 from pellucid.approvals.checkpoint import Checkpoint
+from pellucid.concurrency.block import Within
 from pellucid.concurrency.per_loop import PerLoop
 from pellucid.concurrency.sync import run_in_portal
 from pellucid.concurrency.tasks import in_event_loop, load_backend
@@ -263,8 +264,7 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
         """
         return agent_tool(lambda: self._configuration, name, description, timeout)
 
-    @contextmanager
-    def override(self, **options: Unpack[OverrideOptions[DepsT_contra]]) -> Iterator[None]:
+    def override(self, **options: Unpack[OverrideOptions[DepsT_contra]]) -> AbstractContextManager[None]:
         """Replace options of this agent for all runs that start within the block, in any thread; for tests.
 
         ```python
@@ -284,13 +284,7 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
         check_options("Agent.override()", options, OverrideOptions)
         changed: AgentOptions[Any] = copied({**self._configured[-1].options, **options})
         setup = make_setup(self.name, self._output, changed, self._setup.listeners)
-        configured = _Configured(changed, Configuration(setup, changed.get("telemetry")))
-        self._configured.append(configured)
-        try:
-            yield
-        finally:
-            # Not the last one if blocks of other tasks and threads have begun in between.
-            self._configured.remove(configured)
+        return Within(self._configured, _Configured(changed, Configuration(setup, changed.get("telemetry"))))
 
     async def warm_up(self, *, identity: Identity | None = None) -> None:
         """Connect to servers, fetch catalogues and create the model's client now, so that the first run need not.

@@ -83,6 +83,12 @@ async def test_a_tool_that_is_an_agent_is_overridden() -> None:
     assert len(model.requests) == 1
 
 
+def test_a_block_is_no_decorator() -> None:
+    """Of an async test it would end before the test runs, and the real model would be called."""
+    assert not callable(real_agent().override(model=ScriptedModel("x")))
+    assert not callable(no_model_calls())
+
+
 async def test_listeners_stay() -> None:
     """What listened to the agent hears the runs of the block."""
     agent, heard = real_agent(), list[str]()
@@ -111,7 +117,7 @@ def test_bad_options_are_refused() -> None:
     with pytest.raises(Exception, match="'t'"), agent.override(tools=[broken]):
         pass
     with pytest.raises(TypeError, match=r"Agent\.override\(\) got an unexpected keyword argument 'output'"):
-        agent.override(output=int).__enter__()  # type: ignore[call-arg]
+        agent.override(output=int)  # type: ignore[call-arg]
     assert "gpt-6-sol" in repr(agent)
 
 

@@ -238,7 +238,7 @@ async def test_the_deadline_of_the_caller_holds_for_it(telemetry: Captured) -> N
         await anyio.sleep_forever()
         return ""
 
-    agent = outer(ASK, tools=[helper(ToolCall("wait"), tools=[wait])], limits=Limits(deadline=0.05))
+    agent = outer(ASK, tools=[helper(ToolCall("wait"), tools=[wait])], limits=Limits(deadline=1))
     with pytest.raises(RunTimeout):
         await within(agent.run("x"))
     stopped = ("invoke_agent outer", "execute_tool helper", "invoke_agent helper", "execute_tool wait")

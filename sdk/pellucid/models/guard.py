@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Final
 
+from pellucid.concurrency.block import Within
 from pellucid.errors import ConfigError
 
 _guards: Final[list[tuple[object, bool]]] = []
 """Active guards of the process, each with whether calls are allowed; the last one decides."""
 
 
-@contextmanager
-def guarded_calls(*, are_allowed: bool) -> Iterator[None]:
+def guarded_calls(*, are_allowed: bool) -> AbstractContextManager[None]:
     """Allow or refuse the calls of vendors' models within the block, in all threads."""
-    guard = (object(), are_allowed)
-    _guards.append(guard)
-    try:
-        yield
-    finally:
-        _guards.remove(guard)
+    return Within(_guards, (object(), are_allowed))
 
 
 def check_allowed(model: object) -> None:
