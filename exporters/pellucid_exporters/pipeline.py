@@ -28,7 +28,7 @@ from pellucid import semconv
 from pellucid.concurrency.forks import in_child, reset_in_child
 from pellucid.errors import ConfigError
 from pellucid.telemetry.metrics import instruments_of
-from pellucid.telemetry.pipeline import LogSink, current_default, set_default
+from pellucid.telemetry.pipeline import LogSink, set_default, unset_default
 from pellucid.version import __version__
 from pellucid_exporters.faults import Faults
 from pellucid_exporters.options import (
@@ -328,5 +328,4 @@ def _forget(telemetry: Telemetry) -> None:
     """Clear the active configuration, so that another one can be set."""
     if _state.telemetry is telemetry:
         _state.settings = _state.telemetry = None
-    if current_default() is telemetry:
-        set_default(None)
+    unset_default(telemetry)

@@ -103,8 +103,8 @@ def read(reader: StoreReader, window: int, *, replays: bool) -> State:
 
 def _advice(alert: Alert) -> str:
     """Return the command that prints what to do."""
-    hub = f" --hub {shlex.quote(alert.provider_id)}" if alert.provider_id else ""
-    return f"pellucid runbook {alert.name}{flat(hub)}"
+    hub = f" --hub {shlex.quote(flat(alert.provider_id))}" if alert.provider_id else ""
+    return f"pellucid runbook {alert.name}{hub}"
 
 
 def screen(state: State, window: int) -> Iterator[str]:

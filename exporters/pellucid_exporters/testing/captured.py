@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
@@ -18,7 +19,7 @@ from opentelemetry.trace import format_span_id, format_trace_id
 
 from pellucid import semconv
 from pellucid.semconv import Metric
-from pellucid.telemetry.pipeline import Pipeline, set_default
+from pellucid.telemetry.pipeline import capturing
 from pellucid_exporters.recorder.names import resolve_recorder
 from pellucid_exporters.recorder.providers import make_meter_provider, make_tracer_provider
 from pellucid_exporters.testing.captured_span import CapturedSpan
@@ -50,7 +51,8 @@ Which: TypeAlias = str | Callable[[CapturedSpan], bool]
 def capture(*, capture: CapturePolicy | None = None, fixed: bool = True, recorder: Recorder | None = None) -> Captured:
     """Create a pipeline that captures telemetry in memory.
 
-    Within its `with` block, agents without `telemetry=` use it. Elsewhere, pass it as `telemetry=`.
+    Within its `with` block, agents without `telemetry=` use it, also after a `configure()` in the block. Elsewhere, pass
+    it as `telemetry=`.
 
     Args:
         capture: Capture policy for the content of runs; `None` reads the environment.
@@ -132,14 +134,15 @@ class Captured:
             recorder, [self._reader], resource=Resource({}), shutdown_on_exit=False
         )
         self._exemplars: dict[tuple[str, frozenset[tuple[str, Any]]], dict[Exemplar, None]] = {}
-        self._replaced: list[Pipeline | None] = []
+        self._blocks: list[AbstractContextManager[None]] = []
 
     def __enter__(self) -> Self:
-        self._replaced.append(set_default(self))
+        self._blocks.append(block := capturing(self))
+        block.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        set_default(self._replaced.pop())
+        self._blocks.pop().__exit__(kind, error, tb)
 
     @property
     def unended(self) -> list[str]:

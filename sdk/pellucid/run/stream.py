@@ -56,7 +56,7 @@ class RunStream(Generic[OutputT_co]):
             raise ConfigError("a stream can be entered only once; call agent.stream() again for another run")
         self._production = production = _Production(self._run)
         assert self._run.reader is not None  # the run is streamed
-        self._run.reader.add("*", production.send.send_nowait)
+        self._run.reader.add("*", production.deliver)
         # A stream that is garbage collected inside its block, as in a forgotten generator, cancels its run too.
         weakref.finalize(self, production.abandon)
         spawn(production.produce)
@@ -93,6 +93,11 @@ class _Production:
         self._taken = 0
         self.result: RunResult[Any] | None = None
         self.error: Exception | KeyboardInterrupt | None = None
+
+    def deliver(self, event: Event) -> None:
+        """Give an event of the run to the reader, and none of a round trip that outlives the run."""
+        if event.run_id == self._run.scope.run_id:
+            self.send.send_nowait(event)
 
     async def produce(self) -> None:
         """Run to the end, and always close the stream."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -59,8 +60,9 @@ def draining_of(scope: Scope) -> Draining:
 def drain_at_signals(app: Starlette) -> Iterator[None]:
     """End long requests of an application at SIGTERM and SIGINT, for servers such as uvicorn.
 
-    They wait for open streams before they end the lifespan of an application. Enter it in that lifespan, in the main
-    thread; the handlers of the server are called as before.
+    They wait for open streams before they end the lifespan of an application. Enter it in that lifespan; the handlers
+    of the server are called as before. In a thread other than the main one, such as that of a test client, there are no
+    signals, and it does nothing.
 
     Args:
         app: An application of this package, or one whose endpoints use `EventStreamResponse` and
@@ -71,6 +73,9 @@ def drain_at_signals(app: Starlette) -> Iterator[None]:
         drain = draining.start
     else:
         drain = app.state.drain
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     token = current_token()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 

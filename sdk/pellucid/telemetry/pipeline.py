@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Protocol, TypeAlias
 
 from opentelemetry import metrics, trace
 
+from pellucid.concurrency.block import Within
 from pellucid.telemetry.capture import CapturePolicy
 
 LogSink: TypeAlias = Callable[[Mapping[str, Any]], None]
@@ -93,19 +95,32 @@ _FIELDS: Final = tuple(field.name for field in fields(TelemetryOptions))
 _GLOBAL: Final = TelemetryOptions(log_sinks=(), listeners=(), catalog_sinks=())
 """OpenTelemetry's global providers, looked up when a run starts."""
 
-_default: Pipeline | None = None
+_configured: Final[list[Pipeline]] = []
+"""The pipeline of agents without one, if it was set."""
+
+_captures: Final[list[Pipeline]] = []
+"""Those of tests, the innermost last."""
 
 
-def set_default(pipeline: Pipeline | None) -> Pipeline | None:
-    """Set the pipeline of agents without one, and return the previous one; `None` means the global providers."""
-    global _default
-    previous, _default = _default, pipeline
-    return previous
+def set_default(pipeline: Pipeline) -> None:
+    """Set the pipeline of agents without one."""
+    _configured[:] = [pipeline]
+
+
+def unset_default(pipeline: Pipeline) -> None:
+    """Give agents without a pipeline the global providers again, if `pipeline` is their pipeline."""
+    if _configured and _configured[0] is pipeline:
+        _configured.clear()
+
+
+def capturing(pipeline: Pipeline) -> AbstractContextManager[None]:
+    """Make a pipeline that of agents without one within the block, also if the block sets another default."""
+    return Within(_captures, pipeline)
 
 
 def current_default() -> Pipeline:
-    """Return the default pipeline, or the current global providers."""
-    return _default or _GLOBAL
+    """Return the pipeline of the innermost capture, or else the default one, or else the global providers."""
+    return next((pipelines[-1] for pipelines in (_captures, _configured) if pipelines), _GLOBAL)
 
 
 def complete(pipeline: Pipeline | None) -> Pipeline:
