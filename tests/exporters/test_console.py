@@ -363,14 +363,22 @@ def test_a_live_tree_waits_for_the_end_of_a_line() -> None:
     assert [line.split("  ")[0] for line in displayed(stream.getvalue())] == ["Take an umbrella.", "invoke_agent a"]
 
 
-def test_two_consoles_share_a_stream_and_leave_it_as_it_was() -> None:
-    """They may be stopped in any order."""
+@pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)], ids=["first", "last"])
+def test_two_consoles_share_a_stream_and_leave_it_as_it_was(order: slice) -> None:
+    """They may be stopped in any order, and the other one goes on."""
     stream = io.StringIO()
-    first, second = (ConsoleProcessor(Console(stream=stream)) for _ in range(2))
-    first.shutdown()
+    providers = []
+    for _ in range(2):
+        provider = TracerProvider()
+        provider.add_span_processor(ConsoleProcessor(Console(stream=stream)))
+        providers.append(provider)
+    stopped, other = providers[order]
+    stopped.shutdown()
     stream.write("text")
-    second.shutdown()
-    assert stream.getvalue() == "text"
+    other.get_tracer(semconv.SCOPE).start_span("invoke_agent a").end()
+    other.shutdown()
+    stream.write("more")
+    assert names(stream) == ["text", "invoke_agent a", "", "more"]
 
 
 STREAMED = """

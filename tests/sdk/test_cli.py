@@ -239,7 +239,7 @@ def test_two_packages_with_the_same_command_are_named(
     both = f"one ({__name__}:GREET) and two ({__name__}:GREET)"
     remedy = "uninstall the package that you do not need: pip uninstall NAME"
     assert f"pellucid: subcommand 'greet' is declared more than once, by {both}; {remedy}\n" in err
-    assert "there is no command 'greet'; use one of failing\n" in err
+    assert "there is no command 'greet'; " in err
     assert main(["failing"]) == 1
 
 

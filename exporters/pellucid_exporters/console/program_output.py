@@ -5,9 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, TextIO
+from typing import Final, NamedTuple, TextIO
 
 Write = Callable[[str], int]
+
+
+class _Watched(NamedTuple):
+    """A stream whose `write` is wrapped.
+
+    Attributes:
+        before: What another had put in its place before; None for the method of the stream's class.
+    """
+
+    stream: TextIO
+    write: Write
+    before: Write | None
 
 
 class ProgramOutput:
@@ -32,14 +44,16 @@ class ProgramOutput:
         self._before: Final = before
         self.lock = threading.RLock()  # reentrant: `before` writes, and so may the garbage collector
         self._is_ours = False
-        self._watched: list[tuple[TextIO, Write]] = []
+        self._watched: list[_Watched] = []
         for number, stream in enumerate(streams):
             if stream not in streams[:number]:
                 self._watch(stream)
 
-    def has(self, stream: TextIO) -> bool:
-        """Return whether a stream is watched."""
-        return any(stream is watched for watched, _ in self._watched)
+    def line_end(self, stream: TextIO) -> str:
+        """Return the end of the line that the program has begun in a stream, and count the line as ended."""
+        is_open = self.is_mid_line and any(stream is watched.stream for watched in self._watched)
+        self.is_mid_line = self.is_mid_line and not is_open
+        return "\n" if is_open else ""
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -54,9 +68,10 @@ class ProgramOutput:
     def release(self) -> None:
         """Restore the streams, except those that another has wrapped since: their text passes through unchanged."""
         watched, self._watched = self._watched, []
-        for stream, write in watched:
-            if vars(stream).get("write") is write:
-                del vars(stream)["write"]
+        for stream, ours, before in watched:
+            attributes = vars(stream)
+            if attributes.get("write") is ours:
+                attributes.update(write=before) if before is not None else attributes.pop("write")
         self.is_mid_line = False
 
     def renew(self) -> None:
@@ -78,7 +93,8 @@ class ProgramOutput:
                 return count
 
         try:
+            before = vars(stream).get("write")
             stream.write = write  # type: ignore[method-assign]
-        except AttributeError:  # a type that allows none, as those of some servers
+        except (AttributeError, TypeError):  # a type whose objects have no attributes of their own
             return
-        self._watched.append((stream, write))
+        self._watched.append(_Watched(stream, write, before))

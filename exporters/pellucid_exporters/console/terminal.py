@@ -74,10 +74,8 @@ class Page:
             return
         tree = plain(fitted(finished, self._width or columns(stream)))
         with self._program.paused():
-            begin = "\n" if self._program.is_mid_line and self._program.has(stream) else ""
-            stream.write(_encodable(f"{begin}{tree}\n\n", stream))
+            stream.write(_encodable(f"{self._program.line_end(stream)}{tree}\n\n", stream))
             stream.flush()
-            self._program.is_mid_line = False
 
     def stop(self) -> None:
         """Restore the stream."""
@@ -123,9 +121,8 @@ class Screen:
             tree = self._text(finished).append("\n")
             with self._program.paused():
                 self._erase()
-                begin = "\n" if self._program.is_mid_line else ""
-                self._console.print(begin, tree, sep="", no_wrap=True, overflow="ellipsis")
-                self._program.is_mid_line = False
+                line_end = self._program.line_end(self._stream)
+                self._console.print(line_end, tree, sep="", no_wrap=True, overflow="ellipsis")
 
     def stop(self) -> None:
         """End the live display and restore the stream."""
