@@ -203,6 +203,11 @@ class Message:
         """The tool calls to dispatch, in order."""
         return tuple(part for part in self.parts if isinstance(part, ToolCall))
 
+    @property
+    def tool_results(self) -> tuple[ToolResult, ...]:
+        """The results of tool calls, in order."""
+        return tuple(part for part in self.parts if isinstance(part, ToolResult))
+
     def to_dict(self) -> JSONObject:
         """Return the conventions' JSON shape."""
         shape: JSONObject = {"role": self.role}

@@ -104,6 +104,16 @@ async def test_a_run_is_in_the_store(path: Path) -> None:
     assert (mode(path), mode(path.parent)) == (0o600, 0o700)
 
 
+def test_git_ignores_the_default_folder(tmp_path: Path) -> None:
+    """If the store has created it; folders of other names, and those that were there, are left alone."""
+    (tmp_path / "there" / ".pellucid").mkdir(parents=True)
+    for folder, ignored in ((".pellucid", True), ("other", False), ("there/.pellucid", False)):
+        with storing(tmp_path / folder / "telemetry.db"):
+            pass
+        assert (tmp_path / folder / ".gitignore").exists() is ignored
+    assert (tmp_path / ".pellucid" / ".gitignore").read_text() == "*\n"
+
+
 def test_spans_that_are_out_of_the_ordinary(path: Path) -> None:
     """A text of 10 MB is read as it was, a span that a clock set back took no time, half a surrogate pair is a `?`."""
     text = "".join(f"{number} of many\n" for number in range(700_000))

@@ -5,12 +5,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import anyio
 import pytest
 
-from pellucid import Agent, CapturePolicy, DiscoveryProvider, ToolCall, semconv, tool
+from pellucid import Agent, CapturePolicy, DiscoveryContext, DiscoveryProvider, Tool, ToolCall, semconv, tool
 from pellucid.telemetry import current_default
 from pellucid.testing import FakeHub, ScriptedModel
-from pellucid_exporters.testing import FIRST_READING, TICK, Captured, capture
+from pellucid_exporters.testing import FIRST_READING, TICK, Captured, capture, check_telemetry
 from support.processes import PATIENCE
 
 if TYPE_CHECKING:
@@ -166,6 +167,33 @@ def test_the_fixture_sees_slow_hubs(telemetry: Captured) -> None:
     assert telemetry.histogram(semconv.DISCOVERY_DURATION, pellucid_provider_id="hub").value >= 0.05
 
 
+@pytest.mark.anyio
+async def test_spans_that_outlast_their_run_are_waited_for(telemetry: Captured) -> None:
+    """For as long as asked; then the message names them, and the check says what to do."""
+    gate = anyio.Event()
+    hub = DiscoveryProvider(GatedHub(gate), id="hub", patience=0)
+    assert (await Agent("a", model=ScriptedModel("x"), providers=[hub]).run("hi")).degraded == ("hub",)
+    with pytest.raises(TimeoutError, match=r"within 0\.01 s: \['discover_tools hub'\]"):
+        await telemetry.settle(0.01)
+    with pytest.raises(AssertionError, match=r"'discover_tools hub' .* wait for it: telemetry\.settle\(\)"):
+        check_telemetry(telemetry)
+    gate.set()
+    await telemetry.settle()
+    assert telemetry.histogram(semconv.DISCOVERY_DURATION, pellucid_discovery_cache="miss").count == 1
+
+
+class GatedHub:
+    """A hub that answers when an event is set."""
+
+    def __init__(self, gate: anyio.Event) -> None:
+        self.gate = gate
+
+    async def fetch_catalog(self, ctx: DiscoveryContext) -> list[Tool]:
+        """Wait, and return no tools."""
+        await self.gate.wait()
+        return []
+
+
 def test_no_model_is_called_in_a_whole_suite(tmp_path: Path) -> None:
     """With the option or the setting, a vendor's model fails the run; a marker exempts a test."""
     (tmp_path / "test_it.py").write_text(
@@ -197,11 +225,13 @@ def test_exempt():
     assert "1 failed, 2 passed" in run_pytest(tmp_path).stdout
 
 
-def test_the_page_on_testing_shows_a_test_that_passes(tmp_path: Path) -> None:
-    """Its example of the fixture is a test: only pytest can run it."""
+def test_the_page_on_testing_shows_tests_that_pass(tmp_path: Path) -> None:
+    """Its examples of the fixture are tests: only pytest can run them."""
     page = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
-    (tmp_path / "test_page.py").write_text(page.split("With pytest")[1].split("```python\n")[1].split("```")[0])
-    assert "1 passed" in run_pytest(tmp_path).stdout
+    for number in (1, 2):
+        code = page.split("With pytest")[1].split("```python\n")[number].split("```")[0]
+        (tmp_path / f"test_page{number}.py").write_text(code)
+    assert "2 passed" in run_pytest(tmp_path).stdout
 
 
 def run_pytest(where: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -76,6 +76,7 @@ def test_a_message_gives_its_text_and_its_calls() -> None:
     message = Message("assistant", parts, "tool_call")
     assert message.text == "xy"
     assert message.tool_calls == (first, second)
+    assert message.tool_results == ()
     assert message.to_dict()["finish_reason"] == "tool_call"
 
 

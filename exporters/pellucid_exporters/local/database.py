@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 PRIVATE_FILE: Final = 0o600
 PRIVATE_FOLDER: Final = 0o700
+_IGNORED: Final = ".pellucid"
 
 WAIT: Final = 2.0
 """Seconds to wait for another writer; then the transaction is tried again later."""
@@ -114,12 +115,16 @@ class Database:
 
 
 def create(path: Path) -> None:
-    """Create the file of a store and its folder for their owner only, unless they exist.
+    """Create the file of a store and its folder for their owner only, unless they exist; git ignores `.pellucid`.
 
     Raises:
         OSError: that is impossible.
     """
-    path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+    folder = path.parent
+    is_new = not folder.exists()
+    folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+    if is_new and folder.name == _IGNORED:
+        (folder / ".gitignore").write_text("*\n", encoding="utf-8")
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE))
 

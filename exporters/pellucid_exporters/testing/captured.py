@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
+import anyio.to_thread
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader, NumberDataPoint
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
@@ -14,6 +16,7 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import format_span_id, format_trace_id
 
+from pellucid import semconv
 from pellucid.semconv import Metric
 from pellucid.telemetry.pipeline import Pipeline, set_default
 from pellucid_exporters.recorder.names import resolve_recorder
@@ -109,7 +112,7 @@ class Captured:
         self.logs: list[Mapping[str, Any]] = []
         self.events: list[Event] = []
         self.clock: Callable[[], int] | None = itertools.count(FIRST_READING, TICK).__next__ if fixed else None
-        self.log_sinks: tuple[LogSink, ...] = (self.logs.append,)
+        self.log_sinks: tuple[LogSink, ...] = (self._log,)
         self.listeners: tuple[tuple[str, Listener], ...] = (("*", self.events.append),)
         self.is_checked = True
         self.started: list[Span] = []
@@ -121,7 +124,9 @@ class Captured:
             shutdown_on_exit=False,
             id_generator=_CountedIds() if fixed else RandomIdGenerator(),
         )
-        self.tracer_provider.add_span_processor(_Keeper(self.started, self.spans))
+        self._ended = threading.Condition()
+        self._logged: set[str] = set()
+        self.tracer_provider.add_span_processor(_Keeper(self.started, self.spans, self._ended))
         self._reader = InMemoryMetricReader()
         self.meter_provider = make_meter_provider(
             recorder, [self._reader], resource=Resource({}), shutdown_on_exit=False
@@ -141,6 +146,34 @@ class Captured:
         """Names of spans that were started and have not ended."""
         ended = {_id(span) for span in self.spans}
         return [span.name for span in self.started if _id(span) not in ended]
+
+    async def settle(self, timeout: float = 10.0) -> None:  # noqa: ASYNC109  (that of `settle_sync`, in a thread)
+        """Wait until all spans have ended and are measured, those of round trips that outlast their runs too.
+
+        Args:
+            timeout: Seconds to wait.
+
+        Raises:
+            TimeoutError: a span has not ended; the message names it.
+        """
+        await anyio.to_thread.run_sync(self.settle_sync, timeout)
+
+    def settle_sync(self, timeout: float = 10.0) -> None:
+        """Wait as `settle` does, for agents that run in another thread, such as those of `run_sync`."""
+        with self._ended:
+            if not self._ended.wait_for(self._is_settled, timeout):
+                raise TimeoutError(f"spans have not ended within {timeout:g} s: {self.unended}")
+
+    def _is_settled(self) -> bool:
+        """Return whether all spans have ended, and those of boundaries have their log line, which comes last."""
+        ours = (span for span in self.spans if semconv.OUTCOME in span.attributes)
+        return not self.unended and all(format_span_id(_id(span)) in self._logged for span in ours)
+
+    def _log(self, line: Mapping[str, Any]) -> None:
+        with self._ended:
+            self.logs.append(line)
+            self._logged.add(str(line.get("span_id")))
+            self._ended.notify_all()
 
     def find(self, which: Which) -> list[CapturedSpan]:
         """Return the ended spans that match, in end order."""
@@ -245,17 +278,20 @@ class _CountedIds(IdGenerator):
 
 
 class _Keeper(SpanProcessor):
-    """Span processor that keeps started and ended spans."""
+    """Span processor that keeps started and ended spans, and notifies those that wait for an end."""
 
-    def __init__(self, started: list[Span], ended: list[CapturedSpan]) -> None:
+    def __init__(self, started: list[Span], ended: list[CapturedSpan], condition: threading.Condition) -> None:
         self.started = started
         self._ended = ended
+        self._condition = condition
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         self.started.append(span)
 
     def on_end(self, span: ReadableSpan) -> None:
-        self._ended.append(CapturedSpan.of(span))
+        with self._condition:
+            self._ended.append(CapturedSpan.of(span))
+            self._condition.notify_all()
 
 
 def _id(span: ReadableSpan) -> int:

@@ -18,7 +18,7 @@ from pellucid.concurrency.computing import compute
 from pellucid.concurrency.forks import reset_in_child
 from pellucid.concurrency.race import OutOfTime, race, together
 from pellucid.context import DiscoveryContext
-from pellucid.errors import DiscoveryError, DiscoveryTimeout
+from pellucid.errors import DiscoveryBackoff, DiscoveryError, DiscoveryTimeout
 from pellucid.events import ToolsCatalogChanged, ToolsDiscoveryPending, ToolsQuarantined
 from pellucid.failures import contained, describe
 from pellucid.providers.provider import ProviderFacts, ToolProvider
@@ -56,7 +56,8 @@ class Answers:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         with self._lock:
             self.asked -= 1
-        if isinstance(error, Exception):
+        # A refusal during the back-off says nothing new about the hub.
+        if isinstance(error, Exception) and not (isinstance(error, DiscoveryBackoff) and self.error is not None):
             self.error = error
 
     def succeeded(self, tool_count: int) -> None:

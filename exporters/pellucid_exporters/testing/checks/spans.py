@@ -61,7 +61,8 @@ def _ends(observed: Observed) -> Iterator[str]:
     for span_id, name in observed.started.items():
         ends = observed.ends.get(span_id, 0)
         if ends != 1:
-            yield f"span {name!r} ({span_id}) has ended {ends} times instead of once"
+            remedy = "; if it outlasts its run, wait for it: telemetry.settle()" if not ends else ""
+            yield f"span {name!r} ({span_id}) has ended {ends} times instead of once{remedy}"
 
 
 def _attributes(seen: Seen) -> Iterator[str]:
