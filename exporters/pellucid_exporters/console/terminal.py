@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Final, Protocol, TextIO
 
 from pellucid_exporters.console.program_output import ProgramOutput
@@ -161,8 +161,8 @@ class Screen:
             self._drawn = tree.plain.count("\n") + 1
 
     def _erase(self) -> None:
-        """Erase the drawn lines."""
-        with self._program.paused():
+        """Erase the drawn lines. It never fails, as the program calls it when it writes."""
+        with self._program.paused(), suppress(OSError, ValueError):  # the terminal has gone, or is closed
             if self._drawn:
                 with self._console:
                     self._console.show_cursor(show=True)
