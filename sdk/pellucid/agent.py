@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Unpack, overload
 
@@ -26,10 +27,18 @@ from pellucid.run.state import CallerContext, Configuration, Run, Setup
 from pellucid.run.stream import RunStream
 from pellucid.run.subagent import agent_tool
 from pellucid.run.warm_up import BackgroundWarmUp, warm_up
-from pellucid.setup import make_setup
+from pellucid.setup import copied, make_setup
 from pellucid.telemetry import Listeners, Observable
 from pellucid.tools import Tool
 from pellucid.types import DepsT_contra, JSONObject, OutputT_co
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Configured:
+    """Options of an agent, and the configuration made of them."""
+
+    options: AgentOptions[Any]
+    configuration: Configuration
 
 
 class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
@@ -76,10 +85,13 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
         check_options("Agent()", options, AgentOptions)
         load_backend()
         self._output = output
+        options = copied(options)
         setup = make_setup(name, output, options, Listeners())
         # The last one counts; the others are those that it overrides.
-        self._configurations = [(options, Configuration(setup, options.get("telemetry")))]
-        self._warm_ups = PerLoop(lambda: BackgroundWarmUp(lambda: self._configuration))
+        configured = [_Configured(options, Configuration(setup, options.get("telemetry")))]
+        self._configured = configured
+        # Without a reference to the agent, which is then released at once when nobody uses it any more.
+        self._warm_ups = PerLoop(lambda: BackgroundWarmUp(lambda: configured[-1].configuration))
         if setup.is_warm and in_event_loop():
             self._warm_ups.get().start()
 
@@ -89,7 +101,7 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
 
     @property
     def _configuration(self) -> Configuration:
-        return self._configurations[-1][1]
+        return self._configured[-1].configuration
 
     @property
     def _setup(self) -> Setup:
@@ -270,15 +282,15 @@ class Agent(Observable, Generic[DepsT_contra, OutputT_co]):
             ConfigError, InvalidCatalog: as for `Agent`.
         """
         check_options("Agent.override()", options, OverrideOptions)
-        changed: AgentOptions[Any] = {**self._configurations[-1][0], **options}
+        changed: AgentOptions[Any] = copied({**self._configured[-1].options, **options})
         setup = make_setup(self.name, self._output, changed, self._setup.listeners)
-        configured = (changed, Configuration(setup, changed.get("telemetry")))
-        self._configurations.append(configured)
+        configured = _Configured(changed, Configuration(setup, changed.get("telemetry")))
+        self._configured.append(configured)
         try:
             yield
         finally:
-            # Blocks of other tasks and threads may have begun in between, and need not have ended.
-            self._configurations[:] = [each for each in self._configurations if each is not configured]
+            # Not the last one if blocks of other tasks and threads have begun in between.
+            self._configured.remove(configured)
 
     async def warm_up(self, *, identity: Identity | None = None) -> None:
         """Connect to servers, fetch catalogues and create the model's client now, so that the first run need not.

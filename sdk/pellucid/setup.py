@@ -27,6 +27,16 @@ from pellucid.tools.collisions import check_policy
 from pellucid.tools.tool import PlainFunction
 
 
+def copied(options: AgentOptions[Any]) -> AgentOptions[Any]:
+    """Return options whose sequences are copies, from which a configuration can be made again."""
+    copies: Any = {
+        name: tuple(value)
+        for name, value in options.items()
+        if name in ("tools", "providers", "skills") and isinstance(value, Iterable)
+    }
+    return {**options, **copies}
+
+
 def make_setup(name: str, output: Any, options: AgentOptions[Any], listeners: Listeners) -> Setup:
     """Check the options of an agent, and return the configuration that its runs share.
 

@@ -245,6 +245,15 @@ def test_it_shows_runbooks(relay: str) -> None:
             urlopen(f"{relay}{path}", timeout=60)
 
 
+def answer_to(relay: str, *lines: str) -> bytes:
+    """Return all bytes of the answer to a request."""
+    address = urlsplit(relay)
+    assert address.hostname is not None
+    with socket.create_connection((address.hostname, address.port or 80), timeout=60) as client:
+        client.sendall("\r\n".join(lines).encode("latin-1"))
+        return client.makefile("rb").read()
+
+
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
@@ -265,14 +274,23 @@ def test_it_shows_runbooks(relay: str) -> None:
 )
 def test_the_length_of_a_request_is_a_number(relay: str, headers: list[str], status: int) -> None:
     """Whatever a client writes there, it gets an answer (RFC 9110, section 8.6)."""
-    address = urlsplit(relay)
-    assert address.hostname is not None
-    with socket.create_connection((address.hostname, address.port or 80), timeout=60) as client:
-        client.sendall(
-            "\r\n".join(["POST /api/v2/alerts HTTP/1.1", "Host: relay", *headers, "", "[]"]).encode("latin-1")
-        )
-        answer = client.makefile("rb").read()
+    answer = answer_to(relay, "POST /api/v2/alerts HTTP/1.1", "Host: relay", *headers, "", "[]")
     assert int(answer.split()[1]) == status, answer
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status"),
+    [
+        ("HEAD /runbooks/ToolHubSlow HTTP/1.0", 200),
+        ("HEAD /runbooks/Other HTTP/1.0", 404),
+        ("GET http://[ HTTP/1.0", 400),
+    ],
+)
+def test_it_answers_checkers_of_links(relay: str, request_line: str, status: int) -> None:
+    """HEAD as GET, without the page (RFC 9110, section 9.3.2), and any target of a request."""
+    head, _, body = answer_to(relay, request_line, "", "").partition(b"\r\n\r\n")
+    assert int(head.split()[1]) == status, head
+    assert not body or not request_line.startswith("HEAD")
 
 
 def test_knows_its_paths(relay: str) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 
-from pellucid import semconv
+from pellucid import Agent, semconv
 from pellucid.telemetry.metrics import Hubs
+from pellucid.testing import ScriptedModel
 from pellucid_exporters.console.hub_stats import HubStatsProcessor
 
 if TYPE_CHECKING:
@@ -86,3 +88,16 @@ async def test_a_fetch_that_is_ended_while_the_gauges_are_read() -> None:
             assert hubs.ages().keys() == hubs.inflight().keys() == {"hub"}
     assert fetches == []
     assert hubs.inflight() == {"hub": 0}
+
+
+def test_an_agent_that_nobody_uses_is_released_at_once() -> None:
+    """Applications that make an agent for each request do not wait for the garbage collector."""
+    agent = Agent("a", model=ScriptedModel("x"), warm=True)
+    agent.run_sync("hi")
+    released = weakref.ref(agent)
+    gc.disable()
+    try:
+        del agent
+        assert released() is None
+    finally:
+        gc.enable()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import anyio
 import anyio.to_thread
 import pytest
 
-from pellucid import Agent, ConfigError, Tool, ToolCall, static_tools, tool
+from pellucid import Agent, ConfigError, Tool, ToolCall, semconv, skill_scoped_tools, static_tools, tool
 from pellucid.models import OpenAIModel
 from pellucid.testing import Captured, ScriptedModel, no_model_calls
+from support.hubs import named
 from support.runs import within
 
 pytestmark = pytest.mark.anyio
@@ -88,6 +90,18 @@ async def test_listeners_stay() -> None:
     with agent.override(model=ScriptedModel("x")):
         await within(agent.run("hi"))
     assert heard == ["run.completed"]
+
+
+async def test_other_options_are_those_at_its_creation(telemetry: Captured) -> None:
+    """A list that was changed since, or an iterator that was consumed, is offered as it was."""
+    tools = named("first")
+    providers: Any = iter([skill_scoped_tools("s", [])])
+    agent = Agent("a", model=ScriptedModel("x"), tools=tools, providers=providers)
+    tools += named("second")
+    with agent.override(model=ScriptedModel("y")):
+        await within(agent.run("hi"))
+    assert telemetry.span("discover_tools skill-scoped:s").attributes[semconv.DISCOVERY_TOOL_COUNT] == 0
+    assert telemetry.span("discover_tools static").attributes[semconv.DISCOVERY_TOOL_COUNT] == 1
 
 
 def test_bad_options_are_refused() -> None:

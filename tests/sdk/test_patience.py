@@ -34,13 +34,13 @@ from support.runs import attributes, ending, span_id, within
 from support.tapes import recording, tapes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from opentelemetry.sdk.trace import ReadableSpan
 
     from pellucid import ToolProvider
-    from pellucid_exporters.testing import Captured
+    from pellucid_exporters.testing import Captured, CapturedSpan
 
 pytestmark = pytest.mark.anyio
 
@@ -190,6 +190,28 @@ async def test_runs_share_the_round_trip(telemetry: Captured) -> None:
     assert linked == {span_id(round_trip)}
 
 
+async def test_a_round_trip_that_a_warm_up_waits_for_is_measured_once(telemetry: Captured) -> None:
+    """A run does not wait for it; the warm-up then counts as joined to the round trip, which has a span of its own."""
+    hub = Late()
+    talk = Talk(late(hub, objective=1e-9))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(talk.agent.warm_up)
+        while not hub.calls:
+            await checkpoint()
+        assert (await within(talk.agent.run("x"))).degraded == ("late",)
+        hub.release.set()
+    in_no_run: dict[str, CapturedSpan] = {}
+    with anyio.fail_after(60):
+        while len(in_no_run) < 2:
+            await checkpoint()
+            spans = [span for span in telemetry.find(LATE) if semconv.RUN_ID not in span.attributes]
+            in_no_run = {span.attributes[semconv.DISCOVERY_CACHE]: span for span in spans}
+    assert in_no_run["joined"].links[0].context.span_id == in_no_run["miss"].context.span_id
+    labels = {semconv.PROVIDER_ID: "late", semconv.DISCOVERY_CACHE: "miss"}
+    assert telemetry.histogram(semconv.DISCOVERY_DURATION, **labels).count == 1
+    assert telemetry.value(semconv.DISCOVERY_OVER_OBJECTIVE, **labels) == 1
+
+
 async def test_a_failure_in_the_background_fails_the_next_discovery(telemetry: Captured) -> None:
     """The failure is raised once, with its cause; afterwards the back-off applies."""
     hub = Late()
@@ -297,24 +319,38 @@ class Own:
         return await self.hub.fetch_catalog(ctx)
 
 
-@pytest.mark.parametrize("kind", ["hub", "gated", "own"])
-async def test_combined_has_patience_with_each_provider(telemetry: Captured, kind: str) -> None:
+def open_gate(provider: ToolProvider) -> ToolProvider:
+    """Return a gate that every tool passes."""
+    return gated_tools(provider, lambda _tool, _ctx: True)
+
+
+@pytest.mark.parametrize(
+    ("provider", "provider_id", "kind"),
+    [
+        (lambda hub: late(hub, patience=None), "late", "hub"),
+        (Own, "late", "custom"),
+        (lambda hub: open_gate(late(hub, patience=None)), "gated(late)", "gated"),
+        (lambda hub: open_gate(Own(hub)), "gated(late)", "gated"),
+        (lambda hub: combined(Own(hub)), "late", "custom"),
+    ],
+    ids=["hub", "own", "gated", "gated-own", "combined-own"],
+)
+async def test_combined_has_patience_with_each_provider(
+    telemetry: Captured, provider: Callable[[Late], ToolProvider], provider_id: str, kind: str
+) -> None:
     """Those without patience of their own get that of `combined`; the model is told, and tools keep their source."""
     hub = Late()
-    hub_provider = late(hub, patience=None)
-    gated = gated_tools(hub_provider, lambda _tool, _ctx: True)
-    provider = {"hub": hub_provider, "gated": gated, "own": Own(hub)}[kind]
-    talk = Talk(combined(provider, patience=0.05, tell_model=True))
+    talk = Talk(combined(provider(hub), patience=0.05, tell_model=True))
     result = await within(talk.agent.run("x"))
-    assert result.degraded == (provider.id,)
+    assert result.degraded == (provider_id,)
     assert talk.instructions[0] is not None
     hub.release.set()
     await within(background(telemetry))
     while "slow" not in talk.offered[-1]:
         await within(talk.agent.run("x"))
     assert (await within(talk.agent.explain("slow"))).visible
-    span = telemetry.find(f"discover_tools {provider.id}")[0]
-    assert attributes(span)[semconv.PROVIDER_KIND] == {"hub": "hub", "gated": "gated", "own": "custom"}[kind]
+    span = telemetry.find(f"discover_tools {provider_id}")[0]
+    assert attributes(span)[semconv.PROVIDER_KIND] == kind
 
 
 async def test_a_hub_that_hangs_costs_patience_once() -> None:
@@ -361,7 +397,12 @@ async def test_the_alert_on_slow_hubs_counts_the_round_trips(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("options", "problem"),
-    [({"patience": -1}, "must not be negative"), ({"tell_model": True}, "needs patience")],
+    [
+        ({"patience": -1}, "not negative"),
+        ({"patience": float("inf")}, "finite"),
+        ({"patience": float("nan")}, "finite"),
+        ({"tell_model": True}, "needs patience"),
+    ],
 )
 async def test_bad_options_are_refused(options: dict[str, Any], problem: str) -> None:
     """The error names the provider and the option."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import time
+import warnings
 from typing import TYPE_CHECKING
 
 import anyio
 import pytest
 
-from pellucid import Agent, DiscoveryProvider, combined, semconv, static_tools
+from pellucid import Agent, DiscoveryProvider, combined, gated_tools, semconv, static_tools
 from pellucid.testing import Captured, FakeHub, ScriptedModel
 from support.hubs import named
 from support.runs import attributes, within
@@ -52,6 +54,18 @@ async def test_hubs_are_ready_once_they_have_answered() -> None:
     assert json.loads(shown)["hubs"][1]["state"] == "failed"
 
 
+async def test_a_gate_does_not_make_runs_need_a_hub() -> None:
+    """Gates are as optional as the providers behind them."""
+
+    def hub(hub_id: str, patience: float | None = None) -> DiscoveryProvider:
+        return DiscoveryProvider(FakeHub(), id=hub_id, patience=patience)
+
+    patient, skipped = hub("patient", patience=1), combined(hub("skipped"), on_error="skip")
+    gates = [gated_tools(each, lambda _tool, _ctx: True) for each in (patient, skipped, hub("needed"))]
+    states = Agent("a", model=ScriptedModel("x"), providers=gates).ready().hubs
+    assert [hub.is_required for hub in states] == [False, False, True]
+
+
 async def test_a_hub_that_fails_later_leaves_the_agent_ready() -> None:
     """Its state says so, and the next answer is again one."""
     hub = FakeHub(named("a"), faults=[None, OSError("down")])
@@ -78,6 +92,15 @@ async def test_a_hub_that_hangs_is_pending() -> None:
         await provider.aclose()
 
 
+async def test_a_hub_that_a_run_went_on_without_is_pending() -> None:
+    """It was asked, and has not answered."""
+    provider = DiscoveryProvider(FakeHub(latency=math.inf), id="hub", patience=0)
+    agent = Agent("a", model=ScriptedModel("x"), providers=[provider])
+    await within(agent.run("hi"))
+    assert states(agent) == {"hub": "pending"}
+    await provider.aclose()
+
+
 async def test_an_agent_warms_up_in_the_background(telemetry: Captured) -> None:
     """It begins as the agent is made in an event loop; the first run finds the catalogue."""
     hub = FakeHub(named("a"))
@@ -102,6 +125,19 @@ async def test_a_probe_tries_again() -> None:
     now[0] += 60  # after the back-off
     await until(lambda: bool(agent.ready()))
     assert (len(down.calls), len(fine.calls)) == (2, 2)
+
+
+def test_a_loop_that_ends_as_a_warm_up_begins(anyio_backend_name: str) -> None:
+    """The process ends without a warning about coroutines that were never awaited."""
+
+    async def main() -> None:
+        providers = [DiscoveryProvider(FakeHub(), id="a"), DiscoveryProvider(FakeHub(), id="b")]
+        Agent("a", model=ScriptedModel("x"), providers=providers, warm=True)
+
+    with warnings.catch_warnings(record=True, action="always") as warned:
+        anyio.run(main, backend=anyio_backend_name)
+        gc.collect()
+    assert warned == []
 
 
 def test_a_sync_application_warms_up() -> None:

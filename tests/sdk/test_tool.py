@@ -91,6 +91,7 @@ async def test_a_decorated_tool_is_called_as_its_function() -> None:
     assert await price.named("other").of(Hub("shop"))(ctx, "pen") == 1.5
     assert add(1, b=2) == 3
     assert str(inspect.signature(add)) == "(a: 'int', b: 'int') -> 'int'"
+    assert "function" in inspect.signature(type(add)).parameters
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'b'"):
         cast("Any", add)(1)
 
@@ -151,6 +152,18 @@ def test_a_wrapped_function_is_read_as_the_one_inside() -> None:
     made = tool(square)
     assert (made.name, made.description, made.mode) == ("square", "Square a number.", "thread")
     assert made.run({"x": 3}, ToolContext()) == 9
+
+
+@pytest.mark.parametrize("wrap", [lambda refund: refund, lambda refund: partial(refund, order="1"), lru_cache])
+def test_a_function_that_wraps_a_tool_is_refused(wrap: Callable[[Any], Any]) -> None:
+    """It would be a tool without the options of the inner one: nobody would be asked for an approval."""
+
+    @tool(needs_approval=True)
+    def refund(order: str) -> str:
+        return order
+
+    with pytest.raises(ConfigError, match="wraps the tool 'refund', whose options would be lost; apply @tool last"):
+        tool(wrap(refund))
 
 
 def test_a_function_that_cannot_be_described_is_refused() -> None:

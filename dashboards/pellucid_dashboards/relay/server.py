@@ -29,7 +29,7 @@ class RelayServer(ThreadingHTTPServer):
     """HTTP server of one relay.
 
     It has `POST /api/v2/alerts`, `POST /webhook` (which prints), `GET /-/healthy`, and the runbooks: `GET /runbooks/`,
-    and `GET /runbooks/{name}` with the labels of an alert as a query.
+    and `GET /runbooks/{name}` with the labels of an alert as a query; HEAD works as GET does.
     """
 
     daemon_threads = True
@@ -51,7 +51,10 @@ class _Exchange(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Respond to health checks; show runbooks."""
-        parts = urlsplit(self.path)
+        try:
+            parts = urlsplit(self.path)
+        except ValueError as error:
+            return self._answer(400, str(error))
         if parts.path == "/-/healthy":
             return self._answer(200, "ok")
         if not parts.path.startswith("/runbooks/"):
@@ -61,6 +64,10 @@ class _Exchange(BaseHTTPRequestHandler):
             return self._show(runbook_html.page(name, dict(parse_qsl(parts.query))) if name else runbook_html.index())
         except (ConfigError, ValueError) as error:
             return self._answer(404, str(error))
+
+    def do_HEAD(self) -> None:
+        """Respond as to GET, without the body."""
+        self.do_GET()
 
     def do_POST(self) -> None:
         """Receive alerts from Prometheus, or a notification from Alertmanager."""
@@ -113,7 +120,8 @@ class _Exchange(BaseHTTPRequestHandler):
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def log_message(self, *line: Any) -> None:
         """Log nothing: errors are in the response and logged where they occur."""

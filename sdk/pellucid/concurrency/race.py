@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Final, TypeVar, TypeVarTuple
 
 import anyio
@@ -163,6 +163,7 @@ async def _cancel_scope_or_abandon(scope: anyio.CancelScope, done: anyio.Event, 
 async def together(calls: Iterable[Callable[[], Awaitable[object]]]) -> None:
     """Await several calls concurrently; the first failure cancels the others and is raised unchanged."""
     interrupts: list[KeyboardInterrupt] = []
+    started: list[Coroutine[Any, Any, None]] = []
 
     async def run(call: Callable[[], Awaitable[object]]) -> None:
         try:
@@ -173,14 +174,21 @@ async def together(calls: Iterable[Callable[[], Awaitable[object]]]) -> None:
             interrupts.append(interrupt)  # raised out of an asyncio task, it would end the event loop
             tasks.cancel_scope.cancel()
 
+    def start(call: Callable[[], Awaitable[object]]) -> Coroutine[Any, Any, None]:
+        started.append(run(call))
+        return started[-1]
+
     try:
         async with anyio.create_task_group() as tasks:
             for call in calls:
-                tasks.start_soon(run, call)
+                tasks.start_soon(start, call)
     except BaseExceptionGroup as group:
         if not interrupts:
             first = first_of(group)
             raise first from first.__cause__  # not from the group, which only adds that there were several failures
+    finally:
+        for coroutine in started:
+            coroutine.close()  # no effect unless it was cancelled before its first step
     if interrupts:
         raise interrupts[0]
 

@@ -14,6 +14,7 @@ from pellucid.providers.fetches import patience_of
 from pellucid.providers.hub import DiscoveryProvider
 from pellucid.providers.listing import Lister, audience_of, list_all
 from pellucid.providers.provider import ExplainContext, ProviderFacts, ToolProvider, close
+from pellucid.providers.wrappers import GatedTools
 from pellucid.telemetry import current_scope
 from pellucid.tools.tool import Tool
 from pellucid.types import DepsT
@@ -134,6 +135,10 @@ class _Listings:
 
 
 def _patient(provider: ToolProvider[DepsT]) -> ToolProvider[DepsT]:
-    """Return the provider, wrapped if it makes round trips and knows no patience."""
+    """Return the provider, wrapped if it makes round trips and knows no patience; in wrappers, what they wrap is."""
+    if isinstance(provider, Combined):
+        return replace(provider, providers=tuple(map(_patient, provider.providers)))
+    if isinstance(provider, GatedTools):
+        return replace(provider, inner=_patient(provider.inner))
     is_async = inspect.iscoroutinefunction(getattr(provider, "list_tools", None))
     return _Patient(provider) if is_async and not hasattr(provider, "patience") else provider

@@ -48,9 +48,17 @@ class Fetch(Flight[HubCatalog]):
 
         return ctx.reporting(ctx.report, describe, ctx.timeout)
 
-    async def outlasts(self, patience: Patience | None) -> bool:
-        """Wait for the fetch, and return whether it takes longer than the patience, counted from its start."""
-        return not await self.wait(patience.seconds - self.age if patience is not None else math.inf)
+    async def outlasts(self, patience: Patience | None, ctx: DiscoveryContext, *, joined: bool) -> bool:
+        """Wait for the fetch, and return whether it takes longer than the patience, counted from its start.
+
+        If a caller with less patience had it observed, the caller that started it reports that it joined as well: a
+        round trip is measured once.
+        """
+        try:
+            return not await self.wait(patience.seconds - self.age if patience is not None else math.inf)
+        finally:
+            if self.is_observed and not joined:
+                ctx.report(cache="joined", link=self.span)
 
     def close(self) -> None:
         """Cancel the fetch, because its provider is closed."""
@@ -76,10 +84,12 @@ def patience_of(owner: str, seconds: float | None, *, tell_model: bool) -> Patie
     """Return the patience that `owner` was given, if any.
 
     Raises:
-        ConfigError: it is negative, or the model is to be told and there is none.
+        ConfigError: it is negative or not finite, or the model is to be told and there is none.
     """
-    if seconds is not None and not seconds >= 0:
-        raise ConfigError(f"{owner}: patience={seconds!r} must not be negative; use None to wait for every hub")
+    if seconds is not None and not 0 <= seconds < math.inf:
+        raise ConfigError(
+            f"{owner}: patience={seconds!r} must be finite and not negative; use None to wait for every hub"
+        )
     if seconds is None and tell_model:
         raise ConfigError(f"{owner}: tell_model=True needs patience=; without it, no tools are missing")
     return Patience(seconds, tell_model) if seconds is not None else None

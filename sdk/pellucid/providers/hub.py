@@ -158,7 +158,7 @@ class DiscoveryProvider(Generic[DepsT_contra]):
                 assert refusal is not None  # otherwise there is a fetch
                 return self._rescue(entry, over, ctx, refusal.__cause__ or refusal, refusal)
             ctx.report(cache="joined" if joined else "miss", link=flight.span if joined else None)
-            if await flight.outlasts(patience):
+            if await flight.outlasts(patience, ctx, joined=joined):
                 return self._pending(flight, entry, ctx, patience)
             if flight.error is None:
                 return flight.result.tools

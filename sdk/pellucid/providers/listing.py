@@ -34,20 +34,22 @@ class Answers:
 
     Attributes:
         asked: Number of requests under way.
+        is_outstanding: Whether a run has gone on without an answer since the last one.
         at: Time of the last answer, on the monotonic clock; not that of an old catalogue that was served in its place.
         tool_count: Number of tools in the last answer.
         error: Failure of the last request, if it failed.
     """
 
-    __slots__ = ("__weakref__", "_lock", "asked", "at", "error", "tool_count")
+    __slots__ = ("__weakref__", "_lock", "asked", "at", "error", "is_outstanding", "tool_count")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.asked = 0
+        self.is_outstanding = False
         self.at: float | None = None
         self.tool_count: int | None = None
         self.error: Exception | None = None
-        reset_in_child(self, _lock=threading.Lock, asked=int)
+        reset_in_child(self, _lock=threading.Lock, asked=int, is_outstanding=bool)
 
     def __enter__(self) -> None:
         with self._lock:
@@ -63,6 +65,7 @@ class Answers:
     def succeeded(self, tool_count: int) -> None:
         """Note an answer."""
         self.at, self.tool_count, self.error = time.monotonic(), tool_count, None
+        self.is_outstanding = False
 
 
 class Lister:
@@ -132,7 +135,9 @@ class Lister:
         except DiscoveryError as error:
             error.joined = error.joined or b.noted("cache") == "joined"
             raise
-        if b.noted("cache") not in ("pending", "stale"):
+        if b.noted("cache") == "pending":
+            self.answers.is_outstanding = True
+        elif b.noted("cache") != "stale":
             self.answers.succeeded(len(catalog.tools))
         if is_kept:
             with self._lock:  # only the provider's own catalogue is kept, not the fallback of a rule

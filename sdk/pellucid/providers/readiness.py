@@ -10,6 +10,8 @@ from typing import Literal, TypeAlias
 from pellucid.failures import error_type_of
 from pellucid.providers.combined import Combined
 from pellucid.providers.listing import Answers, Lister
+from pellucid.providers.provider import ToolProvider
+from pellucid.providers.wrappers import GatedTools
 from pellucid.types import JSONObject
 
 State: TypeAlias = Literal["unknown", "pending", "ready", "failed"]
@@ -68,16 +70,27 @@ def readiness_of(listers: Iterable[Lister]) -> Readiness:
 def _states(listers: Iterable[Lister], *, is_required: bool) -> Iterator[HubState]:
     for lister in listers:
         provider = lister.provider
-        is_needed = is_required and getattr(provider, "patience", None) is None
+        is_needed = is_required and _is_needed(provider)
         if isinstance(provider, Combined):
-            yield from _states(provider.listers, is_required=is_needed and provider.on_error == "fail")
+            yield from _states(provider.listers, is_required=is_needed)
         else:
             yield _state(provider.id, lister.answers, is_required=is_needed)
 
 
+def _is_needed(provider: ToolProvider) -> bool:
+    """Return whether runs wait for the provider, and fail with it."""
+    if getattr(provider, "patience", None) is not None:
+        return False
+    if isinstance(provider, GatedTools):
+        return _is_needed(provider.inner)
+    if isinstance(provider, Combined):
+        return provider.on_error == "fail" and any(map(_is_needed, provider.providers))
+    return True
+
+
 def _state(provider_id: str, answers: Answers, *, is_required: bool) -> HubState:
     error, at = answers.error, answers.at
-    state: State = "ready" if at is not None else "pending" if answers.asked else "unknown"
+    state: State = "ready" if at is not None else "pending" if answers.asked or answers.is_outstanding else "unknown"
     return HubState(
         provider_id=provider_id,
         state="failed" if error is not None else state,

@@ -25,3 +25,10 @@ def unwrapped(function: Callable[..., Any]) -> Any:
     while isinstance(function, partial):
         function = function.func
     return function if inspect.isroutine(function) or inspect.isclass(function) else type(function).__call__
+
+
+def wrapped(function: Callable[..., Any], *, stop: type) -> Any:
+    """Return the object that `partial` and decorators wrap, or the outermost one of the type `stop` among them."""
+    while isinstance(function, partial):
+        function = function.func
+    return inspect.unwrap(function, stop=lambda each: isinstance(each, stop))

@@ -31,7 +31,7 @@ from pydantic_core import to_json
 from pellucid.context import ToolContext
 from pellucid.errors import ConfigError
 from pellucid.messages import ToolDefinition
-from pellucid.tools.functions import is_async, name_of
+from pellucid.tools.functions import is_async, name_of, wrapped
 from pellucid.tools.schema import Validator
 from pellucid.types import DepsT, DepsT_contra, JSONObject
 
@@ -286,7 +286,7 @@ class _Callable(Generic[FunctionT_co]):
         __call__: FunctionT_co  # of variable type, so that a list of different tools is a list of tools
     else:
 
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
             return self.function(*args, **kwargs)
 
 
@@ -295,15 +295,14 @@ class FunctionTool(_Callable[FunctionT_co], Tool[DepsT_contra], Generic[Function
     """Tool of a Python function, which can be called as before: without a run, its checks and its telemetry.
 
     Attributes:
-        function: The function.
+        function: The function, whose signature `inspect.signature` shows.
     """
 
     function: FunctionT_co = field(repr=False)
 
-    @property
-    def __wrapped__(self) -> FunctionT_co:
-        """The function, whose signature `inspect.signature` shows."""
-        return self.function
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "__wrapped__", self.function)  # not in the class, which is no wrapper
 
 
 class ContextFunction(Protocol[Params, ResultT_co, DepsT_contra]):
@@ -401,12 +400,18 @@ def tool(
         heartbeat: Seconds until a call in the background expires unless it shows that it is alive.
 
     Raises:
-        ConfigError: an option has no meaning, or the function's parameters cannot be described in JSON Schema.
+        ConfigError: an option has no meaning, the function's parameters cannot be described in JSON Schema, or it is
+            or wraps a tool, whose options would be lost.
     """
 
     def create(function: Callable[..., Any]) -> FunctionTool[Callable[..., Any]]:
         from pellucid.tools.signature import signature_of
 
+        if isinstance(inner := wrapped(function, stop=Tool), Tool):
+            raise ConfigError(
+                f"tool(): the function is or wraps the tool {inner.name!r}, whose options would be lost; "
+                f"apply @tool last, above other decorators, or change a tool's options with dataclasses.replace"
+            )
         signature = signature_of(function, context_type=ToolContext)
         return FunctionTool(
             function=function,
