@@ -107,6 +107,7 @@ def test_type_checkers(
 ) -> None:
     """Both accept the blocks of the pages, the examples and a generated test, and refuse the lines marked so."""
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "checked_shop", raising=False)  # that of the other checker
     examples = (ROOT / "examples").glob("*.py")
     accepted = [HERE / "accepted.py", HERE / "application.py"]
     programs = [*programs_of_the_docs(tmp_path), *generated_test(tmp_path), *sorted(examples), *accepted, REFUSED]
