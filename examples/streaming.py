@@ -1,10 +1,11 @@
-"""Read a run while it happens: text as it arrives, tools as they start."""
+"""Read a run while it happens: text as it arrives, tools as they start, and the tree of the run below them."""
 
 import anyio
 
 from pellucid import Agent, ToolCall, tool
 from pellucid.events import InferenceDelta, ToolStarted
 from pellucid.testing import ScriptedModel
+from pellucid_exporters import configure
 
 
 @tool
@@ -30,4 +31,6 @@ async def main() -> None:
     print(f"\n{events.result.iterations} iterations")
 
 
+telemetry = configure("sums", console=True)
 anyio.run(main)
+telemetry.shutdown()

@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tomllib
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -94,7 +95,7 @@ def test_console_blocks_name_what_there_is(code: str) -> None:
         elif words[0] == "pellucid":
             shown = python("-c", PELLUCID, *words[1:], "--help")
         else:
-            known = ("pip", "curl", "python", "prometheus", "amtool", ".", "export")
+            known = ("pip", "curl", "python", "prometheus", "amtool", ".", "export", "echo", "mkdir")
             is_assignment = re.match(r"[A-Z]+=", command) is not None
             assert is_assignment or words[0] in known, f"nothing here knows the command {command!r}"
             continue
@@ -195,3 +196,25 @@ def test_examples_run(script: Path, tmp_path: Path) -> None:
 def test_the_readme_is_short() -> None:
     """The README stays within 200 lines."""
     assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+
+
+def test_all_extras_are_listed() -> None:
+    """The table of `docs/installation.md` has the extras of `pyproject.toml`, and the packages that each brings."""
+    page = (ROOT / "docs" / "installation.md").read_text()
+    listed = {
+        name: set(brings.split(", ")) for name, brings in re.findall(r"^\| `(\w+)` \| (.+?) \|", page, re.MULTILINE)
+    }
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    brought = {name: set().union(*map(_packages, needed)) for name, needed in declared.items()}
+    everything = brought.pop("all")
+    assert listed.pop("all") == {"all of the above"}
+    assert listed == brought
+    assert everything | {"prices"} == set(brought)
+
+
+def _packages(requirement: str) -> set[str]:
+    """Return the name of a required package, or those of required extras."""
+    found = re.match(r"([\w-]+)(?:\[([\w,]+)\])?", requirement)
+    assert found is not None
+    name, extras = found.groups()
+    return set(extras.split(",")) if name == "pellucid" else {name}

@@ -24,7 +24,7 @@ from typing import Final
 
 import pellucid
 from pellucid.errors import ConfigError, PellucidError
-from pellucid.text import clean
+from pellucid.text import clean, excerpt, nearest
 
 __all__ = ["GROUP", "Command", "main"]
 
@@ -37,7 +37,7 @@ _EXAMPLES: Final = (
     "pellucid demo",
     "pellucid runs --outcome failed",
     "pellucid doctor --otlp http://localhost:4318",
-    "pellucid --print-completion bash > ~/.local/share/bash-completion/completions/pellucid",
+    "pellucid --print-completion bash > ~/.pellucid-completion.bash && . ~/.pellucid-completion.bash",
 )
 
 FAILED: Final = 1
@@ -73,7 +73,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         SystemExit: the arguments are invalid (code 2), or are `--help` or `--version`.
     """
     given = sys.argv[1:] if argv is None else argv
-    parser = _parser(_installed_commands(given[0] if given else None))
+    commands = _installed_commands(given[0] if given else None)
+    parser = _parser(commands)
+    names = [command.name for command in commands]
+    if given and not given[0].startswith("-") and given[0] not in names:
+        parser.error(f"there is no command {excerpt(given[0])!r}; {nearest(given[0], names)}")
     options = parser.parse_args(given)
     if options.print_completion is not None:
         return _run("--print-completion", partial(_print_completion, parser, options.print_completion))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import os
 import re
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any
 
+import pyte
 import pytest
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -35,7 +37,7 @@ from pellucid import (
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_exporters.console import Console, ConsoleProcessor
 from pellucid_exporters.console.processor import MOST_RUNS, MOST_SPANS
-from support.processes import run_python
+from support.processes import PATIENCE, command, run_python
 
 
 @tool
@@ -67,7 +69,13 @@ class Terminal(io.StringIO):
     def await_text(self, *texts: str) -> None:
         """Wait until all of the texts were written."""
         with self._written:
-            assert self._written.wait_for(lambda: all(text in self.getvalue() for text in texts), timeout=10)
+            assert self._written.wait_for(lambda: all(text in self.getvalue() for text in texts), timeout=PATIENCE)
+
+    def await_writes(self, count: int) -> None:
+        """Wait until there were so many writes more."""
+        with self._written:
+            for _ in range(count):
+                assert self._written.wait(timeout=PATIENCE)
 
 
 @contextmanager
@@ -323,6 +331,125 @@ def test_a_live_tree_shows_what_is_under_way() -> None:
     assert without_times(stream.getvalue().split("\x1b[2K")[-1])[:2] == ["invoke_agent a T", "└─ chat slow T"]
 
 
+def displayed(written: str) -> list[str]:
+    """Return the lines that a terminal shows."""
+    screen = pyte.Screen(100, 40)
+    screen.set_mode(pyte.modes.LNM)
+    pyte.Stream(screen).feed(written)
+    assert not screen.cursor.hidden
+    return "\n".join(line.rstrip() for line in screen.display).rstrip().splitlines()
+
+
+def test_a_live_tree_waits_for_the_end_of_a_line() -> None:
+    """While the program is in the middle of a line nothing is drawn, and then the tree is below it again."""
+    stream, clock = Terminal(), Terminal()
+    with (
+        spans(Console(stream=stream, live=True, color=False, width=100)) as tracer,
+        spans(Console(stream=clock, live=True, color=False, width=100)) as other,
+    ):
+        run, waiting = tracer.start_span("invoke_agent a"), other.start_span("invoke_agent b")
+        stream.await_text("invoke_agent a")
+        for text in ("Take ", "an ", "umbrella."):
+            stream.write(text)
+            stream.flush()
+            clock.await_writes(2)  # another tree is drawn meanwhile
+        stream.write("\n")
+        drawn = stream.getvalue().count("invoke_agent a")
+        while stream.getvalue().count("invoke_agent a") == drawn:
+            clock.await_writes(1)
+        run.end()
+        waiting.end()
+    assert "Take an umbrella.\n" in stream.getvalue()
+    assert [line.split("  ")[0] for line in displayed(stream.getvalue())] == ["Take an umbrella.", "invoke_agent a"]
+
+
+@pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)], ids=["first", "last"])
+def test_two_consoles_share_a_stream_and_leave_it_as_it_was(order: slice) -> None:
+    """They may be stopped in any order, and the other one goes on."""
+    stream = io.StringIO()
+    providers = []
+    for _ in range(2):
+        provider = TracerProvider()
+        provider.add_span_processor(ConsoleProcessor(Console(stream=stream)))
+        providers.append(provider)
+    stopped, other = providers[order]
+    stopped.shutdown()
+    stream.write("text")
+    other.get_tracer(semconv.SCOPE).start_span("invoke_agent a").end()
+    other.shutdown()
+    stream.write("more")
+    assert names(stream) == ["text", "invoke_agent a", "", "more"]
+
+
+STREAMED = """
+    import anyio
+    from pellucid import Agent, Message, ModelDelta, ModelResponse
+    from pellucid.events import InferenceDelta
+    from pellucid.testing import FunctionModel
+    from pellucid_exporters import Console, configure
+    import sys
+
+    telemetry = configure("weather", console=eval(sys.argv[1]))
+
+
+    async def main():
+        send, printed = anyio.create_memory_object_stream(8)
+
+        async def answer(request):
+            for part in ("Take ", "an ", "umbrella."):
+                yield ModelDelta("text", part)
+                await printed.receive()
+            yield ModelResponse(message=Message("assistant", "Take an umbrella."))
+
+        print("weather: ", end="", flush=True)
+        async with send, printed, Agent("weather", model=FunctionModel(answer)).stream("Rain?") as events:
+            async for event in events:
+                if isinstance(event, InferenceDelta) and event.type == "text":
+                    print(event.content, end="", flush=True)
+                    await send.send(None)
+        print("\\nend")
+
+
+    anyio.run(main)
+    telemetry.shutdown()
+    """
+
+
+def shown_in_a_terminal(script: str, *arguments: str) -> list[str]:
+    """Run a script in a pseudo-terminal, and return the lines that it shows."""
+    termios = pytest.importorskip("termios", reason="needs a pseudo-terminal")
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(theirs, (40, 100))
+    written = bytearray()
+    with os.fdopen(ours, "rb", buffering=0) as screen:
+        with os.fdopen(theirs, "wb") as output:
+            environment = {**os.environ, "TERM": "xterm-256color"}
+            started = subprocess.Popen(command(script, *arguments), stdout=output, stderr=output, env=environment)
+        with suppress(OSError):  # EIO: the process has ended
+            while part := screen.read(4096):
+                written += part
+    assert started.wait(PATIENCE) == 0, written
+    return displayed(written.decode())
+
+
+@pytest.mark.parametrize(
+    "console", ["True", "Console(live=False)", "Console(color=False)", "Console(stream=sys.stderr)"]
+)
+def test_a_streamed_answer_is_one_line_in_a_terminal(console: str) -> None:
+    """The tree begins on a line of its own; a flush makes none."""
+    lines = shown_in_a_terminal(STREAMED, console)
+    assert lines[0] == "weather: Take an umbrella."
+    assert lines[1].startswith("invoke_agent weather")
+    assert [sum("invoke_agent" in line for line in lines), lines[-1]] == [1, "end"]
+
+
+def test_a_streamed_answer_is_one_line_in_a_pipe() -> None:
+    """The tree begins on a line of its own."""
+    lines = run_python(STREAMED, "True").stdout.splitlines()
+    assert lines[0] == "weather: Take an umbrella."
+    assert lines[1].startswith("invoke_agent weather")
+
+
 def test_runs_do_not_mix() -> None:
     """Each run is written as a whole when it is over, whatever ran in between."""
     stream = io.StringIO()
@@ -551,7 +678,7 @@ def test_a_forked_child_shows_its_own_runs(*, live: bool) -> None:
         held, over = threading.Event(), threading.Event()
 
         def hold():
-            with processor._lock, processor._writing:
+            with processor._lock, processor._display.lock:
                 held.set()
                 over.wait(60)
 

@@ -106,6 +106,15 @@ def test_without_a_command_help_goes_to_stderr(
     assert "greet" in capsys.readouterr().err
 
 
+def test_an_unknown_command_names_the_nearest(install: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    """A slip of the finger is a mistake with code 2, and its remedy."""
+    install("GREET", "FAILING")
+    with pytest.raises(SystemExit) as exit_:
+        main(["gret", "--times", "2"])
+    assert exit_.value.code == 2
+    assert capsys.readouterr().err.endswith("pellucid: error: there is no command 'gret'; did you mean 'greet'?\n")
+
+
 @pytest.mark.parametrize(
     ("name", "code", "message"),
     [
@@ -230,7 +239,7 @@ def test_two_packages_with_the_same_command_are_named(
     both = f"one ({__name__}:GREET) and two ({__name__}:GREET)"
     remedy = "uninstall the package that you do not need: pip uninstall NAME"
     assert f"pellucid: subcommand 'greet' is declared more than once, by {both}; {remedy}\n" in err
-    assert "invalid choice: 'greet'" in err
+    assert "there is no command 'greet'; " in err
     assert main(["failing"]) == 1
 
 

@@ -1,7 +1,8 @@
-"""Strict type checkers accept the programs of the documentation, and refuse wrong uses."""
+"""Strict type checkers accept the programs of the documentation and generated tests, and refuse wrong uses."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import subprocess
@@ -12,6 +13,9 @@ from typing import NamedTuple
 
 import pytest
 
+from pellucid.replay import Tape, replay_sync
+from pellucid_commands.replay.modules import module_of
+from support.local_store import storing
 from support.pages import ROOT, blocks_of
 from support.processes import PATIENCE
 
@@ -19,6 +23,13 @@ HERE = Path(__file__).parent
 REFUSED = HERE / "refused.py"
 SOURCES = ("sdk", "exporters", "dashboards")
 MARK = re.compile(r"# refused: (?P<mypy>[\w-]+), (?P<pyright>\w+)$")
+
+SHOP = """
+from pellucid import Agent
+from pellucid.testing import ScriptedModel
+
+agent = Agent("support", model=ScriptedModel("You have your money back."))
+"""
 
 
 class Finding(NamedTuple):
@@ -76,12 +87,30 @@ def programs_of_the_docs(folder: Path) -> Iterator[Path]:
         yield program
 
 
+def generated_test(folder: Path) -> Iterator[Path]:
+    """Write an agent, and the test that `pellucid test` makes of a run of it."""
+    module = folder / "checked_shop.py"
+    module.write_text(SHOP)
+    yield module
+    shop = importlib.import_module(module.stem)
+    with storing(folder / "store.db") as telemetry, shop.agent.override(telemetry=telemetry):
+        run_id = shop.agent.run_sync("Please refund order 7.").run_id
+    replayed = replay_sync(shop.agent, Tape.load(folder / "store.db", run_id))
+    program = folder / "test_refund.py"
+    program.write_text(module_of(replayed, Path("refund.jsonl"), "checked_shop:agent", shop.agent))
+    yield program
+
+
 @pytest.mark.parametrize("checker", [mypy, pyright], ids=lambda checker: checker.__name__)
-def test_type_checkers(checker: Callable[[list[Path], Path], Iterable[Finding]], tmp_path: Path) -> None:
-    """Both accept the blocks of the pages and the examples, and refuse the lines that are marked so."""
+def test_type_checkers(
+    checker: Callable[[list[Path], Path], Iterable[Finding]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both accept the blocks of the pages, the examples and a generated test, and refuse the lines marked so."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "checked_shop", raising=False)  # that of the other checker
     examples = (ROOT / "examples").glob("*.py")
     accepted = [HERE / "accepted.py", HERE / "application.py"]
-    programs = [*programs_of_the_docs(tmp_path), *sorted(examples), *accepted, REFUSED]
+    programs = [*programs_of_the_docs(tmp_path), *generated_test(tmp_path), *sorted(examples), *accepted, REFUSED]
     findings = list(checker(programs, tmp_path))
     lines = enumerate(REFUSED.read_text().splitlines(), start=1)
     expected = {(number, mark[checker.__name__]) for number, line in lines if (mark := MARK.search(line))}

@@ -18,7 +18,7 @@ from pellucid_commands.replay.sources import agent_name, root_of
 if TYPE_CHECKING:
     from pellucid.replay import Replay, Tape
 
-_TAKEN: Final = frozenset({"pytest", "replay_sync", "replayed", "tape"})
+_TAKEN: Final = frozenset({"Tape", "pytest", "replay_sync", "replayed", "tape"})
 _LONGEST: Final = 200
 """Characters of an answer that a test compares whole."""
 
@@ -42,12 +42,12 @@ def module_of(replayed: Replay[Any], path: Path, place: str | None, agent: Agent
         "",
         "import pytest",
         "",
-        "from pellucid.replay import replay_sync",
+        "from pellucid.replay import Tape, replay_sync",
         *imports,
         "",
         "",
         f"@pytest.mark.tape({_text(path.as_posix())})",
-        f"def test_{name or 'agent'}_{tape.run_id[:12]}(tape):",
+        f"def test_{name or 'agent'}_{tape.run_id[:12]}(tape: Tape) -> None:",
         f"    replayed = replay_sync({variable}, tape).check()",
         "",
         *(f"    {line}" for line in _assertions(replayed)),
@@ -87,6 +87,7 @@ def _assertions(replayed: Replay[Any]) -> Iterator[str]:
         yield f"assert type(replayed.error).__name__ == {_text(type(replayed.error).__name__)}"
         yield from _equal("str(replayed.error)", str(replayed.error))
     elif replayed.result is not None:
+        yield "assert replayed.result is not None"
         if replayed.result.status != replayed.outcome:
             yield f"assert replayed.result.status == {_text(replayed.result.status)}"
         yield from _answer(replayed.result.output)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from pellucid_exporters.console.notebook import Notebook, is_notebook
@@ -14,7 +15,11 @@ from pellucid_exporters.console.tree import Line, Tree
 
 
 class Display(Protocol):
-    """Where runs are shown. Calls must not overlap."""
+    """Where runs are shown."""
+
+    @property
+    def lock(self) -> AbstractContextManager[object]:
+        """Lock to hold during calls."""
 
     def show(self, ended: Tree | None, *, busy: bool) -> None:
         """Show that a run has ended, or that one has started. `busy`: other runs are in progress."""
@@ -45,6 +50,11 @@ class _Text:
         self._content = bool(options.content)
         self._under_way = under_way
         self._writer = make_writer(options, self._lines_under_way)
+
+    @property
+    def lock(self) -> AbstractContextManager[object]:
+        """Lock to hold during calls."""
+        return self._writer.lock
 
     def show(self, ended: Tree | None, *, busy: bool) -> None:
         """Write the lines of an ended run."""

@@ -52,7 +52,7 @@ class Notebook:
         self._under_way = under_way
         self._content = content
         self._is_live = live
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._displays: dict[Key, str] = {}
         self._redrawing: threading.Event | None = None
 
@@ -60,7 +60,7 @@ class Notebook:
         """Show a run that has started, or the whole tree of one that has ended."""
         if ended is not None:
             bundle = _bundle(ended, _document(ended, content=self._content))
-            with self._lock:
+            with self.lock:
                 _publish(bundle, self._displays.pop(ended.key, None))
         elif self._is_live:
             self._under_way(self._begin)
@@ -78,12 +78,12 @@ class Notebook:
 
     def renew(self) -> None:
         """Forget the parent's runs in a forked child."""
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._displays = {}
         self._redrawing = None
 
     def _begin(self, tree: Tree) -> None:
-        with self._lock:
+        with self.lock:
             if tree.key not in self._displays:
                 self._displays[tree.key] = _publish(_bundle(tree, _document(tree, content=False)))
 
@@ -93,7 +93,7 @@ class Notebook:
 
     def _update(self, tree: Tree) -> None:
         bundle = _bundle(tree, _document(tree, content=False, most=MOST_LINES))
-        with self._lock:
+        with self.lock:
             if tree.key in self._displays:  # otherwise the run has ended in the meantime
                 _publish(bundle, self._displays[tree.key])
 

@@ -61,7 +61,6 @@ class ConsoleProcessor(SpanProcessor):
     def _clear(self) -> None:
         # Reentrant: the garbage collector may end an abandoned span while this thread holds the lock.
         self._lock = threading.RLock()
-        self._writing = threading.RLock()
         self._runs: OrderedDict[Key, _Run] = OrderedDict()
         self._owners: dict[Key, _Run] = {}
         self._left_out = 0
@@ -98,7 +97,7 @@ class ConsoleProcessor(SpanProcessor):
 
     def shutdown(self) -> None:
         """Stop the display and restore the terminal."""
-        with self._writing:
+        with self._display.lock:
             self._display.stop()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
@@ -152,7 +151,7 @@ class ConsoleProcessor(SpanProcessor):
     def _show(self, run: _Run | None = None) -> None:
         try:
             ended = run.tree(self._omissions(run)) if run is not None else None
-            with self._writing:
+            with self._display.lock:
                 self._display.show(ended, busy=bool(self._runs))
         except Exception as error:  # noqa: BLE001  (never fails the run)
             self._complain(error)

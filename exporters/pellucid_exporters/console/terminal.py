@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Final, Protocol, TextIO
 
+from pellucid_exporters.console.program_output import ProgramOutput
 from pellucid_exporters.console.tree import Line, fitted, plain
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.live import Live
+    from rich.control import Control
     from rich.text import Text
 
 PLAIN_WIDTH: Final = 100
 """Columns without a terminal."""
+
+REDRAW: Final = 1 / 8
+"""Seconds between two updates of runs in progress."""
 
 ASCII: Final = str.maketrans("├└│─…→", "|`|-~>")
 """Replacements of the tree's characters for streams that cannot encode them, of the same width."""
@@ -32,7 +38,11 @@ STYLES: Final = {
 
 
 class Writer(Protocol):
-    """Output of the console. Calls must not overlap."""
+    """Output of the console."""
+
+    @property
+    def lock(self) -> AbstractContextManager[object]:
+        """Lock to hold during calls. What the program writes to the stream holds it too."""
 
     def show(self, finished: Sequence[Line], *, busy: bool) -> None:
         """Write the lines of an ended run. `busy`: other runs are in progress."""
@@ -50,23 +60,37 @@ class Page:
     def __init__(self, stream: TextIO | None, *, width: int | None) -> None:
         self._stream = stream
         self._width = width
+        self._program = ProgramOutput(_shared_with(stream or sys.stdout))
+
+    @property
+    def lock(self) -> AbstractContextManager[object]:
+        """Lock to hold during calls."""
+        return self._program.lock
 
     def show(self, finished: Sequence[Line], *, busy: bool) -> None:
         """Write the lines of an ended run."""
         stream: TextIO | None = self._stream or sys.stdout
-        if finished and stream is not None:  # standard output may be None, which `print` ignores too
-            stream.write(_encodable(f"{plain(fitted(finished, self._width or columns(stream)))}\n\n", stream))
+        if not finished or stream is None:  # standard output may be None, which `print` ignores too
+            return
+        tree = plain(fitted(finished, self._width or columns(stream)))
+        with self._program.paused():
+            stream.write(_encodable(f"{self._program.line_end(stream)}{tree}\n\n", stream))
             stream.flush()
 
     def stop(self) -> None:
-        """Do nothing: the stream is unchanged."""
+        """Restore the stream."""
+        self._program.release()
 
     def renew(self) -> None:
-        """Do nothing: there is no display."""
+        """Replace locks that the parent's threads may hold."""
+        self._program.renew()
 
 
 class Screen:
-    """A terminal, drawn by Rich: ended runs above, runs in progress below, redrawn periodically."""
+    """A terminal, drawn by Rich: ended runs above, runs in progress below, redrawn periodically.
+
+    Runs in progress are erased before the program writes, and drawn again when its line has ended.
+    """
 
     def __init__(
         self, stream: TextIO, under_way: Callable[[], list[Line]], *, width: int | None, color: bool, live: bool
@@ -76,31 +100,83 @@ class Screen:
         self._width = width
         self._has_color = color
         self._redraws = live
-        self._live: Live | None = None
+        self._redrawing: threading.Event | None = None
+        self._drawn = 0  # lines
         self._console = self._make_console()
+        self._program = ProgramOutput(_shared_with(stream), before=self._erase)
+
+    @property
+    def lock(self) -> AbstractContextManager[object]:
+        """Lock to hold during calls."""
+        return self._program.lock
 
     def show(self, finished: Sequence[Line], *, busy: bool) -> None:
         """Write the lines of an ended run above runs in progress."""
         if not busy:
-            self.stop()
-        elif self._redraws and self._live is None:
-            self._start()
+            self._end()
+        elif self._redraws and self._redrawing is None:
+            self._redrawing = over = threading.Event()
+            threading.Thread(target=self._redraw, args=(over,), name="pellucid-console", daemon=True).start()
         if finished:
-            self._console.print(self._text(finished).append("\n"), no_wrap=True, overflow="ellipsis")
+            tree = self._text(finished).append("\n")
+            with self._program.paused():
+                self._erase()
+                line_end = self._program.line_end(self._stream)
+                self._console.print(line_end, tree, sep="", no_wrap=True, overflow="ellipsis")
 
     def stop(self) -> None:
-        """End the live display."""
-        live, self._live = self._live, None
-        if live is not None:
-            live.stop()
+        """End the live display and restore the stream."""
+        self._end()
+        self._program.release()
 
     def renew(self) -> None:
         """Leave the display to the parent and replace locks that its threads may hold."""
-        if self._live is not None:
-            sys.stdout = getattr(sys.stdout, "rich_proxied_file", sys.stdout)
-            sys.stderr = getattr(sys.stderr, "rich_proxied_file", sys.stderr)
-        self._live = None
+        self._redrawing = None
+        self._drawn = 0
+        self._program.renew()
         self._console = self._make_console()
+
+    def _end(self) -> None:
+        over, self._redrawing = self._redrawing, None
+        if over is not None:
+            over.set()
+        self._erase()
+
+    def _redraw(self, over: threading.Event) -> None:
+        while not over.wait(REDRAW):
+            tree = self._text(self._under_way()[1 - self._console.height :])
+            try:
+                with self._program.paused():
+                    if tree and not self._program.is_mid_line and not over.is_set():
+                        self._draw(tree)
+            except (OSError, ValueError):  # the terminal has gone, or is closed; the end of the run fails likewise
+                return
+
+    def _draw(self, tree: Text) -> None:
+        """Draw lines in place of the drawn ones, in one write; the cursor is hidden at the end of the last one."""
+        with self._console:
+            self._console.show_cursor(show=False)
+            self._console.control(*self._erasure())
+            self._console.print(tree, end="", no_wrap=True, overflow="ellipsis")
+            self._drawn = tree.plain.count("\n") + 1
+
+    def _erase(self) -> None:
+        """Erase the drawn lines. It never fails, as the program calls it when it writes."""
+        with self._program.paused(), suppress(OSError, ValueError):  # the terminal has gone, or is closed
+            if self._drawn:
+                with self._console:
+                    self._console.show_cursor(show=True)
+                    self._console.control(*self._erasure())
+
+    def _erasure(self) -> list[Control]:
+        """Return the codes that erase the drawn lines, which count as erased then."""
+        from rich.control import Control
+        from rich.segment import ControlType
+
+        drawn, self._drawn = self._drawn, 0
+        erase = (ControlType.ERASE_IN_LINE, 2)
+        above = ((ControlType.CURSOR_UP, 1), erase) * (drawn - 1)
+        return [Control(ControlType.CARRIAGE_RETURN, erase, *above)] if drawn else []
 
     def _make_console(self) -> Console:
         from rich.console import Console
@@ -116,24 +192,6 @@ class Screen:
             markup=False,
             emoji=False,
         )
-
-    def _start(self) -> None:
-        from rich.live import Live
-
-        self._live = Live(
-            get_renderable=self._now,
-            console=self._console,
-            refresh_per_second=8,
-            transient=True,
-            # The application's output may appear around the tree, but must stay in its own file.
-            redirect_stdout=is_terminal(sys.stdout),
-            redirect_stderr=is_terminal(sys.stderr),
-        )
-        self._live.start()
-
-    def _now(self) -> Text:
-        """Return the latest lines of runs in progress that fit the screen."""
-        return self._text(self._under_way()[1 - self._console.height :])
 
     def _text(self, tree: Sequence[Line]) -> Text:
         from rich.text import Text
@@ -171,6 +229,14 @@ def columns(stream: TextIO) -> int:
         return (is_terminal(stream) and os.get_terminal_size(stream.fileno()).columns) or PLAIN_WIDTH
     except OSError:  # a terminal of the application's own
         return PLAIN_WIDTH
+
+
+def _shared_with(stream: TextIO | None) -> list[TextIO]:
+    """Return the streams whose text appears in the same place: a stream, and in a terminal the standard ones."""
+    if stream is None:
+        return []
+    standard = (sys.stdout, sys.stderr) if is_terminal(stream) else ()
+    return [stream, *filter(is_terminal, standard)]
 
 
 def _encodable(text: str, stream: TextIO) -> str:
