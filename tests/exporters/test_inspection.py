@@ -24,6 +24,7 @@ from pellucid.cli import Command
 from pellucid.testing import FakeHub, ScriptedModel
 from pellucid_commands.inspection import diff, runs, show, top
 from pellucid_exporters import StoreReader
+from pellucid_exporters.stored.alerts import Alert
 from support.local_store import emit, eventually, storing
 from support.processes import PATIENCE
 
@@ -167,6 +168,24 @@ def test_two_runs_are_compared(stored: Stored, capsys: pytest.CaptureFixture[str
     assert [pair["differences"][0]["what"] for pair in found["boundaries"]] == ["answer", "arguments", "prompt"]
     assert call(diff.COMMAND, stored.path, stored.failed, stored.failed) == 0
     assert "No difference in 8 boundaries." in capsys.readouterr().out
+
+
+def test_top_names_the_command_that_says_what_to_do() -> None:
+    """With the hub of the alert, as a shell takes it."""
+    alert = Alert(
+        name="ToolHubSlow",
+        severity="page",
+        summary="It is slow.",
+        description="",
+        runbook="",
+        provider_id="order hub",
+        run_id=None,
+        span_id=None,
+        value=1.0,
+        since=0,
+    )
+    lines = list(top.screen(top.State(0, [alert], [], [], [], []), 60))
+    assert lines[1] == "PAGE    It is slow.  pellucid runbook ToolHubSlow --hub 'order hub'"
 
 
 @pytest.mark.anyio

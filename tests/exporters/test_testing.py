@@ -194,6 +194,28 @@ class GatedHub:
         return []
 
 
+def test_an_application_may_configure_within_a_test(tmp_path: Path) -> None:
+    """As in the lifespan that a test starts: the test has its telemetry all the same, and the next test its own."""
+    (tmp_path / "test_it.py").write_text(
+        """
+import pytest
+from pellucid import Agent
+from pellucid.testing import ScriptedModel
+from pellucid_exporters import configure
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_it(telemetry, number):
+    configured = configure("shop")
+    Agent("a", model=ScriptedModel("x")).run_sync("hi")
+    assert len(telemetry.find("invoke_agent")) == 1
+    configured.shutdown()
+    Agent("a", model=ScriptedModel("x")).run_sync("hi")
+    assert len(telemetry.find("invoke_agent")) == 2
+"""
+    )
+    assert "2 passed" in run_pytest(tmp_path).stdout
+
+
 def test_no_model_is_called_in_a_whole_suite(tmp_path: Path) -> None:
     """With the option or the setting, a vendor's model fails the run; a marker exempts a test."""
     (tmp_path / "test_it.py").write_text(

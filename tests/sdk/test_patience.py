@@ -115,6 +115,20 @@ async def background(telemetry: Captured) -> list[ReadableSpan]:
     return found()
 
 
+async def test_a_stream_has_no_events_of_the_round_trip(telemetry: Captured) -> None:
+    """It belongs to no run, and may end in another one."""
+    hub = Late()
+
+    async def answer_of_the_hub() -> None:
+        hub.release.set()
+        await background(telemetry)
+
+    with anyio.fail_after(60):
+        async with Talk(late(hub), answer_of_the_hub).agent.stream("x") as events:
+            runs = {event.run_id async for event in events}
+        assert runs == {events.result.run_id}
+
+
 async def test_the_tools_join_in_the_next_iteration_and_run(telemetry: Captured) -> None:
     """The first answer comes without the late hub; its span ends and links to the round trip, which is measured."""
     hub = Late()

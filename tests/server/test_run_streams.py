@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.to_thread
 import httpx
 import pytest
 from starlette.applications import Starlette
@@ -20,7 +21,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from pellucid import Agent, Tool, ToolCall
-from pellucid.server import EventStreamResponse, cancel_on_disconnect
+from pellucid.server import EventStreamResponse, cancel_on_disconnect, drain_at_signals
 from pellucid.testing import FunctionModel, ScriptedModel
 from support.durable_agents import PAY
 from support.processes import PATIENCE
@@ -69,6 +70,16 @@ async def test_a_stream_has_the_events_and_the_state() -> None:
     assert "".join(data["content"] for _, name, data in seen if name == "inference.delta") == "Hello."
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert (answer.headers["cache-control"], answer.headers["x-run"]) == ("no-store", "1")
+
+
+async def test_signals_are_left_alone_in_other_threads() -> None:
+    """A test client runs the lifespan of an application in one, where there are no signals."""
+
+    def enter() -> bool:
+        with drain_at_signals(application(Agent("a", model=ScriptedModel("Hello.")))):
+            return True
+
+    assert await anyio.to_thread.run_sync(enter)
 
 
 async def test_a_run_that_fails_ends_the_stream_with_its_error() -> None:

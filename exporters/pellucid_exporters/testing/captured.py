@@ -51,8 +51,8 @@ Which: TypeAlias = str | Callable[[CapturedSpan], bool]
 def capture(*, capture: CapturePolicy | None = None, fixed: bool = True, recorder: Recorder | None = None) -> Captured:
     """Create a pipeline that captures telemetry in memory.
 
-    Within its `with` block, agents without `telemetry=` use it, also after a `configure()` in the block. Elsewhere, pass
-    it as `telemetry=`.
+    Within its `with` block, agents without `telemetry=` use it, also after a `configure()` in the block. Elsewhere,
+    pass it as `telemetry=`.
 
     Args:
         capture: Capture policy for the content of runs; `None` reads the environment.
