@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pellucid_exporters import Telemetry
 
 app = Celery("orders", broker=os.environ["REDIS_URL"], backend=os.environ["REDIS_URL"])
-app.conf.update(worker_concurrency=2)
+app.conf.update(worker_max_tasks_per_child=3, worker_concurrency=2)
 
 
 def start() -> Telemetry:
