@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ import pytest
 from support.metrics_proto import PROTOBUF, decode
 from support.openmetrics import fetch_bytes, scrape, values
 from support.otlp_receiver import attributes_of, otlp_receiver
+from support.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -118,23 +118,6 @@ def gunicorn(tmp_path: Path, config: str, workers: int = 3) -> Iterator[Gunicorn
             if process.poll() is None:
                 process.terminate()
                 process.wait(60)
-
-
-def free_ports(count: int) -> range:
-    """Return a row of ports that nobody listens on."""
-    for _ in range(100):
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            first = int(probe.getsockname()[1])
-        ports = range(first, first + count)
-        if ports[-1] < 65536 and all(is_free(port) for port in ports):
-            return ports
-    pytest.fail("no free ports")
-
-
-def is_free(port: int) -> bool:
-    """Whether nobody listens there."""
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 def counts(ports: range) -> dict[int, float]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from contextlib import ExitStack, contextmanager
@@ -17,6 +16,7 @@ import pytest
 
 from pellucid.cli import main
 from support.nats_server import nats_server
+from support.ports import free_port
 from support.processes import PATIENCE
 
 if TYPE_CHECKING:
@@ -30,13 +30,6 @@ SHELL = [
     "\n".join(line.removeprefix("$ ") for line in block.splitlines())
     for block in re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
 ]
-
-
-def free_port() -> int:
-    """Return a port that nothing listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 @contextmanager

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from integration.test_serve import free_port, started, wait_for
+from integration.test_serve import started, wait_for
+from support.ports import free_port
 from support.processes import PATIENCE
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ import anyio
 import httpx
 import pytest
 
-from integration.test_prometheus_gunicorn import free_ports
 from support.openmetrics import scrape, values
 from support.otlp_receiver import attributes_of, otlp_receiver
+from support.ports import free_ports
 from support.processes import PATIENCE
 from support.server_scene import events
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.ports import free_port
 from support.processes import PATIENCE
 
 if TYPE_CHECKING:
@@ -26,8 +27,7 @@ def redis_server() -> Iterator[str]:
         if os.environ.get("PELLUCID_REQUIRE_SERVICES"):
             pytest.fail("redis-server is missing (Debian: apt-get install redis-server)")
         pytest.skip("needs redis-server (Debian: apt-get install redis-server)")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [program, "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
         try:
