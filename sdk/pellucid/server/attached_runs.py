@@ -22,7 +22,7 @@ from pellucid.run.state import Run
 from pellucid.run.stream import RunStream
 from pellucid.run.tool_results import to_json
 from pellucid.server.answers import JSONAnswer
-from pellucid.server.draining import Draining
+from pellucid.server.draining import SHUTDOWN, Draining
 from pellucid.server.event_stream import BEAT, HEADERS, encoded
 
 _WAITS: Final = (
@@ -98,7 +98,7 @@ class AttachedRun(Response):
             return state
         if limit.cancelled_caught:
             return failed_state(self._run, TimeoutError(f"the run took longer than {self._timeout:g} s"))
-        return failed_state(self._run, RunCancelled(self._run.scope.agent, "the server shuts down"))
+        return failed_state(self._run, RunCancelled(self._run.scope.agent, SHUTDOWN))
 
     async def _followed(self, writer: EventWriter) -> RunResult[Any]:
         """Write the events of the run, and return its result. Until the model is called, they are held back."""

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.types import Scope
 
+SHUTDOWN: Final = "the server shuts down"
+"""Why runs and requests are cancelled then."""
+
 _STATE: Final = "pellucid_draining"
 """Attribute of the state of an application."""
 

@@ -18,13 +18,12 @@ from pellucid.durable_runs import RunState
 from pellucid.errors import RunCancelled
 from pellucid.run.stream import RunStream
 from pellucid.server.attached_runs import EventWriter, cancel_with_client, completed_state, failed_state, next_event
-from pellucid.server.draining import draining_of
+from pellucid.server.draining import SHUTDOWN, draining_of
 
 CLIENT_CLOSED_REQUEST: Final = 499
 """Status of a request whose client has left, as nginx logs it; nobody receives it."""
 
 _WAITS: Final = "the run waits for approvals; the result of its stream has the checkpoint with which to resume it"
-_SHUTDOWN: Final = "the server shuts down"
 
 
 class EventStreamResponse(Response):
@@ -80,7 +79,7 @@ class EventStreamResponse(Response):
     async def _followed(self, scope: Scope, writer: EventWriter) -> RunState:
         """Write the events of the run, and return the state in which it has ended."""
         run = self._stream._run  # noqa: SLF001  (not public: its capture policy decides about the text of errors)
-        state = failed_state(run, RunCancelled(run.scope.agent, _SHUTDOWN))
+        state = failed_state(run, RunCancelled(run.scope.agent, SHUTDOWN))
         with draining_of(scope).interruptible():
             try:
                 async with self._stream as events:
@@ -124,6 +123,6 @@ async def cancel_on_disconnect(request: Request) -> AsyncIterator[None]:
     if failure is not None:
         raise failure
     if not is_done and draining.is_active:
-        raise HTTPException(503, _SHUTDOWN)
+        raise HTTPException(503, SHUTDOWN)
     if not is_done:
         raise HTTPException(CLIENT_CLOSED_REQUEST, "the client has left")
