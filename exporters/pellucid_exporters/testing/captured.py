@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
@@ -134,15 +133,14 @@ class Captured:
             recorder, [self._reader], resource=Resource({}), shutdown_on_exit=False
         )
         self._exemplars: dict[tuple[str, frozenset[tuple[str, Any]]], dict[Exemplar, None]] = {}
-        self._blocks: list[AbstractContextManager[None]] = []
+        self._block = capturing(self)
 
     def __enter__(self) -> Self:
-        self._blocks.append(block := capturing(self))
-        block.__enter__()
+        self._block.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._blocks.pop().__exit__(kind, error, tb)
+        self._block.__exit__(kind, error, tb)
 
     @property
     def unended(self) -> list[str]:

@@ -9,7 +9,7 @@ ItemT = TypeVar("ItemT")
 
 
 class Within(AbstractContextManager[None], Generic[ItemT]):
-    """Block within which a list has an item at its end; blocks of several tasks and threads may overlap.
+    """Block within which a list has an item at its end; blocks may be nested, and those of several threads overlap.
 
     It is no decorator, unlike generators with `contextmanager`: one of an async function would end before that runs.
     """
