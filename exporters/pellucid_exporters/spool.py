@@ -42,7 +42,7 @@ C = TypeVar("C", bound=Chunk)
 
 
 class Destination(Protocol[C]):
-    """What chunks are written to, by the thread of the spool."""
+    """Destination of chunks, called by the thread of the spool."""
 
     name: str
     """Noun for log messages, such as `file`."""

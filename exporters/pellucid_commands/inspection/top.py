@@ -34,7 +34,7 @@ _OLDEST: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a store says now."""
+    """Current state of a store."""
 
     now: int
     alerts: list[Alert]

@@ -1,4 +1,4 @@
-"""What the commands replay: a tape, and the agent that it belongs to."""
+"""Sources of the commands that replay: a tape, and the agent that it belongs to."""
 
 from __future__ import annotations
 

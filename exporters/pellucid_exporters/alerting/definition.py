@@ -44,7 +44,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
-    """What differs between the summaries of a rule and of an alert that fires.
+    """Words that differ between the summaries of a rule and of an alert that fires.
 
     Attributes:
         subject: What the alert is about, such as `Tool hub github (support)`.

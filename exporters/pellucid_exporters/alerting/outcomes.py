@@ -1,4 +1,4 @@
-"""What counts as a failure, a refusal and a round trip."""
+"""Outcomes that count as a failure, a refusal and a round trip."""
 
 from __future__ import annotations
 

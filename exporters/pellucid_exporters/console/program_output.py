@@ -1,4 +1,4 @@
-"""What the program writes to the streams on which runs are shown."""
+"""Output of the program on the streams where runs are shown."""
 
 from __future__ import annotations
 

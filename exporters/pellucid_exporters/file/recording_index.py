@@ -43,7 +43,7 @@ class Index:
 
 @dataclass(slots=True)
 class _Span:
-    """What is needed of a span to find its run."""
+    """Parts of a span by which its run is found."""
 
     trace_id: str
     parent_span_id: str | None

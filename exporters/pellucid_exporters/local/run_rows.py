@@ -39,7 +39,7 @@ RETURNING key, trace_id
 
 @dataclass(slots=True)
 class RunChange:
-    """What a transaction adds to a run."""
+    """Additions of a transaction to a run."""
 
     run_id: str
     trace_id: bytes

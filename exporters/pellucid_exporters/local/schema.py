@@ -21,7 +21,7 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
     (
         "CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
         "INSERT INTO counters VALUES ('changes', 0), ('retained_at', 0)",
-        # `ended` is set by an orderly end; that of others is told by `host`, `pid`, `started` and `heartbeat`.
+        # `ended` is set by an orderly end; `host`, `pid`, `started` and `heartbeat` show that of other processes.
         """CREATE TABLE processes (
             id INTEGER PRIMARY KEY, token TEXT NOT NULL UNIQUE, service TEXT NOT NULL, host TEXT NOT NULL,
             pid INTEGER NOT NULL, started INTEGER, heartbeat INTEGER NOT NULL, ended INTEGER)""",

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias, get_args
 from pellucid.errors import ConfigError
 
 Recorder: TypeAlias = Literal["fast", "sdk"]
-"""What makes spans and keeps measurements: Pellucid's own recorder, or the OpenTelemetry SDK's."""
+"""Recorder of spans and measurements: Pellucid's own, or that of the OpenTelemetry SDK."""
 
 
 def resolve_recorder(given: Recorder | None) -> Recorder | None:

@@ -52,7 +52,7 @@ class SentMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentRequest:
-    """What a model call sent: parts that earlier spans of the run have recorded are in it."""
+    """Request of a model call, with the parts that earlier spans of the run have recorded."""
 
     instructions: Recorded | None
     messages: Sequence[SentMessage]

@@ -1,4 +1,4 @@
-"""What is most important about a hub, in a word."""
+"""State of a hub in one word."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def _listed(content: RunContent, span: SpanRow) -> Iterator[tuple[str, Mapping[s
 
 
 class _Reasons:
-    """What events of a run say about tools, the latest last."""
+    """Reasons that the events of a run give about its tools, the latest last."""
 
     def __init__(self) -> None:
         self.by_tool: dict[tuple[str, str | None], str] = {}

@@ -1,4 +1,4 @@
-"""What readers of stored telemetry offer."""
+"""Interface of readers of stored telemetry."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _UNITS: Final = (
 _MILLION: Final = 1_000_000
 _SMALL_COST: Final = 1e-4
 UNKNOWN: Final = "\N{EN DASH}"
-"""What stands for a quantity that is not known."""
+"""Text for an unknown quantity."""
 
 
 def visible(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What all pages share: the reader, the templates, and the run of a URL."""
+"""Parts that all pages share: the reader, the templates, and the run of a URL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What protects the pages: loopback names only, nothing for other origins, a strict content security policy."""
+"""Protection of the pages: loopback names only, nothing for other origins, a strict content security policy."""
 
 from __future__ import annotations
 

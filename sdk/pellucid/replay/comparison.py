@@ -35,7 +35,7 @@ _CONTENT: Final = {
 }
 _PARTS_OF_REQUESTS: Final = frozenset({"input", "catalogue", "instructions"})
 _ENDS: Final = frozenset({"output", "outcome", "error"})
-"""What is known at the end of a boundary: inside of it was the cause."""
+"""Differences at the end of a boundary, whose cause was inside of it."""
 
 _CALL_PARTS: Final = frozenset({"tool_call", "tool_call_response"})
 _AWAITING: Final = "awaiting"

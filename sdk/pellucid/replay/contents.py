@@ -1,4 +1,4 @@
-"""What a span has recorded, as the values that a run works with; content that is missing or was cut is refused."""
+"""Recorded content of a span, as the values that a run works with; content that is missing or was cut is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recorded run was resumed with: decisions of persons, and results of other processes."""
+"""Decisions and external results with which a recorded run was resumed."""
 
 from __future__ import annotations
 

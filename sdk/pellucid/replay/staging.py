@@ -36,7 +36,7 @@ from pellucid.tools.tool import AgentTool
 from pellucid.types import JSONObject
 
 _SEEN: Final = ("name", "description", "parameters")
-"""What a model sees of a tool."""
+"""Parts of a tool that a model sees."""
 
 _UNLIMITED: Final = 2**40
 """Bytes; recorded results were cut when they were recorded."""

@@ -16,7 +16,7 @@ from pellucid.types import JSONValue
 
 
 class CallFacts(NamedTuple):
-    """What identifies an asynchronous call, in telemetry and for the model."""
+    """Identity of an asynchronous call, in telemetry and for the model."""
 
     result_id: str
     tool_name: str

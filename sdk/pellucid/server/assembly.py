@@ -1,4 +1,4 @@
-"""What all applications of the server have: probes, metrics, their document, and the answers to errors."""
+"""Parts that all applications of the server have: probes, metrics, their document, and the answers to errors."""
 
 from __future__ import annotations
 
